@@ -80,7 +80,7 @@ def apply_fully_sharded(
     """
     if plan.zero_stage < 2 or plan.dp == 1:
         if plan.workload.precision != "fp32":
-            stage.copies = WorkingCopies(stage.model, compute_dtype, hooks=stage.split is None)
+            stage.copies = WorkingCopies(stage.model, compute_dtype)
         return
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from executor.working_copies import KeepGradients
+
 Gradients = tuple[Tensor | None, Tensor | None]
 
 
@@ -274,6 +276,9 @@ class Target:
             self.parameter.grad = made
         else:
             place.add_(gradient)
+        if self.part is None:  # a part would take the zeros of the whole with it
+            for keep in _hooks_behind(self.parameter):
+                keep(self.parameter)
 
     def place(self) -> Tensor | None:
         """Where in the parameter's gradient to add; None where there is no gradient yet."""
@@ -290,14 +295,15 @@ class Target:
 
 def target_of(tensor: Tensor | None) -> Target | None:
     """The parameter that a tensor is, or is a view of, if its gradient may be made later than that
-    of everything else: it is wanted, no hook waits for it, and no place of it is shown twice."""
+    of everything else: it is wanted, no hook waits for it but that of a working copy, and no place
+    of it is shown twice."""
     if tensor is None or not tensor.requires_grad:
         return None
     base = tensor if tensor.is_leaf else tensor._base
     if base is None or not isinstance(base, nn.Parameter) or not base.is_leaf:
         return None
-    hooks = base._backward_hooks or getattr(base, "_post_accumulate_grad_hooks", None)
-    if hooks or base.layout is not torch.strided:
+    others = any(not isinstance(hook, KeepGradients) for hook in _hooks_behind(base))
+    if base._backward_hooks or others or base.layout is not torch.strided:
         return None
     if base is tensor:
         return Target(base)
@@ -307,6 +313,12 @@ def target_of(tensor: Tensor | None) -> Target | None:
         return None
     offset = int(tensor.storage_offset() - base.storage_offset())
     return Target(base, (tuple(tensor.shape), tensor.stride(), offset))
+
+
+def _hooks_behind(p: Tensor) -> tuple[Callable[[Tensor], None], ...]:
+    """What waits for the parameter's gradient to be added up (a private name of torch 2.11 to
+    2.13)."""
+    return tuple((getattr(p, "_post_accumulate_grad_hooks", None) or {}).values())
 
 
 def _overlaps(x: Tensor) -> bool:

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-# The gradient of a copy of so many bytes goes to its weight as soon as autograd has made it: those
-# of large copies are never held in both types at once. A hook takes 10 us of host time (torch 2.13,
-# a CPU, 2026-11-22), the cast of 1 MiB ten times that. Gradients of smaller copies, however many
-# there are, wait for the end of the backward; without hooks all wait, for the end of the I or W.
-_LARGE_BYTES = 2**20
+# Gradients of copies go to their weights as soon as so many bytes of them are made: no more are
+# held in both types at once. A hook takes 10 us of host time (torch 2.13, a CPU, 2026-11-22), the
+# cast of 1 MiB ten times that.
+_TOGETHER_BYTES = 2**20
 
 
 class WorkingCopies:
     """Every parameter of a stage in the type that it computes in; the weights stay in their own.
 
-    Modules hold the copies from here on. `keep_gradients` adds what a backward gave the copies to
-    the weights' gradients, in the weights' type: gradients of micro-batches must not add up in
-    bf16. `refresh` makes the copies anew from weights that have changed. A single number (a tensor
+    Modules hold the copies from here on. What a backward gives the copies is added to the weights'
+    gradients, in the weights' type: gradients of micro-batches must not add up in bf16. That is
+    done in groups of copies that stand together in the model, when the gradient of the one that
+    stands first is made; `keep_gradients` does it for what a backward made in another order.
+    `refresh` makes the copies anew from weights that have changed. A single number (a tensor
     without dimensions) is computed with as it is stored, as under FSDP2, to which such parameters
-    are not given (parallelize.apply_fully_sharded).
+    are not given (parallelize.apply_fully_sharded). A frozen weight is not kept beside its copy.
 
     FSDP2 on a mesh of one process does the same with passes over all parameters that one process
     does not need, and with 45 us of host time per parameter and step (torch 2.13, a CPU,
     2026-11-22: 80 to 160 linear layers of width 8 and 64, beside other work).
 
-    hooks  False where the backward is split: a parameter with a hook has no gradient that could
-           wait for a W (weight_products.target_of)
-    weight_of  the weight behind each copy
+    weight_of  the weight behind each copy of a trained one
     """
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype, *, hooks: bool = True) -> None:
-        self._hooks = hooks
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.weight_of: dict[Tensor, nn.Parameter] = {}
         made: dict[nn.Parameter, nn.Parameter] = {}
         for module in model.modules():
@@ -42,37 +42,53 @@ class WorkingCopies:
                 if weight not in made:
                     made[weight] = self._copy(weight, dtype)
                 module._parameters[key] = made[weight]
-        self._trained = [(c, w) for c, w in self.weight_of.items() if w.requires_grad]
+        self._group()
 
     def _copy(self, weight: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
         value = weight.detach().to(dtype, copy=True)
         copy = nn.Parameter(value, requires_grad=weight.requires_grad)
-        self.weight_of[copy] = weight
-        if self._hooks and weight.requires_grad and copy.nbytes >= _LARGE_BYTES:
-            copy.register_post_accumulate_grad_hook(lambda made: _keep(made, weight))
+        if weight.requires_grad:
+            self.weight_of[copy] = weight
         return copy
+
+    def _group(self) -> None:
+        """Backwards run through the model from its end: the first of each group comes last."""
+        group: list[tuple[Tensor, nn.Parameter]] = []
+        for copy, weight in reversed(self.weight_of.items()):
+            group.append((copy, weight))
+            if sum(_own(x).nbytes for x, _ in group) >= _TOGETHER_BYTES:
+                copy.register_post_accumulate_grad_hook(KeepGradients(tuple(group)))
+                group = []
 
     @torch.no_grad()
     def keep_gradients(self) -> None:
         """After a backward or a W: the copies' gradients go to the weights."""
-        for copy, weight in self._trained:
-            if copy.grad is not None:
-                _keep(copy, weight)
+        KeepGradients(tuple(self.weight_of.items()))()
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Make the copies of trained weights anew."""
-        for copy, weight in self._trained:
+        for copy, weight in self.weight_of.items():
             _own(copy).copy_(_own(weight))
 
 
-def _keep(copy: Tensor, weight: nn.Parameter) -> None:
-    gradient, copy.grad = copy.grad, None
-    assert gradient is not None
-    if weight.grad is None:
-        weight.grad = gradient.to(weight.dtype)
-    else:
-        weight.grad += gradient
+@dataclass(frozen=True, slots=True)
+class KeepGradients:
+    """What moves the gradients of copies to their weights; `of` it is called with is one of them,
+    whose gradient autograd, or a W, has just made."""
+
+    group: tuple[tuple[Tensor, nn.Parameter], ...]
+
+    def __call__(self, of: Tensor | None = None) -> None:
+        for copy, weight in self.group:
+            gradient = copy.grad
+            if gradient is None:
+                continue
+            copy.grad = None
+            if weight.grad is None:
+                weight.grad = gradient.to(weight.dtype)
+            else:
+                weight.grad += gradient
 
 
 def _own(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from planner.chain.ideal_problem import IdealProblem
 from planner.chain.problem import Array
 from planner.costs.cell_memory import CellMemory
 from planner.costs.cell_tails import CellTails
+from planner.costs.chain_costs import kept_parameters
 from planner.costs.costs import SimulatorCosts
 from planner.costs.in_flight import in_flight
 from planner.costs.priced_model import PricedModel
@@ -49,12 +50,13 @@ class HeldInIdeals:
         return np.asarray(np.maximum(found, 0.0))
 
 
-def held_in_ideals(graph: ModelGraph, lattice: BlockLattice) -> HeldInIdeals:
-    """The parameters of every stage between two ideals."""
+def held_in_ideals(graph: ModelGraph, lattice: BlockLattice, *, trained: bool) -> HeldInIdeals:
+    """The parameters of every stage between two ideals, or those of them that are trained."""
     holders: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
+    kept = [kept_parameters(graph.kinds[ref.kind], trained=trained) for ref in graph.chain]
     for position, ref in enumerate(graph.chain):
-        for parameter in graph.kinds[ref.kind].parameters:
+        for parameter in kept[position]:
             name = parameter_name(ref, parameter)
             sizes[name] = parameter.spec.num_elements
             if position not in holders.setdefault(name, []):
@@ -66,14 +68,8 @@ def held_in_ideals(graph: ModelGraph, lattice: BlockLattice) -> HeldInIdeals:
             alone[blocks[0]].append(sizes[name])
         else:
             tied.append((sizes[name], tuple(blocks)))
-    whole = [
-        float(sum(p.spec.num_elements for p in graph.kinds[ref.kind].parameters))
-        for ref in graph.chain
-    ]
-    wide = [
-        float(max((p.spec.num_elements for p in graph.kinds[ref.kind].parameters), default=0))
-        for ref in graph.chain
-    ]
+    whole = [float(sum(p.spec.num_elements for p in own)) for own in kept]
+    wide = [float(max((p.spec.num_elements for p in own), default=0)) for own in kept]
     held = lattice.holds.astype(float)
     largest = _most_between(held, whole)
     bare = HeldInIdeals(
@@ -102,11 +98,7 @@ class IdealCosts:
     def __init__(self, costs: SimulatorCosts, lattice: BlockLattice) -> None:
         self._costs, self._lattice = costs, lattice
         self._memory = _IdealMemory(costs.model, lattice)
-        self._tails = CellTails(
-            costs.model,
-            costs.places,
-            self._memory.parameters,  # type: ignore[arg-type] # asks for what it has
-        )
+        self._tails = CellTails(costs.model, costs.places, self._memory)
         self._first = _first_blocks(lattice)
         self._crossing: dict[tuple[int, int], Array] = {}
 
@@ -166,13 +158,9 @@ class _IdealMemory(CellMemory):
     def __init__(self, model: PricedModel, lattice: BlockLattice) -> None:
         super().__init__(model)
         self._lattice = lattice
-        self._in_ideals: dict[int, HeldInIdeals] = {}
 
-    def parameters(self, tp: int) -> HeldInIdeals:  # type: ignore[override] # of other ranges
-        if tp not in self._in_ideals:
-            graph = self.model.graph(self.model.micro_batches[0], tp)
-            self._in_ideals[tp] = held_in_ideals(graph, self._lattice)
-        return self._in_ideals[tp]
+    def find_held(self, graph: ModelGraph, *, trained: bool) -> HeldInIdeals:  # type: ignore[override] # of other ranges
+        return held_in_ideals(graph, self._lattice, trained=trained)
 
 
 def _first_blocks(lattice: BlockLattice) -> np.ndarray:

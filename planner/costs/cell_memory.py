@@ -7,10 +7,11 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array, Load
-from planner.costs.chain_costs import HeldParameters, crossings_of, held_in_ranges
+from planner.costs.chain_costs import HeldParameters, crossings_of, held_in_ranges, of_each
 from planner.costs.placement import sides
 from planner.costs.priced_model import PricedModel
-from simulator.traced.memory import message_counts, static_bytes
+from profiles.model.graph import ModelGraph
+from simulator.traced.memory import Elements, message_counts, static_bytes
 from simulator.traced.plan_memory import Figures, update_bytes
 
 
@@ -20,7 +21,7 @@ class CellMemory:
 
     def __init__(self, model: PricedModel) -> None:
         self.model = model
-        self._held: dict[int, HeldParameters] = {}
+        self._held: dict[tuple[int, bool], HeldParameters] = {}
         self._cuts: dict[tuple[int, int], float] = {}
         self._singles: dict[tuple[object, ...], Array] = {}
         self._ranges: dict[tuple[object, ...], tuple[Array, Array]] = {}
@@ -44,8 +45,13 @@ class CellMemory:
 
     def _lacks(self, cell: Cell) -> tuple[tuple[float, float], ...]:
         """Bytes lacking at the moments of `missing_bytes`: without messages, and for each cut."""
-        held, room = self.parameters(cell.tp), self.capacity_bytes
-        mean = sum(self.states(cell, float(held.count[0, -1]) / cell.pp, 0.0))
+        room = self.capacity_bytes
+        total, trained = (
+            float(held.count[0, -1]) / cell.pp
+            for held in (self.parameters(cell.tp), self.trained(cell.tp))
+        )
+        whole = Elements(total=total, trained=trained, largest=0.0, largest_trained=0.0)
+        mean = sum(self.states(cell, whole))
         if mean > room:
             # Surely too much: what else it lacks is estimated from the smallest micro-batch.
             smallest = self.model.micro_batches[0]
@@ -72,9 +78,32 @@ class CellMemory:
 
     def parameters(self, tp: int) -> HeldParameters:
         """What every range of blocks holds at a tp degree."""
-        if tp not in self._held:
-            self._held[tp] = held_in_ranges(self.model.graph(self.model.micro_batches[0], tp))
-        return self._held[tp]
+        return self._parameters(tp, trained=False)
+
+    def trained(self, tp: int) -> HeldParameters:
+        """The same of those that are not frozen."""
+        return self._parameters(tp, trained=True)
+
+    def _parameters(self, tp: int, *, trained: bool) -> HeldParameters:
+        graph = self.model.graph(self.model.micro_batches[0], tp)
+        trained = trained and not all(p.trainable for kind in graph.kinds for p in kind.parameters)
+        if (tp, trained) not in self._held:
+            self._held[tp, trained] = self.find_held(graph, trained=trained)
+        return self._held[tp, trained]
+
+    def find_held(self, graph: ModelGraph, *, trained: bool) -> HeldParameters:
+        """The parameters of every range of a graph's blocks, or the trained ones."""
+        return held_in_ranges(graph, trained=trained)
+
+    def elements(self, tp: int, ranges: tuple[tuple[int, int], ...]) -> Elements:
+        """What a rank with these ranges of blocks holds."""
+        total, trained = self.parameters(tp), self.trained(tp)
+        return Elements(
+            total=total.of(ranges),
+            trained=trained.of(ranges),
+            largest=max(float(total.largest[i, j]) for i, j in ranges),
+            largest_trained=max(float(trained.largest[i, j]) for i, j in ranges),
+        )
 
     def moments(
         self, cell: Cell, kept: tuple[int, ...], arrives: Array, leaves: Array, first_bytes: Array
@@ -169,11 +198,10 @@ class CellMemory:
         messages = cell.num_microbatches if habits.receive_buffers_per_microbatch else 1
         return self._cuts[key] * (messages + max(0, done) * habits.sent_tensors_held_until_end)
 
-    def states(self, cell: Cell, count: float, largest: float) -> tuple[float, float]:
+    def states(self, cell: Cell, held: Elements) -> tuple[float, float]:
         """Bytes of parameters and optimizer states, and of gradients."""
         found = static_bytes(
-            count,
-            largest,
+            held,
             stack=self.model.stack,
             precision=self.model.workload.precision,
             optimizer=self.model.workload.optimizer,
@@ -188,17 +216,20 @@ class CellMemory:
         several = cell.num_microbatches > 1
         key = (cell.tp, cell.zero_stage, cell.dp, several, cell.pp > 1)
         if key not in self._ranges:
-            held = self.parameters(cell.tp)
-            pairs = np.stack([held.count.ravel(), held.largest.ravel()], axis=1)
-            distinct, where = np.unique(pairs, axis=0, return_inverse=True)
-            sizes = np.asarray([self.states(cell, n, most) for n, most in distinct.tolist()])
-            found = sizes[where.ravel()].reshape(*held.count.shape, 2)
+            held, trained = self.parameters(cell.tp), self.trained(cell.tp)
+            found = of_each(
+                lambda total, largest, own, widest: self.states(
+                    cell,
+                    Elements(total=total, trained=own, largest=largest, largest_trained=widest),
+                ),
+                *(held.count, held.largest, trained.count, trained.largest),
+            )
             self._ranges[key] = (found[..., 0], found[..., 1])
         return self._ranges[key]
 
     def _update(self, cell: Cell) -> Array:
         """[n, n+1]: `update_bytes` of a stage of blocks [i, j)."""
-        held = self.parameters(cell.tp)
+        held = self.trained(cell.tp)
         return self.update_bytes(cell, held.count, held.widest)
 
     def update_bytes(self, cell: Cell, total: Figures, widest: Figures) -> Figures:
@@ -217,8 +248,9 @@ class CellMemory:
         several = cell.num_microbatches > 1
         key = (cell.tp, cell.zero_stage, cell.dp, several, cell.pp > 1)
         if key not in self._singles:
-            counts = np.diagonal(self.parameters(cell.tp).count, offset=1).tolist()
-            states = [self.states(cell, n, n) for n in counts]
+            blocks = range(len(self.parameters(cell.tp).count))
+            alone = (self.elements(cell.tp, ((block, block + 1),)) for block in blocks)
+            states = [self.states(cell, held) for held in alone]
             self._singles[key] = np.asarray([f + (g if several else 0.0) for f, g in states])
         return self._singles[key]
 

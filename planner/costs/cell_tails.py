@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
-
 from planner.cell import Cell
 from planner.chain.problem import Array
-from planner.costs.chain_costs import HeldParameters
+from planner.costs.cell_memory import CellMemory
+from planner.costs.chain_costs import of_each
 from planner.costs.placement import Places, dp_group, first_device
 from planner.costs.priced_model import PricedModel
 from planner.costs.split_problem import Ranges
-from simulator.traced.step_tail import Tail
+from simulator.traced.step_tail import Held, Tail
 
 
 class CellTails:
     """Seconds after the last backward; what cells share is priced once.
 
-    parameters   what every range of blocks holds at a tp degree
+    memory   knows what every range of blocks holds at a tp degree
     """
 
-    def __init__(
-        self, model: PricedModel, places: Places, parameters: Callable[[int], HeldParameters]
-    ) -> None:
-        self._model, self._places, self._parameters = model, places, parameters
+    def __init__(self, model: PricedModel, places: Places, memory: CellMemory) -> None:
+        self._model, self._places, self._memory = model, places, memory
         self._known: dict[tuple[object, ...], float] = {}
         self._ranges: dict[tuple[object, ...], Array] = {}
 
-    def of_count(self, cell: Cell, rank: int, count: float) -> float:
-        """Seconds of a rank with so many parameters, apart from the optimizer on a CPU, which takes
-        one parameter after the other."""
+    def of_count(self, cell: Cell, rank: int, count: float, trained: float) -> float:
+        """Seconds of a rank with so many parameters, of which so many are trained, apart from the
+        optimizer on a CPU, which takes one parameter after the other."""
         place = self._places.of(cell, rank)
-        key = (place[0], place[2], cell.tp, cell.pp > 1, cell.zero_stage, count)
+        key = (place[0], place[2], cell.tp, cell.pp > 1, cell.zero_stage, count, trained)
         if key not in self._known:
-            tail = self._price(cell, rank, int(count))
+            tail = self._price(cell, rank, int(trained), int(count - trained))
             on_cpu = self._on_cpu(cell, rank)
             self._known[key] = tail.data_parallel_s if on_cpu else tail.total_s
         return self._known[key]
@@ -43,10 +38,11 @@ class CellTails:
         """[n, n+1] seconds of a stage of blocks [i, j)."""
         key = (self._places.of(cell, rank), cell.tp, cell.dp, cell.pp > 1, cell.zero_stage)
         if key not in self._ranges:
-            count = self._parameters(cell.tp).count
-            sizes, where = np.unique(count, return_inverse=True)
-            times = np.asarray([self.of_count(cell, rank, float(size)) for size in sizes])
-            found = times[where.ravel()].reshape(count.shape)
+            found = of_each(
+                lambda count, trained: self.of_count(cell, rank, count, trained),
+                self._memory.parameters(cell.tp).count,
+                self._memory.trained(cell.tp).count,
+            )
             if self._on_cpu(cell, rank):
                 found = found + self._cpu_optimizer(cell, rank)
             self._ranges[key] = found
@@ -54,11 +50,13 @@ class CellTails:
 
     def of_rank(self, cell: Cell, rank: int, ranges: Ranges) -> float:
         """Seconds of a rank that holds several ranges of blocks."""
-        seconds = self.of_count(cell, rank, self._parameters(cell.tp).of(ranges))
+        trained = self._memory.trained(cell.tp)
+        count = self._memory.parameters(cell.tp).of(ranges)
+        seconds = self.of_count(cell, rank, count, trained.of(ranges))
         if self._on_cpu(cell, rank):
             optimizer = self._cpu_optimizer(cell, rank)
             seconds += sum(float(optimizer[i, j]) for i, j in ranges)
-            for size in self._parameters(cell.tp).again(ranges):
+            for size in trained.again(ranges):
                 seconds -= self._price(cell, rank, size).optimizer_s
         return seconds
 
@@ -67,13 +65,13 @@ class CellTails:
 
     def _cpu_optimizer(self, cell: Cell, rank: int) -> Array:
         """[n, n+1] seconds of the optimizer on a CPU."""
-        return self._parameters(cell.tp).ranged(
+        return self._memory.trained(cell.tp).ranged(
             lambda size: self._price(cell, rank, size).optimizer_s
         )
 
-    def _price(self, cell: Cell, rank: int, count: int) -> Tail:
+    def _price(self, cell: Cell, rank: int, trained: int, frozen: int = 0) -> Tail:
         return self._model.tail(
-            count,
+            Held(trained=(trained,), frozen=frozen),
             dp_group(cell, rank),
             zero_stage=cell.zero_stage,
             tp=cell.tp,

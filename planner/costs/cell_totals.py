@@ -72,7 +72,13 @@ class CellTotals:
         key = (cell.micro_batch, cell.tp, cell.pp, cell.dp, cell.zero_stage)
         if key not in self._leasts:
             places = self._places.distinct(cell)
-            single = np.diagonal(self._memory.parameters(cell.tp).count, offset=1)
+            single, trained = (
+                np.diagonal(held.count, offset=1)
+                for held in (self._memory.parameters(cell.tp), self._memory.trained(cell.tp))
+            )
+            # No block has fewer trained parameters, nor fewer frozen ones beside them.
+            fewest = float(trained.min())
+            least = fewest + float((single - trained).min())
             crossing = 0.0
             if cell.pp > 1:
                 size = crossings_of(self._model.graph(cell.micro_batch, cell.tp)).least
@@ -81,10 +87,8 @@ class CellTotals:
             self._leasts[key] = _Least(
                 seconds=np.min([self._times.seconds(cell, rank) for rank in places], axis=0),
                 crossing_s=crossing,
-                tail_s=self._tails.of_count(cell, 0, float(single[0])),
-                any_tail_s=min(
-                    self._tails.of_count(cell, rank, float(single.min())) for rank in places
-                ),
+                tail_s=self._tails.of_count(cell, 0, float(single[0]), float(trained[0])),
+                any_tail_s=min(self._tails.of_count(cell, rank, least, fewest) for rank in places),
             )
         return self._leasts[key]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.chain.problem import Array
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.graph import ModelGraph
+from profiles.model.graph import Block, ModelGraph, Parameter
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.step_tail import parameter_name
@@ -140,7 +140,7 @@ def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldParameters:
-    """Elements of the parameters that a rank holds, for every range of blocks; ties once.
+    """Elements of parameters that a rank holds, for every range of blocks; ties once.
 
     count      [n, n+1] of blocks [i, j)
     largest    [n, n+1] of the largest block in it, ties not considered
@@ -183,15 +183,21 @@ class HeldParameters:
         return tuple(found)
 
 
-def held_in_ranges(graph: ModelGraph) -> HeldParameters:
-    """The parameters of every range."""
+def kept_parameters(block: Block, *, trained: bool) -> tuple[Parameter, ...]:
+    """A block's parameters, or those of them that are trained."""
+    return tuple(p for p in block.parameters if p.trainable or not trained)
+
+
+def held_in_ranges(graph: ModelGraph, *, trained: bool = False) -> HeldParameters:
+    """The parameters of every range, or those of them that are trained."""
     n = len(graph.chain)
+    kept = [kept_parameters(block, trained=trained) for block in graph.kinds]
     seen: dict[str, int] = {}
     repeated: list[tuple[int, int, int]] = []
     elements: list[tuple[int, ...]] = []
     for position, ref in enumerate(graph.chain):
         sizes = []
-        for parameter in graph.kinds[ref.kind].parameters:
+        for parameter in kept[ref.kind]:
             name = parameter_name(ref, parameter)
             size = parameter.spec.num_elements
             sizes.append(size)
@@ -199,10 +205,7 @@ def held_in_ranges(graph: ModelGraph) -> HeldParameters:
                 repeated.append((seen[name], position, size))
             seen[name] = position
         elements.append(tuple(sizes))
-    whole = np.asarray(
-        [sum(p.spec.num_elements for p in graph.kinds[ref.kind].parameters) for ref in graph.chain],
-        dtype=float,
-    )
+    whole = np.asarray([sum(sizes) for sizes in elements], dtype=float)
     single = np.asarray([max(sizes, default=0) for sizes in elements], dtype=float)
     largest, widest = np.zeros((n, n + 1)), np.zeros((n, n + 1))
     for i in range(n):
@@ -222,6 +225,17 @@ def held_in_ranges(graph: ModelGraph) -> HeldParameters:
         elements=held.elements,
         repeated=held.repeated,
     )
+
+
+def of_each(
+    figure: Callable[..., float | tuple[float, ...]], first: Array, *others: Array
+) -> Array:
+    """A figure, or several in a last axis, of what tables of one shape hold at each place; asked
+    once of what is equal."""
+    columns = np.stack([first.ravel(), *(table.ravel() for table in others)], axis=1)
+    distinct, where = np.unique(columns, axis=0, return_inverse=True)
+    found = np.asarray([figure(*row) for row in distinct.tolist()])
+    return np.asarray(found[where.ravel()].reshape(*first.shape, *found.shape[1:]))
 
 
 def range_sums(single: Array) -> Array:

@@ -53,7 +53,7 @@ class SimulatorCosts:
         self.cluster_hash = content_hash(model.cluster)
         self.places = Places(model.cluster)
         self.memory = CellMemory(model)
-        self._tails = CellTails(model, self.places, self.memory.parameters)
+        self._tails = CellTails(model, self.places, self.memory)
         self.times = CellTimes(model, self.places)
         self._totals = CellTotals(model, self.places, self.times, self.memory, self._tails)
         self.capacity_bytes = self.memory.capacity_bytes
@@ -132,17 +132,16 @@ class SimulatorCosts:
         """The problem of a cell whose step the timeline tells."""
         graph, ranks = self.model.graph(cell.micro_batch, cell.tp), self.places.distinct(cell)
         at = np.asarray(self.model.kinds(cell.micro_batch, cell.tp))
-        held, habits = self.memory.parameters(cell.tp), self.model.stack.behaviour
+        trained, habits = self.memory.trained(cell.tp), self.model.stack.behaviour
         over = crossings_of(graph)
 
         @functools.cache
         def states(ranges: Ranges) -> tuple[float, float]:
-            largest = max(float(held.largest[i, j]) for i, j in ranges)
-            return self.memory.states(cell, held.of(ranges), largest)
+            return self.memory.states(cell, self.memory.elements(cell.tp, ranges))
 
         def update(ranges: Ranges) -> float:
-            widest = max(float(held.widest[i, j]) for i, j in ranges)
-            return self.memory.update_bytes(cell, held.of(ranges), widest)
+            widest = max(float(trained.widest[i, j]) for i, j in ranges)
+            return self.memory.update_bytes(cell, trained.of(ranges), widest)
 
         @functools.cache
         def tail_s(rank: int, ranges: Ranges) -> float:

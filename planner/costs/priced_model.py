@@ -9,7 +9,7 @@ from planner.traced import Traced
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from simulator.traced.stack import Stack
-from simulator.traced.step_tail import Tail, price_tail
+from simulator.traced.step_tail import Held, Tail, price_tail
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 
@@ -43,12 +43,12 @@ class PricedModel:
         return price_chain(graph, self.strategies, devices, self.cluster)
 
     def tail(
-        self, count: int, group: tuple[int, ...], *, zero_stage: int, tp: int, pipelined: bool
+        self, held: Held, group: tuple[int, ...], *, zero_stage: int, tp: int, pipelined: bool
     ) -> Tail:
-        """What the dp group's first device, which holds so many parameters, does after its last
+        """What the dp group's first device, which holds these parameters, does after its last
         backward."""
         return price_tail(
-            (count,),
+            held,
             group=group,
             zero_stage=zero_stage,
             precision=self.workload.precision,

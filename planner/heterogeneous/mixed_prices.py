@@ -18,7 +18,7 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.problem import Array, Load
 from planner.costs.cell_memory import CellMemory, edges
-from planner.costs.chain_costs import ChainCosts, crossings_of
+from planner.costs.chain_costs import ChainCosts, crossings_of, of_each
 from planner.costs.priced_model import PricedModel
 from planner.heterogeneous.mixed_stages import StageTables, ranged
 from profiles.document import content_hash
@@ -26,9 +26,16 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device, twin_type
 from simulator.traced.comm_cost import price_collective
+from simulator.traced.memory import Elements
+from simulator.traced.step_tail import Held
 from simulator.values.plan import Recompute
 
 _QUARTERS = (1, 2, 3)  # of the blocks that take the second of two recompute kinds
+# A stage of one block whose parameters are all trained, or all frozen.
+_ALL_OR_NOTHING = tuple(
+    Elements(total=1e9, trained=trained, largest=1e9, largest_trained=trained)
+    for trained in (1e9, 0.0)
+)
 
 
 class Reach(StrEnum):
@@ -131,14 +138,18 @@ class MixedPrices:
 
     def needs_less(self, key: MixedKey, other: MixedKey) -> bool:
         """Whether every stage takes no more time after its backwards under `key` than under the
-        `other` ZeRO stage, and no more memory."""
-        states = [self._memory.states(_cell(k, 1), 1e9, 1e9) for k in (key, other)]
+        `other` ZeRO stage, and no more memory, whatever share of it is frozen."""
+        less = all(
+            sum(self._memory.states(_cell(key, 1), held))
+            <= sum(self._memory.states(_cell(other, 1), held))
+            for held in _ALL_OR_NOTHING
+        )
         tails = [
             (self._tail(key, at, reach), self._tail(other, at, reach))
             for at in range(len(self.types(key.tp)))
             for reach in (Reach.FAR, Reach.NEAR)
         ]
-        return sum(states[0]) <= sum(states[1]) and all((a <= b).all() for a, b in tails)
+        return less and all((a <= b).all() for a, b in tails)
 
     def tables(self, key: MixedKey, reach: Reach) -> StageTables:
         """The times of every stage that fits; none of Reach.NONE is above a prediction's."""
@@ -280,15 +291,19 @@ class MixedPrices:
             return np.zeros((blocks, blocks + 1))
         if name not in self._tails:
             ends = self._exchanging(key, kind, reach)
-            count = self._memory.parameters(key.tp).count
-            sizes, where = np.unique(count, return_inverse=True)
-            seconds = [
-                self.model.tail(
-                    int(size), ends, zero_stage=key.zero_stage, tp=key.tp, pipelined=True
-                ).total_s
-                for size in sizes.tolist()
-            ]
-            self._tails[name] = np.asarray(seconds)[where.ravel()].reshape(count.shape)
+
+            def seconds(count: float, trained: float) -> float:
+                held = Held(trained=(int(trained),), frozen=int(count - trained))
+                tail = self.model.tail(
+                    held, ends, zero_stage=key.zero_stage, tp=key.tp, pipelined=True
+                )
+                return tail.total_s
+
+            self._tails[name] = of_each(
+                seconds,
+                self._memory.parameters(key.tp).count,
+                self._memory.trained(key.tp).count,
+            )
         return self._tails[name]
 
 

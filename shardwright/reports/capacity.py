@@ -11,7 +11,7 @@ from profiles.hardware.catalogue.catalog import device_names, get_device
 from profiles.model.tracing.traced import TracedModel
 from profiles.units import format_bytes, format_count, format_flop
 from shardwright.reports.terminal import table
-from simulator.traced.memory import static_bytes
+from simulator.traced.memory import Elements, static_bytes
 from simulator.traced.stack import load_stack
 
 _MOST_DEVICES = 4096
@@ -87,12 +87,16 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
     kept = sum(b.saved_bytes for b in blocks) + inputs
     again = inputs + max(b.saved_bytes for b in blocks)
     n = graph.full_parameter_count
-    largest = max(block.full_parameter_count for block in blocks)
+    held = Elements(
+        total=float(n),
+        trained=float(sum(block.full_trained_count for block in blocks)),
+        largest=float(max(block.full_parameter_count for block in blocks)),
+        largest_trained=float(max(block.full_trained_count for block in blocks)),
+    )
 
     def static(zero: int, dp: int) -> float:
         return static_bytes(
-            float(n),
-            float(largest),
+            held,
             stack=stack,
             precision=precision,
             optimizer="adamw",

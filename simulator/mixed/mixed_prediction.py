@@ -23,11 +23,11 @@ from simulator.schedules.timeline import simulate
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.memory import rank_memory, static_bytes
-from simulator.traced.plan_memory import stage_memory, update_bytes
+from simulator.traced.plan_memory import elements_of, stage_memory, update_bytes
 from simulator.traced.predict import Traced
 from simulator.traced.stack import Stack
 from simulator.traced.stage_cost import MESSAGE_ENDS
-from simulator.traced.step_tail import Tail, held_parameters, price_tail
+from simulator.traced.step_tail import Held, Tail, held_parameters, price_tail
 from simulator.values.mixed_plan import MixedPlan
 from simulator.values.prediction import Interval, RankMemory
 
@@ -205,14 +205,14 @@ class _Priced:
             send_backward_s=tuple(crossing),
         )
 
-    def counts(self, first: int, last: int) -> tuple[int, ...]:
-        """Elements of each parameter of blocks [first, last)."""
+    def held(self, first: int, last: int) -> Held:
+        """The parameters of blocks [first, last)."""
         return held_parameters(self.graph, self.graph.chain[first:last])
 
-    def tail(self, counts: tuple[int, ...], group: tuple[int, ...]) -> Tail:
+    def tail(self, held: Held, group: tuple[int, ...]) -> Tail:
         """What devices that hold these parameters in common do after the last backward."""
         return price_tail(
-            counts,
+            held,
             group=group,
             zero_stage=self.plan.zero_stage,
             precision=self.plan.workload.precision,
@@ -225,7 +225,7 @@ class _Priced:
     def exchange_s(self, first: int, last: int, end: str) -> float:
         """Seconds to exchange blocks [first, last) over the replicas."""
         group = tuple(p.stage_of(first).devices[0] for p in self.plan.pipelines)
-        return float(getattr(self.tail(self.counts(first, last), group).exchange, end))
+        return float(getattr(self.tail(self.held(first, last), group).exchange, end))
 
     def optimizer_s(self, number: int, stage: int, end: str) -> float:
         """Seconds of a stage's optimizer on its own devices."""
@@ -233,8 +233,8 @@ class _Priced:
         others = [p for index, p in enumerate(self.plan.pipelines) if index != number]
         # Only the first device and the number of the group count for the optimizer.
         group = (own.devices[0], *(p.stage_of(own.first_block).devices[0] for p in others))
-        counts = self.counts(own.first_block, own.last_block)
-        return float(getattr(self.tail(counts, group).optimizer, end))
+        held = self.held(own.first_block, own.last_block)
+        return float(getattr(self.tail(held, group).optimizer, end))
 
     def stages(self, number: int) -> tuple[MixedStagePrediction, ...]:
         """Times and memory of a replica's stages, as simulator.traced.predict counts them."""
@@ -246,12 +246,11 @@ class _Priced:
         timeline = simulate(schedule, durations)
         found = []
         for s, stage in enumerate(plan.pipelines[number].stages):
-            counts = self.counts(stage.first_block, stage.last_block)
+            held = self.held(stage.first_block, stage.last_block)
             device = self.cluster.device_at(stage.devices[0])
             zero_stage = plan.zero_stage if plan.num_replicas > 1 else 0
             static = static_bytes(
-                float(sum(counts)),
-                float(max(block.parameter_count for block in blocks[s])),
+                elements_of(held, blocks[s]),
                 stack=self.stack,
                 precision=plan.workload.precision,
                 optimizer=plan.workload.optimizer,
@@ -269,8 +268,8 @@ class _Priced:
                 capacity_bytes=device.usable_bytes,
                 stack=self.stack,
                 update_bytes=update_bytes(
-                    float(sum(counts)),
-                    float(max(counts, default=0)),
+                    float(sum(held.trained)),
+                    float(max(held.trained, default=0)),
                     device,
                     optimizer=plan.workload.optimizer,
                     zero_stage=zero_stage,

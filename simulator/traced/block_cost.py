@@ -41,6 +41,7 @@ class BlockCost:
     input_bytes          the tensors that cross the cut before the block
     forward_transient_bytes, backward_transient_bytes   highest bytes alive while the block runs,
                          beyond what is kept of it (backward: with gradients of its boundaries)
+    parameter_count, trained_count   elements of all its parameters, and of those not frozen
     methods              (name, method, source, seconds) of what the times rest on
     """
 
@@ -60,6 +61,7 @@ class BlockCost:
     forward_transient_bytes: float
     backward_transient_bytes: float
     parameter_count: int
+    trained_count: int
     methods: tuple[tuple[str, str, str, float], ...]
 
 
@@ -115,6 +117,7 @@ def price_block(
         forward_transient_bytes=max(0.0, block.forward_peak_bytes - saved) + outputs,
         backward_transient_bytes=block.backward_peak_bytes + back,
         parameter_count=sum(p.spec.num_elements for p in block.parameters),
+        trained_count=sum(p.spec.num_elements for p in block.parameters if p.trainable),
         methods=_methods([*forward_ops, *backward_ops, *again], point, block),
     )
 

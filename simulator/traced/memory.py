@@ -26,9 +26,22 @@ class StaticBytes:
         return self.parameters + self.gradients + self.optimizer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elements:
+    """Elements of the parameters that a rank holds, after tensor-parallel sharding.
+
+    total, trained  of all of them, and of those that are not frozen
+    largest, largest_trained  of its largest block
+    """
+
+    total: float
+    trained: float
+    largest: float
+    largest_trained: float
+
+
 def static_bytes(
-    parameter_count: float,
-    largest_block_count: float,
+    held: Elements,
     *,
     stack: Stack,
     precision: str,
@@ -39,27 +52,25 @@ def static_bytes(
 ) -> StaticBytes:
     """Parameters, gradients and optimizer states of one rank.
 
-    parameter_count  of the rank's blocks after tensor-parallel sharding
-    largest_block_count  of its largest block: what ZeRO-3 gathers at a time, twice for prefetch
-
     ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5) shards optimizer states (1), gradients
-    (2) and parameters (3) over dp; the stack's habits (data/stacks) say what stays whole.
+    (2) and parameters (3) over dp; the stack's habits (data/stacks) say what stays whole. ZeRO-3
+    gathers a block at a time, and the next one ahead: two of the largest. Frozen parameters have
+    neither gradients nor states, and where nothing is sharded they are kept in the type that is
+    computed with alone (executor/working_copies.py).
     """
     sizes = stack.bytes_of(precision)
-    n = parameter_count
-    shard = dp if zero_stage >= 2 else 1
-    parameters = sizes.parameter_bytes * n / shard
-    if zero_stage == 3 and dp > 1:
-        parameters += sizes.compute_bytes * min(n, 2 * largest_block_count)
-    elif zero_stage == 2 and dp > 1:
-        parameters += sizes.compute_bytes * n
+    n, trained = held.total, held.trained
+    if zero_stage >= 2 and dp > 1:
+        gathered = min(n, 2 * held.largest) if zero_stage == 3 else n
+        parameters = sizes.parameter_bytes * n / dp + sizes.compute_bytes * gathered
     else:
-        parameters += sizes.working_copy_bytes * n
-    gradients = sizes.gradient_bytes * n
+        parameters = sizes.compute_bytes * (n - trained)
+        parameters += (sizes.parameter_bytes + sizes.working_copy_bytes) * trained
+    gradients = sizes.gradient_bytes * trained
     whole = stack.behaviour.gradients_whole_until_last and pp > 1
     if zero_stage >= 2 and not whole:
-        gradients = sizes.gradient_bytes * (n / dp + min(n, 2 * largest_block_count))
-    states = stack.optimizer_bytes.of(optimizer) * n / (dp if zero_stage >= 1 else 1)
+        gradients = sizes.gradient_bytes * (trained / dp + min(trained, 2 * held.largest_trained))
+    states = stack.optimizer_bytes.of(optimizer) * trained / (dp if zero_stage >= 1 else 1)
     return StaticBytes(parameters=parameters, gradients=gradients, optimizer=states)
 
 

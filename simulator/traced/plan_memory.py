@@ -16,6 +16,7 @@ from simulator.schedules.schedule import schedule_kind
 from simulator.schedules.timeline import Timeline
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.memory import (
+    Elements,
     StageBytes,
     branched_stage_bytes,
     rank_memory,
@@ -23,7 +24,7 @@ from simulator.traced.memory import (
     static_bytes,
 )
 from simulator.traced.stack import Stack
-from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES, held_parameters
+from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES, Held, held_parameters
 from simulator.values.plan import Plan
 from simulator.values.prediction import RankMemory
 
@@ -52,10 +53,9 @@ def plan_memory(
             for s in stages
             for ref in graph.chain[plan.stages[s].first_block : plan.stages[s].last_block]
         ]
-        counts = held_parameters(graph, refs)
+        held = held_parameters(graph, refs)
         static = static_bytes(
-            float(sum(counts)),
-            float(max(b.parameter_count for s in stages for b in blocks[s])),
+            elements_of(held, [b for s in stages for b in blocks[s]]),
             stack=stack,
             precision=plan.workload.precision,
             optimizer=plan.workload.optimizer,
@@ -74,8 +74,8 @@ def plan_memory(
                 capacity_bytes=device.usable_bytes,
                 stack=stack,
                 update_bytes=update_bytes(
-                    float(sum(counts)),
-                    float(max(counts, default=0)),
+                    float(sum(held.trained)),
+                    float(max(held.trained, default=0)),
                     device,
                     optimizer=plan.workload.optimizer,
                     zero_stage=plan.zero_stage,
@@ -86,6 +86,17 @@ def plan_memory(
     return tuple(found)
 
 
+def elements_of(held: Held, blocks: Sequence[BlockCost]) -> Elements:
+    """What is held of these blocks."""
+    trained = float(sum(held.trained))
+    return Elements(
+        total=trained + held.frozen,
+        trained=trained,
+        largest=float(max(block.parameter_count for block in blocks)),
+        largest_trained=float(max(block.trained_count for block in blocks)),
+    )
+
+
 def update_bytes(
     total: Figures, widest: Figures, device: Device, *, optimizer: str, zero_stage: int, dp: int
 ) -> Figures:
@@ -94,7 +105,8 @@ def update_bytes(
     tensors of its size: the root of the second moment and that divided (torch/optim/adamw.py,
     `_single_tensor_adamw`).
 
-    total, widest  elements of the rank's parameters together and of the largest, or arrays of them
+    total, widest  elements of the rank's trained parameters together and of the largest, or arrays
+                   of them
     """
     bucket: Figures = 0.0 * total
     made: Figures = 0.0 * total

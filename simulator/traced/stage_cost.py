@@ -100,7 +100,7 @@ def gather_seconds(
     sharing: int = 1,
 ) -> float:
     """Exposed seconds per micro-batch in which a block waits for its sharded parameters and for
-    the sums of its sharded gradients.
+    the sums of its sharded gradients, which frozen ones have none of.
 
     pipelined  True under a pipeline schedule: torch's runtime leaves parameters whole after a
                backward (PipelineStage.backward_maybe_with_nosync), so that ZeRO-3 gathers once
@@ -118,14 +118,13 @@ def gather_seconds(
     sizes = stack.bytes_of(precision)
     device = cluster.device_at(group[0])
 
-    def price(operation: str, bytes_each: float) -> float:
-        size = float(block.parameter_count * bytes_each)
-        return price_collective(operation, size, group, cluster, sharing=sharing).time_s
+    def price(operation: str, size_bytes: float) -> float:
+        return price_collective(operation, size_bytes, group, cluster, sharing=sharing).time_s
 
-    gather = price("all_gather", sizes.compute_bytes)
+    gather = price("all_gather", block.parameter_count * sizes.compute_bytes)
     messages = [gather, gather if count == 2 else 0.0]
-    if not pipelined:
-        messages[1] += price("reduce_scatter", sizes.gradient_bytes)
+    if not pipelined and block.trained_count:
+        messages[1] += price("reduce_scatter", block.trained_count * sizes.gradient_bytes)
     if not stack.behaviour.gather_overlaps_compute:
         return sum(messages)
     work = (block.forward.value, block.backward.value)
@@ -144,6 +143,7 @@ def copy_seconds(
     """Seconds per micro-batch of mixed precision's passes over a block's parameters that its
     backward does not already contain, in its forward and in its backward; CPU only, which hides
     none. Its backward has the sum of gradients in the computing type, as many bytes as one cast.
+    Frozen parameters are cast where they are sharded, and have no gradients.
 
     sharded  by FSDP2: before the forward the weights are cast, gathered and taken apart, after the
              backward the gradients are cast into one tensor, summed and divided (torch 2.13,
@@ -163,19 +163,17 @@ def copy_seconds(
         sizes.gradient_bytes,
     )
 
-    def price(bytes_each: float) -> float:
-        return moved_cost("copy", block.parameter_count * bytes_each, device).time_s
-
     if sharded:
         if pipelined:
             return 0.0, 0.0
-        forward = (weight + working) + 2 * working + 2 * working
-        backward = (working + gradient) + 2 * gradient + 2 * gradient
-        whole = price(forward + backward)
+        forward = block.parameter_count * ((weight + working) + 2 * working + 2 * working)
+        backward = block.trained_count * ((working + gradient) + 2 * gradient + 2 * gradient)
+        whole = moved_cost("copy", forward + backward, device).time_s
         return whole * forward / (forward + backward), whole * backward / (forward + backward)
-    if block.action is not None:
+    if block.action is not None or not block.trained_count:
         return 0.0, 0.0
-    return 0.0, price(gradient) * (1 - 1 / num_microbatches)
+    read = moved_cost("copy", block.trained_count * gradient, device).time_s
+    return 0.0, read * (1 - 1 / num_microbatches)
 
 
 def missing_overhead(

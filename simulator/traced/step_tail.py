@@ -41,13 +41,24 @@ class Tail:
         return self.exchange.value + self.optimizer.value
 
 
-def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef]) -> tuple[int, ...]:
-    """Elements of every parameter that a rank with these blocks holds, shared ones once."""
-    found: dict[str, int] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Elements of the parameters that a rank holds: of each trained one, of the frozen together."""
+
+    trained: tuple[int, ...]
+    frozen: int
+
+
+def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef]) -> Held:
+    """What a rank with these blocks holds, shared parameters once."""
+    found: dict[str, Parameter] = {}
     for ref in refs:
         for parameter in graph.kinds[ref.kind].parameters:
-            found.setdefault(parameter_name(ref, parameter), parameter.spec.num_elements)
-    return tuple(found.values())
+            found.setdefault(parameter_name(ref, parameter), parameter)
+    return Held(
+        trained=tuple(p.spec.num_elements for p in found.values() if p.trainable),
+        frozen=sum(p.spec.num_elements for p in found.values() if not p.trainable),
+    )
 
 
 def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
@@ -57,7 +68,7 @@ def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
 
 
 def price_tail(
-    counts: tuple[int, ...],
+    held: Held,
     *,
     group: tuple[int, ...],
     zero_stage: int,
@@ -68,20 +79,19 @@ def price_tail(
     pipelined: bool = True,
     sharing: int = 1,
 ) -> Tail:
-    """The tail of a rank that holds parameters of these sizes; `group` is its dp group.
+    """The tail of a rank that holds these parameters; `group` is its dp group.
 
     ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone as they
     are stored. 2 and 3 under a pipeline: reduce-scatter of gradients, and (2) one gather of the
-    parameters for the next step; without one, gradients are summed in each backward
-    (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its size
-    (in_step.step_overhead_s).
+    parameters for the next step, frozen ones among them; without one, gradients are summed in each
+    backward (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its
+    size (in_step.step_overhead_s).
     sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
     what the executor does one after the other: buckets are put together, summed, divided and
-    copied back, and under mixed precision the copies to compute with are made anew of weights that
-    no replica shards. Frozen weights, whose copies stay, are priced as if made anew too: the counts
-    do not tell them apart.
+    copied back, and under mixed precision the copies to compute with are made anew of trained
+    weights that no replica shards.
     """
-    n = float(sum(counts))
+    n = float(sum(held.trained))
     dp = len(group)
     sizes = stack.bytes_of(precision)
     device = cluster.device_at(group[0])
@@ -92,7 +102,7 @@ def price_tail(
             return price_collective(operation, size_bytes, group, cluster, sharing=sharing)
 
         gradient = n * sizes.gradient_bytes
-        weights = n * sizes.compute_bytes
+        weights = (n + held.frozen) * sizes.compute_bytes
         # What ZeRO 1 hands out is the stored weights, each replica's share from that replica.
         share = n * sizes.parameter_bytes / dp
         if zero_stage < 2 and device.type == "cpu":
@@ -102,11 +112,11 @@ def price_tail(
             for size, count in exchange_buckets(share) if zero_stage == 1 else ():
                 copies = _moved(size, device, "copy", "copy")
                 exchanges += [price("broadcast", size), *copies] * (count * dp)
-        elif zero_stage < 2:
+        elif zero_stage < 2 and n:
             exchanges.append(price("all_reduce", gradient))
             if zero_stage == 1:
                 exchanges.append(price("broadcast", share * dp))
-        if zero_stage >= 2 and pipelined:
+        if zero_stage >= 2 and pipelined and n:
             exchanges.append(price("reduce_scatter", gradient))
         if zero_stage == 2 and pipelined:
             exchanges.append(price("all_gather", weights))
@@ -114,10 +124,10 @@ def price_tail(
     traffic = stack.optimizer_traffic_bytes.of(optimizer)
     if device.type == "cpu":
         # Torch updates one parameter after the other there.
-        costs = [moved_cost("optimizer", traffic * c / shard, device) for c in counts]
+        costs = [moved_cost("optimizer", traffic * c / shard, device) for c in held.trained]
         if sizes.working_copy_bytes and (zero_stage < 2 or dp == 1):
             copied = sizes.parameter_bytes + sizes.working_copy_bytes
-            costs += [moved_cost("copy", copied * c, device) for c in counts]
+            costs += [moved_cost("copy", copied * c, device) for c in held.trained]
     else:
         costs = [moved_cost("optimizer", traffic * n / shard, device)]
     return Tail(

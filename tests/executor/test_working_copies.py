@@ -100,17 +100,27 @@ def test_weights_after_some_steps_are_those_of_fsdp(mesh: DeviceMesh) -> None:
         assert torch.equal(a, b)
 
 
-def test_gradients_of_large_copies_do_not_wait_for_the_end_of_the_backward() -> None:
-    model = nn.Sequential(nn.Linear(1024, 512), nn.Linear(512, 2))
-    large, small = model[0].weight, model[1].weight
+def test_gradients_do_not_wait_for_the_end_of_the_backward_once_they_are_many() -> None:
+    model = nn.Sequential(nn.Linear(4, 512), nn.Linear(512, 1024), nn.Linear(1024, 2))
+    first, large, small = (layer.weight for layer in model)
     copies = WorkingCopies(model, torch.bfloat16)
-    model(torch.ones(1, 1024, dtype=torch.bfloat16)).sum().backward()
-    assert model[0].weight.grad is None
-    assert large.grad is not None
-    assert small.grad is None
+    model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+    # 1 MiB with those of the layer behind it; what comes after that is little.
+    assert model[1].weight.grad is model[2].weight.grad is None
+    assert model[0].weight.grad is not None
+    assert first.grad is None
     copies.keep_gradients()
-    assert small.grad is not None
-    assert large.grad.dtype == small.grad.dtype == torch.float32
+    assert model[0].weight.grad is None
+    for weight in (first, large, small):
+        assert weight.grad is not None
+        assert weight.grad.dtype == torch.float32
+
+
+def test_frozen_weights_are_not_kept_beside_their_copies() -> None:
+    layer = nn.Linear(4, 4).requires_grad_(False)
+    copies = WorkingCopies(layer, torch.bfloat16)
+    assert layer.weight.dtype == torch.bfloat16
+    assert not copies.weight_of
 
 
 def test_gradients_of_large_copies_add_up_over_micro_batches() -> None:

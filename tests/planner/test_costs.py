@@ -151,11 +151,11 @@ def test_stage_memory_is_the_predicted_peak(case):
 
 def test_parameters_of_several_ranges_are_those_that_the_simulator_counts():
     model = MODELS["tied"]
-    held, graph = PRICED["tied", "pcie"].memory.parameters(1), model.at(1, 1)
+    held, graph = PRICED["tied", "pcie"].memory.trained(1), model.at(1, 1)
     n = len(graph.chain)
     for ranges in (((0, 1), (n - 1, n)), ((0, 2), (4, 6)), ((1, 3), (n - 2, n)), ((0, n),)):
         refs = [ref for i, j in ranges for ref in graph.chain[i:j]]
-        assert held.of(ranges) == sum(held_parameters(graph, refs))
+        assert held.of(ranges) == sum(held_parameters(graph, refs).trained)
 
 
 def test_an_even_1f1b_plan_is_predicted_as_the_objective_says():

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import Durations, simulate
-from simulator.traced.memory import StageBytes, rank_memory, stage_bytes, static_bytes
+from simulator.traced.memory import (
+    Elements,
+    StageBytes,
+    rank_memory,
+    stage_bytes,
+    static_bytes,
+)
 from simulator.traced.stack import load_stack
 from simulator.values.plan import Recompute
 from tests.oracles.held_activations import stage_peaks
@@ -21,10 +27,9 @@ MIB = 2**20
 N = 1000.0
 
 
-def static(precision="bf16", zero_stage=0, dp=1, pp=1, optimizer="adamw"):
+def static(precision="bf16", zero_stage=0, dp=1, pp=1, optimizer="adamw", trained=N):
     return static_bytes(
-        N,
-        N / 10,
+        Elements(total=N, trained=trained, largest=N / 10, largest_trained=trained / 10),
         stack=load_stack(),
         precision=precision,
         optimizer=optimizer,
@@ -40,6 +45,20 @@ def test_bytes_per_parameter_by_hand():
     assert (bf16.parameters, bf16.gradients, bf16.optimizer) == (6 * N, 4 * N, 8 * N)
     assert (fp32.parameters, fp32.gradients, fp32.optimizer) == (4 * N, 4 * N, 8 * N)
     assert sgd.optimizer == 0.0
+
+
+def test_frozen_parameters_have_neither_gradients_nor_states():
+    # A tenth is trained; the rest is kept as it is computed with, sharded in the stored type.
+    bf16, fp32 = static(trained=N / 10), static("fp32", trained=N / 10)
+    assert (
+        (bf16.gradients, bf16.optimizer) == (fp32.gradients, fp32.optimizer) == (0.4 * N, 0.8 * N)
+    )
+    assert bf16.parameters == pytest.approx((0.9 * 2 + 0.1 * 6) * N)
+    assert fp32.parameters == pytest.approx(4 * N)
+    sharded = static(zero_stage=2, dp=8, trained=N / 10)
+    assert sharded.parameters == static(zero_stage=2, dp=8).parameters
+    assert sharded.gradients == pytest.approx(4 * (N / 80 + N / 50))
+    assert sharded.optimizer == pytest.approx(N / 10)
 
 
 def test_zero_shards_more_with_each_stage():

@@ -21,7 +21,7 @@ from simulator.traced.point_maps import conv_axes, conv_maps
 from simulator.traced.speed_of_light import SpeedOfLight
 from simulator.traced.stack import load_stack
 from simulator.traced.stage_cost import copy_seconds
-from simulator.traced.step_tail import exchange_buckets, price_tail
+from simulator.traced.step_tail import Held, exchange_buckets, price_tail
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer, memory_op
 
@@ -281,7 +281,7 @@ def test_copies_to_compute_with_are_made_anew_behind_the_optimizer():
 
     def seconds(precision: str, zero_stage: int) -> float:
         return price_tail(
-            (50_000, 30_000),
+            Held(trained=(50_000, 30_000), frozen=1_000_000),
             group=(0, 1),
             zero_stage=zero_stage,
             precision=precision,

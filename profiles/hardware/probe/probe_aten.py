@@ -80,6 +80,11 @@ def _one(func: Any, *more: Any) -> Callable[[Tensors], Call]:
     return lambda make: (func, (make.flat(), *more))
 
 
+def _positive(func: Any) -> Callable[[Tensors], Call]:
+    """An op of one flat tensor that is defined above 0."""
+    return lambda make: (func, (make.flat().abs_().add_(1e-3),))
+
+
 def _two(func: Any, *more: Any) -> Callable[[Tensors], Call]:
     """An op of two flat tensors; in a backward the gradient comes first."""
     return lambda make: (func, (make.flat(), make.flat(), *more))
@@ -287,8 +292,8 @@ _OPS: dict[str, Callable[[Tensors], Call]] = {
     "neg": _one(aten.neg.default),
     "pow": _one(aten.pow.Tensor_Scalar, 2),
     "exp": _one(aten.exp.default),
-    "sqrt": _one(aten.sqrt.default),
-    "rsqrt": _one(aten.rsqrt.default),
+    "sqrt": _positive(aten.sqrt.default),
+    "rsqrt": _positive(aten.rsqrt.default),
     "sin": _one(aten.sin.default),
     "abs": _one(aten.abs.default),
     "clamp": _one(aten.clamp.default, -1.0, 1.0),
