@@ -23,7 +23,8 @@ class HandMadeModel:
     """An embedding, equal layers of two products, and a head; written down, not traced.
 
     A layer: [tokens, width] x [width, 4 width] and back; its first product may be recomputed alone
-    (as `attention`). Tensor parallelism splits the inner dimension.
+    (as `attention`). Tensor parallelism splits the inner dimension. `frozen`: the embedding and the
+    first product of every layer are not trained.
     """
 
     name = "hand-made"
@@ -31,8 +32,8 @@ class HandMadeModel:
     tensor_parallel = (("layers.*.first", "column"), ("layers.*.second", "row"))
     why_not_tensor_parallel = ""
 
-    def __init__(self, layers, *, tied=False, width=WIDTH):
-        self.layers, self.tied, self.width = layers, tied, width
+    def __init__(self, layers, *, tied=False, frozen=False, width=WIDTH):
+        self.layers, self.tied, self.frozen, self.width = layers, tied, frozen, width
         self.tp_degrees = (1, 2, 4, 8)
         self.tied_parameters = (("embed.weight", "head.weight"),) if tied else ()
         self._graphs = {}
@@ -54,7 +55,7 @@ class HandMadeModel:
             outputs=(edge,),
             forward_ops=(memory_op("aten.embedding", Phase.FORWARD, "", moved),),
             backward_ops=(memory_op("aten.embedding_backward", Phase.BACKWARD, "", moved),),
-            parameters=(parameter("embed.weight", (VOCABULARY, width)),),
+            parameters=(parameter("embed.weight", (VOCABULARY, width), trainable=not self.frozen),),
             saved=(SavedTensor(module="", memory_bytes=8 * rows),),
             attention_module="",
             attention_input_bytes=0,
@@ -80,7 +81,7 @@ class HandMadeModel:
                 )
             ),
             parameters=(
-                parameter("first.weight", (width, inner)),
+                parameter("first.weight", (width, inner), trainable=not self.frozen),
                 parameter("second.weight", (inner, width)),
             ),
             saved=(
@@ -162,6 +163,6 @@ def memory_op(name, phase, module, moved):
     )
 
 
-def parameter(name, shape, tied_to=""):
+def parameter(name, shape, tied_to="", *, trainable=True):
     spec = TensorSpec(shape=shape, dtype="bfloat16")
-    return Parameter(name=name, spec=spec, full_shape=shape, tied_to=tied_to)
+    return Parameter(name=name, spec=spec, full_shape=shape, tied_to=tied_to, trainable=trainable)

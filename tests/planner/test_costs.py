@@ -72,7 +72,11 @@ CLUSTERS = {
     "pcie": get_cluster("4x2xl40s"),
     "cpus": as_cpus(get_cluster("2xh100-sxm")),
 }
-MODELS = {"plain": HandMadeModel(9), "tied": HandMadeModel(6, tied=True)}
+MODELS = {
+    "plain": HandMadeModel(9),
+    "tied": HandMadeModel(6, tied=True),
+    "frozen": HandMadeModel(7, frozen=True),
+}
 PRICED = {
     (model, cluster): costs_of(MODELS[model], CLUSTERS[cluster], 16)
     for model in MODELS
@@ -149,13 +153,15 @@ def test_stage_memory_is_the_predicted_peak(case):
             assert mine >= predicted - 1
 
 
-def test_parameters_of_several_ranges_are_those_that_the_simulator_counts():
-    model = MODELS["tied"]
-    held, graph = PRICED["tied", "pcie"].memory.trained(1), model.at(1, 1)
+@pytest.mark.parametrize("name", ["tied", "frozen"])
+def test_parameters_of_several_ranges_are_those_that_the_simulator_counts(name):
+    memory, graph = PRICED[name, "pcie"].memory, MODELS[name].at(1, 1)
     n = len(graph.chain)
     for ranges in (((0, 1), (n - 1, n)), ((0, 2), (4, 6)), ((1, 3), (n - 2, n)), ((0, n),)):
         refs = [ref for i, j in ranges for ref in graph.chain[i:j]]
-        assert held.of(ranges) == sum(held_parameters(graph, refs).trained)
+        held, found = held_parameters(graph, refs), memory.elements(1, ranges)
+        assert found.trained == sum(held.trained)
+        assert found.total == found.trained + held.frozen
 
 
 def test_an_even_1f1b_plan_is_predicted_as_the_objective_says():

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from profiles.errors import InputError
 from profiles.hardware.probe.probe_aten import aten_bytes, aten_call, aten_names
@@ -16,10 +17,13 @@ from profiles.model.graph import ConvShape, Phase
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_op_runs_and_more_elements_move_more_bytes(dtype: str) -> None:
+def test_every_op_runs_on_what_it_is_defined_on_and_more_elements_move_more_bytes(
+    dtype: str,
+) -> None:
     for name in aten_names():
         func, args = aten_call(name, 3000, getattr(torch, dtype), torch.device("cpu"))
-        func(*args)
+        for x in tree_leaves(func(*args)):
+            assert not x.is_floating_point() or x.isfinite().all(), name
         assert func._schema.name.removeprefix("aten::") == name
         assert 0 < aten_bytes(name, 3000, dtype) < aten_bytes(name, 300_000, dtype)
 

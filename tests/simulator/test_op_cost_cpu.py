@@ -15,12 +15,13 @@ from profiles.hardware.catalogue.device import (
     MemoryPoint,
 )
 from profiles.model.graph import ConvShape, MatmulShape, Op, OpKind, Phase
-from simulator.traced.block_cost import price_block
+from simulator.traced.block_cost import BlockCost, price_block
+from simulator.traced.comm_cost import price_collective
 from simulator.traced.op_cost import price_op
 from simulator.traced.point_maps import conv_axes, conv_maps
 from simulator.traced.speed_of_light import SpeedOfLight
 from simulator.traced.stack import load_stack
-from simulator.traced.stage_cost import copy_seconds
+from simulator.traced.stage_cost import copy_seconds, gather_seconds
 from simulator.traced.step_tail import Held, exchange_buckets, price_tail
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer, memory_op
@@ -257,6 +258,67 @@ def test_mixed_precision_copies_parameters_once_per_micro_batch():
     )
     cost = replace(cost, action=none)
     assert both("bf16", sharded=False, pipelined=True) == nothing
+
+
+def test_frozen_parameters_are_cast_where_they_are_sharded_and_have_no_gradients():
+    block = layer()
+    frozen = replace(block, parameters=tuple(replace(p, trainable=False) for p in block.parameters))
+    cpus = cluster(of=cpu(replace(MEASURED, memory=points("copy", 1e-9))))
+    cost = price_block(frozen, recompute=Recompute.NONE, devices=(0,), cluster=cpus)
+    assert (cost.parameter_count, cost.trained_count) == (4 * 1024 * 1024, 0)
+
+    def seconds(*, sharded: bool) -> tuple[float, float]:
+        sizes, where = load_stack().bytes_of("bf16"), cpus.device_at(0)
+        return copy_seconds(
+            cost, sizes, where, sharded=sharded, pipelined=False, num_microbatches=4
+        )
+
+    assert seconds(sharded=True) == pytest.approx((14e-9 * cost.parameter_count, 0.0))
+    assert seconds(sharded=False) == (0.0, 0.0)
+    # FSDP2 gathers them twice, and sums no gradients of theirs.
+    fast = cluster(2, of=device())
+    both = replace(cost, trained_count=cost.parameter_count)
+
+    def gathered(of: BlockCost) -> float:
+        behaviour = replace(load_stack().behaviour, gather_overlaps_compute=False)
+        return gather_seconds(
+            of,
+            zero_stage=3,
+            group=(0, 1),
+            precision="bf16",
+            cluster=fast,
+            stack=replace(load_stack(), behaviour=behaviour),
+            pipelined=False,
+        )
+
+    def collective(operation: str, bytes_each: float) -> float:
+        size = bytes_each * cost.parameter_count
+        return price_collective(operation, size, (0, 1), fast).time_s
+
+    assert gathered(cost) == pytest.approx(2 * collective("all_gather", 2.0))
+    assert gathered(both) - gathered(cost) == pytest.approx(collective("reduce_scatter", 4.0))
+
+
+def test_frozen_parameters_are_neither_exchanged_nor_updated():
+    cpus = cluster(2, of=cpu(replace(MEASURED, memory=points("optimizer", 1e-10))))
+
+    def tail(trained: tuple[int, ...], frozen: int, zero_stage: int = 0) -> tuple[float, float]:
+        found = price_tail(
+            Held(trained=trained, frozen=frozen),
+            group=(0, 1),
+            zero_stage=zero_stage,
+            precision="bf16",
+            optimizer="adamw",
+            cluster=cpus,
+            stack=load_stack(),
+        )
+        return found.data_parallel_s, found.optimizer_s
+
+    for zero_stage in (0, 1):
+        assert tail((1000,), 10**8, zero_stage) == tail((1000,), 0, zero_stage)
+    assert tail((), 10**8)[0] == 0.0
+    # ZeRO-2 gathers them for the next step.
+    assert tail((1000,), 10**8, 2)[0] > tail((1000,), 0, 2)[0]
 
 
 def test_blocks_without_parameters_copy_nothing():
