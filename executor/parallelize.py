@@ -5,7 +5,8 @@ parallelism by ZeRO stage: 0 sums gradients over the dp group after the last mic
 too, and each rank updates only its share of the parameters and broadcasts it; 2 and 3 are FSDP2
 (fully_shard per block), keeping parameters whole between passes or sharding them again after each.
 bf16 plans keep fp32 weights, gradient sums and optimizer states, and compute in bf16: FSDP2's mixed
-precision where it shards, copies of our own elsewhere (working_copies.py). torch's DDP is not used:
+precision where it shards, copies of our own elsewhere (working_copies.py), where frozen weights are
+kept in bf16 alone. torch's DDP is not used:
 with pipeline schedules that split the backward its gradients are silently wrong (pytorch issue
 144530).
 """
