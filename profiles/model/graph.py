@@ -282,12 +282,6 @@ class Block:
         """Elements over the whole tp group; tied parameters once."""
         return sum(math.prod(p.full_shape) for p in self.parameters if not p.tied_to)
 
-    @property
-    def full_trained_count(self) -> int:
-        """The same of those that are not frozen."""
-        own = (p for p in self.parameters if p.trainable and not p.tied_to)
-        return sum(math.prod(p.full_shape) for p in own)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRef:

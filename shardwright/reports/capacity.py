@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.hardware.catalogue.catalog import device_names, get_device
+from profiles.model.graph import Block
 from profiles.model.tracing.traced import TracedModel
 from profiles.units import format_bytes, format_count, format_flop
 from shardwright.reports.terminal import table
@@ -89,9 +91,9 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
     n = graph.full_parameter_count
     held = Elements(
         total=float(n),
-        trained=float(sum(block.full_trained_count for block in blocks)),
+        trained=float(sum(_trained_count(block) for block in blocks)),
         largest=float(max(block.full_parameter_count for block in blocks)),
-        largest_trained=float(max(block.full_trained_count for block in blocks)),
+        largest_trained=float(max(_trained_count(block) for block in blocks)),
     )
 
     def static(zero: int, dp: int) -> float:
@@ -140,6 +142,12 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
         why_not_tensor_parallel=graph.why_not_tensor_parallel,
         expected_shapes=any(block.expected_shapes for block in blocks),
     )
+
+
+def _trained_count(block: Block) -> int:
+    """Elements of a block's parameters that are not frozen, tied ones once."""
+    own = (p for p in block.parameters if p.trainable and not p.tied_to)
+    return sum(math.prod(p.full_shape) for p in own)
 
 
 def fit_report(found: Fit) -> RenderableType:
