@@ -378,7 +378,9 @@ def _laid_out(sends: list[Any]) -> list[Any]:
 def _share_of_loss(output: Tensor, _: Any, *, count: int, losses: list[Tensor]) -> Tensor:
     """A micro-batch's part of the mean over `count` of them; the last stage computes its loss
     itself. Torch would divide every gradient instead, once per step: for weights under FSDP2 each
-    of those divisions goes through DTensor's dispatch. Gradients begin with that share in the
-    loss's own type; `losses` gets the whole loss in fp32, which no division has rounded to it."""
+    of those divisions goes through DTensor's dispatch. `losses` gets the whole loss in fp32, which
+    no division has rounded to its type. Gradients begin with the share in the loss's own type,
+    of a bf16 loss at most 2^-9 off where `count` is no power of two, by one factor for all; a share
+    in fp32 has the same gradients to the bit, since what enters the loss is rounded there."""
     losses.append(output[0].detach().float())
     return output[0] / count
