@@ -88,7 +88,17 @@ class KeepGradients:
             if weight.grad is None:
                 weight.grad = gradient.to(weight.dtype)
             else:
-                weight.grad += gradient
+                _add(gradient, to=weight.grad)
+
+
+def _add(gradient: Tensor, *, to: Tensor) -> None:
+    """On a CPU in pieces: torch casts all that it adds before it does (`TensorIterator`)."""
+    if isinstance(to, DTensor) or to.device.type != "cpu" or not to.numel():
+        to += gradient
+        return
+    rows = max(1, _TOGETHER_BYTES * len(to) // to.nbytes)
+    for total, part in zip(to.split(rows), gradient.split(rows), strict=True):
+        total += part
 
 
 def _own(x: Tensor) -> Tensor:

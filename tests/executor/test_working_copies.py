@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from executor.memory import peak_bytes
 from executor.working_copies import WorkingCopies
 
 STEPS, MICRO_BATCHES = 3, 3
@@ -131,6 +132,18 @@ def test_gradients_of_large_copies_add_up_over_micro_batches() -> None:
         model(torch.full((1, 1024), value, dtype=torch.bfloat16)).sum().backward()
         assert model.weight.grad is None
     torch.testing.assert_close(weight.grad, torch.full((512, 1024), 1 + 2**-9), rtol=0, atol=0)
+
+
+def test_a_gradient_is_never_cast_as_a_whole_to_be_added() -> None:
+    def prepare() -> Callable[[], None]:
+        model = nn.Linear(2048, 1024, bias=False)
+        WorkingCopies(model, torch.bfloat16)
+        x = torch.ones(1, 2048, dtype=torch.bfloat16)
+        return lambda: model(x).sum().backward()
+
+    # Of 2 Mi elements: weight and sum in fp32, copy and gradient in bf16; and a piece of a cast.
+    held = 2 * 2**20 * (4 + 4 + 2 + 2)
+    assert held <= peak_bytes(prepare, torch.device("cpu")) <= held + 3 * 2**20
 
 
 def test_gradients_add_up_in_the_type_of_the_weights() -> None:
