@@ -28,13 +28,13 @@ def _cumulated(steps: list[tuple[float, float]]) -> tuple[list[float], list[floa
     return xs, ys
 
 
-def test_between_two_points_is_the_power_law() -> None:
-    # (100, 1) and (10000, 4): half way in log x is x = 1000, half way in log y is sqrt(1 * 4) = 2
-    value = fit_curve([100, 10_000], [1.0, 4.0]).at(1000)
-    assert value.value == pytest.approx(2.0)
+def test_between_two_points_is_the_line_of_latency_and_rate() -> None:
+    # (100, 1) and (1100, 4): 3 more for 1000 more, so 1.6 at 300
+    value = fit_curve([100, 1100], [1.0, 4.0]).at(300)
+    assert value.value == pytest.approx(1.6)
     assert value.method == "interpolated"
     # two points: nothing can be left out, the interval is a factor of two either way
-    assert (value.low, value.high) == pytest.approx((1.0, 4.0))
+    assert (value.low, value.high) == pytest.approx((0.8, 3.2))
 
 
 def test_outside_the_points_latency_holds_below_and_the_rate_holds_above() -> None:
@@ -45,21 +45,22 @@ def test_outside_the_points_latency_holds_below_and_the_rate_holds_above() -> No
 
 
 def test_the_interval_is_the_left_out_error() -> None:
-    # Without the middle point, x = 100 is predicted as sqrt(1 * 4) = 2, measured is 3: a residual
+    # Without the middle point, x = 340 is predicted as 1 + 3 / 3 = 2, measured is 3: a residual
     # of log(3 / 2). It is the only one, so it is the half-width between points.
-    value = fit_curve([10, 100, 1000], [1.0, 3.0, 4.0]).at(50)
+    value = fit_curve([10, 340, 1000], [1.0, 3.0, 4.0]).at(50)
     assert value.high / value.value == pytest.approx(1.5)
     assert value.value / value.low == pytest.approx(1.5)
 
 
 def test_the_interval_widens_with_the_distance_from_the_points() -> None:
-    curve = fit_curve([10, 100, 1000], [1.0, 3.0, 4.0])
+    curve = fit_curve([10, 340, 1000], [1.0, 3.0, 4.0])
     widths = [curve.at(x).high / curve.at(x).low for x in (1001, 10_000, 100_000)]
     assert widths == sorted(widths)
-    # Last point left out: 3.0 at 100 grows with slope 1 to 30 at 1000, measured 4: error log(7.5)
-    # over log(10) of distance; the first: floor 3.0, measured 1: log(3) over log(10). The larger
-    # one counts: at 10000 the half-width is log(1.5) + log(7.5) / log(10) * log(10).
-    assert curve.at(10_000).high / curve.at(10_000).value == pytest.approx(1.5 * 7.5)
+    # Last point left out: 3.0 at 340 grows in proportion to 8.8 at 1000, measured 4: log(2.2) over
+    # log(2.94) of distance; the first: floor 3.0, measured 1: log(3) over log(34). The larger one
+    # counts: at 2940 the half-width is log(1.5) + log(2.2) / log(2.94) * log(2.94).
+    wide = curve.at(1000 * 1000 / 340)
+    assert wide.high / wide.value == pytest.approx(1.5 * 3.0 * 1000 / 340 / 4.0)
 
 
 def test_points_of_one_x_are_merged_and_their_difference_is_an_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from profiles.hardware.probe.fingerprint import (
     machine_memory_bytes,
     num_cores,
 )
-from profiles.hardware.probe.probe import measure_cases, measure_machine
+from profiles.hardware.probe.probe import QUICK, measure_cases, measure_machine
 from profiles.hardware.probe.probe_cases import KIB, MIB, Case, probe_cases
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
 
@@ -136,10 +137,18 @@ def test_a_profile_is_a_cluster_file(local: Cluster, tmp_path: Path) -> None:
     assert json.loads(path.read_text())["schema"] == "shardwright/cluster@1"
 
 
-def test_one_device_has_no_link() -> None:
+def test_one_device_has_no_link_and_every_visit_counts() -> None:
     cases = [case for case in CASES if case.family != "link"][:4]
-    alone = measure_cases(cases, 1, date=DATE)
+    lines: list[tuple[int, int, str]] = []
+    alone = measure_cases(
+        cases, 1, date=DATE, visits=2, progress=lambda *line: lines.append(line)
+    )
     assert (alone.num_devices, alone.levels) == (1, ())
+    assert lines[-1][:2] == (8, 8)
+    found = re.match(r"4 cases from (\d+) samples; (\d+) samples", alone.device_at(0).notes)
+    assert found is not None
+    used, left_out = map(int, found.groups())
+    assert used + left_out >= 4 * 2 * QUICK.min_samples
 
 
 @pytest.mark.parametrize("accelerator", [False, True])

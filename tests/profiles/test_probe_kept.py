@@ -11,7 +11,7 @@ import pytest
 from profiles.hardware.probe.probe_cases import Case
 from profiles.hardware.probe.probe_kept import in_parts
 
-CASES: Any = list(range(300))  # what a case is does not matter here
+CASES: Any = list(range(600))  # what a case is does not matter here
 
 
 class Interrupted(Exception):
@@ -23,7 +23,7 @@ def test_an_interrupted_measurement_goes_on(tmp_path: Path) -> None:
     seen: list[int] = []
 
     def measure(part: Sequence[Case], begin: int) -> tuple[dict[str, Any], ...]:
-        if begin == 240 and not seen.count(-1):
+        if begin == 480 and not seen.count(-1):
             seen.append(-1)
             raise Interrupted
         seen.append(begin)
@@ -41,7 +41,7 @@ def test_an_interrupted_measurement_goes_on(tmp_path: Path) -> None:
         in_parts(CASES, measure, question="a", kept=kept)
     assert kept.is_file()
     parts = in_parts(CASES, measure, question="a", kept=kept)
-    assert seen == [0, 120, -1, 240]
+    assert seen == [0, 240, -1, 480]
     for rank in range(2):
         found = [sample for part in parts for sample in part[rank]["samples"]]
         assert found == [[rank, case] for case in CASES]
@@ -59,4 +59,4 @@ def test_what_was_kept_of_another_question_is_dropped(tmp_path: Path) -> None:
 
     parts = in_parts(CASES, measure, question="a", kept=kept)
     assert [case for (part,) in parts for case in part["samples"]] == CASES
-    assert seen == [0, 120, 240]
+    assert seen == [0, 240, 480]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from profiles.hardware.catalogue.device import ConvPoint, Measurements
 from profiles.hardware.probe.probe_recurrences import (
@@ -21,7 +22,8 @@ from tests.simulator.hand_made import device
 @pytest.mark.parametrize("layer", recurrence_layers(quick=True), ids=str)
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_layer_runs_and_costs_what_it_was_measured_to_take(layer, phase) -> None:
-    recurrence_call(layer, phase)()
+    recurrence_call(layer, phase, torch.float32)()
+    recurrence_call(layer, phase, torch.bfloat16)()
     op = recurrence_op(layer, phase, "float32")
     assert RECURRENCES[op.name] == layer.kind
     assert op.matmul is not None

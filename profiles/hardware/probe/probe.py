@@ -36,10 +36,13 @@ from profiles.hardware.probe.probe_workers import Progress, no_progress, run_wor
 from profiles.hardware.probe.profile_file import with_blocks
 from profiles.sourced import Sourced
 
-# Per case. Quick has about 290 cases and must end within 30 s with the start of the workers; the
-# full probe has about 960 and takes nine minutes.
+# Per visit of a case. Quick has about 290 cases and must end within 30 s with the start of the
+# workers; the full probe has about 1,200, visits each twice, and takes NN minutes.
 QUICK = Effort(budget_s=0.03, link_budget_s=0.15, min_samples=3)
-FULL = Effort(budget_s=0.15, link_budget_s=0.4, min_samples=5)
+FULL = Effort(budget_s=0.08, link_budget_s=0.2, min_samples=3)
+# Minutes apart: where the memory of a call's tensors happens to lie, and what else a machine does
+# for some seconds, made single points of one visit up to twice as slow as the same call later.
+_VISITS = 2
 
 _CPU_POWER_SOURCE = (
     "assumed: a server core's share of its processor's TDP lies between 3.9 W (AMD EPYC 9755, "
@@ -86,6 +89,7 @@ def measure_machine(
         threads_per_device=threads_per_device,
         date=date,
         effort=QUICK if quick else FULL,
+        visits=1 if quick else _VISITS,
         progress=progress,
         kept=kept,
     )
@@ -98,12 +102,14 @@ def measure_cases(
     threads_per_device: int = 1,
     date: str,
     effort: Effort = QUICK,
+    visits: int = 1,
     progress: Progress = no_progress,
     kept: Path | None = None,
 ) -> Cluster:
-    """As `measure_machine`, for the cases given."""
+    """As `measure_machine`, for the cases given, each measured `visits` times, a round apart."""
     cuda = torch.cuda.is_available()
-    progress(0, len(cases), f"starting {num_devices} processes")
+    visited = tuple(cases) * visits
+    progress(0, len(visited), f"starting {num_devices} processes")
 
     def measured(part: Sequence[Case], begin: int) -> tuple[dict[str, Any], ...]:
         return run_workers(
@@ -111,15 +117,16 @@ def measure_cases(
             {"cases": encode(tuple(part)), "effort": encode(effort)},
             num_processes=num_devices,
             threads_per_process=threads_per_device,
-            progress=lambda done, _, label: progress(begin + done, len(cases), label),
+            progress=lambda done, _, label: progress(begin + done, len(visited), label),
         )
 
-    question = content_hash([encode(tuple(cases)), encode(effort), threads_per_device, date])
-    parts = in_parts(cases, measured, question=question, kept=kept)
-    families = [case.family for case in cases]
+    question = content_hash([encode(visited), encode(effort), threads_per_device, date])
+    parts = in_parts(visited, measured, question=question, kept=kept)
+    families = [case.family for case in visited]
     answers = [at_one_speed(of_rank, families) for of_rank in zip(*parts, strict=True)]
     probed = [
-        Probed(case=case, samples=_samples_of(answers, index)) for index, case in enumerate(cases)
+        Probed(case=case, samples=_samples_of(answers, index, len(cases)))
+        for index, case in enumerate(cases)
     ]
     machines = [answer["machine"] for answer in answers]
     facts = _facts(machines, threads_per_device=threads_per_device, date=date)
@@ -164,9 +171,11 @@ def _check_devices(num_devices: int, threads_per_device: int, *, cuda: bool) -> 
         )
 
 
-def _samples_of(answers: Sequence[Mapping[str, Any]], index: int) -> tuple[tuple[Sample, ...], ...]:
-    """The samples of case `index` of each rank that took part in it."""
-    per_rank = (answer["samples"][index] for answer in answers)
+def _samples_of(
+    answers: Sequence[Mapping[str, Any]], index: int, count: int
+) -> tuple[tuple[Sample, ...], ...]:
+    """The samples of case `index` of `count`, of all its visits, of each rank that took part."""
+    per_rank = (sum(answer["samples"][index::count], []) for answer in answers)
     return tuple(
         tuple(Sample(wall_s=wall, cpu_s=cpu, delay_s=delay) for wall, cpu, delay in samples)
         for samples in per_rank

@@ -188,15 +188,20 @@ def matmul_cases(*, quick: bool, accelerator: bool) -> list[Case]:
 
 
 def attention_cases(*, quick: bool, accelerator: bool) -> list[Case]:
-    """Causal attention forward and backward by length, batch and head size."""
+    """Causal attention forward and backward by length, batch and head size; on a CPU also without
+    a mask, short and with small heads, where the backward in bf16 takes three times as long."""
+    sizes = [(1, 8), (4, 16)]
     if quick:
-        shapes = [(1, 8, 128, 64), (1, 8, 512, 64)]
+        shapes = [(1, 8, 128, 64, True), (1, 8, 512, 64, True)]
     else:
-        shapes = [
-            (b, h, s, d) for b, h in ((1, 8), (4, 16)) for s in (128, 512, 2048) for d in (64, 128)
-        ]
+        shapes = [(b, h, s, d, True) for b, h in sizes for s in (128, 512, 2048) for d in (64, 128)]
     if accelerator:
-        shapes += [(1, 32, s, 128) for s in ((4096,) if quick else (4096, 8192))]
+        shapes += [(1, 32, s, 128, True) for s in ((4096,) if quick else (4096, 8192))]
+    elif not quick:
+        shapes += [(b, h, s, 32, True) for b, h in sizes for s in (64, 256)]
+        shapes += [
+            (b, h, s, d, False) for b, h in sizes for s in (64, 128, 512) for d in (32, 64, 128)
+        ]
     dtypes = ("float32",) if quick and not accelerator else ("float32", "bfloat16")
     return [
         Case(
@@ -204,11 +209,11 @@ def attention_cases(*, quick: bool, accelerator: bool) -> list[Case]:
             dtype=dtype,
             phase=phase,
             attention=AttentionShape(
-                batch=b, heads=h, kv_heads=h, q_len=s, kv_len=s, head_dim=d, causal=True
+                batch=b, heads=h, kv_heads=h, q_len=s, kv_len=s, head_dim=d, causal=causal
             ),
         )
         for dtype in dtypes
-        for b, h, s, d in shapes
+        for b, h, s, d, causal in shapes
         for phase in Phase
     ]
 
@@ -229,15 +234,11 @@ def memory_cases(*, quick: bool, accelerator: bool) -> list[Case]:
 
 
 def conv_cases(*, quick: bool) -> list[Case]:
-    """Convolutions of each kind, forward and backward; in bf16 enough to know its speed."""
-    by_type = {
-        "float32": QUICK_CONVOLUTIONS if quick else CONVOLUTIONS,
-        "bfloat16": () if quick else QUICK_CONVOLUTIONS,
-    }
+    """Convolutions of each kind, forward and backward; in bf16 where there is time for it."""
     return [
         Case(family="conv", dtype=dtype, phase=phase, conv=conv)
-        for dtype, convolutions in by_type.items()
-        for conv in convolutions
+        for dtype in _types(quick=quick)
+        for conv in (QUICK_CONVOLUTIONS if quick else CONVOLUTIONS)
         for phase in Phase
     ]
 
@@ -245,7 +246,8 @@ def conv_cases(*, quick: bool) -> list[Case]:
 def recurrence_cases(*, quick: bool) -> list[Case]:
     """Layers of each kind of recurrence, forward and backward."""
     return [
-        Case(family="recurrence", phase=phase, recurrence=layer)
+        Case(family="recurrence", dtype=dtype, phase=phase, recurrence=layer)
+        for dtype in _types(quick=quick)
         for layer in recurrence_layers(quick=quick)
         for phase in Phase
     ]
@@ -255,7 +257,7 @@ def aten_cases(*, quick: bool) -> list[Case]:
     """Memory-bound ops by name, small, as large as a core's caches, and beyond them."""
     sizes = {
         "float32": (4 * KIB, MIB) if quick else (4 * KIB, 64 * KIB, MIB, 8 * MIB),
-        "bfloat16": () if quick else (4 * KIB, MIB),
+        "bfloat16": () if quick else (4 * KIB, 64 * KIB, MIB),
     }
     return [
         Case(family="aten", op=name, dtype=dtype, size_bytes=size)
@@ -263,6 +265,11 @@ def aten_cases(*, quick: bool) -> list[Case]:
         for name in aten_names()
         for size in own
     ]
+
+
+def _types(*, quick: bool) -> tuple[str, ...]:
+    """Data types of ops that a CPU measures one by one: a quick profile takes fp32 for bf16."""
+    return ("float32",) if quick else ("float32", "bfloat16")
 
 
 def link_cases(*, num_devices: int, quick: bool) -> list[Case]:

@@ -72,14 +72,22 @@ CONVOLUTIONS = (
     *_cases((8, 16, 64, 32, 1), (1, 512, 128, 28, 1), (8, 512, 512, 7, 1), (8, 8, 16, 8, 1)),
     *_cases((2, 256, 128, 8, 1), (2, 512, 128, 4, 1), (2, 1024, 512, 2, 1), (4, 368, 368, 3, 1)),
     *_cases((4, 152, 152, 6, 1), (8, 48, 48, 12, 1), (4, 96, 16, 48, 1)),
+    # On one pixel (squeeze and excitation) and on few, where torch multiplies image by image.
+    *_cases((4, 256, 64, 1, 1), (4, 64, 256, 1, 1), (8, 32, 8, 1, 1), (2, 1024, 256, 1, 1)),
+    *_cases((4, 128, 128, 3, 1), (4, 64, 64, 6, 1), (2, 32, 32, 12, 1), (4, 16, 64, 24, 1)),
     *_cases((4, 256, 1024, 4, 1), (4, 1024, 256, 4, 1), (2, 64, 256, 16, 1)),
     # Layers between stages of few pixels, where each call costs more than its work.
     *_cases((2, 32, 64, 16, 1, 2), (2, 128, 256, 6, 1, 2), (4, 64, 128, 8, 2, 2)),
+    *_cases((4, 256, 512, 4, 1, 2), (4, 32, 48, 40, 1, 2), (8, 64, 64, 10, 3, 2)),
     *_depthwise((8, 96, 16, 5, 1), (8, 64, 32, 3, 2), (2, 384, 14, 3, 1), (4, 64, 56, 7, 1)),
     *_depthwise((4, 128, 3, 3, 1), (4, 32, 12, 3, 2)),
     # A depthwise backward takes time by its taps; between windows of 3 only it came out far off.
     *_depthwise((4, 240, 7, 5, 1), (2, 64, 14, 5, 2), (4, 24, 24, 3, 1), (2, 96, 40, 3, 1)),
     *_depthwise((4, 320, 4, 7, 1), (2, 48, 16, 7, 1)),
+    # With a stride it takes three times as long in bf16, where no kernel is made for it.
+    *_depthwise((4, 64, 28, 3, 2), (4, 256, 8, 5, 2), (2, 128, 14, 3, 2), (4, 96, 10, 5, 2)),
+    *_depthwise((4, 16, 40, 3, 2), (2, 192, 6, 3, 2), (2, 48, 48, 5, 2), (4, 384, 8, 7, 2)),
+    *_depthwise((4, 64, 6, 3, 1), (4, 16, 48, 3, 1)),
     *_cases((4, 128, 128, 96, 9), groups=128, dims=1),
     # Strides over large images, patches of 16, and few channels or few pixels.
     *_cases((2, 32, 64, 48, 1, 2), (2, 256, 512, 12, 1, 2), (2, 3, 128, 112, 16, 16)),
@@ -87,6 +95,7 @@ CONVOLUTIONS = (
     *_cases((2, 256, 256, 14), (2, 32, 32, 56), groups=4),
     *_cases((4, 152, 152, 12), (4, 304, 304, 6, 3, 2), groups=19),
     *_cases((2, 64, 64, 12, 3, 2), (2, 128, 128, 6), groups=8),
+    *_cases((4, 256, 256, 4), (4, 256, 256, 8, 3, 2), (4, 32, 32, 40, 3, 2), groups=32),
     *_cases((8, 128, 128, 128, 5), (1, 64, 64, 4096), dims=1),
     *_cases((2, 32, 32, 16), (4, 16, 16, 6), (1, 32, 32, 16), dims=3),
     *_cases((4, 1, 32, 1024), dims=1, first=True),

@@ -11,8 +11,8 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.probe.probe_cases import Case
 
 Answers = tuple[dict[str, Any], ...]
-# Workers start anew for each part (about 4 s): a full probe of 400 cases has four parts.
-_CASES = 120
+# Workers start anew for each part (about 4 s): a full probe of 2,400 visits has ten parts.
+_CASES = 240
 
 
 def in_parts(

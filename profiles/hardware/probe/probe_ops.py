@@ -45,7 +45,7 @@ def op_call(case: Case, device: torch.device) -> Callable[[], object]:
     if case.op == "adamw":
         return _adamw(case, device)
     if case.recurrence is not None:
-        return recurrence_call(case.recurrence, case.phase)
+        return recurrence_call(case.recurrence, case.phase, dtype)
     func, args = _op(case, dtype, device)
     if device.type == "cpu":
         return Cycle(func, args)

@@ -65,11 +65,11 @@ def recurrence_op(case: RecurrenceCase, phase: Phase, dtype: str) -> Op:
     return describe_op(func, args, {}, func(*args), phase=phase, module="")
 
 
-def recurrence_call(case: RecurrenceCase, phase: Phase) -> Callable[[], object]:
-    """The layer's pass in float32, its tensors made. Nothing drives the weights out of the caches:
-    all positions but the first find them there in a step too."""
-    layer = _MODULES[case.kind](case.inputs, case.size)
-    x = torch.randn(_LENGTH, case.batch, case.inputs, requires_grad=True)
+def recurrence_call(case: RecurrenceCase, phase: Phase, dtype: torch.dtype) -> Callable[[], object]:
+    """The layer's pass, its tensors made. Nothing drives the weights out of the caches: all
+    positions but the first find them there in a step too."""
+    layer = _MODULES[case.kind](case.inputs, case.size).to(dtype)
+    x = torch.randn(_LENGTH, case.batch, case.inputs).to(dtype).requires_grad_()
 
     def forward() -> torch.Tensor:
         out: torch.Tensor = layer(x)[0]
