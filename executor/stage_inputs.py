@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -30,9 +31,19 @@ def constants_of(build: Callable[..., BuiltModel], of: BuiltModel) -> frozenset[
     leaves = tree_leaves(of.targets)
     if not any(isinstance(x, Tensor) for x in leaves):
         return frozenset()
-    larger = tree_leaves(build(micro_batch=of.args[0].shape[0] + 1).targets)
+    larger = _target_shapes(build, of.args[0].shape[0] + 1)
     pairs = enumerate(zip(leaves, larger, strict=True))
-    return frozenset(i for i, (a, b) in pairs if isinstance(a, Tensor) and a.shape == b.shape)
+    return frozenset(i for i, (a, b) in pairs if isinstance(a, Tensor) and a.shape == b)
+
+
+@lru_cache(maxsize=16)
+def _target_shapes(
+    build: Callable[..., BuiltModel], samples: int
+) -> tuple[tuple[int, ...] | None, ...]:
+    """Shapes of the targets of so many samples, None for what is no tensor: every rank that a run
+    makes of a plan, and its check, ask for them, and a whole model is built to find them."""
+    targets = tree_leaves(build(micro_batch=samples).targets)
+    return tuple(tuple(x.shape) if isinstance(x, Tensor) else None for x in targets)
 
 
 def part_of_targets(

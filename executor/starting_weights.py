@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -104,14 +104,16 @@ def parameter_names(module: nn.Module) -> dict[int, str]:
 
 
 def builder_of(plan: Plan, spec: ModelSpec, dtype: str) -> Callable[..., BuiltModel]:
-    """`build_meta` of a plan's model with its sequences and seed, of any micro-batch."""
-    return partial(
-        build_meta,
-        spec,
-        sequence_length=plan.workload.sequence_length,
-        dtype=dtype,
-        seed=plan.seed,
-    )
+    """`build_meta` of a plan's model with its sequences and seed, of any micro-batch; the same
+    object for the same model."""
+    return _builder(spec, plan.workload.sequence_length, dtype, plan.seed)
+
+
+@lru_cache(maxsize=16)
+def _builder(
+    spec: ModelSpec, sequence_length: int, dtype: str, seed: int
+) -> Callable[..., BuiltModel]:
+    return partial(build_meta, spec, sequence_length=sequence_length, dtype=dtype, seed=seed)
 
 
 def build_meta(

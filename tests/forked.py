@@ -2,7 +2,8 @@
 
 Importing torch, transformers and the planner takes a process some 2 to 5 CPU seconds. Here a
 server, once per test session, imports them, and processes are forked from it: each has its own
-arguments, folder, environment, output and exit status, and only the imports are shared.
+arguments, folder, environment, output and exit status, and only the imports and the contents of
+shipped files are shared.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _CONTEXT.set_forkserver_preload(
         "tests.executor.gradient_job",
         "tests.executor.sharding_job",
         "executor.train",
+        "torch.distributed.fsdp",
+        "torch.distributed.pipelining.schedules",
         *(f"transformers.models.{m}.modeling_{m}" for m in ("llama", "gpt2", "t5", "whisper")),
+        "tests.forked_ready",  # the last
     ]
 )
 

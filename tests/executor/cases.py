@@ -75,11 +75,15 @@ def make_plan(
     zero_stage: int = 0,
     schedule: str = "none",
     recompute: Recompute = Recompute.NONE,
-    micro_batches: int = 4,
+    micro_batches: int = 0,
     micro_batch: int = 2,
     precision: str = "fp32",
 ) -> Plan:
-    """A plan with blocks dealt evenly to the stages."""
+    """A plan with blocks dealt evenly to the stages.
+
+    micro_batches  4 in a pipeline, which holds several; else 2, the least that add up
+    """
+    micro_batches = micro_batches or (4 if pp > 1 else 2)
     count = pp * vpp
     cuts = [len(entries) * i // count for i in range(count + 1)]
     tied = (("transformer.wte.weight", "lm_head.weight"),) if "gpt2" in model else ()

@@ -22,12 +22,13 @@ TOLERANCE = 1e-5
 
 
 # Of four processes, what two cannot show: stages between the first and the last, and two axes at
-# once. One layout or two for each pair of axes; all of them are the study of make validate.
+# once. Of pipelines with replicas every schedule and every ZeRO stage once, of each other pair of
+# axes one layout or two; all of them are the study of make validate.
 ON_FOUR = {
     (1, 1): {"none": (3,)},
     (1, 2): {"none": (1, 3)},
-    (2, 1): {"1f1b": (0, 1, 2, 3), "gpipe": (2,), "interleaved": (3,)},
-    (2, 2): {"1f1b": (0,), "interleaved": (0,)},
+    (2, 1): {"1f1b": (0, 1), "gpipe": (2,), "interleaved": (3,)},
+    (2, 2): {"interleaved": (0,)},
     (4, 1): {"1f1b": (0,)},
 }
 

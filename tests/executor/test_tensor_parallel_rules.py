@@ -33,7 +33,7 @@ ENCODER = {
     "max_position_embeddings": 64,
 }
 CONFIGS: dict[str, dict[str, Any]] = {
-    "gpt2": TINY_GPT2,
+    "gpt2": {**TINY_GPT2, "n_layer": 2},
     "opt": {
         "architectures": ["OPTForCausalLM"],
         "model_type": "opt",
@@ -46,7 +46,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 64,
         "pad_token_id": 1,
     },
-    "qwen3": {**TINY_LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+    "qwen3": {
+        **TINY_LLAMA,
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "num_hidden_layers": 2,
+    },
     "gptj": {
         "architectures": ["GPTJForCausalLM"],
         "model_type": "gptj",

@@ -21,6 +21,7 @@ from profiles.hardware.probe.fingerprint import (
 )
 from profiles.hardware.probe.probe import QUICK, measure_cases, measure_machine
 from profiles.hardware.probe.probe_cases import KIB, MIB, Case, probe_cases
+from profiles.hardware.probe.probe_timing import Effort
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
 
 DATE = "2026-11-21"
@@ -41,6 +42,8 @@ def link(operation: str, size_bytes: int) -> Case:
     return Case(family="link", op=operation, size_bytes=size_bytes, group_size=2)
 
 
+# Here times must only differ where the work differs tenfold or more.
+LITTLE = Effort(budget_s=0.01, link_budget_s=0.03, min_samples=3)
 OPERATIONS = ("send", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 CASES = (
     Case(family="launch"),
@@ -67,7 +70,13 @@ def progress_lines() -> list[tuple[int, int, str]]:
 def local(progress_lines: list[tuple[int, int, str]]) -> Cluster:
     if num_cores() < 2:
         pytest.skip("needs two cores: a probe measures two devices at the same time")
-    return measure_cases(CASES, 2, date=DATE, progress=lambda *line: progress_lines.append(line))
+    return measure_cases(
+        CASES,
+        2,
+        date=DATE,
+        effort=LITTLE,
+        progress=lambda *line: progress_lines.append(line),
+    )
 
 
 def test_the_cluster_holds_every_point(local: Cluster) -> None:

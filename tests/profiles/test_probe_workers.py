@@ -68,22 +68,26 @@ def test_answers_in_the_order_of_ranks(jobs: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "words"),
+    ("job", "count", "words"),
     [
-        ("fail_on_one", "rank 1 of 2 failed while measuring: ValueError: the second worker cannot"),
-        ("fail_while_others_wait", "rank 0 of 2 failed .*: ValueError: the first worker cannot"),
-        ("die_on_one", "rank 1 of 2 failed while measuring: ended by signal 9"),
-        ("missing", "has no attribute 'missing'"),
+        (
+            "fail_on_one",
+            2,
+            "rank 1 of 2 failed while measuring: ValueError: the second worker cannot",
+        ),
+        ("fail_while_others_wait", 2, "rank 0 of 2 failed .*: ValueError: the first worker cannot"),
+        ("die_on_one", 2, "rank 1 of 2 failed while measuring: ended by signal 9"),
+        ("missing", 1, "has no attribute 'missing'"),
     ],
 )
 def test_the_first_failure_is_told_and_nobody_is_left(
-    jobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, words: str
+    jobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, count: int, words: str
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     start = time.monotonic()
     with pytest.raises(RunError, match=words):
-        run_workers(f"{jobs}:{job}", {}, num_processes=2)
+        run_workers(f"{jobs}:{job}", {}, num_processes=count)
     assert time.monotonic() - start < 120  # not the ten minutes that the others would sleep
     assert not list(tmp_path.glob("shardwright-probe-*"))
     assert _children() == []

@@ -33,6 +33,8 @@ def test_h100s_take_more_of_the_work_and_all_are_faster_than_some(folder: Path) 
         "--on",
         "mixed.toml",
         *ASKED,
+        "--schedule",
+        "1f1b",
         "--json",
         "-o",
         "p.json",

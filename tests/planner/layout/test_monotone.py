@@ -110,7 +110,7 @@ RELAXED = settings(
 )
 
 
-@settings(RELAXED, max_examples=15)
+@settings(RELAXED, max_examples=10)
 @given(SMALL, st.sampled_from(CHANGES), st.integers(1, 5))
 def test_more_is_never_slower(words, change, amount):
     check(words, change, amount)
