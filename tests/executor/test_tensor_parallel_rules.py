@@ -96,7 +96,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 # Split by the rules of bart, or of bert; whisper runs on four processes too.
 _LIKE_ANOTHER = (
-    *("mbart", "pegasus", "marian", "m2m", "roberta", "electra", "distilbert"),
+    *("mbart", "pegasus", "marian", "m2m", "opt", "roberta", "electra", "distilbert"),
     "whisper",
 )
 

@@ -19,6 +19,8 @@ def ray_cluster_of_two() -> Iterator[str]:
     from ray.cluster_utils import Cluster as RayCluster
 
     node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    # Processes that no task needs: they pass on logs, and start nodes where tasks wait for some.
+    node |= {"include_log_monitor": False, "no_monitor": True}
     cluster = RayCluster(initialize_head=True, head_node_args=node)
     try:
         cluster.add_node(**node)

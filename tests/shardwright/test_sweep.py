@@ -106,7 +106,8 @@ def two_nodes() -> Iterator[str]:
         yield address
 
 
-@pytest.mark.parametrize("count", [1, 2])
+# One worker runs in test_sweep_errors.py.
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_processes_give_the_bytes_of_this_process(
     count: int, alone: dict[str, bytes], tmp_path: Path
 ) -> None:

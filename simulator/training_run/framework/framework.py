@@ -291,6 +291,7 @@ class Framework:
         )
 
 
+@functools.cache
 def framework_names() -> tuple[str, ...]:
     """The frameworks that ship."""
     return tuple(sorted(path.stem for path in FRAMEWORK_FOLDER.glob("*.toml")))
