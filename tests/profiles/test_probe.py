@@ -149,9 +149,7 @@ def test_a_profile_is_a_cluster_file(local: Cluster, tmp_path: Path) -> None:
 def test_one_device_has_no_link_and_every_visit_counts() -> None:
     cases = [case for case in CASES if case.family != "link"][:4]
     lines: list[tuple[int, int, str]] = []
-    alone = measure_cases(
-        cases, 1, date=DATE, visits=2, progress=lambda *line: lines.append(line)
-    )
+    alone = measure_cases(cases, 1, date=DATE, visits=2, progress=lambda *line: lines.append(line))
     assert (alone.num_devices, alone.levels) == (1, ())
     assert lines[-1][:2] == (8, 8)
     found = re.match(r"4 cases from (\d+) samples; (\d+) samples", alone.device_at(0).notes)
