@@ -192,16 +192,15 @@ def _intervals(step: StepBands, memory: dict[str, Band], today: str) -> str:
         "# tools/derive_calibration.py.",
         f'schema = "{INTERVALS_SCHEMA}"',
         'source = "the published runs that the coefficients are fitted on"',
-        'method = "split conformal: of steps whole sources left out, equally weighed, residuals '
-        "in widths (fit/interval.py); of stalled steps and of memory 5-fold (memory of torchtitan: "
-        'profiles/data/published/figures.csv)"',
+        'method = "of steps quantiles of a two-piece t-distribution of residuals in widths '
+        "(fit/interval.py), rows left out with their source and 5-fold; split conformal of stalled "
+        'steps and of memory 5-fold (memory of torchtitan: profiles/data/published/figures.csv)"',
         f'date = "{today}"',
         "",
         "[step]",
         f"low = {step.low:.4f}",
         f"high = {step.high:.4f}",
-        f"floor = {step.floor}",
-        f"ceiling = {step.ceiling}",
+        f"ceiling = {step.ceiling:.4f}",
         f"rows = {step.rows}",
         f"sources = {step.sources}",
     ]

@@ -106,7 +106,7 @@ def test_options_widen_the_interval_by_half_of_what_they_change() -> None:
     for found, beside_s in ((plain, 0.0), (uneven, 0.5 * slower)):
         assert found.run is not None
         spread = float(run_spreads([found.run])[0])
-        width = math.hypot(known.floor, spread / math.sqrt(1 + (spread / known.ceiling) ** 2))
+        width = spread / math.sqrt(1 + (spread / known.ceiling) ** 2)
         time = found.step_time_s
         assert time is not None
         assert time.high == pytest.approx(time.value * math.exp(known.high * width) + beside_s)

@@ -18,7 +18,6 @@ from simulator.training_run.fit.interval import (
     StepBands,
     band_of,
     bands,
-    group_band,
     may_stall,
     memory_interval,
     shipped_intervals,
@@ -89,27 +88,9 @@ def test_a_regime_needs_enough_rows() -> None:
     assert found["*"] == Band(low=1.0, high=3.0, rows=2)
 
 
-def test_a_band_of_groups_by_hand() -> None:
-    """19 groups and the new one: a tail of 0.05 of 20 is one group, half of it the new one's. Of
-    the hundred of "a" each weighs 0.01, so that fifty lie outside; "b" weighs 1 and may not."""
-    groups = {"a": [0.5 + 0.001 * i for i in range(100)], "b": [2.0]}
-    found = group_band(groups | {f"c{i}": [1.0] * (i + 1) for i in range(17)})
-    assert found.low == pytest.approx(0.5 + 0.001 * 50)
-    assert found.high == 2.0
-    assert found.rows == 101 + 17 * 18 // 2
-
-
-@given(st.lists(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=30), min_size=1, max_size=12))
-def test_a_band_of_groups_holds_nine_tenths_of_their_mean(groups: list[list[float]]) -> None:
-    band = group_band({str(i): found for i, found in enumerate(groups)})
-    shares = [np.mean([band.low <= x <= band.high for x in found]) for found in groups]
-    assert np.mean(shares) >= 0.9 - 1e-9
-
-
 BANDS = StepBands(
     low=-1.0,
     high=2.0,
-    floor=0.03,
     ceiling=1e6,
     rows=100,
     sources=9,
@@ -121,15 +102,16 @@ BANDS = StepBands(
 
 
 def test_a_step_s_interval_by_hand() -> None:
-    """A spread of 0.04 beside a floor of 0.03 is 0.05: from exp(-0.05) to exp(0.1)."""
-    found = step_interval(LLAMA_RUN, 10.0, 0.04, BANDS)
+    """A spread of 0.05 far below the ceiling: from exp(-0.05) to exp(0.1)."""
+    found = step_interval(LLAMA_RUN, 10.0, 0.05, BANDS)
     assert found.value == 10.0
     assert found.low == pytest.approx(10.0 * math.exp(-0.05))
     assert found.high == pytest.approx(10.0 * math.exp(0.1))
-    assert step_interval(LLAMA_RUN, 10.0, 0.0, BANDS).high == pytest.approx(10 * math.exp(0.06))
-    # Far above a ceiling a spread counts as that.
-    low = replace(BANDS, ceiling=0.04)
+    # Far above a ceiling a spread counts as that, and at it as the root of a half of it.
+    low = replace(BANDS, ceiling=0.05)
     assert step_interval(LLAMA_RUN, 10.0, 100.0, low).high == pytest.approx(found.high)
+    half = step_interval(LLAMA_RUN, 10.0, 0.05, low)
+    assert half.high == pytest.approx(10.0 * math.exp(0.1 / math.sqrt(2)))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +128,7 @@ def test_what_may_stall_reaches_as_far_as_its_like(
 ) -> None:
     run = replace(LLAMA_RUN, stack="nanotron", num_devices=devices, pp=pp, dp=devices // pp)
     assert may_stall(run) == (devices > 8)
-    found = step_interval(run, 10.0, 0.04, BANDS)
+    found = step_interval(run, 10.0, 0.05, BANDS)
     assert (found.low, found.high) == pytest.approx((10.0 * low, 10.0 * high))
 
 

@@ -1,11 +1,10 @@
-"""90 % intervals of described runs: conformal bands of the residuals of rows that were left out.
+"""90 % intervals of described runs: bands of the residuals of rows that were left out.
 
 A run of somebody else is as strange as those of a source that nobody saw. How far its step may lie
-off follows from how well the coefficients are known that it rests on (step_spread.py), and from a
-floor that no coefficient tells of; how many of those widths hold nine of ten, from whole sources
-left out (`group_band` of their residuals over their widths: normalised conformal prediction,
-Papadopoulos, Gammerman and Vovk, IASTED AIA 2008, section 4). Jobs whose host waits for messages
-between nodes stall as no coefficient says: they have bands of their rows. The regimes of a peak are
+off follows from how well the coefficients are known that it rests on (step_spread.py), up to a
+ceiling; how many of those widths hold nine of ten, from rows left out with their source and with a
+fold (shardwright/validate/source_interval.py). Jobs whose host waits for messages between nodes
+stall as no coefficient says: they have conformal bands of their rows. The regimes of a peak are
 those of `memory_regimes_of`.
 """
 
@@ -28,7 +27,7 @@ from simulator.training_run.step.coefficient_owner import software_of
 from simulator.training_run.step.coefficients import COEFFICIENTS_FILE
 from simulator.values.prediction import Interval
 
-INTERVALS_SCHEMA = "shardwright/run-intervals@2"
+INTERVALS_SCHEMA = "shardwright/run-intervals@3"
 INTERVALS_FILE = COEFFICIENTS_FILE.with_name("run_intervals.toml")
 # A band needs so many residuals; the ends of a band of 15 to 38 are its extremes.
 FEWEST = 15
@@ -56,17 +55,15 @@ class StepBands:
     """Of step times: the band of residuals in widths, and the bands of jobs that may stall.
 
     low, high   the logarithms of measured over predicted, in widths (`step_width`), between which
-                nine of ten rows of a source left out lie
-    floor       what a step is off by though all its coefficients were known, in its logarithm
-    ceiling     what coefficients of which nothing is known add to that, however far the fit would
-                let them lie
+                nine of ten rows that were left out lie
+    ceiling     the width of a step of whose coefficients nothing is known, however far the fit
+                would let them lie
     rows, sources   that this was found on
     stalled     by regime (`stalled_regimes`) measured over predicted
     """
 
     low: float
     high: float
-    floor: float
     ceiling: float
     rows: int
     sources: int
@@ -131,14 +128,13 @@ def step_interval(
 
 def step_band(spread: float, known: StepBands) -> Band:
     """Measured over predicted of a step of a spread."""
-    width = float(step_width(np.asarray(spread), known.floor, known.ceiling))
+    width = float(step_width(np.asarray(spread), known.ceiling))
     return Band(low=math.exp(known.low * width), high=math.exp(known.high * width), rows=known.rows)
 
 
-def step_width(spread: Array, floor: float, ceiling: float) -> Array:
-    """What residuals of steps are counted in: their spread, which nears the ceiling from below, and
-    beside it the floor."""
-    return np.hypot(floor, spread / np.sqrt(1.0 + (spread / ceiling) ** 2))
+def step_width(spread: Array, ceiling: float) -> Array:
+    """What residuals of steps are counted in: their spread, which nears the ceiling from below."""
+    return np.asarray(spread / np.sqrt(1.0 + (spread / ceiling) ** 2))
 
 
 def widened(found: Interval, unfitted_s: float) -> Interval:
@@ -229,34 +225,6 @@ def band_of(ratios: Sequence[float]) -> Band:
     count = len(ordered)
     rank = min(count, math.ceil(0.95 * (count + 1)))
     return Band(low=ordered[count - rank], high=ordered[rank - 1], rows=count)
-
-
-def group_band(ratios: Mapping[str, Sequence[float]]) -> Band:
-    """The band of measured over predicted ratios in groups of their own kind, for a member of a new
-    group: the quantiles of a distribution in which each group weighs the same, however many ratios
-    it has, and the new group's own weight, 1 / (groups + 1), lies half beyond either end ("pooling
-    CDFs", Dunn, Wasserman and Ramdas, JASA 118(544), 2023, section 3.1).
-
-    >>> group_band({"a": [1.0] * 90, "b": [2.0]})
-    Band(low=1.0, high=2.0, rows=91)
-    """
-    weighed = sorted((ratio, 1 / len(found)) for found in ratios.values() for ratio in found)
-    return Band(
-        low=_from_outside(weighed, len(ratios)),
-        high=_from_outside(weighed[::-1], len(ratios)),
-        rows=len(weighed),
-    )
-
-
-def _from_outside(weighed: Sequence[tuple[float, float]], groups: int) -> float:
-    """The first ratio with which more than the tail has been passed."""
-    tail = max(0.0, _TAIL * (groups + 1) - 0.5)
-    passed = 0.0
-    for ratio, weight in weighed:
-        passed += weight
-        if passed > tail * (1 + 1e-9) + 1e-12:
-            return ratio
-    return weighed[-1][0]
 
 
 def bands(ratios: Mapping[str, Sequence[float]]) -> dict[str, Band]:
