@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from executor.mesh import Mesh
 from executor.split_layer import SplitLayer
 from executor.stages import StageModule
 from executor.working_copies import WorkingCopies
+from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import (
     divide_attributes,
     is_transposed,
@@ -105,6 +107,21 @@ def apply_fully_sharded(
         if held and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             fully_shard(module, **settings)
     fully_shard(stage, **{**settings, "mp_policy": as_given})
+    _sum_what_any_replica_trained(stage)
+
+
+def _sum_what_any_replica_trained(stage: StageModule) -> None:
+    """FSDP2 sums the gradients that a rank has. Where replicas send their rows to different experts
+    those are of different weights, so that zeros must stand for the others."""
+    zeros_for_others = getattr(stage, "set_reduce_scatter_unused_params", None)  # from torch 2.13
+    if zeros_for_others is not None:
+        zeros_for_others(True)
+    elif stage.by_value:
+        raise RunError(
+            "values decide which weights of this model a replica trains, and FSDP2 of torch "
+            f"{torch.__version__} would add up gradients of different ones; use torch 2.13 or "
+            "later, or plan with --zero 0,1"
+        )
 
 
 def without_shared_weights(units: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
@@ -159,21 +176,38 @@ def _keep_sum(held: Any) -> None:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], group: Any, size: int) -> None:
-    """Replace each gradient by its mean over the group, summed in buckets."""
+    """Replace each gradient by its mean over the group, summed in buckets.
+
+    A parameter may have a gradient on some ranks alone (an expert that no row of the others went
+    to): on the others it counts as zero. One that has none on any rank is left without.
+    """
     if size > 1:
         # Where gradients are recorded, taking a DTensor's part goes through autograd.
         with torch.no_grad():
-            _average(parameters, group, size)
+            _average(list(parameters), group, size)
 
 
-def _average(parameters: Iterable[nn.Parameter], group: Any, size: int) -> None:
-    for bucket in _buckets(local(p.grad) for p in parameters if p.grad is not None):
+def _average(parameters: list[nn.Parameter], group: Any, size: int) -> None:
+    if not parameters:
+        return
+    # Buckets must be alike on every rank; which gradients there are goes with the first of them.
+    held = [p.grad is not None for p in parameters]
+    shares_held = torch.tensor(held, dtype=torch.float32, device=parameters[0].device)
+    for p, there in zip(parameters, held, strict=True):
+        if not there:
+            p.grad = torch.zeros_like(p)
+    gradients = (local(p.grad) for p in parameters if p.grad is not None)
+    for bucket in _buckets(chain([shares_held], gradients)):
         alone = len(bucket) == 1 and bucket[0].is_contiguous()
         flat = bucket[0] if alone else torch.cat([x.reshape(-1) for x in bucket])
         dist.all_reduce(flat, group=group)
         flat /= size
         if not alone:
             _hand_out(flat, bucket)
+    if not all(held):
+        for p, share in zip(parameters, shares_held.tolist(), strict=True):
+            if not share:
+                p.grad = None
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:

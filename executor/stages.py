@@ -102,6 +102,11 @@ class StageModule(nn.Module):
         return self.first == 0 and self.last == len(self._flow.entries)
 
     @property
+    def by_value(self) -> bool:
+        """Whether values decide what the model runs."""
+        return self._flow.by_value
+
+    @property
     def is_last(self) -> bool:
         """Whether the stage ends with the loss."""
         return self.last == len(self._flow.entries)

@@ -84,6 +84,7 @@ class DataFlow:
 
     entries  of the blocks;  units  paths of the modules that run as a whole
     reached  blocks that the forward reaches;  draws  something is drawn at random
+    by_value  values decide what the forward runs (loops over experts)
     """
 
     entries: tuple[str, ...]
@@ -92,6 +93,7 @@ class DataFlow:
     values: tuple[Value, ...]
     reached: frozenset[int]
     draws: bool = False
+    by_value: bool = False
 
     def crossing(self, cut: int) -> tuple[int, ...]:
         """Numbers of the values made by blocks before `cut` and taken by blocks from it on."""
@@ -289,14 +291,19 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         _fake_state(built.module)
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
-        with no_causal_mask(), expected_shapes() as shapes, DrawsSeen() as seen:
+        used: list[bool] = []  # whether in the loss, at each answer for a value
+        with (
+            no_causal_mask(),
+            expected_shapes(lambda: used.append(shapes.guesses)) as shapes,
+            DrawsSeen() as seen,
+        ):
             flow = recorded_flow(
                 built.module,
                 lambda: loss_of(shapes, built.loss_fn, built.call(built.module, *args), targets),
                 entries=entries,
                 units=units,
             )
-    flow = replace(flow, draws=seen.any)
+    flow = replace(flow, draws=seen.any, by_value=not all(used))
     missing = sorted(set(range(len(entries))) - flow.reached)
     if missing:
         raise MismatchError(

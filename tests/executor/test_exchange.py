@@ -18,7 +18,7 @@ from tests.executor.processes import run_ranks
 
 def _parameters(rank: int) -> list[nn.Parameter]:
     """Two types in turn, one tensor larger than a bucket, one transposed, one number, one that
-    tensor parallelism holds as a DTensor."""
+    tensor parallelism holds as a DTensor; the last two have a gradient on one rank and on none."""
     seed = torch.Generator().manual_seed(rank)
     large = GRADIENT_BUCKET_BYTES // 4 + 1
 
@@ -34,6 +34,8 @@ def _parameters(rank: int) -> list[nn.Parameter]:
         made(4, 3).t(),
         made(7, 2, dtype=torch.bfloat16),
         made(),
+        made(2, 3),
+        made(3),
     ]
     return [nn.Parameter(x) for x in values]
 
@@ -41,13 +43,18 @@ def _parameters(rank: int) -> list[nn.Parameter]:
 def _exchange(source: Path, results: Path) -> None:
     rank, both = dist.get_rank(), [_parameters(0), _parameters(1)]
     mine = both[rank]
-    for p in mine:
+    *everywhere, once, never = mine
+    for p in everywhere if rank else [*everywhere, once]:
         p.grad = p.detach().clone()
     average_gradients(mine, dist.group.WORLD, 2)
     faults = []
-    for i, (p, first, second) in enumerate(zip(mine, *both, strict=True)):
-        if not torch.equal(local(p.grad), local((first + second) / 2)):
+    wanted = [(first + second) / 2 for first, second in zip(*both, strict=True)]
+    wanted[-2] = both[0][-2] / 2
+    for i, (p, mean) in enumerate(zip(mine[:-1], wanted, strict=False)):
+        if p.grad is None or not torch.equal(local(p.grad), local(mean)):
             faults.append(f"rank {rank}: gradient {i} is not the mean")
+    if never.grad is not None:
+        faults.append(f"rank {rank}: a gradient that no rank had")
     owner = shares(mine, 2)
     broadcast_updates(mine, owner, dist.group.WORLD, [0, 1])
     for i, (p, of) in enumerate(zip(mine, owner, strict=True)):

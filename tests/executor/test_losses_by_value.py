@@ -13,7 +13,7 @@ from profiles.errors import RunError
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
-from tests.executor.cases import run_job
+from tests.executor.cases import make_plan, run_job
 from tests.executor.losses_by_value import BY_VALUE
 from tests.executor.one_process import worst_error
 from tests.executor.processes import train
@@ -51,6 +51,20 @@ def test_what_is_shaped_by_values_crosses_no_cut() -> None:
     plan = _plan("pruned")
     assert plan.block_entries == ("", "layers.0", "layers.1")
     assert worst_error(plan) <= 1e-5
+
+
+def test_replicas_whose_rows_go_to_different_experts(tmp_path: Path) -> None:
+    """They train different weights; what each has must not be summed with another's."""
+    model = "tests.executor.weight_zoo:one_each"
+    settings = [{"zero_stage": 0}, {"zero_stage": 1, "precision": "bf16"}, {"zero_stage": 3}]
+    cases = [
+        (str(setting), make_plan(model, ("",), dp=2, micro_batches=2, **setting))  # type: ignore[arg-type] # a mix of keywords
+        for setting in settings
+    ]
+    results = run_job(cases, 2, tmp_path)
+    assert len(results) == len(cases), results[-1]
+    for result in results:
+        assert result["worst"] <= 1e-5, result
 
 
 def test_targets_may_hold_constants_of_the_loss(tmp_path: Path) -> None:

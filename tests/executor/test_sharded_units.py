@@ -4,6 +4,7 @@ and copies whose gradients can wait for a W."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from torch.distributed.fsdp import FSDPModule
 from executor.mesh import make_mesh
 from executor.parallelize import apply_fully_sharded, is_fully_sharded, keep_gradient_sums
 from executor.split_backward import SplitBackward
-from tests.executor.cases import make_plan
+from profiles.errors import RunError
+from tests.executor.cases import CNN_ENTRIES, make_plan
 from tests.executor.one_process import stages_of
 
 
@@ -62,3 +64,18 @@ def test_a_large_copys_gradient_waits_for_the_w_and_no_longer() -> None:
     stage.split.take()()
     assert stage.model[0].weight.grad is None
     torch.testing.assert_close(weight.grad, torch.ones(1024, 1024), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_older_torch_is_refused_where_values_decide_what_is_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(FSDPModule, "set_reduce_scatter_unused_params", raising=False)
+    for model, entries in (("weight_zoo:one_each", ("",)), ("tiny_models:cnn", CNN_ENTRIES)):
+        plan = make_plan(f"tests.executor.{model}", entries)
+        (stage,) = stages_of(plan)
+        sharded, mesh = replace(plan, zero_stage=3, dp=2), make_mesh(plan, "cpu")
+        refused = pytest.raises(RunError, match=r"gradients of different ones.*--zero 0,1")
+        with refused if stage.by_value else nullcontext():
+            apply_fully_sharded(stage, sharded, mesh, torch.float32)
+        assert stage.by_value == (entries == ("",))

@@ -201,6 +201,32 @@ def sorted_rows() -> Made:
     return classified(Routed(SortedExperts), (line(4, 8, 6),))
 
 
+class OneEach(nn.Module):
+    """Two experts; a row and its negative go to different ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 12, bias=False), nn.Linear(12, 4)
+        self.router = nn.Linear(12, 2, bias=False)
+        self.experts = nn.ModuleList([nn.Linear(12, 12), nn.Linear(12, 12)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        out, chosen = h * 2, self.router(h).argmax(-1)
+        for number, expert in enumerate(self.experts):
+            mask = chosen == number
+            if mask.any():
+                out[mask] = out[mask] + expert(h[mask])
+        return self.head(out)
+
+
+def one_each() -> Made:
+    """In a batch of eight the first half needs one expert, the second the other."""
+    rows = torch.linspace(1, 2, 6, device="cpu") * torch.linspace(1, 2, 4, device="cpu")[:, None]
+    classes = torch.arange(8, device="cpu") % 4
+    return OneEach(), (torch.cat([rows, -rows]),), classes, functional.cross_entropy
+
+
 class DeepSupervision(nn.Module):
     """Scores after every layer, all of them in the loss; a skip drawn at random."""
 
