@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from executor.replay.data_flow import stored_type
 from profiles.model.building.build import BuiltModel, build_model
 from profiles.model.loaders import ModelSpec
 from simulator.values.plan import Plan
@@ -62,8 +63,7 @@ def initial_value(name: str, like: Tensor, seed: int) -> Tensor:
     0, so that every split of a model starts from the same weights without one rank holding all.
     Weights are fp32 whatever the model computes in (parallelize.apply_fully_sharded), but in fp64.
     """
-    narrow = like.is_floating_point() and like.dtype != torch.float64
-    dtype = torch.float32 if narrow else like.dtype
+    dtype = stored_type(like)
     if like.dim() < 2:
         fill = 0.0 if name.endswith("bias") else 1.0
         return torch.full(like.shape, fill, dtype=dtype)

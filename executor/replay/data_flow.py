@@ -312,12 +312,22 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
     return flow
 
 
+def stored_type(parameter: Tensor) -> torch.dtype:
+    """The type in which a weight is stored: fp32 whatever the model computes in, but in fp64."""
+    narrow = parameter.is_floating_point() and parameter.dtype != torch.float64
+    return torch.float32 if narrow else parameter.dtype
+
+
 def _fake_state(module: nn.Module) -> None:
-    """Parameters and buffers as fake CPU tensors: shapes without storage, in place."""
+    """Parameters and buffers as fake CPU tensors: shapes without storage, in place.
+
+    A single number is computed with as it is stored (working_copies.py).
+    """
     for child in module.modules():
         for key, p in child._parameters.items():
             if p is not None:
-                empty = torch.empty(p.shape, dtype=p.dtype, device="cpu")
+                dtype = p.dtype if p.dim() else stored_type(p)
+                empty = torch.empty(p.shape, dtype=dtype, device="cpu")
                 child._parameters[key] = nn.Parameter(empty, requires_grad=p.requires_grad)
         for key, b in child._buffers.items():
             if b is not None:

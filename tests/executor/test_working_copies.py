@@ -13,7 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from executor.memory import peak_bytes
+from executor.replay.data_flow import flow_of
+from executor.stages import StageModule
+from executor.starting_weights import builder_of, materialize, parameter_names
 from executor.working_copies import WorkingCopies
+from profiles.model.loaders import resolve_model
+from tests.executor.cases import make_plan
 
 STEPS, MICRO_BATCHES = 3, 3
 
@@ -155,3 +160,19 @@ def test_gradients_add_up_in_the_type_of_the_weights() -> None:
         copies.keep_gradients()
     assert model.weight.grad is None
     torch.testing.assert_close(weight.grad, torch.full((2, 2), 1 + 2**-9), rtol=0, atol=0)
+
+
+def test_what_crosses_a_cut_has_the_types_that_the_next_stage_expects() -> None:
+    """A single number stays fp32, and so does what is made of it alone."""
+    plan = make_plan("tests.executor.weight_zoo:tempered", ("", "layers.1"), precision="bf16")
+    build = builder_of(plan, resolve_model(plan.model), "bfloat16")
+    flow = flow_of(build(micro_batch=2), plan.block_entries)
+    built = build(micro_batch=2)
+    names = parameter_names(built.module)
+    stage = StageModule(built, flow, 0, 1)
+    materialize(stage, names, torch.device("cpu"), plan.seed)
+    stage.copies = WorkingCopies(stage.model, torch.bfloat16)
+    stage.watch_entries()
+    sent = stage(arg0=built.args[0], target0=built.targets)
+    assert [(tuple(x.shape), x.dtype) for x in sent] == list(flow.shapes(1))
+    assert {x.dtype for x in sent} == {torch.float32, torch.bfloat16}

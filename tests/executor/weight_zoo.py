@@ -53,6 +53,27 @@ def tied() -> Made:
     return Tied(), (tokens,), tokens, loss
 
 
+class Tempered(nn.Module):
+    """A single number is worked on before the layers and used behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(0.5))
+        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+        self.layers = nn.ModuleList(Mlp() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = self.temperature.exp()
+        h = self.stem(x)
+        for layer in self.layers:
+            h = layer(h)
+        return self.head(h) * factor
+
+
+def tempered() -> Made:
+    return classified(Tempered())
+
+
 class Cubed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
