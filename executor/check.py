@@ -18,7 +18,7 @@ from executor.recorder import Recorder
 from executor.replay.data_flow import units_of
 from executor.replay.draws import Draws
 from executor.stage_inputs import constants_of, part_of_targets
-from executor.starting_weights import builder_of, materialize, parameter_names
+from executor.starting_weights import builder_of, materialize, state_names
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.loaders import ModelSpec
@@ -74,7 +74,7 @@ def reference_gradients(
     whole_targets = tree_map_only(Tensor, lambda x: x.to(device), built.targets)
     draws = Draws(plan.seed)
     draws.watch(built.module, units_of(built.module, tuple(filter(None, plan.block_entries))))
-    names = parameter_names(built.module)
+    names = state_names(built.module)
     weights = materialize(built.module, names, device, plan.seed)
     count = plan.workload.global_batch // plan.micro_batch
     total = 0.0

@@ -30,7 +30,7 @@ from executor.replay.draws import Draws
 from executor.split_backward import SplitBackward
 from executor.stage_inputs import constants_of, model_arguments, part_of_targets
 from executor.stages import StageModule
-from executor.starting_weights import build_meta, builder_of, materialize, parameter_names
+from executor.starting_weights import build_meta, builder_of, materialize, state_names
 from executor.torch_pipeline import Pipeline
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import ModelSpec
@@ -116,7 +116,7 @@ class Rank:
         for index in self.plan.stages_of(self.mesh.pp_rank):
             cut = self.plan.stages[index]
             built = build(micro_batch=self.plan.micro_batch)
-            names = parameter_names(built.module)
+            names = state_names(built.module)
             split = SplitBackward() if schedule_kind(self.plan.schedule).splits_backward else None
             stage = StageModule(built, flow, cut.first_block, cut.last_block, split=split)
             materialize(stage, names, self.device, self.plan.seed)

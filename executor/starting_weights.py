@@ -75,9 +75,10 @@ def initial_value(name: str, like: Tensor, seed: int) -> Tensor:
 def materialize(
     module: nn.Module, names: dict[int, str], device: torch.device, seed: int
 ) -> dict[str, nn.Parameter]:
-    """Give every parameter of `module` its starting value; returns them by name.
+    """Give every parameter of `module` its starting value, and every buffer that was made from
+    parameters (the vectors of a spectral norm); returns the parameters by name.
 
-    names  id of a meta parameter -> its name in the whole model; tied ones share an id and a name
+    names  id of a meta parameter or buffer -> its name in the whole model; tied ones share both
     """
     made: dict[str, nn.Parameter] = {}
     for child in module.modules():
@@ -90,16 +91,19 @@ def materialize(
                 made[name] = nn.Parameter(value, requires_grad=p.requires_grad)
             child._parameters[key] = made[name]
         for key, b in child._buffers.items():
-            if b is not None and b.device != device:
+            if b is not None and b.is_meta:
+                child._buffers[key] = initial_value(names[id(b)], b, seed).to(device, b.dtype)
+            elif b is not None and b.device != device:
                 child._buffers[key] = b.to(device)
     return made
 
 
-def parameter_names(module: nn.Module) -> dict[int, str]:
-    """id of each parameter -> its first name in the whole model."""
+def state_names(module: nn.Module) -> dict[int, str]:
+    """id of each parameter and buffer -> its first name in the whole model."""
     names: dict[int, str] = {}
-    for name, p in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(p), name)
+    for held in (module.named_parameters, module.named_buffers):
+        for name, x in held(remove_duplicate=False):
+            names.setdefault(id(x), name)
     return names
 
 

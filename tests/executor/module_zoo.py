@@ -252,6 +252,8 @@ FACTORIES: dict[str, str] = {
         ),
         "weight_zoo": (
             "tied",
+            "tempered",
+            "normed",
             "own_function",
             "two_players",
             "student",

@@ -13,7 +13,7 @@ from executor.replay.data_flow import flow_of
 from executor.replay.draws import Draws
 from executor.stage_inputs import constants_of, model_arguments
 from executor.stages import StageModule
-from executor.starting_weights import builder_of, materialize, parameter_names
+from executor.starting_weights import builder_of, materialize, state_names
 from profiles.model.loaders import resolve_model
 from simulator.values.plan import Plan
 
@@ -42,7 +42,7 @@ def stages_of(plan: Plan) -> list[StageModule]:
     draws = Draws(plan.seed)
     for cut in plan.stages:
         model = build(micro_batch=plan.micro_batch)
-        names = parameter_names(model.module)
+        names = state_names(model.module)
         stage = StageModule(model, flow, cut.first_block, cut.last_block)
         materialize(stage, names, torch.device("cpu"), plan.seed)
         if flow.draws:

@@ -9,7 +9,7 @@ import pytest
 
 import shardwright
 from profiles.document import write_document
-from profiles.errors import RunError
+from profiles.errors import InputError, RunError
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
@@ -19,13 +19,16 @@ from tests.executor.one_process import worst_error
 from tests.executor.processes import train
 
 
+_WORK = Workload(global_batch=8, sequence_length=1, precision="fp32", counted_in="samples")
+
+
 def _answer(name: str) -> PlanFile:
     return shardwright.plan(
         shardwright.trace(
             f"tests.executor.losses_by_value:{name}", precision="fp32", tp_degrees=(1,)
         ),
         "1x2xa100-sxm-40gb",
-        Workload(global_batch=8, sequence_length=1, precision="fp32", counted_in="samples"),
+        _WORK,
         pp=2,
         schedule="1f1b",
         micro_batch=2,
@@ -51,6 +54,19 @@ def test_what_is_shaped_by_values_crosses_no_cut() -> None:
     plan = _plan("pruned")
     assert plan.block_entries == ("", "layers.0", "layers.1")
     assert worst_error(plan) <= 1e-5
+
+
+def test_a_model_that_chooses_its_blocks_by_values_is_not_cut() -> None:
+    traced = shardwright.trace(
+        "tests.executor.weight_zoo:skipped", precision="fp32", tp_degrees=(1,)
+    )
+    with pytest.raises(InputError, match=r"decides in the forward of the model which of its bloc"):
+        shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, pp=2)
+    # Inside a block values may decide.
+    routed = shardwright.trace(
+        "tests.executor.weight_zoo:routed", precision="fp32", tp_degrees=(1,)
+    )
+    assert len(routed.at(2).chain) == 5
 
 
 def test_replicas_whose_rows_go_to_different_experts(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ _MENDED_MODULES = (
     "translate",
     "spectral",
     "sorted_rows",
+    "normed",
 )
 
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from executor.memory import peak_bytes
 from executor.replay.data_flow import flow_of
 from executor.stages import StageModule
-from executor.starting_weights import builder_of, materialize, parameter_names
+from executor.starting_weights import builder_of, materialize, state_names
 from executor.working_copies import WorkingCopies
 from profiles.model.loaders import resolve_model
 from tests.executor.cases import make_plan
@@ -168,7 +168,7 @@ def test_what_crosses_a_cut_has_the_types_that_the_next_stage_expects() -> None:
     build = builder_of(plan, resolve_model(plan.model), "bfloat16")
     flow = flow_of(build(micro_batch=2), plan.block_entries)
     built = build(micro_batch=2)
-    names = parameter_names(built.module)
+    names = state_names(built.module)
     stage = StageModule(built, flow, 0, 1)
     materialize(stage, names, torch.device("cpu"), plan.seed)
     stage.copies = WorkingCopies(stage.model, torch.bfloat16)

@@ -115,6 +115,46 @@ def own_function() -> Made:
     return classified(OwnFunction())
 
 
+class Normed(nn.Module):
+    """Spectral norms: buffers that are made from weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norm = nn.utils.parametrizations.spectral_norm
+        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+        self.layers = nn.ModuleList(norm(nn.Linear(12, 12)) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for layer in self.layers:
+            h = h + layer(h).tanh()
+        return self.head(h)
+
+
+def normed() -> Made:
+    return classified(Normed())
+
+
+class Skipped(nn.Module):
+    """Every second layer or so is left out, drawn at each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+        self.layers = nn.ModuleList(Mlp() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for layer in self.layers:
+            if torch.rand([]) < 0.5:
+                h = layer(h)
+        return self.head(h)
+
+
+def skipped() -> Made:
+    return classified(Skipped())
+
+
 class TwoPlayers(nn.Module):
     """A generator and a discriminator with a stopped gradient between them."""
 

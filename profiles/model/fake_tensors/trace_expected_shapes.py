@@ -57,14 +57,21 @@ _UNCHANGED = {"_to_copy", "clone", "contiguous", "detach", "alias", "ne_zero", "
 class ExpectedShapes(TorchDispatchMode):
     """Inside it, fake and meta tensors answer with expected values; see the module.
 
-    on_use  called whenever an answer was given that a real run would read off values
-    share   of the elements that masks are expected to hold for, they do
+    on_use     called whenever an answer was given that a real run would read off values
+    on_choice  called where that was a truth value which may be the other one in a real run
+    share      of the elements that masks are expected to hold for, they do
     """
 
-    def __init__(self, on_use: Callable[[], None] | None = None, share: float = 1.0) -> None:
+    def __init__(
+        self,
+        on_use: Callable[[], None] | None = None,
+        share: float = 1.0,
+        on_choice: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
         self._share = share
         self._on_use = on_use or (lambda: None)
+        self._on_choice = on_choice or (lambda: None)
         self._known: dict[int, tuple[Any, Expected]] = {}
         self.guesses = False  # in the loss, where an unknown value is guessed
 
@@ -215,6 +222,8 @@ class ExpectedShapes(TorchDispatchMode):
         self._on_use()
         value = round(expected.mean) if expected.kind == "count" else 0
         if args[0].dtype == torch.bool:
+            if 0 < expected.mean < 1 and not self.guesses:
+                self._on_choice()
             return (expected.mean >= 0.5,)
         return (value,)
 
@@ -306,13 +315,15 @@ class _Lists(TorchFunctionMode):
 
 @contextmanager
 def expected_shapes(
-    on_use: Callable[[], None] | None = None, share: float = 1.0
+    on_use: Callable[[], None] | None = None,
+    share: float = 1.0,
+    on_choice: Callable[[], None] | None = None,
 ) -> Iterator[ExpectedShapes]:
     """Around a run on shapes alone: answers where the model asks for values of its routing.
 
     torch's own transformer compares a mask with the causal one; a square mask is taken to be it.
     """
-    shapes = ExpectedShapes(on_use, share)
+    shapes = ExpectedShapes(on_use, share, on_choice)
     compared = transformer._detect_is_causal_mask
     transformer._detect_is_causal_mask = _is_square
     try:

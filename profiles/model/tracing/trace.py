@@ -85,7 +85,7 @@ def trace_graph(
             run = TracedPass(built, candidates, members, skipped, sharding)
             try:
                 run.trace(fakes, target, backward=backward)
-                inside = _within_state(run)
+                inside = _within_state(run) | _chosen_between(run)
                 if run.by_value and not inside:
                     other = TracedPass(built, candidates, members, skipped, sharding)
                     inside = _shaped_by_values(run, other, fakes, target)
@@ -137,6 +137,20 @@ def _within_state(run: TracedPass) -> dict[str, str]:
         for name, (first, last) in run.state.items()
         for entry in run.entries[first + 1 : last + 1]
     }
+
+
+def _chosen_between(run: TracedPass) -> dict[str, str]:
+    """Every entry where a value decides in the code between blocks what runs: a stage knows the
+    calls of that code by their number, which must not change."""
+    above = {entry[:i] for entry in run.entries for i, c in enumerate(entry) if c == "."} | {""}
+    place = next((path for path in run.choosing if path in above), None)
+    if place is None:
+        return {}
+    why = (
+        f"a value decides in the forward of {place or 'the model'} which of its blocks run (`if "
+        "tensor`, layers left out at random)"
+    )
+    return dict.fromkeys(run.entries[1:], why)
 
 
 def _shaped_by_values(

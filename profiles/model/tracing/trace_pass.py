@@ -97,6 +97,7 @@ class TracedPass:
     saved        of each block, what is kept for its backward and is no tensor between blocks
     alive        storages that are kept at the end of the forward pass
     expected     blocks with shapes that depend on values;  by_value  some before the loss
+    choosing     paths of modules in whose forward a value decides what runs
     gradients    storage of a tensor between blocks -> those of its gradient
     state        buffer that the forward changes and computes with -> the blocks that use it, first
                  and last
@@ -123,6 +124,7 @@ class TracedPass:
         self.alive: set[int] = set()
         self.expected: set[int] = set()
         self.by_value = False
+        self.choosing: list[str] = []
         self.gradients: dict[int, set[int]] = {}
         self.state: dict[str, tuple[int, int]] = {}
 
@@ -146,7 +148,11 @@ class TracedPass:
             stack.enter_context(FusedAttention() if target == "gpu" else FusedRecurrence())
             stack.enter_context(no_causal_mask())
             shapes = stack.enter_context(
-                expected_shapes(lambda: self.expected.add(len(self.cuts) - 1), share)
+                expected_shapes(
+                    lambda: self.expected.add(len(self.cuts) - 1),
+                    share,
+                    lambda: self.choosing.append(self.recorder._path[-1]),
+                )
             )
             stack.enter_context(plain_kernels())
             stack.enter_context(self.recorder)
