@@ -18,7 +18,6 @@ from tests.executor.losses_by_value import BY_VALUE
 from tests.executor.one_process import worst_error
 from tests.executor.processes import train
 
-
 _WORK = Workload(global_batch=8, sequence_length=1, precision="fp32", counted_in="samples")
 
 
@@ -56,13 +55,22 @@ def test_what_is_shaped_by_values_crosses_no_cut() -> None:
     assert worst_error(plan) <= 1e-5
 
 
-def test_a_model_that_chooses_its_blocks_by_values_is_not_cut() -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("skipped", r"a value decides in the forward of the model which of its blocks run"),
+        ("popping", r"up\.0 changes a list or dictionary that it is given.*return what it adds"),
+    ],
+)
+def test_what_a_stage_cannot_follow_is_not_cut(name: str, why: str) -> None:
     traced = shardwright.trace(
-        "tests.executor.weight_zoo:skipped", precision="fp32", tp_degrees=(1,)
+        f"tests.executor.replay_zoo:{name}", precision="fp32", tp_degrees=(1,)
     )
-    with pytest.raises(InputError, match=r"decides in the forward of the model which of its bloc"):
+    with pytest.raises(InputError, match=why):
         shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, pp=2)
-    # Inside a block values may decide.
+
+
+def test_values_may_decide_inside_a_block() -> None:
     routed = shardwright.trace(
         "tests.executor.weight_zoo:routed", precision="fp32", tp_degrees=(1,)
     )
@@ -71,7 +79,7 @@ def test_a_model_that_chooses_its_blocks_by_values_is_not_cut() -> None:
 
 def test_replicas_whose_rows_go_to_different_experts(tmp_path: Path) -> None:
     """They train different weights; what each has must not be summed with another's."""
-    model = "tests.executor.weight_zoo:one_each"
+    model = "tests.executor.replay_zoo:one_each"
     settings = [{"zero_stage": 0}, {"zero_stage": 1, "precision": "bf16"}, {"zero_stage": 3}]
     cases = [
         (str(setting), make_plan(model, ("",), dp=2, micro_batches=2, **setting))  # type: ignore[arg-type] # a mix of keywords

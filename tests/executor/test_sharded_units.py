@@ -71,7 +71,7 @@ def test_an_older_torch_is_refused_where_values_decide_what_is_trained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(FSDPModule, "set_reduce_scatter_unused_params", raising=False)
-    for model, entries in (("weight_zoo:one_each", ("",)), ("tiny_models:cnn", CNN_ENTRIES)):
+    for model, entries in (("replay_zoo:one_each", ("",)), ("tiny_models:cnn", CNN_ENTRIES)):
         plan = make_plan(f"tests.executor.{model}", entries)
         (stage,) = stages_of(plan)
         sharded, mesh = replace(plan, zero_stage=3, dp=2), make_mesh(plan, "cpu")

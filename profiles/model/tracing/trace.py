@@ -85,7 +85,7 @@ def trace_graph(
             run = TracedPass(built, candidates, members, skipped, sharding)
             try:
                 run.trace(fakes, target, backward=backward)
-                inside = _within_state(run) | _chosen_between(run)
+                inside = _within_state(run) | _not_replayed(run)
                 if run.by_value and not inside:
                     other = TracedPass(built, candidates, members, skipped, sharding)
                     inside = _shaped_by_values(run, other, fakes, target)
@@ -139,18 +139,20 @@ def _within_state(run: TracedPass) -> dict[str, str]:
     }
 
 
-def _chosen_between(run: TracedPass) -> dict[str, str]:
-    """Every entry where a value decides in the code between blocks what runs: a stage knows the
-    calls of that code by their number, which must not change."""
+def _not_replayed(run: TracedPass) -> dict[str, str]:
+    """Every entry, where a stage cannot run the code between blocks as the whole model does: it
+    knows that code's calls by their number, and the modules of others give placeholders back and
+    do nothing else."""
     above = {entry[:i] for entry in run.entries for i, c in enumerate(entry) if c == "."} | {""}
-    place = next((path for path in run.choosing if path in above), None)
-    if place is None:
-        return {}
-    why = (
-        f"a value decides in the forward of {place or 'the model'} which of its blocks run (`if "
-        "tensor`, layers left out at random)"
-    )
-    return dict.fromkeys(run.entries[1:], why)
+    for path in run.choosing:
+        if path in above:
+            why = f"a value decides in the forward of {path or 'the model'} which of its blocks run"
+            return dict.fromkeys(run.entries[1:], f"{why} (`if tensor`, layers left out at random)")
+    for path in run.given.changing:
+        if path not in above and path.rpartition(".")[0] in above:
+            why = f"{path} changes a list or dictionary that it is given, which others may read"
+            return dict.fromkeys(run.entries[1:], f"{why} (return what it adds)")
+    return {}
 
 
 def _shaped_by_values(

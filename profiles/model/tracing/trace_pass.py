@@ -28,6 +28,7 @@ from profiles.model.fake_tensors.trace_fakes import (
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.tracing.trace_attention import FusedAttention
 from profiles.model.tracing.trace_cuts import Output
+from profiles.model.tracing.trace_given import GivenWatch
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
 from profiles.model.tracing.trace_recurrence import FusedRecurrence
@@ -98,9 +99,9 @@ class TracedPass:
     alive        storages that are kept at the end of the forward pass
     expected     blocks with shapes that depend on values;  by_value  some before the loss
     choosing     paths of modules in whose forward a value decides what runs
+    given        which modules change a list or dictionary that they are given
     gradients    storage of a tensor between blocks -> those of its gradient
-    state        buffer that the forward changes and computes with -> the blocks that use it, first
-                 and last
+    state        buffer that the forward changes and computes with -> first and last of its blocks
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class TracedPass:
         self.expected: set[int] = set()
         self.by_value = False
         self.choosing: list[str] = []
+        self.given = GivenWatch()
         self.gradients: dict[int, set[int]] = {}
         self.state: dict[str, tuple[int, int]] = {}
 
@@ -287,6 +289,7 @@ class TracedPass:
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             self.recorder.enter_module(path)
+            self.given.enter((*args, *kwargs.values()))
             if "Attention" in type(module).__name__:
                 self.attention_inputs.setdefault(path, self._numbers(tree_leaves((args, kwargs))))
             if rule == "column" and args:
@@ -299,6 +302,7 @@ class TracedPass:
 
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             self.recorder.leave_module()
+            self.given.leave(path)
             if rule == "row" and isinstance(output, Tensor):
                 size = output.numel() * output.element_size()
                 self._add_collective(Phase.FORWARD, path, size)
