@@ -100,7 +100,9 @@ def apply_fully_sharded(
         "ignored_params": {p for p in stage.model.parameters() if p.dim() == 0},
     }
     modules = dict(stage.model.named_modules())
-    paths = [p for b in range(stage.first, stage.last) for p in stage.unit_paths(b) if p]
+    called = [p for b in range(stage.first, stage.last) for p in stage.unit_paths(b) if p]
+    # A unit's weights are whole while it runs itself, those of the stage while the stage runs.
+    paths = [path for path in called if path not in stage.read_units]
     units = {modules[path]: None for path in paths}
     for module in without_shared_weights(tuple(units)):
         held = any(p.numel() for p in module.parameters())

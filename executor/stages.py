@@ -119,6 +119,8 @@ class StageModule(nn.Module):
         for call in self._flow.calls:
             if isinstance(call.function, str):
                 called[call.function].add(call.block)
+        for path, reading in self._flow.reads.items():
+            called[path] |= reading
         for path, blocks in called.items():
             # One that is never called is read by code of the first stage (DeBERTa's positions).
             if path and not any(map(self._own, blocks)) and (blocks or self.first):
@@ -155,6 +157,11 @@ class StageModule(nn.Module):
         called = {call.function for call in self._flow.calls if call.block == block}
         return [path for path in self._flow.units if path in called]
 
+    @property
+    def read_units(self) -> frozenset[str]:
+        """Units whose weights the code between units reads, too."""
+        return frozenset(self._flow.reads)
+
     def watch_entries(self) -> None:
         """Hook the units of the stage. To be called last: FSDP's own hooks hand the module new
         tensor objects, and placeholders are known by identity."""
@@ -170,8 +177,8 @@ class StageModule(nn.Module):
         """Draw at random as the whole model does."""
         self.draws = draws
         modules = dict(self.model.named_modules())
-        own = [path for path in self._flow.units if path]
-        draws.watch(self.model, [p for p in own if not isinstance(modules[p], Absent)])
+        own = (path for path in self._flow.units if not isinstance(modules[path], Absent))
+        draws.watch(self.model, own)
 
     def _began(self, path: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:

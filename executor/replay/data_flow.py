@@ -13,8 +13,8 @@ that a call is known by its number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -85,6 +85,7 @@ class DataFlow:
     entries  of the blocks;  units  paths of the modules that run as a whole
     reached  blocks that the forward reaches;  draws  something is drawn at random
     by_value  values decide what the forward runs (loops over experts)
+    reads    unit -> blocks whose code between units reads its weights (a table of words as head)
     """
 
     entries: tuple[str, ...]
@@ -94,6 +95,7 @@ class DataFlow:
     reached: frozenset[int]
     draws: bool = False
     by_value: bool = False
+    reads: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     def crossing(self, cut: int) -> tuple[int, ...]:
         """Numbers of the values made by blocks before `cut` and taken by blocks from it on."""
@@ -122,8 +124,11 @@ _OF_SHAPE |= {f"new_{kind}" for kind in ("zeros", "ones", "empty", "full", "tens
 class _Recording(TorchFunctionMode):
     """Around a run of the whole model: the calls in `calls`; hooks tell it where the run is."""
 
-    def __init__(self) -> None:
+    def __init__(self, owners: Mapping[int, str], blocks: int) -> None:
         super().__init__()
+        self._owners = owners  # id of a weight -> the unit that holds it
+        self._blocks = blocks
+        self.reads: dict[str, set[int]] = {}
         self.block = 0
         self.depth = 0  # of units that are running
         self.calls: list[Call] = []
@@ -144,7 +149,12 @@ class _Recording(TorchFunctionMode):
         out = func(*args, **kwargs)
         if self.depth == 0 and not takes_shape_only(func):
             inputs = tree_leaves((args, kwargs))
-            if any(self._depends(x) for x in inputs):
+            depends = any(self._depends(x) for x in inputs)
+            for path in {self._owners[id(x)] for x in inputs if id(x) in self._owners}:
+                # What depends on nothing that is trained, every stage makes itself.
+                blocks = {self.block} if depends else set(range(self._blocks))
+                self.reads.setdefault(path, set()).update(blocks)
+            if depends:
                 writes = getattr(func, "__name__", "") == "__setitem__"
                 self.note(func, inputs, inputs[0] if writes else out, writes=writes)
         return out
@@ -191,7 +201,9 @@ class _Recording(TorchFunctionMode):
             Value(block, tuple(x.shape), x.dtype, x.requires_grad, frozenset(taken))
             for (block, x), taken in zip(self.made, self.taken, strict=True)
         ]
-        return DataFlow(entries, units, tuple(self.calls), tuple(values), frozenset(self.reached))
+        reads = {path: frozenset(blocks) for path, blocks in self.reads.items()}
+        reached = frozenset(self.reached)
+        return DataFlow(entries, units, tuple(self.calls), tuple(values), reached, reads=reads)
 
 
 def recorded_flow(
@@ -208,7 +220,8 @@ def recorded_flow(
     units    paths of the modules that run as a whole
     """
     modules = dict(module.named_modules())
-    recording = _Recording()
+    held = ((id(p), path) for path in units if path for p in modules[path].parameters())
+    recording = _Recording(dict(held), len(entries))
     recording.enter(entries.index(""))
     seen: set[str] = set()
     handles = []

@@ -63,9 +63,10 @@ class Draws:
         self._calls: Counter[str] = Counter()
 
     def watch(self, module: nn.Module, units: Iterable[str]) -> None:
-        """Give every call of these units a seed of its own."""
+        """Give every call of these units a seed of its own; in a model that is one unit ("") each
+        function that draws has one."""
         found = dict(module.named_modules())
-        for path in units:
+        for path in filter(None, units):
             saved: list[Any] = []
             found[path].register_forward_pre_hook(self._began(path, saved), prepend=True)
             found[path].register_forward_hook(self._ended(saved), always_call=True)

@@ -254,6 +254,7 @@ FACTORIES: dict[str, str] = {
             "tied",
             "tempered",
             "normed",
+            "reread",
             "own_function",
             "two_players",
             "student",

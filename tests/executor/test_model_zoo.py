@@ -48,6 +48,7 @@ _MENDED_MODULES = (
     "spectral",
     "sorted_rows",
     "normed",
+    "reread",
 )
 
 

@@ -74,6 +74,28 @@ def tempered() -> Made:
     return classified(Tempered())
 
 
+class Reread(nn.Module):
+    """Code between layers reads a layer's weight: the nearest row of a table is looked up, and the
+    table of words is the head, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.codes = nn.Embedding(32, 12), nn.Embedding(16, 12)
+        self.layers = nn.ModuleList(Mlp() for _ in range(3))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.words(tokens)
+        for layer in self.layers:
+            h = layer(h)
+        nearest = torch.cdist(h, self.codes.weight).argmin(-1)
+        h = h + self.codes(nearest)
+        return functional.linear(h.mean(1), self.words.weight)
+
+
+def reread() -> Made:
+    return classified(Reread(), (torch.arange(4 * 6).reshape(4, 6) % 32,))
+
+
 class Cubed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
