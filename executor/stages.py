@@ -25,7 +25,7 @@ from executor.replay.data_flow import Call, DataFlow, takes_shape_only
 from executor.replay.draws import Draws
 from executor.replay.wire import answering, sent, taken
 from executor.split_backward import SplitBackward
-from executor.working_copies import WorkingCopies
+from executor.working_copies import WorkingCopies, narrowed
 from profiles.errors import RunError
 from profiles.model.building.build import BuiltModel
 
@@ -166,6 +166,8 @@ class StageModule(nn.Module):
         """Hook the units of the stage. To be called last: FSDP's own hooks hand the module new
         tensor objects, and placeholders are known by identity."""
         modules = dict(self.model.named_modules())
+        for path in self._flow.casts if self.is_whole and self.copies is not None else ():
+            modules[path].register_forward_pre_hook(_cast, with_kwargs=True)
         for path in () if self.is_whole else self._flow.units:
             if path and not isinstance(modules[path], Absent):
                 modules[path].register_forward_pre_hook(
@@ -191,7 +193,9 @@ class StageModule(nn.Module):
             given = tuple(tree_map(self._stands_for, args)), tree_map(self._stands_for, kwargs)
             # Nothing that a unit does inside is looked at.
             self._look(False)
-            return given
+            # FSDP2 casts what the units that it shards are given itself.
+            casts = self.copies is not None and path in self._flow.casts
+            return narrowed(module, given) if casts else given
 
         return hook
 
@@ -374,6 +378,10 @@ class StageModule(nn.Module):
             made.append(x)
         self._number += 1
         return None if call.writes else tree_unflatten(made, call.spec)
+
+
+def _cast(unit: nn.Module, args: Any, kwargs: Any) -> Any:
+    return narrowed(unit, (args, kwargs))
 
 
 def _runs_differently(what: object, call: Call | None) -> RunError:

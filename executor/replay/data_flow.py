@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from executor.replay.draws import DrawsSeen
 from executor.replay.wire import wire_form
+from executor.working_copies import narrowed
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
@@ -86,6 +87,8 @@ class DataFlow:
     reached  blocks that the forward reaches;  draws  something is drawn at random
     by_value  values decide what the forward runs (loops over experts)
     reads    unit -> blocks whose code between units reads its weights (a table of words as head)
+    casts    units that are given numbers in a wider type than they compute in (a table of positions
+             in fp32)
     """
 
     entries: tuple[str, ...]
@@ -96,6 +99,7 @@ class DataFlow:
     draws: bool = False
     by_value: bool = False
     reads: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    casts: frozenset[str] = frozenset()
 
     def crossing(self, cut: int) -> tuple[int, ...]:
         """Numbers of the values made by blocks before `cut` and taken by blocks from it on."""
@@ -129,6 +133,7 @@ class _Recording(TorchFunctionMode):
         self._owners = owners  # id of a weight -> the unit that holds it
         self._blocks = blocks
         self.reads: dict[str, set[int]] = {}
+        self.casts: set[str] = set()
         self.block = 0
         self.depth = 0  # of units that are running
         self.calls: list[Call] = []
@@ -202,8 +207,15 @@ class _Recording(TorchFunctionMode):
             for (block, x), taken in zip(self.made, self.taken, strict=True)
         ]
         reads = {path: frozenset(blocks) for path, blocks in self.reads.items()}
-        reached = frozenset(self.reached)
-        return DataFlow(entries, units, tuple(self.calls), tuple(values), reached, reads=reads)
+        return DataFlow(
+            entries,
+            units,
+            tuple(self.calls),
+            tuple(values),
+            frozenset(self.reached),
+            reads=reads,
+            casts=frozenset(self.casts),
+        )
 
 
 def recorded_flow(
@@ -234,14 +246,27 @@ def recorded_flow(
 
         return hook
 
-    def began(_: nn.Module, args: Any, kwargs: Any) -> None:
-        recording.depth += 1
+    outermost: list[Any] = []  # what the unit that runs was given
+
+    def began(path: str) -> Any:
+        def hook(unit: nn.Module, args: Any, kwargs: Any) -> Any:
+            recording.depth += 1
+            if recording.depth > 1:
+                return None
+            outermost[:] = [args, kwargs]
+            given = narrowed(unit, (args, kwargs))
+            if given[0] is args:
+                return None
+            recording.casts.add(path)
+            return given
+
+        return hook
 
     def ended(path: str) -> Any:
         def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             recording.depth -= 1
             if recording.depth == 0:
-                recording.note(path, tree_leaves((args, kwargs)), output)
+                recording.note(path, tree_leaves(outermost), output)
 
         return hook
 
@@ -251,7 +276,7 @@ def recorded_flow(
                 modules[path].register_forward_pre_hook(entering(path), with_kwargs=True)
             )
     for path in units:
-        handles.append(modules[path].register_forward_pre_hook(began, with_kwargs=True))
+        handles.append(modules[path].register_forward_pre_hook(began(path), with_kwargs=True))
         handles.append(modules[path].register_forward_hook(ended(path), with_kwargs=True))
     try:
         with recording:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,30 @@ def test_what_crosses_a_cut_has_the_types_that_the_next_stage_expects() -> None:
     sent = stage(arg0=built.args[0], target0=built.targets)
     assert [(tuple(x.shape), x.dtype) for x in sent] == list(flow.shapes(1))
     assert {x.dtype for x in sent} == {torch.float32, torch.bfloat16}
+
+
+@pytest.mark.parametrize("cuts", [(0, 3), (0, 1, 2, 3)], ids=["whole", "cut"])
+def test_units_are_given_what_they_compute_in(cuts: tuple[int, ...]) -> None:
+    """What a constant in fp32 has made wider is cast where a unit begins, as FSDP2 does."""
+    entries = ("", "layers.1", "layers.2")
+    plan = make_plan("tests.executor.weight_zoo:placed", entries, precision="bf16")
+    build = builder_of(plan, resolve_model(plan.model), "bfloat16")
+    flow = flow_of(build(micro_batch=2), plan.block_entries)
+    wide = {"layers.0", "layers.1", "layers.2", "scores"}
+    assert flow.casts == wide
+    crossing: tuple[Tensor, ...] = ()
+    for first, last in pairwise(cuts):
+        built = build(micro_batch=2)
+        names = state_names(built.module)
+        stage = StageModule(built, flow, first, last)
+        materialize(stage, names, torch.device("cpu"), plan.seed)
+        stage.copies = WorkingCopies(stage.model, torch.bfloat16)
+        stage.watch_entries()
+        received = tuple(x.detach().requires_grad_() for x in crossing)
+        made = stage(*received, arg0=built.args[0], target0=built.targets)
+        crossing = made if isinstance(made, tuple) else (made,)
+        if last < len(entries):
+            assert [(tuple(x.shape), x.dtype) for x in crossing] == list(flow.shapes(last))
+    crossing[0].sum().backward()
+    stage.copies.keep_gradients()
+    assert all(weight.grad is not None for weight in stage.copies.weight_of.values())

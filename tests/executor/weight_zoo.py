@@ -360,3 +360,37 @@ class Spectral(nn.Module):
 
 def spectral() -> Made:
     return classified(Spectral())
+
+
+class Placed(nn.Module):
+    """Between the layers places are added that a constant in fp32 makes; one layer is given it."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = Mlp()
+
+        def forward(self, x: Tensor, places: Tensor) -> Tensor:
+            return x + self.mlp(x + places)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(32, 12)
+        self.layers = nn.ModuleList(self.Layer() for _ in range(3))
+        self.scores = nn.Linear(12, 32)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.linspace(0.0, 1.0, 12)
+        h = self.words(tokens)
+        for layer in self.layers:
+            h = layer(h * (1 + places), places)
+        return self.scores(h * places)
+
+
+def placed() -> Made:
+    tokens = torch.arange(4 * 6).reshape(4, 6) % 32
+
+    def loss(output: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(output.flatten(0, 1), targets.flatten())
+
+    return Placed(), (tokens,), tokens, loss

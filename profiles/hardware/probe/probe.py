@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from profiles.hardware.probe.profile_file import with_blocks
 from profiles.sourced import Sourced
 
 # Per visit of a case. Quick has about 290 cases and must end within 30 s with the start of the
-# workers; the full probe has about 1,200, visits each twice, and takes NN minutes.
+# workers; the full probe has about 1,360, visits each twice, and takes twelve minutes.
 QUICK = Effort(budget_s=0.03, link_budget_s=0.15, min_samples=3)
 FULL = Effort(budget_s=0.08, link_budget_s=0.2, min_samples=3)
 # Minutes apart: where the memory of a call's tensors happens to lie, and what else a machine does
@@ -175,7 +176,7 @@ def _samples_of(
     answers: Sequence[Mapping[str, Any]], index: int, count: int
 ) -> tuple[tuple[Sample, ...], ...]:
     """The samples of case `index` of `count`, of all its visits, of each rank that took part."""
-    per_rank = (sum(answer["samples"][index::count], []) for answer in answers)
+    per_rank = (list(chain.from_iterable(answer["samples"][index::count])) for answer in answers)
     return tuple(
         tuple(Sample(wall_s=wall, cpu_s=cpu, delay_s=delay) for wall, cpu, delay in samples)
         for samples in per_rank
