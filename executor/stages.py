@@ -21,11 +21,11 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from executor.absent import Absent
-from executor.replay.data_flow import Call, DataFlow, takes_shape_only
+from executor.replay.data_flow import Call, DataFlow, narrowed, takes_shape_only
 from executor.replay.draws import Draws
 from executor.replay.wire import answering, sent, taken
 from executor.split_backward import SplitBackward
-from executor.working_copies import WorkingCopies, narrowed
+from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.build import BuiltModel
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 # Gradients of copies go to their weights as soon as so many bytes of them are made: no more are
 # held in both types at once. A hook takes 10 us of host time (torch 2.13, a CPU, 2026-11-22), the
@@ -101,21 +99,6 @@ def _add(gradient: Tensor, *, to: Tensor) -> None:
     rows = max(1, _TOGETHER_BYTES * len(to) // to.nbytes)
     for total, part in zip(to.split(rows), gradient.split(rows), strict=True):
         total += part
-
-
-def narrowed(unit: nn.Module, given: Any) -> Any:
-    """What a unit is given, numbers in a wider type than it computes in cast to its own, as FSDP2
-    casts them (`MixedPrecisionPolicy.cast_forward_inputs`); `given` itself where there are none."""
-    kept = (p.dtype for p in unit.parameters() if p.dim() and p.is_floating_point())
-    narrow = next(kept, torch.float64)
-
-    def wide(x: Any) -> bool:
-        floating = isinstance(x, Tensor) and x.is_floating_point()
-        return floating and x.dtype.itemsize > narrow.itemsize
-
-    if narrow.itemsize > 2 or not any(map(wide, tree_leaves(given))):
-        return given
-    return tree_map(lambda x: x.to(narrow) if wide(x) else x, given)
 
 
 def _own(x: Tensor) -> Tensor:

@@ -21,11 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only
 
 from executor.replay.draws import DrawsSeen
 from executor.replay.wire import wire_form
-from executor.working_copies import narrowed
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
@@ -348,6 +347,21 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
             f"the model never calls {entries[missing[0]]!r}, where the plan cuts it"
         )
     return flow
+
+
+def narrowed(unit: nn.Module, given: Any) -> Any:
+    """What a unit is given, numbers in a wider type than it computes in cast to its own, as FSDP2
+    casts them (`MixedPrecisionPolicy.cast_forward_inputs`); `given` itself where there are none."""
+    kept = (p.dtype for p in unit.parameters() if p.dim() and p.is_floating_point())
+    narrow = next(kept, torch.float64)
+
+    def wide(x: Any) -> bool:
+        floating = isinstance(x, Tensor) and x.is_floating_point()
+        return floating and x.dtype.itemsize > narrow.itemsize
+
+    if narrow.itemsize > 2 or not any(map(wide, tree_leaves(given))):
+        return given
+    return tree_map(lambda x: x.to(narrow) if wide(x) else x, given)
 
 
 def stored_type(parameter: Tensor) -> torch.dtype:
