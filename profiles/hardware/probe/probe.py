@@ -41,8 +41,8 @@ from profiles.sourced import Sourced
 # workers; the full probe has about 1,360, visits each twice, and takes twelve minutes.
 QUICK = Effort(budget_s=0.03, link_budget_s=0.15, min_samples=3)
 FULL = Effort(budget_s=0.08, link_budget_s=0.2, min_samples=3)
-# Minutes apart: where the memory of a call's tensors happens to lie, and what else a machine does
-# for some seconds, made single points of one visit up to twice as slow as the same call later.
+# Minutes apart: single points of one visit were up to twice as slow as the same call later (two
+# cores, torch 2.13, 2026-11-22).
 _VISITS = 2
 
 _CPU_POWER_SOURCE = (

@@ -189,7 +189,8 @@ def matmul_cases(*, quick: bool, accelerator: bool) -> list[Case]:
 
 def attention_cases(*, quick: bool, accelerator: bool) -> list[Case]:
     """Causal attention forward and backward by length, batch and head size; on a CPU also without
-    a mask, short and with small heads, where the backward in bf16 takes three times as long."""
+    a mask, short and with small heads: a small BERT's backward in bf16 took 19 ms, read off causal
+    ones of 128 tokens and more 6.5 (two cores, torch 2.13, 2026-11-23)."""
     sizes = [(1, 8), (4, 16)]
     if quick:
         shapes = [(1, 8, 128, 64, True), (1, 8, 512, 64, True)]
