@@ -129,14 +129,13 @@ def _whole_step(rank: Rank) -> Any:
 
 
 def train_step(rank: Rank, recorder: Recorder) -> None:
-    """One recorded optimizer step between two barriers; every rank calls it at once."""
+    """One recorded optimizer step; every rank calls it at once, and begins it when all have."""
     dist.barrier()
     with recorder.step() as record:
         record.loss = rank.forward_backward()
         rank.update()
         if rank.device.type == "cuda":
             torch.cuda.synchronize()
-        dist.barrier()
 
 
 def references_of_all(device: torch.device) -> tuple[ReferencePoint, ...]:
@@ -199,7 +198,7 @@ def _gather(
         "actions": action_medians(recorder.steps, chosen),
         "optimizer": _median_of(recorder, chosen, "optimizer"),
         "data_parallel": _median_of(recorder, chosen, "data_parallel", "tied"),
-        "waiting": _waiting(recorder, chosen),
+        "waiting": _waiting(recorder, [(i, steps[i].wall_s) for i in chosen]),
         "peak": peak,
         "events": recorder.steps[middle].actions,
         "first_replica": mesh.dp_rank == 0 and mesh.tp_rank == 0,
@@ -249,14 +248,15 @@ def _median_of(recorder: Recorder, chosen: list[int], *names: str) -> float:
     return median(recorder.steps[i].seconds_of(*names) for i in chosen)
 
 
-def _waiting(recorder: Recorder, chosen: list[int]) -> float:
-    """Seconds of a step in which the rank did none of its actions: waiting and communication."""
+def _waiting(recorder: Recorder, chosen: list[tuple[int, float]]) -> float:
+    """Seconds of a step in which the rank did none of its actions: waiting and communication.
+
+    chosen  steps, with the seconds of the slowest rank
+    """
     values = []
-    for i in chosen:
-        step = recorder.steps[i]
-        assert step.sample is not None
-        busy = sum(end - start for _, start, end, _ in step.actions)
-        values.append(max(0.0, step.sample.wall_s - busy))
+    for i, wall_s in chosen:
+        busy = sum(end - start for _, start, end, _ in recorder.steps[i].actions)
+        values.append(max(0.0, wall_s - busy))
     return median(values)
 
 

@@ -25,7 +25,6 @@ from simulator.traced.step_tail import parameter_name
 class HeldInIdeals:
     """As chain_costs.HeldParameters, for the blocks of one ideal without another's [m, m].
 
-    widest  as in HeldParameters
     held  [m, n] whether an ideal holds a block
     own   per block the elements of each parameter that only it holds
     tied  (elements, blocks) of each parameter that several blocks hold
@@ -33,7 +32,6 @@ class HeldInIdeals:
 
     count: Array
     largest: Array
-    widest: Array
     held: Array
     own: tuple[tuple[int, ...], ...]
     tied: tuple[tuple[int, tuple[int, ...]], ...]
@@ -69,13 +67,11 @@ def held_in_ideals(graph: ModelGraph, lattice: BlockLattice, *, trained: bool) -
         else:
             tied.append((sizes[name], tuple(blocks)))
     whole = [float(sum(p.spec.num_elements for p in own)) for own in kept]
-    wide = [float(max((p.spec.num_elements for p in own), default=0)) for own in kept]
     held = lattice.holds.astype(float)
     largest = _most_between(held, whole)
     bare = HeldInIdeals(
         count=largest,
         largest=largest,
-        widest=_most_between(held, wide),
         held=held,
         own=tuple(tuple(block) for block in alone),
         tied=tuple(tied),

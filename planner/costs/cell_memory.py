@@ -12,7 +12,7 @@ from planner.costs.placement import sides
 from planner.costs.priced_model import PricedModel
 from profiles.model.graph import ModelGraph
 from simulator.traced.memory import Elements, message_counts, static_bytes
-from simulator.traced.plan_memory import Figures, update_bytes
+from simulator.traced.plan_memory import Figures, exchange_bytes
 
 
 class CellMemory:
@@ -148,7 +148,7 @@ class CellMemory:
             fixed = fixed + incoming * arriving + outgoing * leaving
         own = 0.0 if habits.receive_buffers_per_microbatch else arriving
         sent = crossing * (piped and habits.sent_tensors_held_until_end)
-        update = self._update(cell)
+        exchange = self._exchange(cell)
         statics: list[Array] = []
         known: dict[tuple[str, int], int] = {}
 
@@ -158,7 +158,7 @@ class CellMemory:
                     "before": np.zeros_like(fixed),
                     "first": gradients + own + first_bytes,
                     "after": gradients + number * sent,
-                    "end": gradients + number * sent + update,
+                    "end": gradients + number * sent + exchange,
                 }[name]
                 known[name, number] = len(statics)
                 statics.append(np.ceil(fixed + extra))
@@ -227,21 +227,13 @@ class CellMemory:
             self._ranges[key] = (found[..., 0], found[..., 1])
         return self._ranges[key]
 
-    def _update(self, cell: Cell) -> Array:
-        """[n, n+1]: `update_bytes` of a stage of blocks [i, j)."""
-        held = self.trained(cell.tp)
-        return self.update_bytes(cell, held.count, held.widest)
+    def _exchange(self, cell: Cell) -> Array:
+        """[n, n+1]: `exchange_bytes` of a stage of blocks [i, j)."""
+        return self.exchange_bytes(cell, self.trained(cell.tp).count)
 
-    def update_bytes(self, cell: Cell, total: Figures, widest: Figures) -> Figures:
-        """Bytes that come and go behind the last backward (plan_memory.update_bytes)."""
-        return update_bytes(
-            total,
-            widest,
-            self.model.cluster.groups[0].device,
-            optimizer=self.model.workload.optimizer,
-            zero_stage=cell.zero_stage,
-            dp=cell.dp,
-        )
+    def exchange_bytes(self, cell: Cell, total: Figures) -> Figures:
+        """Bytes that come and go behind the last backward (plan_memory.exchange_bytes)."""
+        return exchange_bytes(total, zero_stage=cell.zero_stage, dp=cell.dp)
 
     def _alone(self, cell: Cell) -> Array:
         """[n] bytes of the states of each block alone; its gradients from the second backward."""

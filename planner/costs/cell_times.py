@@ -11,6 +11,7 @@ from planner.costs.placement import Places, dp_group, first_device, tp_group
 from planner.costs.priced_model import PricedModel
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
+from simulator.traced.slowest_rank import slowest_rank
 from simulator.traced.stage_cost import copy_seconds, gather_seconds
 
 
@@ -77,15 +78,20 @@ class CellTimes:
     def seconds(self, cell: Cell, rank: int) -> Array:
         """[K, S] seconds of each kind, forward and backward."""
         chain = self.chain(cell, rank)
-        return np.asarray(
-            chain.forward_s[:, None] + chain.backward_s + sum(self.gathers(cell, rank))
-        )
+        mean = chain.forward_s[:, None] + chain.backward_s + sum(self.gathers(cell, rank))
+        return np.asarray(self.slowest(cell, rank) * mean)
+
+    def slowest(self, cell: Cell, rank: int) -> float:
+        """By which a rank's blocks take longer where it is the slowest (slowest_rank.py)."""
+        devices = cell.pp * cell.dp * cell.tp
+        return slowest_rank(self._model.cluster, first_device(cell, rank), devices)
 
     def block_costs(self, cell: Cell, rank: int, at: np.ndarray, *, last: int) -> BlockCosts:
         """Costs of the blocks whose kinds are `at` [n]; `last`: at the last stage, which sends
         nothing on."""
         chain = self.chain(cell, rank)
         before, behind = self.gathers(cell, rank)
+        slowest = self.slowest(cell, rank)
         # The forward may not depend on the strategy. Under 1f1b only the sum counts; elsewhere what
         # is left out keeps the bound a bound.
         least = before.min(axis=1)
@@ -98,8 +104,8 @@ class CellTimes:
             chain.backward_transient_bytes, chain.forward_transient_bytes - leaving
         )
         return BlockCosts(
-            forward_s=(chain.forward_s + least)[at],
-            backward_s=(chain.backward_s + rest)[at],
+            forward_s=slowest * (chain.forward_s + least)[at],
+            backward_s=slowest * (chain.backward_s + rest)[at],
             saved_bytes=np.ceil(chain.kept_bytes[at]),
             transient_bytes=np.ceil(transient[at]),
         )

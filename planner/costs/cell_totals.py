@@ -99,7 +99,8 @@ class CellTotals:
         # Interleaved stages are near even, so that every rank holds so many blocks at least.
         even = self._mixed and cell.schedule == "interleaved"
         fewest = cell.vpp * (len(kinds) // cell.num_stages) if even else 0
-        key = (cell.tp, cell.micro_batch, cell.pp, *sharded, fewest)
+        slowest = self._times.slowest(cell, 0)
+        key = (cell.tp, cell.micro_batch, cell.pp, *sharded, fewest, slowest)
         if key not in self._busiest:
             found = least_busiest_s(times, kinds, cell.pp)
             if self._mixed:

@@ -144,13 +144,11 @@ class HeldParameters:
 
     count      [n, n+1] of blocks [i, j)
     largest    [n, n+1] of the largest block in it, ties not considered
-    widest     [n, n+1] of the largest parameter in it
     elements   [n] of every block on its own, as (size, ...) per parameter
     """
 
     count: Array
     largest: Array
-    widest: Array
     elements: tuple[tuple[int, ...], ...]
     repeated: tuple[tuple[int, int, int], ...]
 
@@ -206,22 +204,18 @@ def held_in_ranges(graph: ModelGraph, *, trained: bool = False) -> HeldParameter
             seen[name] = position
         elements.append(tuple(sizes))
     whole = np.asarray([sum(sizes) for sizes in elements], dtype=float)
-    single = np.asarray([max(sizes, default=0) for sizes in elements], dtype=float)
-    largest, widest = np.zeros((n, n + 1)), np.zeros((n, n + 1))
+    largest = np.zeros((n, n + 1))
     for i in range(n):
         largest[i, i + 1 :] = np.maximum.accumulate(whole[i:])
-        widest[i, i + 1 :] = np.maximum.accumulate(single[i:])
     held = HeldParameters(
         count=np.zeros((0, 0)),
         largest=largest,
-        widest=widest,
         elements=tuple(elements),
         repeated=tuple(repeated),
     )
     return HeldParameters(
         count=held.ranged(float),
         largest=largest,
-        widest=widest,
         elements=held.elements,
         repeated=held.repeated,
     )

@@ -139,9 +139,8 @@ class SimulatorCosts:
         def states(ranges: Ranges) -> tuple[float, float]:
             return self.memory.states(cell, self.memory.elements(cell.tp, ranges))
 
-        def update(ranges: Ranges) -> float:
-            widest = max(float(trained.widest[i, j]) for i, j in ranges)
-            return self.memory.update_bytes(cell, trained.of(ranges), widest)
+        def exchange(ranges: Ranges) -> float:
+            return self.memory.exchange_bytes(cell, trained.of(ranges))
 
         @functools.cache
         def tail_s(rank: int, ranges: Ranges) -> float:
@@ -157,7 +156,7 @@ class SimulatorCosts:
                 weight_gradient_s(kind, devices=devices, cluster=self.model.cluster)
                 for kind in graph.kinds
             )
-            return np.asarray(list(seconds))
+            return self.times.slowest(cell, rank) * np.asarray(list(seconds))
 
         def chain(rank: int) -> ChainCosts:
             return self.times.chain(cell, rank)
@@ -171,7 +170,7 @@ class SimulatorCosts:
                 stages_per_rank=cell.vpp,
             ),
             states=states,
-            update=update,
+            exchange=exchange,
             tail_s=tail_s,
             received_bytes=over.arrives,
             sent_bytes=over.leaves,

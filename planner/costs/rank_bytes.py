@@ -47,7 +47,7 @@ class RankBytes:
         held = crossing.sum(axis=1) * problem.holds_sent
         self._fixed = fixed + float((crossing @ np.asarray(problem.room_for_messages)).sum())
         self._without = self._share * self._known.begun + self._known.done @ held
-        self._at_end = gradients + micro * float(held.sum()) + problem.update(ranges)
+        self._at_end = gradients + micro * float(held.sum()) + problem.exchange(ranges)
 
     def peak(self, strategies: tuple[int, ...] | Counts) -> float:
         """The most bytes at any moment; strategies [blocks of the rank], stage by stage."""

@@ -42,7 +42,7 @@ class SplitProblem:
     schedule   the actions; stages in turn, or a V with two
     states     (fixed, gradient) bytes of a rank that holds these ranges of blocks: what stays all
                step long, and what comes in equal shares with each stage's first backward
-    update     bytes that come and go behind its last backward
+    exchange   bytes that come and go behind its last backward
     tail_s     seconds of a rank with these ranges after its last backward
     received_bytes, sent_bytes   [n] over the cut before and behind each block
     room_for_messages   messages (of the received, of the sent size) that a stage has room for
@@ -59,7 +59,7 @@ class SplitProblem:
     chain: PartitionProblem
     schedule: Schedule
     states: Callable[[Ranges], tuple[float, float]]
-    update: Callable[[Ranges], float]
+    exchange: Callable[[Ranges], float]
     tail_s: Callable[[int, Ranges], float]
     received_bytes: Array
     sent_bytes: Array

@@ -39,6 +39,7 @@ _GROUPS = {
     "data_parallel_communication": COMMUNICATION,
     "launch": IDLE,
     "runtime": IDLE,
+    "slowest_rank": IDLE,
     "bubble": IDLE,
 }
 

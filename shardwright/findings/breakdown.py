@@ -21,7 +21,8 @@ class RankParts:
     """Seconds of one step of a rank; the parts add up to the step.
 
     forward_s, backward_s  all micro-batches of all stages of the rank
-    waiting_s              everything else: the pipeline's bubble, sends, barriers, the host
+    gradient_exchange_s    of a run: of the replica that takes least, as the others wait in it
+    waiting_s              everything else: the pipeline's bubble, sends, slower ranks, the host
     """
 
     rank: int
@@ -78,7 +79,11 @@ def measured_parts(plan: Plan, measured: Measurement) -> tuple[RankParts, ...]:
                 rank=rank,
                 forward_s=micro * sum(stage.forward_wall_s for stage in own),
                 backward_s=micro * sum(stage.backward_wall_s for stage in own),
-                gradient_exchange_s=samples[rank].data_parallel_s,
+                gradient_exchange_s=min(
+                    samples[other].data_parallel_s
+                    for other in plan.dp_group(rank // (plan.dp * plan.tp))
+                    if other in samples
+                ),
                 optimizer_s=samples[rank].optimizer_s,
                 step_s=measured.step_wall_s,
             )

@@ -23,7 +23,7 @@ from simulator.schedules.timeline import simulate
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.memory import rank_memory, static_bytes
-from simulator.traced.plan_memory import elements_of, stage_memory, update_bytes
+from simulator.traced.plan_memory import elements_of, exchange_bytes, stage_memory
 from simulator.traced.predict import Traced
 from simulator.traced.stack import Stack
 from simulator.traced.stage_cost import MESSAGE_ENDS
@@ -267,13 +267,8 @@ class _Priced:
                 timeline=timeline,
                 capacity_bytes=device.usable_bytes,
                 stack=self.stack,
-                update_bytes=update_bytes(
-                    float(sum(held.trained)),
-                    float(max(held.trained, default=0)),
-                    device,
-                    optimizer=plan.workload.optimizer,
-                    zero_stage=zero_stage,
-                    dp=plan.num_replicas,
+                exchange_bytes=exchange_bytes(
+                    float(sum(held.trained)), zero_stage=zero_stage, dp=plan.num_replicas
                 ),
             )
             found.append(

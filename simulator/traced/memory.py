@@ -207,11 +207,11 @@ def rank_memory(
     timeline: Timeline,
     capacity_bytes: float,
     stack: Stack,
-    update_bytes: float = 0.0,
+    exchange_bytes: float = 0.0,
 ) -> RankMemory:
     """Peak and course of a pipeline rank's memory over the step.
 
-    update_bytes  what the optimizer makes and frees while it updates
+    exchange_bytes  what the exchange of gradients makes and frees
 
     Gradients are dropped after the optimizer step, so a stage's are there from its first backward.
     Receive buffers of the whole step are counted as communication where the stack keeps them, else
@@ -269,13 +269,13 @@ def rank_memory(
         samples.append(MemorySample(time_s=timeline.end_s[i], memory_bytes=left))
     end = max(timeline.end_s)
     held_to_the_end = level + sent + static.gradients
-    if update_bytes:
+    if exchange_bytes:
         samples += [
             MemorySample(time_s=end, memory_bytes=held_to_the_end + more)
-            for more in (update_bytes, 0.0)
+            for more in (exchange_bytes, 0.0)
         ]
-    if held_to_the_end + update_bytes > peak:
-        peak, peak_time, peak_sent = held_to_the_end + update_bytes, end, sent
+    if held_to_the_end + exchange_bytes > peak:
+        peak, peak_time, peak_sent = held_to_the_end + exchange_bytes, end, sent
         peak_kept, peak_gradients = 0.0, static.gradients
     return RankMemory(
         rank=plan.rank(rank),

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.schedules.schedule import schedule_kind
@@ -73,13 +72,8 @@ def plan_memory(
                 timeline=timeline,
                 capacity_bytes=device.usable_bytes,
                 stack=stack,
-                update_bytes=update_bytes(
-                    float(sum(held.trained)),
-                    float(max(held.trained, default=0)),
-                    device,
-                    optimizer=plan.workload.optimizer,
-                    zero_stage=plan.zero_stage,
-                    dp=plan.dp,
+                exchange_bytes=exchange_bytes(
+                    float(sum(held.trained)), zero_stage=plan.zero_stage, dp=plan.dp
                 ),
             )
         )
@@ -97,25 +91,16 @@ def elements_of(held: Held, blocks: Sequence[BlockCost]) -> Elements:
     )
 
 
-def update_bytes(
-    total: Figures, widest: Figures, device: Device, *, optimizer: str, zero_stage: int, dp: int
-) -> Figures:
+def exchange_bytes(total: Figures, *, zero_stage: int, dp: int) -> Figures:
     """What comes and goes behind the last backward of a rank: a bucket of gradients that are
-    exchanged, or what AdamW makes. On a CPU it updates one parameter after the other, with two
-    tensors of its size: the root of the second moment and that divided (torch/optim/adamw.py,
-    `_single_tensor_adamw`).
+    exchanged. The optimizer makes nothing (executor/rank.py).
 
-    total, widest  elements of the rank's trained parameters together and of the largest, or arrays
-                   of them
+    total  elements of the rank's trained parameters, or an array of them
     """
     bucket: Figures = 0.0 * total
-    made: Figures = 0.0 * total
     if dp > 1 and zero_stage < 2:
         bucket = np.minimum(4.0 * total, GRADIENT_BUCKET_BYTES)
-    if device.type == "cpu" and optimizer == "adamw":
-        made = 2 * 4.0 * widest / (dp if zero_stage >= 2 else 1)
-    most: Figures = np.maximum(bucket, made)
-    return most
+    return bucket
 
 
 def stage_memory(

@@ -61,9 +61,10 @@ def predict(
     price  US dollars per device-hour, or None
 
     The step is the slowest rank's: its actions in the timeline and its tail (gradient exchange,
-    optimizer). The components are that rank's time, and add up to the step: work, communication
-    inside blocks, idle time in the pipeline split into what would remain if sends took no time
-    (bubble) and the rest (pipeline communication), and the tail.
+    optimizer). The components are that rank's time, and add up to the step: work, what it is slower
+    than the mean of ranks with the same work (slowest_rank.py), communication inside blocks, idle
+    time in the pipeline split into what would remain if sends took no time (bubble) and the rest
+    (pipeline communication), and the tail.
     Errors of one kind go together, so the ends of the interval are the step with every cost at
     its own end.
 
@@ -189,10 +190,11 @@ def _sends(plan: Plan, graph: ModelGraph, cluster: Cluster) -> list[CommCost | N
 def _durations(costs: list[StageCost], sends: list[CommCost | None], end: str) -> Durations:
     name = {"value": "time_s", "low": "low_s", "high": "high_s"}[end]
     crossing = tuple(0.0 if s is None else float(getattr(s, name)) for s in sends)
-    backward = tuple(float(getattr(c.backward, end)) for c in costs)
+    forward = tuple(float(getattr(c.forward, end)) * c.slowest for c in costs)
+    backward = tuple(float(getattr(c.backward, end)) * c.slowest for c in costs)
     shares = [c.weight_s / c.backward.value if c.backward.value else 0.0 for c in costs]
     return Durations(
-        forward_s=tuple(float(getattr(c.forward, end)) for c in costs),
+        forward_s=forward,
         backward_s=backward,
         backward_input_s=tuple(b * (1 - w) for b, w in zip(backward, shares, strict=True)),
         backward_weight_s=tuple(b * w for b, w in zip(backward, shares, strict=True)),
@@ -238,7 +240,8 @@ def _components(
     """The critical rank's time by cause, and the share of the step that is bubble."""
     micro = plan.num_microbatches
     mine = [costs[s] for s in plan.stages_of(critical)]
-    busy = micro * sum(c.forward.value + c.backward.value for c in mine)
+    work = micro * sum(c.forward.value + c.backward.value for c in mine)
+    busy = micro * sum((c.forward.value + c.backward.value) * c.slowest for c in mine)
     idle = max(0.0, timeline.rank_end_s(critical) - busy)
     free = simulate(schedule, _durations(costs, [None] * len(sends), "value"))
     bubble = min(idle, max(0.0, free.rank_end_s(critical) - busy))
@@ -249,10 +252,11 @@ def _components(
     gather = micro * sum(c.gather_s for c in mine)
     tail = tails[critical]
     parts = {
-        "compute": busy - recompute - launch - runtime - tp - gather,
+        "compute": work - recompute - launch - runtime - tp - gather,
         "recompute": recompute,
         "launch": launch,
         "runtime": runtime,
+        "slowest_rank": busy - work,
         "tensor_parallel_communication": tp,
         "pipeline_communication": idle - bubble,
         "data_parallel_communication": tail.data_parallel_s + gather,

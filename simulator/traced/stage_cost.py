@@ -10,6 +10,7 @@ from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.in_step import exposed_seconds
 from simulator.traced.op_cost import moved_cost
+from simulator.traced.slowest_rank import slowest_rank
 from simulator.traced.stack import Stack
 from simulator.training_run.framework.executor_states import PrecisionBytes
 from simulator.values.plan import Plan
@@ -26,6 +27,7 @@ class StageCost:
     gather_s  exposed gathering of sharded parameters (ZeRO-3), part of forward and backward
     runtime_s  of the pipeline runtime, part of forward and backward
     weight_s  part of backward that is W, where the schedule splits it
+    slowest   by which all of it takes longer on the slowest of the plan's ranks
     """
 
     forward: Interval
@@ -36,6 +38,7 @@ class StageCost:
     tp_s: float
     gather_s: float
     weight_s: float = 0.0
+    slowest: float = 1.0
 
 
 def stage_cost(
@@ -85,6 +88,7 @@ def stage_cost(
         + more.backward_outside_s,
         tp_s=tp_forward + tp_backward,
         gather_s=gather,
+        slowest=slowest_rank(cluster, group[0], plan.world_size),
     )
 
 

@@ -15,7 +15,7 @@ MEASUREMENT_SCHEMA = "shardwright/run@1"
 class StepSample:
     """One optimizer step.
 
-    wall_s          slowest rank, between two barriers
+    wall_s          slowest rank, from a barrier on to the end of its update
     delay_fraction  share of the step that a rank waited for a CPU core (run-queue delay), worst
                     rank; 0 on accelerators
     disturbed       True where delay_fraction is above the limit in the measurement: left out of

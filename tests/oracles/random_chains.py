@@ -83,7 +83,7 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
     tail_s = 0.3 * rng.random(ranks)
     return SplitProblem(
         chain=chain,
-        update=lambda ranges: 0.0,
+        exchange=lambda ranges: 0.0,
         states=lambda ranges: (held(ranges), 0.5 * held(ranges)),
         tail_s=lambda rank, ranges: float(tail_s[rank]) * held(ranges),
         backward_transient_bytes=(back,) * len(costs),

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from profiles.hardware.catalogue.device import ReferencePoint
-from profiles.hardware.probe.probe_reference import KERNELS, combined_references, time_references
+from profiles.hardware.probe.probe_reference import (
+    KERNELS,
+    ROUNDS,
+    combined_references,
+    slowest_over_mean,
+    time_references,
+    time_rounds,
+)
 
 
 def test_every_kernel_is_timed_once_all_are_ready() -> None:
@@ -22,3 +29,17 @@ def test_devices_are_averaged_kernel_by_kernel() -> None:
     (both,) = combined_references([[a], [b]])
     assert both.time_s == pytest.approx(1.5)
     assert both.spread == 0.03
+
+
+def test_rounds_begin_together() -> None:
+    met: list[bool] = []
+    rounds = time_rounds(lambda: met.append(True))
+    assert len(rounds) == len(met) == ROUNDS
+    assert min(rounds) > 0
+
+
+def test_the_slowest_of_devices_that_take_turns() -> None:
+    """Each is 1.5 in every other round: on the mean both take 1.25, and the round 1.5."""
+    rounds = [[1.0, 1.5, 1.0, 1.5], [1.5, 1.0, 1.5, 1.0]]
+    assert slowest_over_mean(rounds) == pytest.approx(1.5 / 1.25)
+    assert slowest_over_mean(rounds[:1]) == 1.0

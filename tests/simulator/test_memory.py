@@ -240,8 +240,8 @@ def test_sent_tensors_pile_up_until_the_step_ends():
     assert memory.communication_bytes == pytest.approx(80.0)
 
 
-def test_an_update_may_be_the_peak():
-    """Of 1000 parameters 6, 4 and 8 bytes, and what the update makes: 20,000 at last."""
+def test_the_exchange_may_be_the_peak():
+    """Of 1000 parameters 6, 4 and 8 bytes, and what the exchange makes: 20,000 at last."""
     stage = StageBytes(
         kept_bytes=10.0,
         forward_peak_bytes=12.0,
@@ -263,7 +263,7 @@ def test_an_update_may_be_the_peak():
         timeline=simulate(schedule, times),
         capacity_bytes=1e6,
         stack=load_stack(),
-        update_bytes=2000.0,
+        exchange_bytes=2000.0,
     )
     assert found.peak_bytes == pytest.approx(20_000.0)
     assert found.peak_time_s == pytest.approx(6.0)

@@ -172,6 +172,8 @@ class Measurements:
     """What was measured on a device, where and when.
 
     references  how fast the machine was when the blocks were measured, or else the device
+    slowest     seconds of the slowest of all devices, when all begin the same work together, over
+                their mean (probe_reference.py); 1 where that was not measured
     action      what the pipeline runtime took around the actions of a small model: that of blocks
                 which were not measured themselves; None where that was not measured
     """
@@ -183,6 +185,7 @@ class Measurements:
     memory: tuple[MemoryPoint, ...] = ()
     blocks: tuple[BlockPoint, ...] = ()
     references: tuple[ReferencePoint, ...] = ()
+    slowest: float = 1.0
     conv: tuple[ConvPoint, ...] = ()
     host: tuple[HostPoint, ...] = ()
     action: ActionOverhead | None = None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,11 @@ from profiles.hardware.probe.fingerprint import (
 from profiles.hardware.probe.probe_cases import Case, probe_cases
 from profiles.hardware.probe.probe_kept import in_parts
 from profiles.hardware.probe.probe_points import Facts, Probed, cluster_from, slug
-from profiles.hardware.probe.probe_reference import combined_references
+from profiles.hardware.probe.probe_reference import (
+    ROUNDS,
+    combined_references,
+    slowest_over_mean,
+)
 from profiles.hardware.probe.probe_speed import at_one_speed
 from profiles.hardware.probe.probe_timing import Effort
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
@@ -121,7 +126,7 @@ def measure_cases(
             progress=lambda done, _, label: progress(begin + done, len(visited), label),
         )
 
-    question = content_hash([encode(visited), encode(effort), threads_per_device, date])
+    question = content_hash([encode(visited), encode(effort), threads_per_device, date, ROUNDS])
     parts = in_parts(visited, measured, question=question, kept=kept)
     families = [case.family for case in visited]
     answers = [at_one_speed(of_rank, families) for of_rank in zip(*parts, strict=True)]
@@ -150,7 +155,9 @@ def measure_cases(
         decode(tuple[ReferencePoint, ...], answer["references"], where="references")
         for answer in answers
     ]
-    return with_blocks(cluster, (), references=combined_references(references))
+    # Each part has new processes, and with them new places in memory.
+    slowest = 1.0 if cuda else median(slowest_over_mean([a["rounds"] for a in p]) for p in parts)
+    return with_blocks(cluster, (), references=combined_references(references), slowest=slowest)
 
 
 def _check_devices(num_devices: int, threads_per_device: int, *, cuda: bool) -> None:

@@ -16,7 +16,7 @@ from profiles.hardware.probe.probe_host import measure_host
 from profiles.hardware.probe.probe_links import sample_link
 from profiles.hardware.probe.probe_ops import op_call, pieces_of
 from profiles.hardware.probe.probe_process import Reporter
-from profiles.hardware.probe.probe_reference import time_references
+from profiles.hardware.probe.probe_reference import time_references, time_rounds
 from profiles.hardware.probe.probe_timing import Effort, measure, resident_bytes, sample_call
 from profiles.model.graph import MatmulShape
 
@@ -31,7 +31,8 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
 
     A case that this rank takes no part in, or that was left out, has no samples. Also answers
     what this device has: `memory_bytes` and `reserved_bytes` (held before any tensor is made), and
-    how fast its reference kernels are, `before` the cases and behind them.
+    how fast its reference kernels are, `before` the cases and behind them, and what they take in
+    `rounds` that all devices begin together.
     """
     cases: tuple[Case, ...] = decode(tuple[Case, ...], job["cases"], where="cases")
     effort: Effort = decode(Effort, job["effort"], where="effort")
@@ -55,6 +56,7 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         answers.append([[s.wall_s, s.cpu_s, s.delay_s] for s in samples])
     reporter(len(cases), len(cases), "reference kernels")
     references = () if _cuda() else time_references(barrier=dist.barrier)
+    rounds = () if _cuda() else time_rounds(dist.barrier)
     reporter(len(cases), len(cases), "host")
     dist.barrier()
     host = () if _cuda() else measure_host()
@@ -64,6 +66,7 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         "machine": machine,
         "before": encode(before),
         "references": encode(references),
+        "rounds": list(rounds),
         "host": encode(host),
     }
 

@@ -121,20 +121,20 @@ def _memory_op(case: Case, device: torch.device) -> Call:
 
 
 def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
-    """One step of torch.optim.AdamW on equal fp32 parameters, with torch's own default variant.
+    """One step of torch.optim.AdamW on equal fp32 parameters, in the variant that the executor
+    runs: `fused` on a CPU, torch's default on CUDA, which is `foreach`.
 
-    The default is the for-loop variant on CPU and `foreach` on CUDA, which is also what the
-    executor's plain `AdamW(parameters, lr=...)` runs. On a CPU there are as many parameters as
-    lie in memory when a model's are updated (`_parameters`), and each step finds caches and
-    interpreter as a backward leaves them.
+    On a CPU there are as many parameters as lie in memory when a model's are updated
+    (`_parameters`), and each step finds caches and interpreter as a backward leaves them.
     """
     parameters = []
     for _ in range(1 if device.type == "cuda" else _parameters(case)):
         parameter = torch.nn.Parameter(torch.randn(case.num_elements, device=device))
         parameter.grad = torch.randn_like(parameter)
         parameters.append(parameter)
-    step = torch.optim.AdamW(parameters, lr=1e-6).step
-    return step if device.type == "cuda" else Prepared(step, _Backward())
+    if device.type == "cuda":
+        return torch.optim.AdamW(parameters, lr=1e-6).step
+    return Prepared(torch.optim.AdamW(parameters, lr=1e-6, fused=True).step, _Backward())
 
 
 class _Backward:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 
 import torch
 
@@ -19,6 +19,9 @@ from profiles.hardware.probe.cpu_clock import summarise
 from profiles.hardware.probe.probe_timing import Effort, measure_on_thread, sample_call
 
 KERNELS = ("matmul", "memory", "layers")
+
+# Rounds in which all devices begin together; one takes 40 ms (two cores, 2026-11-23).
+ROUNDS = 24
 
 # [256, 512] x [512, 512]: 2 MiB of operands and 0.13 GFLOP.
 _MATMUL = (256, 512, 512)
@@ -50,6 +53,28 @@ def time_references(
         found = summarise(samples[len(samples) // 3 :], limit=1.0)
         points.append(ReferencePoint(kernel=name, time_s=found.time_s, spread=found.spread))
     return tuple(points)
+
+
+def time_rounds(barrier: Callable[[], object]) -> tuple[float, ...]:
+    """CPU seconds of `layers` in each of `ROUNDS` rounds that all devices begin together."""
+    call = _kernel("layers")
+    call()
+    found = []
+    for _ in range(ROUNDS):
+        barrier()
+        found.append(measure_on_thread(call, 1).cpu_s)
+    return tuple(found)
+
+
+def slowest_over_mean(rounds: Sequence[Sequence[float]]) -> float:
+    """How long the slowest device takes, against the mean of what each takes; in the middle of the
+    rounds. rounds  [devices][rounds] seconds
+
+    >>> slowest_over_mean([[1.0, 1.0, 1.2], [1.0, 1.1, 1.0]])  # the slowest: 1.0, 1.1 and 1.2
+    1.1
+    """
+    slowest = median(max(times) for times in zip(*rounds, strict=True))
+    return slowest / fmean(median(times) for times in rounds)
 
 
 def combined_references(

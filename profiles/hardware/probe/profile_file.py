@@ -32,10 +32,12 @@ def with_blocks(
     points: Sequence[BlockPoint],
     *,
     references: Sequence[ReferencePoint] = (),
+    slowest: float | None = None,
 ) -> Cluster:
     """The cluster with block points on its device; a point replaces an earlier one of its kind.
 
-    references    how fast the machine was meanwhile; none keeps those that the device has
+    references, slowest    how fast the machine was meanwhile, and how unequal its devices
+                           (Measurements); none keeps what the device has
     Raises InputError where the cluster has several kinds of device, or none was measured on it.
     """
     names = sorted({group.device.name for group in cluster.groups})
@@ -50,6 +52,7 @@ def with_blocks(
         before,
         blocks=tuple(merged[kind] for kind in sorted(merged)),
         references=tuple(references) or before.references,
+        slowest=before.slowest if slowest is None else slowest,
     )
     groups = tuple(
         replace(group, device=replace(group.device, measurements=measurements))

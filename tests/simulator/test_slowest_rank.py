@@ -1,0 +1,73 @@
+"""Ranks with the same work that are not equally fast: a step waits for the slowest."""
+
+from __future__ import annotations
+
+import pytest
+
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import BlockPoint, Measurements
+from simulator.traced.predict import predict
+from simulator.traced.slowest_rank import slowest_rank
+from simulator.values.prediction import Prediction
+from tests.simulator.hand_made import Traced, cluster, device, plan
+
+MS = 1e-3
+MODEL = Traced(8)
+
+
+def machine(slowest: float, devices: int) -> Cluster:
+    """Devices on which every block takes 10 ms forward and 20 ms back."""
+    points = tuple(
+        BlockPoint(
+            kind=kind.kind,
+            label=kind.label,
+            forward_s=10 * MS,
+            backward_s=20 * MS,
+            sample_count=8,
+            spread=0.01,
+        )
+        for kind in MODEL.at(1, 1).kinds
+    )
+    measured = Measurements(source="by hand", date="2026-11-23", blocks=points, slowest=slowest)
+    return cluster(1, devices, of=device(measurements=measured))
+
+
+def predicted(slowest: float, devices: int = 2, **settings: object) -> Prediction:
+    return predict(plan(**settings), MODEL, machine(slowest, devices))
+
+
+def parts_of(found: Prediction) -> dict[str, float]:
+    return {part.name: part.time_s for part in found.components}
+
+
+def test_replicas_wait_for_the_slower_one() -> None:
+    settings = {"dp": 2, "num_microbatches": 1}
+    alike, unlike = predicted(1.0, **settings), predicted(1.1, **settings)
+    work = sum(stage.forward_s + stage.backward_s for stage in alike.stages)
+    assert unlike.step_time_s.value - alike.step_time_s.value == pytest.approx(0.1 * work)
+    assert parts_of(unlike)["slowest_rank"] == pytest.approx(0.1 * work)
+    assert parts_of(unlike)["compute"] == pytest.approx(parts_of(alike)["compute"])
+    # What a rank is said to compute is the mean rank's.
+    assert unlike.stages == alike.stages
+
+
+def test_so_do_the_stages_of_a_pipeline() -> None:
+    """Every forward and backward is longer, and with them what is idle."""
+    alike = predicted(1.0, pp=2, num_microbatches=4)
+    unlike = predicted(1.1, pp=2, num_microbatches=4)
+    assert parts_of(unlike)["bubble"] == pytest.approx(1.1 * parts_of(alike)["bubble"], rel=1e-6)
+    assert unlike.step_time_s.value / alike.step_time_s.value == pytest.approx(1.1, abs=0.01)
+
+
+def test_one_rank_waits_for_nobody() -> None:
+    assert predicted(1.1).step_time_s == predicted(1.0).step_time_s
+    assert parts_of(predicted(1.1))["slowest_rank"] == 0.0
+
+
+def test_fewer_ranks_than_were_measured_together_wait_less() -> None:
+    """The largest of 2 and of 4 normal draws: 0.564 and 1.029 standard deviations."""
+    many = machine(1.1, 4)
+    assert slowest_rank(many, 0, 4) == pytest.approx(1.1)
+    assert slowest_rank(many, 0, 2) == pytest.approx(1 + 0.1 * 0.564 / 1.029, abs=0.002)
+    assert slowest_rank(machine(1.0, 4), 0, 4) == 1.0
+    assert slowest_rank(cluster(), 0, 8) == 1.0
