@@ -73,7 +73,7 @@ def slowest_over_mean(rounds: Sequence[Sequence[float]]) -> float:
     >>> slowest_over_mean([[1.0, 1.0, 1.2], [1.0, 1.1, 1.0]])  # the slowest: 1.0, 1.1 and 1.2
     1.1
     """
-    slowest = median(max(times) for times in zip(*rounds, strict=True))
+    slowest: float = median(max(times) for times in zip(*rounds, strict=True))
     return slowest / fmean(median(times) for times in rounds)
 
 
