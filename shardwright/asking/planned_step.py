@@ -39,7 +39,7 @@ _GROUPS = {
     "data_parallel_communication": COMMUNICATION,
     "launch": IDLE,
     "runtime": IDLE,
-    "slowest_rank": IDLE,
+    "waiting_for_slowest_rank": IDLE,
     "bubble": IDLE,
 }
 

@@ -39,7 +39,7 @@ _PARTS = {
     "recompute": "#7fa8d1",
     "launch": "#b7cce2",
     "runtime": "#9d8fc7",
-    "slowest_rank": "#c9b8dd",
+    "waiting_for_slowest_rank": "#c9b8dd",
     "tensor_parallel_communication": "#d9534f",
     "pipeline_communication": "#e5837f",
     "data_parallel_communication": "#f0b3b1",

@@ -256,7 +256,7 @@ def _components(
         "recompute": recompute,
         "launch": launch,
         "runtime": runtime,
-        "slowest_rank": busy - work,
+        "waiting_for_slowest_rank": busy - work,
         "tensor_parallel_communication": tp,
         "pipeline_communication": idle - bubble,
         "data_parallel_communication": tail.data_parallel_s + gather,

@@ -49,7 +49,7 @@ def test_components_add_up_and_numbers_hold_together(name):
         "recompute",
         "launch",
         "runtime",
-        "slowest_rank",
+        "waiting_for_slowest_rank",
         "tensor_parallel_communication",
         "pipeline_communication",
         "data_parallel_communication",

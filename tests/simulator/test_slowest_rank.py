@@ -45,7 +45,7 @@ def test_replicas_wait_for_the_slower_one() -> None:
     alike, unlike = predicted(1.0, **settings), predicted(1.1, **settings)
     work = sum(stage.forward_s + stage.backward_s for stage in alike.stages)
     assert unlike.step_time_s.value - alike.step_time_s.value == pytest.approx(0.1 * work)
-    assert parts_of(unlike)["slowest_rank"] == pytest.approx(0.1 * work)
+    assert parts_of(unlike)["waiting_for_slowest_rank"] == pytest.approx(0.1 * work)
     assert parts_of(unlike)["compute"] == pytest.approx(parts_of(alike)["compute"])
     # What a rank is said to compute is the mean rank's.
     assert unlike.stages == alike.stages
@@ -61,7 +61,7 @@ def test_so_do_the_stages_of_a_pipeline() -> None:
 
 def test_one_rank_waits_for_nobody() -> None:
     assert predicted(1.1).step_time_s == predicted(1.0).step_time_s
-    assert parts_of(predicted(1.1))["slowest_rank"] == 0.0
+    assert parts_of(predicted(1.1))["waiting_for_slowest_rank"] == 0.0
 
 
 def test_fewer_ranks_than_were_measured_together_wait_less() -> None:

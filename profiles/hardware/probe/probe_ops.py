@@ -24,8 +24,8 @@ from profiles.model.graph import AttentionShape, MatmulShape, Phase
 
 # An AdamW step on a CPU moves at least so much, more than its caches hold (96 MiB of L3 per chiplet
 # at most: AMD EPYC 9684X, amd.com), or updates as many small parameters as a small model has: each
-# carries its share of what a step takes by itself (0.6 ms on a 2-core virtual machine, torch 2.13,
-# 2026-11-22: 16 parameters of 146 elements took 82 us each after a backward, 256 took 44).
+# carries its share of what a step takes by itself (32 parameters of 146 elements took 23 us each
+# after a backward: 2-core virtual machine, torch 2.13, 2026-11-23).
 _OPTIMIZER_BYTES = 128 * 2**20
 _MOST_PARAMETERS = 32
 
