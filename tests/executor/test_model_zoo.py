@@ -12,7 +12,7 @@ import pytest
 import shardwright
 from executor.parallelize import without_shared_weights
 from planner.search.space import Space
-from profiles.errors import ModelError
+from profiles.errors import InputError, ModelError
 from profiles.model.building.build import build_model
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.trace import tied_parameters, trace_graph
@@ -131,12 +131,17 @@ def test_the_whole_zoo_is_planned_and_runs_on_two_processes(
         traced = shardwright.trace(
             model, sequence_length=length, precision="fp32", tp_degrees=(1,), target="cpu"
         )
-        answer = api.plan(
+        question = (
             traced,
             shardwright.cluster("1x2xa100-sxm-40gb"),
             Workload(global_batch=8, sequence_length=traced.sequence_length, precision="fp32"),
-            space=Space(tp=(1,), micro_batch=(2,), **pins),
         )
+        space = Space(tp=(1,), micro_batch=(2,), **pins)
+        if "dp" in pins and traced.at(2, 1).state:
+            with pytest.raises(InputError, match="changes the buffer"):
+                api.plan(*question, space=space)
+            continue
+        answer = api.plan(*question, space=space)
         assert answer.plan is not None, name
         cases.append((name, replace(answer.plan, model=model)))
     results = run_job(cases, 2, tmp_path)

@@ -321,3 +321,20 @@ def checked() -> Any:
     for block in blocks:
         block.attn = Checked(WIDTH, HEADS)
     return _language(Language(blocks))
+
+
+class OfOneLength(nn.Module):
+    """Its code takes sequences of one length, longer than what blocks are tried on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._assert(x.shape[1] == 300, "the length is another")
+        y: Tensor = self.down(F.gelu(self.up(x)))
+        return x + y
+
+
+def of_one_length() -> Any:
+    return nn.Sequential(*(OfOneLength() for _ in range(LAYERS))), (torch.randn(4, 300, WIDTH),)

@@ -53,6 +53,7 @@ def layers(name: str) -> set[tuple[str, str]]:
         ),
         ("asked_with_norm", MLP),
         ("checked", MLP),
+        ("of_one_length", MLP),
         ("llama_with_one_key", GATED),
         ("torch_encoder", {("linear1", "column"), ("linear2", "row")}),
         ("perceptron", {("0", "column"), ("2", "row")}),
