@@ -13,7 +13,7 @@ with pipeline schedules that split the backward its gradients are silently wrong
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -104,7 +104,7 @@ def apply_fully_sharded(
     # A unit's weights are whole while it runs itself, those of the stage while the stage runs.
     paths = [path for path in called if path not in stage.read_units]
     units = {modules[path]: None for path in paths}
-    for module in without_shared_weights(tuple(units)):
+    for module in without_shared_weights(tuple(units), stage.model):
         held = any(p.numel() for p in module.parameters())
         if held and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             fully_shard(module, **settings)
@@ -126,14 +126,23 @@ def _sum_what_any_replica_trained(stage: StageModule) -> None:
         )
 
 
-def without_shared_weights(units: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
-    """The units that share no parameter with another.
+def without_shared_weights(units: tuple[nn.Module, ...], model: nn.Module) -> tuple[nn.Module, ...]:
+    """The units of a model that share no parameter with another, nor with what is in none.
 
     FSDP2 gives a parameter to one unit; what two of them hold (T5's table of words, which encoder,
     decoder and head use) stays with the stage as a whole.
     """
     holders = Counter(id(p) for unit in units for p in set(unit.parameters()))
-    return tuple(u for u in units if all(holders[id(p)] == 1 for p in u.parameters()))
+    owners = defaultdict(set)
+    for module in model.modules():
+        for p in module.parameters(recurse=False):
+            owners[id(p)].add(id(module))
+
+    def alone(unit: nn.Module) -> bool:
+        inside = {id(module) for module in unit.modules()}
+        return all(holders[id(p)] == 1 and owners[id(p)] <= inside for p in unit.parameters())
+
+    return tuple(unit for unit in units if alone(unit))
 
 
 def is_fully_sharded(stage: StageModule) -> bool:

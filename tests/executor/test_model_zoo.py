@@ -116,7 +116,12 @@ def test_units_with_shared_weights_are_left_to_the_stage() -> None:
 
     first, second, third = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
     second.weight = first.weight
-    assert without_shared_weights((first, second, third)) == (third,)
+    layers = nn.ModuleList((first, second, third))
+    assert without_shared_weights((first, second, third), layers) == (third,)
+    # The second is in no unit: its weight is the stage's, and so is the first's.
+    assert without_shared_weights((first, third), layers) == (third,)
+    # One layer at two places is one unit.
+    assert without_shared_weights((third,), nn.ModuleList((third, third))) == (third,)
 
 
 @pytest.mark.slow
