@@ -1,10 +1,11 @@
-"""`Absent`: what stands in a stage where a module of another stage was."""
+"""`Absent`: what stands in a stage where a module of another stage was, and where a weight was."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 Placeholder = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
@@ -47,3 +48,14 @@ class Absent(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._placeholder(self._path, args, kwargs)
+
+
+def leave_out(weight: nn.Parameter, model: nn.Module, device: torch.device) -> None:
+    """Put in a weight's place, wherever modules hold it, one of its shape that needs no memory: in
+    this stage no code reads its values. It is not among the model's parameters any more."""
+    empty = torch.zeros((), dtype=weight.dtype, device=device).expand(weight.shape)
+    stands = nn.Parameter(empty, requires_grad=weight.requires_grad)
+    for module in model.modules():
+        for key in [key for key, p in module._parameters.items() if p is weight]:
+            del module._parameters[key]
+            object.__setattr__(module, key, stands)

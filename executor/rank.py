@@ -118,7 +118,8 @@ class Rank:
             built = build(micro_batch=self.plan.micro_batch)
             names = state_names(built.module)
             split = SplitBackward() if schedule_kind(self.plan.schedule).splits_backward else None
-            stage = StageModule(built, flow, cut.first_block, cut.last_block, split=split)
+            first, last = cut.first_block, cut.last_block
+            stage = StageModule(built, flow, first, last, split=split, device=self.device)
             materialize(stage, names, self.device, self.plan.seed)
             apply_tensor_parallelism(stage, self.plan, self.mesh)
             apply_recompute(stage, cut.recompute)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from executor.absent import Absent
+from executor.absent import Absent, leave_out
 from executor.replay.data_flow import Call, DataFlow, narrowed, takes_shape_only
 from executor.replay.draws import Draws
 from executor.replay.wire import answering, sent, taken
@@ -28,6 +28,8 @@ from executor.split_backward import SplitBackward
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.build import BuiltModel
+
+_CPU = torch.device("cpu")
 
 
 class StopReplay(Exception):
@@ -57,7 +59,7 @@ class StageModule(nn.Module):
     the loss as a tensor of shape [1]. `model_args` are those of model_arguments.
     Holds real weights for its own blocks only; a stage of all blocks runs the model as it is. A
     model whose forward gives tensors of shapes that depend on their values cannot be staged.
-    `split` is there where its backward runs in two halves.
+    `split` is there where its backward runs in two halves; `device` is where it runs.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class StageModule(nn.Module):
         last: int,
         *,
         split: SplitBackward | None = None,
+        device: torch.device = _CPU,
     ) -> None:
         super().__init__()
         self.split = split
@@ -78,7 +81,7 @@ class StageModule(nn.Module):
         self.first, self.last = first, last
         self._built, self._flow = built, flow
         # Not read off a call's inputs: models move them to where an absent module's weights are.
-        self.device = torch.device("cpu")
+        self.device = device
         own = [n for n, call in enumerate(flow.calls) if self._own(call.block)]
         self._entering = flow.crossing(first) if first else ()
         self._leaving = flow.crossing(last) if last < len(flow.entries) else ()
@@ -120,7 +123,10 @@ class StageModule(nn.Module):
             if isinstance(call.function, str):
                 called[call.function].add(call.block)
         for path, reading in self._flow.reads.items():
-            called[path] |= reading
+            if path in called:
+                called[path] |= reading
+            elif not any(map(self._own, reading)):
+                leave_out(self.model.get_parameter(path), self.model, self.device)
         for path, blocks in called.items():
             # One that is never called is read by code of the first stage (DeBERTa's positions).
             if path and not any(map(self._own, blocks)) and (blocks or self.first):

@@ -85,7 +85,8 @@ class DataFlow:
     entries  of the blocks;  units  paths of the modules that run as a whole
     reached  blocks that the forward reaches;  draws  something is drawn at random
     by_value  values decide what the forward runs (loops over experts)
-    reads    unit -> blocks whose code between units reads its weights (a table of words as head)
+    reads    unit -> blocks whose code between units reads its weights (a table of words as head);
+             weight that stands in no unit -> blocks that read it, the first where none does
     casts    units that are given numbers in a wider type than they compute in (a table of positions
              in fp32)
     """
@@ -127,9 +128,10 @@ _OF_SHAPE |= {f"new_{kind}" for kind in ("zeros", "ones", "empty", "full", "tens
 class _Recording(TorchFunctionMode):
     """Around a run of the whole model: the calls in `calls`; hooks tell it where the run is."""
 
-    def __init__(self, owners: Mapping[int, str], blocks: int) -> None:
+    def __init__(self, owners: Mapping[int, str], units: tuple[str, ...], blocks: int) -> None:
         super().__init__()
-        self._owners = owners  # id of a weight -> the unit that holds it
+        self._units = units
+        self._owners = owners  # id of a weight -> the unit that holds it, or its name in none
         self._blocks = blocks
         self.reads: dict[str, set[int]] = {}
         self.casts: set[str] = set()
@@ -151,20 +153,26 @@ class _Recording(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if self.depth == 0 and not takes_shape_only(func):
+        if not takes_shape_only(func):
             inputs = tree_leaves((args, kwargs))
             depends = any(self._depends(x) for x in inputs)
-            for path in {self._owners[id(x)] for x in inputs if id(x) in self._owners}:
-                # What depends on nothing that is trained, every stage makes itself.
-                blocks = {self.block} if depends else set(range(self._blocks))
-                self.reads.setdefault(path, set()).update(blocks)
-            if depends:
+            self.note_reads(inputs, depends=depends)
+            if depends and self.depth == 0:
                 writes = getattr(func, "__name__", "") == "__setitem__"
                 self.note(func, inputs, inputs[0] if writes else out, writes=writes)
         return out
 
     def _depends(self, x: Any) -> bool:
         return isinstance(x, Tensor) and (x.requires_grad or id(x) in self._numbers)
+
+    def note_reads(self, inputs: Sequence[Any], *, depends: bool = True) -> None:
+        """Weights among these are read here; what a unit reads inside are its own, or in none."""
+        for path in {self._owners[id(x)] for x in inputs if id(x) in self._owners}:
+            if self.depth == 0 or path not in self._units:
+                # What depends on nothing that is trained, every stage makes itself.
+                here = depends or self.depth
+                blocks = {self.block} if here else set(range(self._blocks))
+                self.reads.setdefault(path, set()).update(blocks)
 
     def note(self, function: Any, inputs: Sequence[Any], out: Any, *, writes: bool = False) -> None:
         """A call with these input leaves gave `out` back."""
@@ -205,7 +213,8 @@ class _Recording(TorchFunctionMode):
             Value(block, tuple(x.shape), x.dtype, x.requires_grad, frozenset(taken))
             for (block, x), taken in zip(self.made, self.taken, strict=True)
         ]
-        reads = {path: frozenset(blocks) for path, blocks in self.reads.items()}
+        nowhere = {path: {0} for path in self._owners.values() if path not in units}
+        reads = {path: frozenset(blocks) for path, blocks in (nowhere | self.reads).items()}
         return DataFlow(
             entries,
             units,
@@ -231,8 +240,9 @@ def recorded_flow(
     units    paths of the modules that run as a whole
     """
     modules = dict(module.named_modules())
-    held = ((id(p), path) for path in units if path for p in modules[path].parameters())
-    recording = _Recording(dict(held), len(entries))
+    owners = {id(p): name for name, p in module.named_parameters()}
+    owners |= {id(p): path for path in units for p in modules[path].parameters()}
+    recording = _Recording(owners, units, len(entries))
     recording.enter(entries.index(""))
     seen: set[str] = set()
     handles = []
@@ -249,6 +259,7 @@ def recorded_flow(
 
     def began(path: str) -> Any:
         def hook(unit: nn.Module, args: Any, kwargs: Any) -> Any:
+            recording.note_reads(tree_leaves((args, kwargs)))
             recording.depth += 1
             if recording.depth > 1:
                 return None
@@ -297,7 +308,7 @@ def units_of(module: nn.Module, opening: tuple[str, ...]) -> tuple[str, ...]:
         if next(child.parameters(), None) is None:
             return
         # Lists and dictionaries are never called themselves; parameters that stand in one, as those
-        # that stand in the model itself, are held by every stage.
+        # that stand in the model itself, are held by the stages whose code reads them.
         if isinstance(child, (nn.ParameterList, nn.ParameterDict)):
             return
         listed = isinstance(child, (nn.ModuleList, nn.ModuleDict))

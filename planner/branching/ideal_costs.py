@@ -28,6 +28,7 @@ class HeldInIdeals:
     held  [m, n] whether an ideal holds a block
     own   per block the elements of each parameter that only it holds
     tied  (elements, blocks) of each parameter that several blocks hold
+    at_ends  none: which rank has which end is not known before the blocks are in order
     """
 
     count: Array
@@ -35,6 +36,7 @@ class HeldInIdeals:
     held: Array
     own: tuple[tuple[int, ...], ...]
     tied: tuple[tuple[int, tuple[int, ...]], ...]
+    at_ends: tuple[int, ...] = ()
 
     def ranged(self, per_parameter: Callable[[int], float]) -> Array:
         """[m, m]: sum over the held parameters of a figure of their size."""

@@ -3,6 +3,8 @@ any plan must at least."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.cell import Cell
@@ -200,6 +202,9 @@ class CellMemory:
 
     def states(self, cell: Cell, held: Elements) -> tuple[float, float]:
         """Bytes of parameters and optimizer states, and of gradients."""
+        if cell.pp == 1:
+            # What FSDP2 gathers and sums goes with the blocks (CellTimes.chain).
+            held = replace(held, largest=0.0, largest_trained=0.0)
         found = static_bytes(
             held,
             stack=self.model.stack,

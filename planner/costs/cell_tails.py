@@ -9,7 +9,7 @@ from planner.costs.chain_costs import of_each
 from planner.costs.placement import Places, dp_group, first_device
 from planner.costs.priced_model import PricedModel
 from planner.costs.split_problem import Ranges
-from simulator.traced.step_tail import Held, Tail
+from simulator.traced.step_tail import Held, Tail, Tie
 
 
 class CellTails:
@@ -36,7 +36,9 @@ class CellTails:
 
     def of_ranges(self, cell: Cell, rank: int) -> Array:
         """[n, n+1] seconds of a stage of blocks [i, j)."""
-        key = (self._places.of(cell, rank), cell.tp, cell.dp, cell.pp > 1, cell.zero_stage)
+        ties_s = self.ties_s(cell)
+        place = self._places.of(cell, rank)
+        key = (place, cell.tp, cell.dp, cell.pp > 1, cell.zero_stage, ties_s)
         if key not in self._ranges:
             found = of_each(
                 lambda count, trained: self.of_count(cell, rank, count, trained),
@@ -45,6 +47,8 @@ class CellTails:
             )
             if self._on_cpu(cell, rank):
                 found = found + self._cpu_optimizer(cell, rank)
+            found[0, :-1] += ties_s
+            found[1:, -1] += ties_s
             self._ranges[key] = found
         return self._ranges[key]
 
@@ -56,9 +60,25 @@ class CellTails:
         if self._on_cpu(cell, rank):
             optimizer = self._cpu_optimizer(cell, rank)
             seconds += sum(float(optimizer[i, j]) for i, j in ranges)
-            for size in trained.again(ranges):
-                seconds -= self._price(cell, rank, size).optimizer_s
+        last = len(trained.elements)
+        if any(i == 0 for i, _ in ranges) != any(j == last for _, j in ranges):
+            seconds += self.ties_s(cell)
         return seconds
+
+    def ties_s(self, cell: Cell) -> float:
+        """Seconds in which the ranks at the chain's two ends sum the gradients of what both hold; a
+        tie of other ranks is in predictions alone, which no price of a cell may exceed."""
+        ends = (cell.rank_of(0), cell.rank_of(cell.num_stages - 1))
+        sizes = self._memory.trained(cell.tp).at_ends if ends[0] != ends[1] else ()
+        devices = tuple(first_device(cell, rank) for rank in ends)
+        return sum(
+            self._model.tie_s(
+                Tie(elements=size, devices=devices),
+                shards=cell.dp if cell.zero_stage >= 2 else 1,
+                tp=cell.tp,
+            )
+            for size in sizes
+        )
 
     def _on_cpu(self, cell: Cell, rank: int) -> bool:
         return self._model.cluster.device_at(first_device(cell, rank)).type == "cpu"

@@ -6,11 +6,12 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array, BlockCosts
-from planner.costs.chain_costs import ChainCosts
+from planner.costs.chain_costs import ChainCosts, beside_units
 from planner.costs.placement import Places, dp_group, first_device, tp_group
 from planner.costs.priced_model import PricedModel
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
+from simulator.traced.sharded_units import unit_buffers
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.traced.stage_cost import copy_seconds, gather_seconds
 
@@ -28,11 +29,26 @@ class CellTimes:
         self._sends: dict[tuple[object, ...], float] = {}
 
     def chain(self, cell: Cell, rank: int) -> ChainCosts:
-        """What the kinds of block cost on a rank's devices."""
-        key = (cell.micro_batch, cell.tp, self._places.of(cell, rank)[:2])
+        """What the kinds of block cost on a rank's devices; in a cell that shards weights without a
+        pipeline, with FSDP2's buffers beside them."""
+        place = self._places.of(cell, rank)[:2]
+        key: tuple[object, ...] = (cell.micro_batch, cell.tp, place)
         if key not in self._chains:
             self._chains[key] = self._model.chain(cell.micro_batch, tp_group(cell, rank))
-        return self._chains[key]
+        if cell.pp > 1 or cell.zero_stage < 2 or cell.dp == 1:
+            return self._chains[key]
+        sharded = (*key, cell.zero_stage, cell.dp, cell.num_microbatches > 1)
+        if sharded not in self._chains:
+            buffers = unit_buffers(
+                self._model.graph(cell.micro_batch, cell.tp),
+                zero_stage=cell.zero_stage,
+                dp=cell.dp,
+                num_microbatches=cell.num_microbatches,
+                sizes=self._model.stack.bytes_of(self._model.workload.precision),
+                on_cpu=self._model.cluster.device_at(0).type == "cpu",
+            )
+            self._chains[sharded] = beside_units(self._chains[key], buffers)
+        return self._chains[sharded]
 
     def gathers(self, cell: Cell, rank: int) -> tuple[Array, Array]:
         """[K, S] exposed seconds of gathering sharded parameters, and of a CPU's copies of them, in

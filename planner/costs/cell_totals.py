@@ -63,7 +63,7 @@ class CellTotals:
             last_s=float(times[-1]),
             send_s=least.crossing_s,
             # Blocks with branches may stand in another order, and another one first.
-            tail_s=least.any_tail_s if graph.branches else least.tail_s,
+            tail_s=least.any_tail_s if graph.branches else least.tail_s + self._tails.ties_s(cell),
             any_tail_s=least.any_tail_s,
         )
 

@@ -8,7 +8,8 @@ chain is priced by sums over its blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,8 +18,12 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import Block, ModelGraph, Parameter
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.traced.block_cost import BlockCost, price_block
+from simulator.traced.sharded_units import UnitBuffers
 from simulator.traced.step_tail import parameter_name
 from simulator.values.plan import Recompute
+
+Blocks = tuple[tuple[BlockCost, ...], ...]
+"""[K][S] per kind of block and strategy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +40,7 @@ class ChainCosts:
                   over the cut before the stage (simulator.traced.memory.branched_stage_bytes)
     """
 
-    blocks: tuple[tuple[BlockCost, ...], ...]
+    blocks: Blocks
     forward_s: Array
     backward_s: Array
     kept_bytes: Array
@@ -75,10 +80,7 @@ def price_chain(
         )
         for kind in graph.kinds
     )
-
-    def table(figure: Callable[[BlockCost], float]) -> Array:
-        return np.asarray([[figure(cost) for cost in row] for row in blocks], dtype=float)
-
+    table = partial(_table, blocks)
     branched = bool(graph.branches)
     inputs = table(lambda b: b.input_bytes)[:, 0]
     return ChainCosts(
@@ -92,6 +94,24 @@ def price_chain(
         forward_transient_bytes=table(lambda b: b.forward_transient_bytes),
         backward_transient_bytes=table(lambda b: b.backward_transient_bytes),
         branched=branched,
+    )
+
+
+def _table(blocks: Blocks, figure: Callable[[BlockCost], float]) -> Array:
+    return np.asarray([[figure(cost) for cost in row] for row in blocks], dtype=float)
+
+
+def beside_units(chain: ChainCosts, buffers: tuple[UnitBuffers, ...]) -> ChainCosts:
+    """The same with what FSDP2 makes and frees beside each kind of block."""
+    blocks = tuple(
+        tuple(unit.beside(cost) for cost in row)
+        for unit, row in zip(buffers, chain.blocks, strict=True)
+    )
+    return replace(
+        chain,
+        blocks=blocks,
+        forward_transient_bytes=_table(blocks, lambda b: b.forward_transient_bytes),
+        backward_transient_bytes=_table(blocks, lambda b: b.backward_transient_bytes),
     )
 
 
@@ -140,17 +160,20 @@ def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldParameters:
-    """Elements of parameters that a rank holds, for every range of blocks; ties once.
+    """Elements of parameters that a stage holds, for every range of blocks; ties once.
 
     count      [n, n+1] of blocks [i, j)
     largest    [n, n+1] of the largest block in it, ties not considered
     elements   [n] of every block on its own, as (size, ...) per parameter
+    repeated   (block, the next that holds the same parameter, its size)
+    at_ends    sizes of those that the first block and the last both hold
     """
 
     count: Array
     largest: Array
     elements: tuple[tuple[int, ...], ...]
     repeated: tuple[tuple[int, int, int], ...]
+    at_ends: tuple[int, ...]
 
     def ranged(self, per_parameter: Callable[[int], float]) -> Array:
         """[n, n+1]: sum over the held parameters of blocks [i, j) of a figure of their size."""
@@ -168,17 +191,9 @@ class HeldParameters:
         return found
 
     def of(self, ranges: tuple[tuple[int, int], ...]) -> float:
-        """Elements of the parameters in several ranges of blocks together, ties once."""
-        return sum(float(self.count[i, j]) for i, j in ranges) - sum(self.again(ranges))
-
-    def again(self, ranges: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-        """Elements of each parameter that one of the ranges holds and another one again."""
-        found = []
-        for first, again, size in self.repeated:
-            at = [[i <= block < j for i, j in ranges] for block in (first, again)]
-            if any(at[0]) and any(at[1]) and at[0] != at[1]:
-                found.append(size)
-        return tuple(found)
+        """Elements of the parameters of a rank with these ranges of blocks; each of its stages has
+        a copy of its own of what they share."""
+        return sum(float(self.count[i, j]) for i, j in ranges)
 
 
 def kept_parameters(block: Block, *, trained: bool) -> tuple[Parameter, ...]:
@@ -191,6 +206,8 @@ def held_in_ranges(graph: ModelGraph, *, trained: bool = False) -> HeldParameter
     n = len(graph.chain)
     kept = [kept_parameters(block, trained=trained) for block in graph.kinds]
     seen: dict[str, int] = {}
+    first: set[str] = set()
+    at_ends: list[int] = []
     repeated: list[tuple[int, int, int]] = []
     elements: list[tuple[int, ...]] = []
     for position, ref in enumerate(graph.chain):
@@ -202,6 +219,10 @@ def held_in_ranges(graph: ModelGraph, *, trained: bool = False) -> HeldParameter
             if name in seen:
                 repeated.append((seen[name], position, size))
             seen[name] = position
+            if position == 0:
+                first.add(name)
+            elif position == n - 1 and name in first:
+                at_ends.append(size)
         elements.append(tuple(sizes))
     whole = np.asarray([sum(sizes) for sizes in elements], dtype=float)
     largest = np.zeros((n, n + 1))
@@ -212,12 +233,14 @@ def held_in_ranges(graph: ModelGraph, *, trained: bool = False) -> HeldParameter
         largest=largest,
         elements=tuple(elements),
         repeated=tuple(repeated),
+        at_ends=tuple(at_ends),
     )
     return HeldParameters(
         count=held.ranged(float),
         largest=largest,
         elements=held.elements,
         repeated=held.repeated,
+        at_ends=held.at_ends,
     )
 
 

@@ -9,7 +9,7 @@ from planner.traced import Traced
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from simulator.traced.stack import Stack
-from simulator.traced.step_tail import Held, Tail, price_tail
+from simulator.traced.step_tail import Held, Tail, Tie, price_tail, price_tie
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 
@@ -58,3 +58,16 @@ class PricedModel:
             pipelined=pipelined,
             sharing=tp,
         )
+
+    def tie_s(self, tie: Tie, *, shards: int, tp: int) -> float:
+        """Seconds in which the ranks that hold a tied parameter sum its gradients, each one of so
+        many shares of it."""
+        cost = price_tie(
+            tie,
+            shards=shards,
+            precision=self.workload.precision,
+            cluster=self.cluster,
+            stack=self.stack,
+            sharing=tp,
+        )
+        return cost.time_s

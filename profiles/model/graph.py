@@ -188,7 +188,8 @@ class Parameter:
     """A weight as one tensor-parallel rank holds it; `full_shape` is before sharding.
 
     sharded_dim  dimension split over tp, or None where every tp rank holds all of it
-    tied_to      name in the whole model of the first parameter that shares its storage, or ""
+    tied_to, whole_name   names in the whole model: of the first parameter that shares its storage,
+                 or ""; its own, where it is that one and stands outside the block's entry
     """
 
     name: str
@@ -197,6 +198,7 @@ class Parameter:
     sharded_dim: int | None = None
     trainable: bool = True
     tied_to: str = ""
+    whole_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,8 +386,7 @@ def with_kind(block: Block) -> Block:
     """The block with its content hash filled in: equal figures, equal kind, whatever the label.
 
     The order in which bytes come and go is left out (autograd may free a tensor one op sooner in
-    one block than in the next); the peaks that follow from it are in. So are the ops, from which
-    what weights' gradients are made of follows.
+    one block than in the next), not the peaks, nor the ops: what weights' gradients need follows.
     """
     bare = replace(
         block,

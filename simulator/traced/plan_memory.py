@@ -22,8 +22,9 @@ from simulator.traced.memory import (
     stage_bytes,
     static_bytes,
 )
+from simulator.traced.sharded_units import unit_buffers
 from simulator.traced.stack import Stack
-from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES, Held, held_parameters
+from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES, Held, held_by_stages, stages_of
 from simulator.values.plan import Plan
 from simulator.values.prediction import RankMemory
 
@@ -42,19 +43,31 @@ def plan_memory(
 
     graph   of the plan's micro-batch and tp;  blocks  the costs of each virtual stage's blocks
     """
+    buffers = unit_buffers(
+        graph,
+        zero_stage=plan.zero_stage if plan.pp == 1 else 0,
+        dp=plan.dp,
+        num_microbatches=plan.num_microbatches,
+        sizes=stack.bytes_of(plan.workload.precision),
+        on_cpu=cluster.device_at(0).type == "cpu",
+    )
+    blocks = [
+        [
+            buffers[ref.kind].beside(cost)
+            for ref, cost in zip(graph.chain[cut.first_block : cut.last_block], own, strict=True)
+        ]
+        for cut, own in zip(plan.stages, blocks, strict=True)
+    ]
     found = []
     for rank in range(plan.pp):
         stages: dict[int, StageBytes] = {
             s: stage_memory(graph, plan, s, blocks[s], stack) for s in plan.stages_of(rank)
         }
-        refs = [
-            ref
-            for s in stages
-            for ref in graph.chain[plan.stages[s].first_block : plan.stages[s].last_block]
-        ]
-        held = held_parameters(graph, refs)
+        held = held_by_stages(graph, stages_of(plan, rank, graph))
+        # Without a pipeline what FSDP2 gathers and sums goes with the blocks.
+        units = [b for s in stages for b in blocks[s]] if plan.pp > 1 else []
         static = static_bytes(
-            elements_of(held, [b for s in stages for b in blocks[s]]),
+            elements_of(held, units),
             stack=stack,
             precision=plan.workload.precision,
             optimizer=plan.workload.optimizer,
@@ -81,13 +94,13 @@ def plan_memory(
 
 
 def elements_of(held: Held, blocks: Sequence[BlockCost]) -> Elements:
-    """What is held of these blocks."""
+    """What is held, and the largest of these blocks."""
     trained = float(sum(held.trained))
     return Elements(
         total=trained + held.frozen,
         trained=trained,
-        largest=float(max(block.parameter_count for block in blocks)),
-        largest_trained=float(max(block.trained_count for block in blocks)),
+        largest=float(max((block.parameter_count for block in blocks), default=0)),
+        largest_trained=float(max((block.trained_count for block in blocks), default=0)),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
@@ -61,10 +62,70 @@ def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef]) -> Held:
     )
 
 
+def held_by_stages(graph: ModelGraph, stages: Iterable[Sequence[BlockRef]]) -> Held:
+    """What a rank with these stages holds: each has a copy of its own of what they share
+    (executor/rank.py)."""
+    each = [held_parameters(graph, refs) for refs in stages]
+    return Held(
+        trained=tuple(size for held in each for size in held.trained),
+        frozen=sum(held.frozen for held in each),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tie:
+    """A trained parameter that several pipeline ranks hold: its elements, the first device of each
+    of them."""
+
+    elements: int
+    devices: tuple[int, ...]
+
+
+def ties_of(plan: Plan, pp_rank: int, graph: ModelGraph) -> tuple[Tie, ...]:
+    """What a pipeline rank shares with others, which sum its gradients."""
+    if plan.pp == 1 or not any(p.tied_to for kind in graph.kinds for p in kind.parameters):
+        return ()
+    sizes: dict[str, int] = {}
+    holders: dict[str, dict[int, None]] = {}
+    for rank in range(plan.pp):
+        for ref in chain.from_iterable(stages_of(plan, rank, graph)):
+            for parameter in graph.kinds[ref.kind].parameters:
+                if parameter.trainable:
+                    name = parameter_name(ref, parameter)
+                    sizes[name] = parameter.spec.num_elements
+                    holders.setdefault(name, {})[plan.rank(rank)] = None
+    return tuple(
+        Tie(elements=sizes[name], devices=tuple(devices))
+        for name, devices in holders.items()
+        if len(devices) > 1 and plan.rank(pp_rank) in devices
+    )
+
+
+def stages_of(plan: Plan, pp_rank: int, graph: ModelGraph) -> list[tuple[BlockRef, ...]]:
+    """The blocks of each of a pipeline rank's stages."""
+    cuts = [plan.stages[stage] for stage in plan.stages_of(pp_rank)]
+    return [graph.chain[cut.first_block : cut.last_block] for cut in cuts]
+
+
+def price_tie(
+    tie: Tie,
+    *,
+    shards: int,
+    precision: str,
+    cluster: Cluster,
+    stack: Stack,
+    sharing: int = 1,
+) -> CommCost:
+    """The sum of a tied parameter's gradients over the ranks that hold it, each a share of it where
+    replicas shard gradients (executor/rank.py, `_sum_tied_gradients`)."""
+    size = tie.elements * stack.bytes_of(precision).gradient_bytes / shards
+    return price_collective("all_reduce", size, tie.devices, cluster, sharing=sharing)
+
+
 def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
     """The name in the whole model, which parameters that share their storage have together."""
     own = f"{ref.entry}.{parameter.name}" if ref.entry else parameter.name
-    return parameter.tied_to or own
+    return parameter.tied_to or parameter.whole_name or own
 
 
 def price_tail(
@@ -78,8 +139,10 @@ def price_tail(
     stack: Stack,
     pipelined: bool = True,
     sharing: int = 1,
+    ties: Sequence[Tie] = (),
 ) -> Tail:
-    """The tail of a rank that holds these parameters; `group` is its dp group.
+    """The tail of a rank that holds these parameters; `group` is its dp group, `ties` are what it
+    shares with other pipeline ranks.
 
     ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone as they
     are stored. 2 and 3 under a pipeline: reduce-scatter of gradients, and (2) one gather of the
@@ -120,6 +183,13 @@ def price_tail(
             exchanges.append(price("reduce_scatter", gradient))
         if zero_stage == 2 and pipelined:
             exchanges.append(price("all_gather", weights))
+    shards = dp if zero_stage >= 2 else 1
+    exchanges += [
+        price_tie(
+            tie, shards=shards, precision=precision, cluster=cluster, stack=stack, sharing=sharing
+        )
+        for tie in ties
+    ]
     shard = dp if zero_stage >= 1 else 1
     traffic = stack.optimizer_traffic_bytes.of(optimizer)
     if device.type == "cpu":
@@ -161,13 +231,8 @@ def _interval(costs: Sequence[CommCost | OpCost], more_s: float) -> Interval:
 
 def tail_of(plan: Plan, pp_rank: int, graph: ModelGraph, *, cluster: Cluster, stack: Stack) -> Tail:
     """The tail of a pipeline rank of a plan."""
-    refs = [
-        ref
-        for stage in plan.stages_of(pp_rank)
-        for ref in graph.chain[plan.stages[stage].first_block : plan.stages[stage].last_block]
-    ]
     return price_tail(
-        held_parameters(graph, refs),
+        held_by_stages(graph, stages_of(plan, pp_rank, graph)),
         group=plan.dp_group(pp_rank),
         zero_stage=plan.zero_stage,
         precision=plan.workload.precision,
@@ -176,4 +241,5 @@ def tail_of(plan: Plan, pp_rank: int, graph: ModelGraph, *, cluster: Cluster, st
         stack=stack,
         pipelined=plan.pp > 1,
         sharing=plan.tp,
+        ties=ties_of(plan, pp_rank, graph),
     )

@@ -19,10 +19,10 @@ from profiles.model.tracing.trace import tied_parameters, trace_graph
 from shardwright import api
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
-from tests.executor.cases import run_job
+from tests.executor.cases import make_plan, run_job
 from tests.executor.config_zoo import ZOO, config_of
 from tests.executor.module_zoo import FACTORIES
-from tests.executor.one_process import worst_error
+from tests.executor.one_process import stages_of, worst_error
 
 _TOLERANCE = 1e-5  # relative error of any gradient
 # Their loss is decided by values, or they join towers of which one may get nothing: refused.
@@ -122,6 +122,22 @@ def test_units_with_shared_weights_are_left_to_the_stage() -> None:
     assert without_shared_weights((first, third), layers) == (third,)
     # One layer at two places is one unit.
     assert without_shared_weights((third,), nn.ModuleList((third, third))) == (third,)
+
+
+def test_a_stage_holds_what_its_code_reads_of_the_weights_that_stand_in_no_layer() -> None:
+    """Each was held by every stage, with gradients that were summed and optimizer states. Nothing
+    reads the last two of the first stage; a layer reads `hidden` unseen."""
+    entries = ("", *(f"layers.{i}" for i in range(4)))
+    plan = make_plan("tests.executor.tiny_models:loose", entries, pp=2, schedule="1f1b")
+    held = [
+        {name for name, _ in stage.model.named_parameters() if "layers" not in name}
+        for stage in stages_of(plan)
+    ]
+    assert held == [
+        {"stem.weight", "stem.bias", "positions", "scale", "hidden", "shifts.0", "unread"},
+        {"head.weight", "head.bias", "scale", "hidden", "shifts.1", "frozen"},
+    ]
+    assert worst_error(plan) <= _TOLERANCE
 
 
 @pytest.mark.slow

@@ -91,3 +91,39 @@ class IgnoredBranch(nn.Module):
 def ignored_branch() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
     numbers = torch.linspace(-1, 1, 24).reshape(4, 6)
     return IgnoredBranch(), (numbers,), torch.tensor([0, 1, 2, 3]), nn.CrossEntropyLoss()
+
+
+class Loose(nn.Module):
+    """Weights that stand in no layer: added before the layers, given to each, a list of which one
+    is read behind them, one that nothing reads, a frozen one; layers read one by themselves."""
+
+    class Layer(nn.Module):
+        def __init__(self, model: list[nn.Module]) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(12, 24), nn.Linear(24, 12)
+            self.model = model  # a list: the model is no part of its layer
+
+        def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+            return x + self.down(torch.relu(self.up(x))) * scale + self.model[0].hidden
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+        self.positions = nn.Parameter(torch.full((12,), 0.1))
+        self.scale = nn.Parameter(torch.full((12,), 0.5))
+        self.hidden = nn.Parameter(torch.zeros(12))
+        self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(12)) for _ in range(2))
+        self.unread = nn.Parameter(torch.ones(3))
+        self.frozen = nn.Parameter(torch.ones(12), requires_grad=False)
+        self.layers = nn.ModuleList(self.Layer([self]) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x) + self.positions
+        for layer in self.layers:
+            h = layer(h, self.scale)
+        return self.head((h + self.shifts[1]) * self.frozen)
+
+
+def loose() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
+    numbers = torch.linspace(-1, 1, 24).reshape(4, 6)
+    return Loose(), (numbers,), torch.tensor([0, 1, 2, 3]), nn.CrossEntropyLoss()

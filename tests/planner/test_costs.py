@@ -25,7 +25,7 @@ from profiles.hardware.catalogue.device import Measurements
 from profiles.hardware.catalogue.link import Link
 from profiles.sourced import Sourced
 from simulator.traced.stack import load_stack
-from simulator.traced.step_tail import held_parameters
+from simulator.traced.step_tail import held_by_stages
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 from tests.planner.hand_made_model import TOKENS, HandMadeModel
@@ -159,8 +159,8 @@ def test_parameters_of_several_ranges_are_those_that_the_simulator_counts(name):
     memory, graph = PRICED[name, "pcie"].memory, MODELS[name].at(1, 1)
     n = len(graph.chain)
     for ranges in (((0, 1), (n - 1, n)), ((0, 2), (4, 6)), ((1, 3), (n - 2, n)), ((0, n),)):
-        refs = [ref for i, j in ranges for ref in graph.chain[i:j]]
-        held, found = held_parameters(graph, refs), memory.elements(1, ranges)
+        held = held_by_stages(graph, [graph.chain[i:j] for i, j in ranges])
+        found = memory.elements(1, ranges)
         assert found.trained == sum(held.trained)
         assert found.total == found.trained + held.frozen
 

@@ -173,6 +173,7 @@ class TracedBlocks:
     def _parameter(self, index: int, entry: str, elsewhere: bool) -> Parameter:
         name, tensor = self.traced.fakes.names[index], self.traced.fakes.tensors[index]
         full, dim = self.traced.sharding.full_shape(name, tuple(tensor.shape))
+        elsewhere_named = bool(entry) and not name.startswith(f"{entry}.")
         return Parameter(
             name=path_in_block(name, entry),
             spec=TensorSpec(shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype)),
@@ -180,6 +181,7 @@ class TracedBlocks:
             sharded_dim=dim,
             trainable=tensor.requires_grad,
             tied_to=name if elsewhere else "",
+            whole_name=name if elsewhere_named and not elsewhere else None,
         )
 
     def _attention(self, index: int, boundary: set[int]) -> tuple[str, int]:

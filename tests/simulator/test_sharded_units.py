@@ -1,0 +1,74 @@
+"""What FSDP2 makes beside a block, by hand and as its peaks follow from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.traced.predict import predict
+from simulator.traced.sharded_units import unit_buffers
+from simulator.traced.stack import load_stack
+from tests.planner.hand_made_model import VOCABULARY, WIDTH, HandMadeModel
+from tests.simulator.hand_made import cluster, plan
+
+V, L = VOCABULARY * WIDTH, 8 * WIDTH**2  # elements of the table, the head, and of a layer
+
+
+def buffers(zero_stage, *, on_cpu=False, num_microbatches=2, dp=4, tied=False):
+    """Of the table's block, the layers' and the head's; bf16: 2 bytes gathered, 4 summed."""
+    return unit_buffers(
+        HandMadeModel(2, tied=tied).at(1),
+        zero_stage=zero_stage,
+        dp=dp,
+        num_microbatches=num_microbatches,
+        sizes=load_stack().bytes_of("bf16"),
+        on_cpu=on_cpu,
+    )
+
+
+def test_units_are_gathered_flat_and_taken_apart():
+    table, layer, head = buffers(3)
+    assert (table.forward, layer.forward, head.forward) == (4 * V, 4 * L, 4 * V)
+    # The flat tensor of the unit before, this one's, and this rank's share of it cast.
+    assert layer.gathering == pytest.approx(2 * V + 2 * L + 2 * L / 4)
+    assert head.gathering == pytest.approx(2 * L + 2 * V + 2 * V / 4)
+    assert buffers(3, on_cpu=True)[2].gathering == pytest.approx(2 * L + 4 * V + 2 * V / 4)
+
+
+def test_a_unit_s_backward_has_the_next_gathered_and_the_last_sums_beside():
+    table, layer, head = buffers(3)
+    # The layer beside the head: weights, the layer before fetched ahead, one of its two gradients
+    # beside that which is being made, and the sums of the head's that were sent.
+    assert layer.backward == 2 * L + 2 * L + 2 * L / 2 + 4 * V
+    # The table's: nothing comes before it.
+    assert table.backward == 2 * V + 4 * L
+    assert head.backward == 2 * V + 2 * L
+
+
+def test_a_dominant_table_s_peak_is_where_its_gradients_are_summed():
+    # What is sent, this rank's share, and the gradient that torch's loop still names.
+    assert buffers(3)[0].summing == 4 * V + V + 2 * V
+    assert buffers(3, num_microbatches=1)[0].summing == 4 * V + 2 * V
+    assert buffers(3, on_cpu=True)[0].summing == 4 * V + V + 4 * V + 2 * V
+
+
+def test_zero_2_keeps_weights_whole_and_frees_them_with_the_backward():
+    three, two = buffers(3), buffers(2)
+    whole = 2 * (2 * V + 2 * L)  # is counted as held all step long
+    assert two[2].forward == 2 * V
+    assert two[0].summing == three[0].summing - whole
+    assert two[0].backward == three[0].backward - whole
+
+
+def test_what_two_blocks_read_is_the_root_s_and_gathered_all_along():
+    table, layer, _ = buffers(3, tied=True)
+    assert layer.forward == 2 * V + 4 * L
+    assert table.summing == buffers(3)[0].summing
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_a_peak_follows_from_the_units(zero_stage):
+    found = predict(plan(dp=4, zero_stage=zero_stage), HandMadeModel(6), cluster(1, 4)).ranks[0]
+    n = 2 * V + 6 * L
+    # Shards of weights, gradients and states, and at least the table's gradients being summed.
+    shards = (4 + 4 + 8) * n / 4
+    assert found.peak_bytes >= shards + 7 * V
