@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -68,6 +69,18 @@ def plain_kernels() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
         with torch.backends.mkldnn.flags(enabled=False):
             yield
+
+
+@contextmanager
+def no_logged_failures() -> Iterator[None]:
+    """Inside it torch does not log the traceback of an op that fails on shapes: a module may catch
+    the error, and ours says what failed."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def make_fake(built: BuiltModel, skipped: Mapping[str, str]) -> Fakes:

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from profiles.errors import TraceError
 from profiles.model.building.build import build_model
 from profiles.model.building.tensor_parallel_rules import Rule
-from profiles.model.fake_tensors.trace_fakes import Fakes, make_fake
+from profiles.model.fake_tensors.trace_fakes import Fakes, make_fake, no_logged_failures
 from profiles.model.graph import BlockRef, ModelGraph
 from profiles.model.loaders import ModelSpec, uneven_heads
 from profiles.model.tracing.trace_blocks import TracedBlocks
@@ -78,7 +78,7 @@ def trace_graph(
     members = container_members(built.module, candidates)
     skipped = repeated(built.module, candidates, trusted=trusted)
     alone = 1  # members at the end of a group for which no other stands
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with no_logged_failures(), FakeTensorMode(allow_non_fake_inputs=True):
         fakes = make_fake(built, skipped)
         whole: dict[str, str] = {}  # blocks that are none, each with the reason
         while True:

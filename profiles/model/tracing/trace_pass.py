@@ -27,6 +27,7 @@ from profiles.model.fake_tensors.trace_fakes import (
 )
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.tracing.trace_attention import FusedAttention
+from profiles.model.tracing.trace_cpu_kernels import WAY_OUT, names_half
 from profiles.model.tracing.trace_cuts import Output
 from profiles.model.tracing.trace_given import GivenWatch
 from profiles.model.tracing.trace_ops import dtype_name
@@ -52,7 +53,7 @@ def what_failed(error: Exception) -> str:
             f": {_ASKS_FOR_VALUES[kind]}, and only shapes are traced; pass package.module:factory "
             "of a model that decides by shapes or settings"
         )
-    return said
+    return f"{said}; {WAY_OUT}" if names_half(line) else said
 
 
 def failed_loss(error: Exception, targets: Any) -> str:
@@ -142,9 +143,7 @@ class TracedPass:
         TraceError, and NotRepeated where a skipped block is called otherwise."""
         self.fakes = fakes
         watch = StateWatch(self.built.module)
-        self.recorder = Recorder(
-            fakes.keys, self._watch_gradient, masks=target == "gpu", state=watch
-        )
+        self.recorder = Recorder(fakes.keys, self._watch_gradient, target=target, state=watch)
         with ExitStack() as stack:
             self._hook(stack)
             stack.enter_context(FusedAttention() if target == "gpu" else FusedRecurrence())

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.fake_tensors.trace_masks import KnownValues
 from profiles.model.graph import Op, OpKind, Phase, TensorSpec
+from profiles.model.tracing.trace_cpu_kernels import HALVES, check_kernel
 from profiles.model.tracing.trace_ops import describe_op, dtype_name
 from profiles.model.tracing.trace_state import StateWatch
 
@@ -70,7 +71,8 @@ class Recorder(TorchDispatchMode):
                 on parameters and is read in a later segment: a stage behind it must receive it,
                 whether it has a gradient or not (a teacher's output, a mask made of activations)
     crossing    storage number -> the tensor's shape and type where it was first read so
-    masks       whether masks of scores that are written out are read (accelerators fuse them)
+    target      `gpu`: masks of scores that are written out are read (accelerators fuse them);
+                `cpu`: ops that torch has no CPU kernel for in 16 bits raise NoKernelError
     on_crossing called with such a storage's number and the tensor when it is first read so
     state       is told of every op of the forward
     """
@@ -80,12 +82,13 @@ class Recorder(TorchDispatchMode):
         parameters: dict[int, int],
         on_crossing: Callable[[int, Tensor], None] | None = None,
         *,
-        masks: bool = False,
+        target: str = "",
         state: StateWatch | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
         self._on_crossing = on_crossing
-        self._masks = masks
+        self._masks = target == "gpu"
+        self._on_cpu = target == "cpu"
         self._state = state
         self.parameters = parameters
         self.segments = [Segment()]
@@ -153,10 +156,16 @@ class Recorder(TorchDispatchMode):
             op = describe_op(func, args, kwargs, out, phase=self.phase, module=module)
         except ShardwrightError as error:
             raise TraceError(f"{error} (in module {module or 'the model itself'})") from error
-        except NotImplementedError as error:
+        except Exception as error:
+            if self._on_cpu:
+                check_kernel(func, args, kwargs, None, phase=self.phase, module=module)
+            if not isinstance(error, NotImplementedError):
+                raise
             raise TraceError(
                 f"{func} in module {module or 'the model itself'} cannot be traced: {error}"
             ) from error
+        if self._on_cpu and op.dtype in HALVES:
+            check_kernel(func, args, kwargs, out, phase=self.phase, module=module)
         if self.phase is Phase.FORWARD:
             op = self._with_mask(op, func, args)
             self._known.note(func, args, kwargs, out)
