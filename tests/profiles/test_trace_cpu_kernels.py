@@ -91,6 +91,14 @@ def test_what_runs_is_traced() -> None:
     assert traced(spec_of(Many()), "bfloat16").forward_flop > 0
 
 
+def test_types_that_differ_on_shapes_are_no_refusal() -> None:
+    """Torch keeps the norms of a float16 weight in fp32; on shapes they are in float16."""
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
+    module = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)).half()
+    module(torch.rand(2, 8).half()).float().mean().backward()
+    assert traced(spec_of(layer), "float16").forward_flop > 0
+
+
 def test_a_trace_draws_no_numbers() -> None:
     before = torch.random.get_rng_state()
     torch.manual_seed(1)

@@ -4,8 +4,8 @@ On shapes alone an op passes that has a rule for its shapes; its kernel may have
 without bfloat16 or float16 (in torch 2.13 those of distances, of average pooling of volumes, of
 most of linear algebra). So the first call of each kind is made for real, on zeros: of the same
 shapes and strides where they are small, else of a few elements a dimension, and as it is where that
-fails. Torch names the type in its error where the type is at fault. Whatever else such a call fails
-with says nothing of the model, which has other values.
+fails. Where the type is at fault, torch's error says that it is not implemented or supported.
+Whatever else such a call fails with says nothing of the model, which has other values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ HALVES = {"bfloat16": "BFloat16", "float16": "Half"}
 
 WAY_OUT = "compute it in float32 there (x.float()), or plan in fp32 (--precision fp32)"
 
-_NAMED = re.compile(r"\b(" + "|".join((*HALVES, *HALVES.values())) + r")\b")
+_NAME = r"\b(" + "|".join((*HALVES, *HALVES.values())) + r")\b"
+# An error about types that do not go together is no sign: those of results on shapes may differ
+# from real ones (`_weight_norm_interface` in float16, torch 2.13).
+_REFUSAL = re.compile(
+    rf"(not implemented for|support).*{_NAME}|Double tensors but got BFloat16"  # complex, polar
+)
 # Ops of others may do what no trace should: read files, start processes.
 _NAMESPACES = ("aten", "torchvision")
 # Elements that the largest call reads and writes which is made as it is: most kernels take a
@@ -80,9 +85,9 @@ def check_kernel(
     if small and key in _MADE_SMALL:
         return
     said = _failure(func, args, kwargs, small=small)
-    if small and names_half(said):  # sizes may decide which kernel runs: the call as it is
+    if small and _REFUSAL.search(said):  # sizes may decide which kernel runs: the call as it is
         small, said = False, _failure(func, args, kwargs, small=False)
-    if names_half(said):
+    if _REFUSAL.search(said):
         raise NoKernelError(
             f"{func._schema.name.replace('::', '.')} does not run in {halves[0]} on a CPU (the "
             f"{phase.value} pass of {module or 'the model itself'}): torch {torch.__version__} "
@@ -93,8 +98,8 @@ def check_kernel(
 
 
 def names_half(said: str) -> bool:
-    """Whether an error of torch's is about one of the 16-bit types."""
-    return _NAMED.search(said) is not None
+    """Whether an error of torch's names one of the 16-bit types."""
+    return re.search(_NAME, said) is not None
 
 
 def _kind(x: Any) -> Any:
