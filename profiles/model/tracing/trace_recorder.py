@@ -32,6 +32,7 @@ class StorageRecord:
     """A storage that an op allocated: its number, size, and where it was born.
 
     weighted  what is in it depends on parameters (with a gradient or not)
+    node      number of the autograd node in whose backward it was born; None in the forward
     """
 
     number: int
@@ -40,6 +41,7 @@ class StorageRecord:
     module: str
     alive: bool = True
     weighted: bool = True
+    node: int | None = None
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class Segment:
     operands: dict[int, None] = field(default_factory=dict)
     product_bytes: int = 0
 
+
+aten = torch.ops.aten
 
 # Ops that read no more of their input than its shape, type and device.
 _OF_SHAPE = {f"{kind}_like" for kind in ("zeros", "ones", "empty", "full", "rand", "randn")}
@@ -101,6 +105,8 @@ class Recorder(TorchDispatchMode):
         self._references: dict[int, Any] = {}
         self._known = KnownValues()
         self._segment = 0
+        # An addition that may be autograd's own: its first operand and its sum, the op's place.
+        self._sum: tuple[int, int, int, int] | None = None
         self._path: list[str] = [""]
         self._cut_numbers = [0]
         self._module_numbers = [0]
@@ -149,6 +155,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.paused or func.namespace == "prim":
             return func(*args, **kwargs)
+        self._sum = None
         segment, module = self._place()
         weighted = self._note_inputs(args, kwargs, segment)
         try:
@@ -179,7 +186,26 @@ class Recorder(TorchDispatchMode):
                 self._note_output(
                     x, segment, module, weighted=weighted and op.name not in _OF_SHAPE
                 )
+        if self.phase is Phase.BACKWARD:
+            self._note_sum(func, args, out, segment)
         return out
+
+    def _note_sum(self, func: Any, args: Any, out: Any, segment: int) -> None:
+        """Notes an addition that may be autograd's own, of one more gradient of a tensor to what
+        an earlier node gave it.
+
+        Outside a dispatch mode it is made in place where nothing else holds that, as the tensor of
+        a view does, and it is dense (torch 2.13, torch/csrc/autograd/input_buffer.cpp); inside one
+        never. So it is an `add_` if the first operand ends with it (`_freer`).
+        """
+        if func is not aten.add.Tensor or args[0]._is_view():
+            return
+        record, made = self.storage_of(args[0]), self.storage_of(out)
+        if record is None or made is None or record.node in (None, _running_node()):
+            return
+        if record.memory_bytes == made.memory_bytes:
+            index = len(self.segments[segment].ops) - 1
+            self._sum = (record.number, made.number, segment, index)
 
     def _with_mask(self, op: Op, func: Any, args: Any) -> Op:
         """The op with what is known of the mask that it is given, where it takes one."""
@@ -261,6 +287,7 @@ class Recorder(TorchDispatchMode):
             segment=segment,
             module=module,
             weighted=weighted,
+            node=_running_node() if self.phase is Phase.BACKWARD else None,
         )
         self.storages.append(record)
         self._live[key] = record
@@ -272,9 +299,24 @@ class Recorder(TorchDispatchMode):
             record.alive = False
             self._live.pop(key, None)
             self._references.pop(key, None)
-            self._event(record.number, -record.memory_bytes)
+            if self._sum is not None and self._sum[0] == record.number:
+                self._add_in_place(-record.memory_bytes)
+            else:
+                self._event(record.number, -record.memory_bytes)
 
         return free
+
+    def _add_in_place(self, change: int) -> None:
+        """The first operand of the last op ended with it: it holds the sum, which is not new."""
+        assert self._sum is not None
+        first, made, segment, index = self._sum
+        self._sum = None
+        own = self.segments[segment]
+        own.ops[index] = replace(own.ops[index], name="add_")
+        at = len(own.backward_events)
+        if own.backward_events[-1:] == [(made, -change)]:
+            at -= 1
+        own.backward_events.insert(at, (first, change))
 
     def _event(self, number: int, change: int) -> None:
         if self.phase is Phase.BACKWARD:
@@ -282,6 +324,12 @@ class Recorder(TorchDispatchMode):
             self.segments[self._segment].backward_events.append((number, change))
         else:
             self.segments[self._segment].forward_events.append((number, change))
+
+
+def _running_node() -> int | None:
+    """The number of the autograd node whose backward runs, or whose outputs are added up."""
+    node = torch._C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())
 
 
 def changes(events: list[tuple[int, int]], left_out: set[int]) -> tuple[int, ...]:
