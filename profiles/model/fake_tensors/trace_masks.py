@@ -8,6 +8,7 @@ attention takes it. What is made of anything else stays unknown, and so does wha
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,10 +28,19 @@ _MOST_BYTES = 1 << 28
 
 
 class KnownValues:
-    """Real values of fake tensors, by their storage and view."""
+    """Real values of fake tensors, by their storage and view; of none above `most_bytes`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._values: dict[int, Tensor] = {}
+        self._most_bytes = most_bytes
+
+    def answer(self, x: Tensor, question: Callable[[Tensor], Any]) -> Any | None:
+        """What a tensor's values answer, None where they are not known."""
+        values = self._values.get(id(x))
+        if values is None:
+            return None
+        with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
+            return question(values)
 
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Computes the op for real where all that it reads is known."""
@@ -44,7 +54,7 @@ class KnownValues:
                 self._values.pop(id(x), None)
             return
         leaves = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
-        if not leaves or any(x.numel() * x.element_size() > _MOST_BYTES for x in leaves):
+        if not leaves or any(x.numel() * x.element_size() > self._most_bytes for x in leaves):
             return
         with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
             try:

@@ -32,8 +32,8 @@ from profiles.model.op_graphs.trace_op_options import (
     view_strides,
 )
 from profiles.model.tracing.trace_cuts import container_members, cut_candidates, repeated
+from profiles.model.tracing.trace_failure import told_loss, what_failed
 from profiles.model.tracing.trace_ops import dtype_name
-from profiles.model.tracing.trace_pass import told_loss, what_failed
 
 _TENSOR_ATTRIBUTES = ("T", "mT", "H", "data")
 

@@ -25,7 +25,7 @@ from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
 from profiles.model.fake_tensors.trace_fakes import no_causal_mask, plain_kernels
 from profiles.model.tracing.trace_cuts import Output, container_members, cut_candidates, repeated
-from profiles.model.tracing.trace_pass import what_failed
+from profiles.model.tracing.trace_failure import what_failed
 
 
 @contextmanager
