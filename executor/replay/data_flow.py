@@ -28,7 +28,7 @@ from executor.replay.wire import wire_form
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
-from profiles.model.fake_tensors.trace_fakes import no_causal_mask
+from profiles.model.fake_tensors.trace_fakes import as_in_real_runs
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 """Of the tensors that cross a cut."""
@@ -343,7 +343,7 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
         used: list[bool] = []  # whether in the loss, at each answer for a value
         with (
-            no_causal_mask(),
+            as_in_real_runs(),
             expected_shapes(lambda: used.append(shapes.guesses)) as shapes,
             DrawsSeen() as seen,
         ):

@@ -154,3 +154,45 @@ class Borrowing(nn.Module):
 
 def borrowing() -> Made:
     return classified(Borrowing())
+
+
+class Recasting(nn.Module):
+    """Routers are kept in fp32 so: the forward moves a layer to the type that it has already."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = Mlp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.mlp = self.mlp.to(torch.float32)
+            return self.mlp(x.to(torch.float32)).to(x.dtype)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+        self.layers = nn.ModuleList(self.Layer() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for layer in self.layers:
+            h = layer(h)
+        return self.head(h)
+
+
+def recasting() -> Made:
+    return classified(Recasting())
+
+
+class Forwarded(Recasting):
+    """The forwards of its layers are called, which no hook sees."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for layer in self.layers:
+            h = layer.forward(h)
+        return self.head(h)
+
+
+def forwarded() -> Made:
+    return classified(Forwarded())

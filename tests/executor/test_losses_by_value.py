@@ -70,6 +70,7 @@ def test_what_is_shaped_by_values_crosses_no_cut() -> None:
             "replay_zoo:asked",
             r"value decides in the forward of the model which of its blocks",
         ),
+        ("replay_zoo:forwarded", r"layers\.0 is never called as a module"),
         ("own_backward:function", r"the model applies the autograd function \S+Cubed between its"),
         ("own_backward:detached", r"the autograd function \S+own_backward._Run between its blocks"),
         ("own_backward:reentrant", r"layers\.2 is called again in the backward"),
@@ -95,9 +96,10 @@ def test_why_a_model_is_not_cut_is_said_where_a_pipeline_is_asked_for() -> None:
         shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, pp=2)
 
 
-@pytest.mark.parametrize("name", ["asking", "borrowing"])
+@pytest.mark.parametrize("name", ["asking", "borrowing", "recasting"])
 def test_questions_that_decide_nothing_and_weights_of_others_are_cut(name: str) -> None:
-    """Whether inputs are valid, whether a mask hides anything; a head that reads the stem."""
+    """Whether inputs are valid, whether a mask hides anything; a head that reads the stem, and
+    one that is moved to the type that it has."""
     plan = every_block_a_stage(f"tests.executor.replay_zoo:{name}", 3)
     assert plan.pp == 3
     assert worst_error(plan) <= 1e-5

@@ -114,7 +114,7 @@ def trace_graph(
     for entry, block in zip(run.entries, blocks, strict=True):
         chain.append(BlockRef(entry=entry, kind=kinds.setdefault(block.kind, len(kinds))))
     distinct = {block.kind: block for block in reversed(blocks)}
-    lone = "" if len(chain) > 1 else next(iter(whole.values()), _NO_SEQUENCE)
+    lone = "" if len(chain) > 1 else next(iter(whole.values()), _why_alone(run))
     return ModelGraph(
         name=spec.name,
         source=spec.source,
@@ -130,7 +130,12 @@ def trace_graph(
     )
 
 
-_NO_SEQUENCE = "it has no sequence of parameter-holding modules"
+def _why_alone(run: TracedPass) -> str:
+    """Why the pass of a model that could be cut anywhere saw one block."""
+    uncalled = sorted(run.members - run.called)
+    if uncalled:
+        return f"{uncalled[0]} is never called as a module (call it itself, not its `forward`)"
+    return "it has no sequence of parameter-holding modules"
 
 
 def _within_state(run: TracedPass) -> dict[str, str]:

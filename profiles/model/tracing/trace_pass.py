@@ -22,7 +22,7 @@ from profiles.model.building.build import BuiltModel
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import (
     Fakes,
-    no_causal_mask,
+    as_in_real_runs,
     plain_kernels,
     without_skipped,
 )
@@ -96,6 +96,7 @@ class TracedPass:
         self.assuming: list[str] = []
         self.functions: list[tuple[str, str]] = []
         self.rerun: list[str] = []
+        self.called: set[str] = set()  # of the candidates
         self._failing: tuple[BaseException | None, str] = (None, "")  # where it was raised
         self.given = GivenWatch()
         self.gradients: dict[int, set[int]] = {}
@@ -126,7 +127,7 @@ class TracedPass:
         with ExitStack() as stack:
             self._hook(stack)
             stack.enter_context(FusedAttention() if target == "gpu" else FusedRecurrence())
-            stack.enter_context(no_causal_mask())
+            stack.enter_context(as_in_real_runs())
             shapes = stack.enter_context(
                 expected_shapes(
                     lambda: self.expected.add(len(self.cuts) - 1),
@@ -169,7 +170,7 @@ class TracedPass:
 
     def _hook(self, stack: ExitStack) -> None:
         recipes: dict[str, Output] = {}
-        seen: set[str] = set()
+        seen = self.called
         standing = set(self.skipped.values())
         for path, module in without_skipped(self.built.module, self.skipped, themselves=True):
             if path == "":
