@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 # Made from numbers alone; their contents are known.
 _MADE = {"arange", "ones", "zeros", "full", "scalar_tensor", "eye", "tril_indices", "triu_indices"}
-_MADE |= {"linspace", "new_ones", "new_zeros", "new_full", "lift_fresh", "tensor"}
+_MADE |= {"linspace", "new_ones", "new_zeros", "new_full"}
 _MADE |= {"ones_like", "zeros_like", "full_like"}
 # Ops that mask scores: where their mask is among the arguments (-1: either of two), and whether it
 # is true for what is hidden.
@@ -46,7 +46,9 @@ class KnownValues:
         """Computes the op for real where all that it reads is known."""
         name = func._schema.name.removeprefix("aten::")
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        made = name in _MADE
+        made = name in _MADE or (name == "lift_fresh" and all(map(_is_real, tensors)))
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
         if not made and (not tensors or not self._values):
             return
         if not made and not all(id(x) in self._values for x in tensors):
@@ -68,7 +70,7 @@ class KnownValues:
 
     def _real(self, tree: Any) -> Any:
         def of(x: Tensor) -> Tensor:
-            found = self._values.get(id(x))
+            found = x if _is_real(x) else self._values.get(id(x))
             return found if found is not None else torch.empty(x.shape, dtype=x.dtype)
 
         return tree_map_only(Tensor, of, tree)
@@ -111,3 +113,8 @@ class KnownValues:
             ahead = torch.arange(queries)[:, None] + (keys - queries) - torch.arange(keys)
             band = (ahead >= 0) & (ahead < reach)
             return reach if bool((band == seen).all()) else 0
+
+
+def _is_real(x: Tensor) -> bool:
+    """Whether a tensor has values itself (a constant that a model's code writes down)."""
+    return not isinstance(x, FakeTensor) and not x.is_meta
