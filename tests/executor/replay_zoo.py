@@ -3,6 +3,8 @@ replica or step."""
 
 from __future__ import annotations
 
+from collections import UserDict
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -196,3 +198,30 @@ class Forwarded(Recasting):
 
 def forwarded() -> Made:
     return classified(Forwarded())
+
+
+class Sharing(nn.Module):
+    """Layers that read what the first left in a dictionary of the model's own kind."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = Mlp()
+
+        def forward(self, x: Tensor, shared: UserDict[str, Tensor]) -> Tensor:
+            return self.mlp(x) + shared.setdefault("first", x)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+        self.layers = nn.ModuleList(self.Layer() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, shared = self.stem(x), UserDict[str, Tensor]()
+        for layer in self.layers:
+            h = layer(h, shared)
+        return self.head(h)
+
+
+def sharing() -> Made:
+    return classified(Sharing())

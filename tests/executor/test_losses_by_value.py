@@ -71,6 +71,7 @@ def test_what_is_shaped_by_values_crosses_no_cut() -> None:
             r"value decides in the forward of the model which of its blocks",
         ),
         ("replay_zoo:forwarded", r"layers\.0 is never called as a module"),
+        ("replay_zoo:sharing", r"layers\.0 changes a list or dictionary that it is given"),
         ("own_backward:function", r"the model applies the autograd function \S+Cubed between its"),
         ("own_backward:detached", r"the autograd function \S+own_backward._Run between its blocks"),
         ("own_backward:reentrant", r"layers\.2 is called again in the backward"),
