@@ -54,7 +54,7 @@ def as_in_real_runs() -> Iterator[None]:
         if masks is not None and hasattr(masks, name):
             replaced[name] = getattr(masks, name)
             setattr(masks, name, lambda *args, _answer=answer, **kwargs: _answer)
-    moved = nn.Module._apply
+    moved: Any = nn.Module._apply
 
     def apply(module: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
         with torch.no_grad():
@@ -62,7 +62,7 @@ def as_in_real_runs() -> Iterator[None]:
             same = all(fn(x) is x for x in held)
         return module if same else moved(module, fn, recurse)
 
-    nn.Module._apply = apply  # type: ignore[method-assign,assignment] # as it was after
+    nn.Module._apply = apply  # type: ignore[method-assign] # as it was after
     try:
         yield
     finally:
