@@ -28,7 +28,7 @@ from executor.replay.wire import wire_form
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
-from profiles.model.fake_tensors.trace_fakes import no_causal_mask
+from profiles.model.fake_tensors.trace_fakes import as_in_real_runs
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 """Of the tensors that cross a cut."""
@@ -85,8 +85,9 @@ class DataFlow:
     entries  of the blocks;  units  paths of the modules that run as a whole
     reached  blocks that the forward reaches;  draws  something is drawn at random
     by_value  values decide what the forward runs (loops over experts)
-    reads    unit -> blocks whose code between units reads its weights (a table of words as head);
-             weight that stands in no unit -> blocks that read it, the first where none does
+    reads    unit -> blocks whose code between units, or in others, reads its weights (a table of
+             words as head); weight that stands in no unit -> blocks that read it, the first where
+             none does
     casts    units that are given numbers in a wider type than they compute in (a table of positions
              in fp32)
     """
@@ -128,15 +129,15 @@ _OF_SHAPE |= {f"new_{kind}" for kind in ("zeros", "ones", "empty", "full", "tens
 class _Recording(TorchFunctionMode):
     """Around a run of the whole model: the calls in `calls`; hooks tell it where the run is."""
 
-    def __init__(self, owners: Mapping[int, str], units: tuple[str, ...], blocks: int) -> None:
+    def __init__(self, owners: Mapping[int, str], blocks: int) -> None:
         super().__init__()
-        self._units = units
         self._owners = owners  # id of a weight -> the unit that holds it, or its name in none
         self._blocks = blocks
         self.reads: dict[str, set[int]] = {}
         self.casts: set[str] = set()
         self.block = 0
         self.depth = 0  # of units that are running
+        self.running = ""  # the outermost of them
         self.calls: list[Call] = []
         self.made: list[tuple[int, Tensor]] = []
         self.taken: list[set[int]] = []
@@ -166,9 +167,9 @@ class _Recording(TorchFunctionMode):
         return isinstance(x, Tensor) and (x.requires_grad or id(x) in self._numbers)
 
     def note_reads(self, inputs: Sequence[Any], *, depends: bool = True) -> None:
-        """Weights among these are read here; what a unit reads inside are its own, or in none."""
+        """Weights among these are read here; of its own a unit reads inside."""
         for path in {self._owners[id(x)] for x in inputs if id(x) in self._owners}:
-            if self.depth == 0 or path not in self._units:
+            if self.depth == 0 or path != self.running:
                 # What depends on nothing that is trained, every stage makes itself.
                 here = depends or self.depth
                 blocks = {self.block} if here else set(range(self._blocks))
@@ -242,7 +243,7 @@ def recorded_flow(
     modules = dict(module.named_modules())
     owners = {id(p): name for name, p in module.named_parameters()}
     owners |= {id(p): path for path in units for p in modules[path].parameters()}
-    recording = _Recording(owners, units, len(entries))
+    recording = _Recording(owners, len(entries))
     recording.enter(entries.index(""))
     seen: set[str] = set()
     handles = []
@@ -263,6 +264,7 @@ def recorded_flow(
             recording.depth += 1
             if recording.depth > 1:
                 return None
+            recording.running = path
             outermost[:] = [args, kwargs]
             given = narrowed(unit, (args, kwargs))
             if given[0] is args:
@@ -341,7 +343,7 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
         used: list[bool] = []  # whether in the loss, at each answer for a value
         with (
-            no_causal_mask(),
+            as_in_real_runs(),
             expected_shapes(lambda: used.append(shapes.guesses)) as shapes,
             DrawsSeen() as seen,
         ):

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from profiles.document import encode
+from profiles.model.building.build import build_model
 from profiles.model.loaders import resolve_model
+from profiles.model.tracing.trace import tied_parameters, trace_graph
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
 from tests.executor.gradient_job import check_plans
@@ -107,6 +109,37 @@ def make_plan(
         schedule=schedule,
         stages=tuple(
             Stage(first_block=a, last_block=b, recompute=(recompute,) * (b - a))
+            for a, b in pairwise(cuts)
+        ),
+    )
+
+
+def every_block_a_stage(model: str, stages: int) -> Plan:
+    """A plan of up to so many stages of one rank each, without a search."""
+    spec = resolve_model(model)
+    graph = trace_graph(spec, micro_batch=2, sequence_length=16, dtype="float32", target="cpu")
+    entries = tuple(block.entry for block in graph.chain)
+    tied = tied_parameters(build_model(spec, micro_batch=2, sequence_length=16).module)
+    count = min(stages, len(entries))
+    cuts = [len(entries) * i // count for i in range(count + 1)]
+    return Plan(
+        model=model,
+        model_hash=spec.content_hash,
+        block_entries=entries,
+        tied_parameters=tied,
+        tensor_parallel=(),
+        cluster="test",
+        cluster_hash="",
+        workload=Workload(global_batch=4, sequence_length=16, precision="fp32"),
+        pp=count,
+        dp=1,
+        tp=1,
+        vpp=1,
+        zero_stage=0,
+        micro_batch=2,
+        schedule="1f1b",
+        stages=tuple(
+            Stage(first_block=a, last_block=b, recompute=(Recompute.NONE,) * (b - a))
             for a, b in pairwise(cuts)
         ),
     )

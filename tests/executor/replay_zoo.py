@@ -3,6 +3,8 @@ replica or step."""
 
 from __future__ import annotations
 
+from collections import UserDict
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -85,3 +87,141 @@ def one_each() -> Made:
     rows = torch.linspace(1, 2, 6, device="cpu") * torch.linspace(1, 2, 4, device="cpu")[:, None]
     classes = torch.arange(8, device="cpu") % 4
     return OneEach(), (torch.cat([rows, -rows]),), classes, functional.cross_entropy
+
+
+class Asking(nn.Module):
+    """Asks its inputs between the layers: whether they are valid, whether a mask hides anything,
+    and, `choosing`, whether to run a layer more."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = Mlp()
+
+        def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+            return self.mlp(x) if mask is None else self.mlp(x) * mask
+
+    def __init__(self, *, choosing: bool) -> None:
+        super().__init__()
+        self.stem, self.head, self.more = nn.Linear(6, 12), nn.Linear(12, 4), nn.Linear(12, 12)
+        self.layers = nn.ModuleList(self.Layer() for _ in range(3))
+        self.choosing = choosing
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        if not (x > -9).all():
+            raise ValueError("x is out of range")
+        h, kept = self.stem(x), None if mask.bool().all() else mask
+        if torch.ones(3).bool().any():  # made of numbers alone
+            h = h + 1
+        for layer in self.layers:
+            h = layer(h, kept)
+        return self.head(self.more(h) if self.choosing and (mask == 2).any() else h)
+
+
+def _asking(*, choosing: bool) -> Made:
+    rows = torch.linspace(-1, 1, 24).reshape(4, 6)
+    return classified(Asking(choosing=choosing), (rows, torch.ones(4, 1, dtype=torch.long)))
+
+
+def asking() -> Made:
+    return _asking(choosing=False)
+
+
+def asked() -> Made:
+    return _asking(choosing=True)
+
+
+class Borrowing(nn.Module):
+    """A head with a bias of its own that reads the stem's weight."""
+
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(6))
+
+        def forward(self, h: Tensor, of: nn.Linear) -> Tensor:
+            return h @ of.weight + self.bias
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 12), self.Head()
+        self.layers = nn.ModuleList(Mlp() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for layer in self.layers:
+            h = layer(h)
+        return self.head(h, self.stem)
+
+
+def borrowing() -> Made:
+    return classified(Borrowing())
+
+
+class Recasting(nn.Module):
+    """Routers are kept in fp32 so: the forward moves a layer to the type that it has already."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = Mlp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.mlp = self.mlp.to(torch.float32)
+            return self.mlp(x.to(torch.float32)).to(x.dtype)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+        self.layers = nn.ModuleList(self.Layer() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for layer in self.layers:
+            h = layer(h)
+        return self.head(h)
+
+
+def recasting() -> Made:
+    return classified(Recasting())
+
+
+class Forwarded(Recasting):
+    """The forwards of its layers are called, which no hook sees."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for layer in self.layers:
+            h = layer.forward(h)
+        return self.head(h)
+
+
+def forwarded() -> Made:
+    return classified(Forwarded())
+
+
+class Sharing(nn.Module):
+    """Layers that read what the first left in a dictionary of the model's own kind."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = Mlp()
+
+        def forward(self, x: Tensor, shared: UserDict[str, Tensor]) -> Tensor:
+            return self.mlp(x) + shared.setdefault("first", x)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+        self.layers = nn.ModuleList(self.Layer() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, shared = self.stem(x), UserDict[str, Tensor]()
+        for layer in self.layers:
+            h = layer(h, shared)
+        return self.head(h)
+
+
+def sharing() -> Made:
+    return classified(Sharing())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 import shardwright
 from profiles.document import write_document
 from profiles.errors import InputError, RunError
+from profiles.model.loaders import resolve_model
+from profiles.model.tracing.trace import trace_graph
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
-from tests.executor.cases import make_plan, run_job
+from tests.executor.cases import every_block_a_stage, make_plan, run_job
 from tests.executor.losses_by_value import BY_VALUE
 from tests.executor.one_process import worst_error
 from tests.executor.processes import train
@@ -59,16 +62,48 @@ def test_what_is_shaped_by_values_crosses_no_cut() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("skipped", r"a value decides in the forward of the model which of its blocks run"),
-        ("popping", r"up\.0 changes a list or dictionary that it is given.*return what it adds"),
+        (
+            "replay_zoo:skipped",
+            r"value decides in the forward of the model which of its blocks",
+        ),
+        (
+            "replay_zoo:asked",
+            r"value decides in the forward of the model which of its blocks",
+        ),
+        ("replay_zoo:forwarded", r"layers\.0 is never called as a module"),
+        ("replay_zoo:sharing", r"layers\.0 changes a list or dictionary that it is given"),
+        ("own_backward:function", r"the model applies the autograd function \S+Cubed between its"),
+        ("own_backward:detached", r"the autograd function \S+own_backward._Run between its blocks"),
+        ("own_backward:reentrant", r"layers\.2 is called again in the backward"),
+        ("own_backward:kept", r"layers\.2 is called again in the backward \(leave out torch"),
+        (
+            "replay_zoo:popping",
+            r"up\.0 changes a list or dictionary .* given.*return what it adds",
+        ),
     ],
 )
 def test_what_a_stage_cannot_follow_is_not_cut(name: str, why: str) -> None:
+    spec = resolve_model(f"tests.executor.{name}")
+    graph = trace_graph(spec, micro_batch=2, sequence_length=1, dtype="float32", target="cpu")
+    assert len(graph.chain) == 1
+    assert re.search(why, graph.why_not_cuttable)
+
+
+def test_why_a_model_is_not_cut_is_said_where_a_pipeline_is_asked_for() -> None:
     traced = shardwright.trace(
-        f"tests.executor.replay_zoo:{name}", precision="fp32", tp_degrees=(1,)
+        "tests.executor.own_backward:kept", precision="fp32", tp_degrees=(1,)
     )
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=r"leave out torch\.utils\.checkpoint"):
         shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, pp=2)
+
+
+@pytest.mark.parametrize("name", ["asking", "borrowing", "recasting"])
+def test_questions_that_decide_nothing_and_weights_of_others_are_cut(name: str) -> None:
+    """Whether inputs are valid, whether a mask hides anything; a head that reads the stem, and
+    one that is moved to the type that it has."""
+    plan = every_block_a_stage(f"tests.executor.replay_zoo:{name}", 3)
+    assert plan.pp == 3
+    assert worst_error(plan) <= 1e-5
 
 
 def test_values_may_decide_inside_a_block() -> None:

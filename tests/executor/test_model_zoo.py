@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,10 @@ import shardwright
 from executor.parallelize import without_shared_weights
 from planner.search.space import Space
 from profiles.errors import InputError, ModelError
-from profiles.model.building.build import build_model
 from profiles.model.loaders import resolve_model
-from profiles.model.tracing.trace import tied_parameters, trace_graph
 from shardwright import api
-from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
-from tests.executor.cases import make_plan, run_job
+from tests.executor.cases import every_block_a_stage, make_plan, run_job
 from tests.executor.config_zoo import ZOO, config_of
 from tests.executor.module_zoo import FACTORIES
 from tests.executor.one_process import stages_of, worst_error
@@ -61,40 +57,9 @@ def _path(name: str, folder: Path) -> str:
     return str(path)
 
 
-def _every_block_a_stage(model: str, stages: int) -> Plan:
-    """A plan of up to so many stages of one rank each, without a search."""
-    spec = resolve_model(model)
-    graph = trace_graph(spec, micro_batch=2, sequence_length=16, dtype="float32", target="cpu")
-    entries = tuple(block.entry for block in graph.chain)
-    tied = tied_parameters(build_model(spec, micro_batch=2, sequence_length=16).module)
-    count = min(stages, len(entries))
-    cuts = [len(entries) * i // count for i in range(count + 1)]
-    return Plan(
-        model=model,
-        model_hash=spec.content_hash,
-        block_entries=entries,
-        tied_parameters=tied,
-        tensor_parallel=(),
-        cluster="test",
-        cluster_hash="",
-        workload=Workload(global_batch=4, sequence_length=16, precision="fp32"),
-        pp=count,
-        dp=1,
-        tp=1,
-        vpp=1,
-        zero_stage=0,
-        micro_batch=2,
-        schedule="1f1b",
-        stages=tuple(
-            Stage(first_block=a, last_block=b, recompute=(Recompute.NONE,) * (b - a))
-            for a, b in pairwise(cuts)
-        ),
-    )
-
-
 @pytest.mark.parametrize("name", _MENDED_CONFIGS + _MENDED_MODULES)
 def test_stages_compute_what_the_model_computes(name: str, tmp_path: Path) -> None:
-    assert worst_error(_every_block_a_stage(_path(name, tmp_path), 3)) <= _TOLERANCE
+    assert worst_error(every_block_a_stage(_path(name, tmp_path), 3)) <= _TOLERANCE
 
 
 @pytest.mark.parametrize("name", _REFUSED)
@@ -106,7 +71,7 @@ def test_what_is_not_built_says_why_and_what_to_do(name: str, tmp_path: Path) ->
 
 def test_frozen_layers_are_blocks_too(tmp_path: Path) -> None:
     """The teacher runs first and is frozen: a stage of it runs forward alone."""
-    plan = _every_block_a_stage(_path("student", tmp_path), 9)
+    plan = every_block_a_stage(_path("student", tmp_path), 9)
     assert plan.block_entries[:2] == ("", "teacher.1")
     assert worst_error(plan) <= _TOLERANCE
 

@@ -87,3 +87,32 @@ def test_grouped_products_in_fp32_have_the_shapes_of_real_ones() -> None:
             fake.from_tensor(rows), fake.from_tensor(weights), offs=fake.from_tensor(offsets)
         )
     assert (shaped.shape, shaped.dtype) == (real.shape, real.dtype)
+
+
+@pytest.mark.parametrize("shapes", [FakeTensorMode, lambda: torch.device("meta")])
+def test_what_is_made_of_numbers_alone_has_its_values(shapes: Callable[[], Any]) -> None:
+    told: list[bool] = []
+    with shapes(), expected_shapes(on_choice=told.append):
+        mask = torch.arange(6) > 3
+        mask[0] = True
+        assert mask.any()
+        assert not mask.all()
+        assert torch.zeros(6)[mask].shape == (3,)
+    assert not told
+
+
+def test_constants_that_are_written_down_have_their_values() -> None:
+    with FakeTensorMode(), expected_shapes():
+        assert (torch.tensor([3.0, 4.0]) == 4).any()
+        assert not (torch.tensor([3.0, 4.0]) == 4).all()
+
+
+def test_nothing_is_assumed_to_be_out_of_the_ordinary() -> None:
+    told: list[bool] = []
+    with FakeTensorMode(), expected_shapes(on_choice=told.append, opposite=3):
+        x = torch.empty(4)
+        assert (x > 0).all()
+        assert not (x == 7).any()
+        assert not (~(x > 0).all()).item()
+        assert (x == 7).any()  # the fourth
+    assert told == [True] * 4

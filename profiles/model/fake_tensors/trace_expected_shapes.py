@@ -4,8 +4,12 @@ Routing decides by values which rows an expert gets: `nonzero`, a mask as an ind
 count. A run on shapes has no values, but it can follow what is expected of them where rows are
 spread evenly over the choices: of top-k indices each of `n` is equally likely, a comparison with
 one of them holds for 1/n, a sum of such a mask over m elements is m/n. So a loop over experts, a
-mask or a split by counts has the shapes of evenly loaded experts. What nothing is known of stays an
-error of torch's.
+mask or a split by counts has the shapes of evenly loaded experts.
+
+What is made of numbers alone (a mask of ones) has its values. Where a model asks whether all or any
+values of a tensor hold, of which nothing is known, nothing is taken to be out of the ordinary: all
+hold (a padding mask hides nothing, a check finds what it wants), none is hit. What else nothing is
+known of stays an error of torch's.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +29,8 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from profiles.model.fake_tensors.trace_masks import KnownValues
+
 aten = torch.ops.aten
 
 
@@ -34,7 +40,8 @@ class Expected:
 
     kind     `choice`: one of `classes` whole numbers, each as likely; `position`: any valid index;
              `share`: non-zero with probability `mean`; `count`: `mean` on average;
-             `uniform`: any number from 0 to 1, as `torch.rand` draws them
+             `uniform`: any number from 0 to 1, as `torch.rand` draws them;
+             `assumed`: a truth value of which nothing is known, taken to be `mean`
     classes  how many choices there were
     """
 
@@ -51,6 +58,9 @@ _ALWAYS = Expected("share", 1.0)
 _CHOOSING = {"topk", "sort", "max", "min", "kthvalue"}
 _ONE_CHOICE = {"argmax", "argmin", "argsort"}
 _DRAWING = {"rand", "rand_like"}
+_ASKING = {"all": 1.0, "any": 0.0}  # and what is assumed of the answer
+_SAME_QUESTION = {"_is_all_true": "all", "_is_any_true": "any"}
+_MOST_KNOWN_BYTES = 1 << 20  # of the largest tensor whose values are computed beside the run
 _UNCHANGED = {"_to_copy", "clone", "contiguous", "detach", "alias", "ne_zero", "abs"}
 
 
@@ -58,20 +68,26 @@ class ExpectedShapes(TorchDispatchMode):
     """Inside it, fake and meta tensors answer with expected values; see the module.
 
     on_use     called whenever an answer was given that a real run would read off values
-    on_choice  called where that was a truth value which may be the other one in a real run
+    on_choice  called where that was a truth value which may be the other one in a real run, with
+               whether it was assumed
     share      of the elements that masks are expected to hold for, they do
+    opposite   number of the assumed truth value that is the other one, -1 for none
     """
 
     def __init__(
         self,
         on_use: Callable[[], None] | None = None,
         share: float = 1.0,
-        on_choice: Callable[[], None] | None = None,
+        on_choice: Callable[[bool], None] | None = None,
+        opposite: int = -1,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
         self._share = share
         self._on_use = on_use or (lambda: None)
-        self._on_choice = on_choice or (lambda: None)
+        self._on_choice = on_choice or (lambda assumed: None)
+        self._opposite = opposite
+        self._assumed = 0  # truth values so far
+        self._constants = KnownValues(_MOST_KNOWN_BYTES)
         self._known: dict[int, tuple[Any, Expected]] = {}
         self.guesses = False  # in the loss, where an unknown value is guessed
 
@@ -92,7 +108,8 @@ class ExpectedShapes(TorchDispatchMode):
         if name.rstrip("_") in ("index", "index_put", "_index_put_impl", "_unsafe_index"):
             args = (args[0], self._by_position(args[0], args[1]), *args[2:])
         out = func(*args, **kwargs)
-        watched = self.guesses or name in _CHOOSING or name in _ONE_CHOICE or name in _DRAWING
+        self._constants.note(func, args, kwargs, out)
+        watched = self.guesses or name in _WATCHED
         if self._known or watched:
             self._follow(name.rstrip("_"), args, kwargs, out)
         return out
@@ -129,7 +146,14 @@ class ExpectedShapes(TorchDispatchMode):
         """What is expected of the result of an op, or None."""
         if (finite := _of_finite(name, args)) is not None:
             return finite
+        name = _SAME_QUESTION.get(name, name)
         first = self.of(args[0]) if args else None
+        if name in _ASKING and out.numel() == 1 and not self.guesses and first is None:
+            return Expected("assumed", _ASKING[name])
+        if first is not None and first.kind == "assumed":
+            opposite = replace(first, mean=1 - first.mean)
+            inverted = name in ("logical_not", "bitwise_not")
+            return opposite if inverted else first if name in _UNCHANGED else None
         second = self.of(args[1]) if len(args) > 1 else None
         if name in ("eq", "ne"):
             choice = next((x for x in (first, second) if x and x.kind == "choice"), None)
@@ -146,6 +170,8 @@ class ExpectedShapes(TorchDispatchMode):
             return Expected("share", min(1.0, max(0.0, args[1]))) if drawn else None
         if name in _UNCHANGED or name in ("gather", "cat", "repeat"):
             return first
+        if name == "all":
+            return Expected("share", float(first.mean >= 1)) if first.kind == "share" else None
         if name in ("sum", "any"):
             rows = args[0].numel() / max(1, out.numel())
             if first.kind == "share" and name == "sum":
@@ -168,6 +194,9 @@ class ExpectedShapes(TorchDispatchMode):
 
     def rows(self, mask: Tensor) -> int | None:
         """How many elements of a mask are expected to hold, or None."""
+        known = self._constants.answer(mask, lambda x: int(x.count_nonzero()))
+        if known is not None:
+            return int(known)
         expected = self.of(mask) or (_HALF if self.guesses else None)
         if expected is None or expected.kind not in ("share", "count"):
             return None
@@ -216,14 +245,21 @@ class ExpectedShapes(TorchDispatchMode):
         return (self._note(made, Expected("count", mean, expected.classes)),)
 
     def _value(self, args: Any, kwargs: Any) -> Any:
+        known = self._constants.answer(args[0], Tensor.item)
+        if known is not None:
+            return (known,)
         expected = self.of(args[0]) or (_HALF if self.guesses else None)
         if expected is None or expected.kind == "uniform":
             return None
+        if expected.kind == "assumed":
+            self._on_choice(True)
+            self._assumed += 1
+            return ((expected.mean >= 0.5) != (self._assumed - 1 == self._opposite),)
         self._on_use()
         value = round(expected.mean) if expected.kind == "count" else 0
         if args[0].dtype == torch.bool:
             if 0 < expected.mean < 1 and not self.guesses:
-                self._on_choice()
+                self._on_choice(False)
             return (expected.mean >= 0.5,)
         return (value,)
 
@@ -254,6 +290,7 @@ class ExpectedShapes(TorchDispatchMode):
         return (a.new_empty(rows, b.shape[-1]),)
 
 
+_WATCHED = _CHOOSING | _ONE_CHOICE | _DRAWING | set(_ASKING) | set(_SAME_QUESTION)
 _ANSWERS: dict[str, Callable[[ExpectedShapes, Any, Any], Any]] = {
     "nonzero": ExpectedShapes._nonzero,
     "masked_select": ExpectedShapes._masked_select,
@@ -317,13 +354,14 @@ class _Lists(TorchFunctionMode):
 def expected_shapes(
     on_use: Callable[[], None] | None = None,
     share: float = 1.0,
-    on_choice: Callable[[], None] | None = None,
+    on_choice: Callable[[bool], None] | None = None,
+    opposite: int = -1,
 ) -> Iterator[ExpectedShapes]:
     """Around a run on shapes alone: answers where the model asks for values of its routing.
 
     torch's own transformer compares a mask with the causal one; a square mask is taken to be it.
     """
-    shapes = ExpectedShapes(on_use, share, on_choice)
+    shapes = ExpectedShapes(on_use, share, on_choice, opposite)
     compared = transformer._detect_is_causal_mask
     transformer._detect_is_causal_mask = _is_square
     try:

@@ -35,11 +35,14 @@ class Fakes:
 
 
 @contextmanager
-def no_causal_mask() -> Iterator[None]:
-    """Inside it, transformers gives attention no mask where a real run would give none.
+def as_in_real_runs() -> Iterator[None]:
+    """Inside it, transformers gives attention no mask where a real run would give none, and a
+    module that a forward moves to the type that it has already (`self.router.to(...)`) stays as it
+    is: torch would swap its fake weights, which it cannot while they are used.
 
-    Under fake tensors it takes itself to be compiled and materialises a causal S x S mask, which
-    turns fused causal attention into masked attention (twice the work, no flash kernel).
+    Under fake tensors transformers takes itself to be compiled and materialises a causal S x S
+    mask, which turns fused causal attention into masked attention (twice the work, no flash
+    kernel).
     """
     masks = sys.modules.get("transformers.masking_utils")
     replaced: dict[str, Any] = {}
@@ -52,9 +55,19 @@ def no_causal_mask() -> Iterator[None]:
         if masks is not None and hasattr(masks, name):
             replaced[name] = getattr(masks, name)
             setattr(masks, name, lambda *args, _answer=answer, **kwargs: _answer)
+    moved: Any = nn.Module._apply
+
+    def apply(module: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
+        with torch.no_grad():
+            held = [*module.parameters(recurse), *module.buffers(recurse)]
+            same = all(fn(x) is x for x in held)
+        return module if same else moved(module, fn, recurse)
+
+    nn.Module._apply = apply  # type: ignore[method-assign] # as it was after
     try:
         yield
     finally:
+        nn.Module._apply = moved  # type: ignore[method-assign] # what it was
         for name, original in replaced.items():
             setattr(masks, name, original)
 

@@ -8,16 +8,17 @@ attention takes it. What is made of anything else stays unknown, and so does wha
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 # Made from numbers alone; their contents are known.
 _MADE = {"arange", "ones", "zeros", "full", "scalar_tensor", "eye", "tril_indices", "triu_indices"}
-_MADE |= {"linspace", "new_ones", "new_zeros", "new_full", "lift_fresh", "tensor"}
+_MADE |= {"linspace", "new_ones", "new_zeros", "new_full"}
 _MADE |= {"ones_like", "zeros_like", "full_like"}
 # Ops that mask scores: where their mask is among the arguments (-1: either of two), and whether it
 # is true for what is hidden.
@@ -27,16 +28,27 @@ _MOST_BYTES = 1 << 28
 
 
 class KnownValues:
-    """Real values of fake tensors, by their storage and view."""
+    """Real values of fake tensors, by their storage and view; of none above `most_bytes`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._values: dict[int, Tensor] = {}
+        self._most_bytes = most_bytes
+
+    def answer(self, x: Tensor, question: Callable[[Tensor], Any]) -> Any | None:
+        """What a tensor's values answer, None where they are not known."""
+        values = self._values.get(id(x))
+        if values is None:
+            return None
+        with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
+            return question(values)
 
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Computes the op for real where all that it reads is known."""
         name = func._schema.name.removeprefix("aten::")
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        made = name in _MADE
+        made = name in _MADE or (name == "lift_fresh" and all(map(_is_real, tensors)))
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
         if not made and (not tensors or not self._values):
             return
         if not made and not all(id(x) in self._values for x in tensors):
@@ -44,7 +56,7 @@ class KnownValues:
                 self._values.pop(id(x), None)
             return
         leaves = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
-        if not leaves or any(x.numel() * x.element_size() > _MOST_BYTES for x in leaves):
+        if not leaves or any(x.numel() * x.element_size() > self._most_bytes for x in leaves):
             return
         with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
             try:
@@ -58,7 +70,7 @@ class KnownValues:
 
     def _real(self, tree: Any) -> Any:
         def of(x: Tensor) -> Tensor:
-            found = self._values.get(id(x))
+            found = x if _is_real(x) else self._values.get(id(x))
             return found if found is not None else torch.empty(x.shape, dtype=x.dtype)
 
         return tree_map_only(Tensor, of, tree)
@@ -101,3 +113,8 @@ class KnownValues:
             ahead = torch.arange(queries)[:, None] + (keys - queries) - torch.arange(keys)
             band = (ahead >= 0) & (ahead < reach)
             return reach if bool((band == seen).all()) else 0
+
+
+def _is_real(x: Tensor) -> bool:
+    """Whether a tensor has values itself (a constant that a model's code writes down)."""
+    return not isinstance(x, FakeTensor) and not x.is_meta

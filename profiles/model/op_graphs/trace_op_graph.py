@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build import BuiltModel
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
-from profiles.model.fake_tensors.trace_fakes import no_causal_mask, plain_kernels
+from profiles.model.fake_tensors.trace_fakes import as_in_real_runs, plain_kernels
 from profiles.model.graph import Op, Phase
 from profiles.model.op_graphs.op_calls import OpCall, Program, Repeat, TensorSlot
 from profiles.model.op_graphs.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
@@ -32,8 +32,8 @@ from profiles.model.op_graphs.trace_op_options import (
     view_strides,
 )
 from profiles.model.tracing.trace_cuts import container_members, cut_candidates, repeated
+from profiles.model.tracing.trace_failure import told_loss, what_failed
 from profiles.model.tracing.trace_ops import dtype_name
-from profiles.model.tracing.trace_pass import told_loss, what_failed
 
 _TENSOR_ATTRIBUTES = ("T", "mT", "H", "data")
 
@@ -60,7 +60,7 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
     tracer.name_origins(built)
     with ExitStack() as stack:
         tracer.hook(stack)
-        stack.enter_context(no_causal_mask())
+        stack.enter_context(as_in_real_runs())
         stack.enter_context(expected_shapes())
         stack.enter_context(plain_kernels())
         stack.enter_context(tracer)

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build_step import GivenStep
-from profiles.model.fake_tensors.trace_fakes import no_causal_mask
+from profiles.model.fake_tensors.trace_fakes import as_in_real_runs
 from profiles.model.graph import Phase
 from profiles.model.steps.module_step import ModuleStep, StepOp, StepPrecision
 from profiles.model.steps.trace_autocast import AutocastShapes
@@ -58,7 +58,7 @@ def trace_module_step(
             stack.enter_context(FusedAttention())
         stack.enter_context(DeviceKernels(write_attention_out=not fused_attention))
         # Inputs are never padded: transformers would ask a mask for its values.
-        stack.enter_context(no_causal_mask())
+        stack.enter_context(as_in_real_runs())
         stack.enter_context(recorder)
         where = "forward pass"
         try:

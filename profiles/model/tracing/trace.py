@@ -86,6 +86,10 @@ def trace_graph(
             try:
                 run.trace(fakes, target, backward=backward)
                 inside = _within_state(run) | _not_replayed(run)
+                for number, path in enumerate(run.assuming):
+                    if not inside and path in _above(run):
+                        other = TracedPass(built, candidates, members, skipped, sharding)
+                        inside = _decided(run, other, number, fakes, target)
                 if run.by_value and not inside:
                     other = TracedPass(built, candidates, members, skipped, sharding)
                     inside = _shaped_by_values(run, other, fakes, target)
@@ -110,7 +114,7 @@ def trace_graph(
     for entry, block in zip(run.entries, blocks, strict=True):
         chain.append(BlockRef(entry=entry, kind=kinds.setdefault(block.kind, len(kinds))))
     distinct = {block.kind: block for block in reversed(blocks)}
-    lone = "" if len(chain) > 1 else next(iter(whole.values()), _NO_SEQUENCE)
+    lone = "" if len(chain) > 1 else next(iter(whole.values()), _why_alone(run))
     return ModelGraph(
         name=spec.name,
         source=spec.source,
@@ -126,7 +130,12 @@ def trace_graph(
     )
 
 
-_NO_SEQUENCE = "it has no sequence of parameter-holding modules"
+def _why_alone(run: TracedPass) -> str:
+    """Why the pass of a model that could be cut anywhere saw one block."""
+    uncalled = sorted(run.members - run.called)
+    if uncalled:
+        return f"{uncalled[0]} is never called as a module (call it itself, not its `forward`)"
+    return "it has no sequence of parameter-holding modules"
 
 
 def _within_state(run: TracedPass) -> dict[str, str]:
@@ -143,16 +152,48 @@ def _not_replayed(run: TracedPass) -> dict[str, str]:
     """Every entry, where a stage cannot run the code between blocks as the whole model does: it
     knows that code's calls by their number, and the modules of others give placeholders back and
     do nothing else."""
-    above = {entry[:i] for entry in run.entries for i, c in enumerate(entry) if c == "."} | {""}
+    above = _above(run)
     for path in run.choosing:
         if path in above:
-            why = f"a value decides in the forward of {path or 'the model'} which of its blocks run"
-            return dict.fromkeys(run.entries[1:], f"{why} (`if tensor`, layers left out at random)")
+            return _by_choice(run, path)
+    for path in run.rerun:
+        if path in above or path in run.entries:
+            why = f"{path} is called again in the backward (leave out torch.utils.checkpoint:"
+            return dict.fromkeys(run.entries[1:], f"{why} a plan says what is recomputed)")
+    for path, name in run.functions:
+        if path in above:
+            why = f"the forward of {path or 'the model'} applies the autograd function {name}"
+            return dict.fromkeys(run.entries[1:], f"{why} between its blocks (do it inside one)")
     for path in run.given.changing:
         if path not in above and path.rpartition(".")[0] in above:
             why = f"{path} changes a list or dictionary that it is given, which others may read"
             return dict.fromkeys(run.entries[1:], f"{why} (return what it adds)")
     return {}
+
+
+def _above(run: TracedPass) -> set[str]:
+    """Paths of the modules whose own code stands between blocks."""
+    return {entry[:i] for entry in run.entries for i, c in enumerate(entry) if c == "."} | {""}
+
+
+def _by_choice(run: TracedPass, path: str) -> dict[str, str]:
+    why = f"a value decides in the forward of {path or 'the model'} which of its blocks run"
+    return dict.fromkeys(run.entries[1:], f"{why} (`if tensor`, layers left out at random)")
+
+
+def _decided(
+    run: TracedPass, other: TracedPass, number: int, fakes: Fakes, target: str
+) -> dict[str, str]:
+    """Every entry, where the truth value of this number, which was assumed, decides what runs
+    between blocks or which of them run. One with whose opposite the model fails was a check."""
+    try:
+        other.trace(fakes, target, backward=False, opposite=number)
+    except (TraceError, NotRepeated):
+        return {}
+    above = _above(run)
+    if other.entries == run.entries and other.calls_of(above) == run.calls_of(above):
+        return {}
+    return _by_choice(run, run.assuming[number])
 
 
 def _shaped_by_values(

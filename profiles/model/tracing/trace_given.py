@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping, MutableSequence
 from typing import Any
 
 from torch.utils._pytree import tree_leaves
+
+_CHANGEABLE = (MutableMapping, MutableSequence)  # a UserDict, too
 
 
 class GivenWatch:
@@ -21,7 +23,7 @@ class GivenWatch:
 
     def enter(self, arguments: Iterable[Any]) -> None:
         """A module is called with these."""
-        held = [x for x in arguments if isinstance(x, (list, dict))]
+        held = [x for x in arguments if isinstance(x, _CHANGEABLE)]
         self._running.append([(x, _members(x)) for x in held])
 
     def leave(self, path: str) -> None:
@@ -31,7 +33,7 @@ class GivenWatch:
 
 
 def _members(x: Any) -> list[Any]:
-    return tree_leaves(list(x.values() if isinstance(x, dict) else x))
+    return tree_leaves(list(x.values() if isinstance(x, MutableMapping) else x))
 
 
 def _differ(before: list[Any], after: list[Any]) -> bool:

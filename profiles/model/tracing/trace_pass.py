@@ -7,6 +7,7 @@ what the block that stands for them returned. `trace_blocks.py` reads the blocks
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,59 +22,21 @@ from profiles.model.building.build import BuiltModel
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import (
     Fakes,
-    no_causal_mask,
+    as_in_real_runs,
     plain_kernels,
     without_skipped,
 )
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.tracing.trace_attention import FusedAttention
-from profiles.model.tracing.trace_cpu_kernels import WAY_OUT, names_half
 from profiles.model.tracing.trace_cuts import Output
+from profiles.model.tracing.trace_failure import told_loss, what_failed
 from profiles.model.tracing.trace_given import GivenWatch
 from profiles.model.tracing.trace_ops import dtype_name
+from profiles.model.tracing.trace_own_backward import watched_functions
 from profiles.model.tracing.trace_recorder import Recorder
 from profiles.model.tracing.trace_recurrence import FusedRecurrence
 from profiles.model.tracing.trace_state import StateWatch
 from profiles.model.tracing.trace_tensor_parallel import Sharding
-
-# What torch raises where a module asks for values, which a trace of shapes does not have.
-_ASKS_FOR_VALUES = {
-    "DataDependentOutputException": "a value decides what runs (`.item()`, `if tensor`)",
-    "DynamicOutputShapeException": "a shape depends on values (`nonzero`, a mask as an index)",
-}
-
-
-def what_failed(error: Exception) -> str:
-    """What torch says of a failed trace, in one line, and what it means where that is known."""
-    kind = type(error).__name__
-    line = next(iter(str(error).splitlines()), "")
-    said = f"{kind}: {line}"
-    if kind in _ASKS_FOR_VALUES:
-        said += (
-            f": {_ASKS_FOR_VALUES[kind]}, and only shapes are traced; pass package.module:factory "
-            "of a model that decides by shapes or settings"
-        )
-    return f"{said}; {WAY_OUT}" if names_half(line) else said
-
-
-def failed_loss(error: Exception, targets: Any) -> str:
-    """What is told of an error inside the loss function."""
-    kind = type(targets).__name__
-    held = f" of {len(targets)}" if isinstance(targets, (tuple, list, dict)) else ""
-    return (
-        f"the loss function fails: {what_failed(error)}. It is called as loss_fn(output, targets), "
-        f"targets as the factory returned them: here a {kind}{held}"
-    )
-
-
-def told_loss(built: BuiltModel, output: Any, targets: Any) -> Any:
-    """The loss, or the TraceError that an error inside the loss function is told as."""
-    try:
-        return built.loss_fn(output, targets)
-    except ShardwrightError:
-        raise
-    except Exception as error:
-        raise TraceError(failed_loss(error, targets)) from error
 
 
 class NotRepeated(ShardwrightError):
@@ -100,6 +63,9 @@ class TracedPass:
     alive        storages that are kept at the end of the forward pass
     expected     blocks with shapes that depend on values;  by_value  some before the loss
     choosing     paths of modules in whose forward a value decides what runs
+    assuming     of every truth value that was assumed, the module that asked for it
+    functions    autograd functions of the model's own: the module that applies one, and its name
+    rerun        paths of modules that are called again in the backward
     given        which modules change a list or dictionary that they are given
     gradients    storage of a tensor between blocks -> those of its gradient
     state        buffer that the forward changes and computes with -> first and last of its blocks
@@ -127,6 +93,11 @@ class TracedPass:
         self.expected: set[int] = set()
         self.by_value = False
         self.choosing: list[str] = []
+        self.assuming: list[str] = []
+        self.functions: list[tuple[str, str]] = []
+        self.rerun: list[str] = []
+        self.called: set[str] = set()  # of the candidates
+        self._failing: tuple[BaseException | None, str] = (None, "")  # where it was raised
         self.given = GivenWatch()
         self.gradients: dict[int, set[int]] = {}
         self.state: dict[str, tuple[int, int]] = {}
@@ -137,25 +108,34 @@ class TracedPass:
         return [cut.entry for cut in self.cuts]
 
     def trace(
-        self, fakes: Fakes, target: str, *, backward: bool = True, share: float = 1.0
+        self,
+        fakes: Fakes,
+        target: str,
+        *,
+        backward: bool = True,
+        share: float = 1.0,
+        opposite: int = -1,
     ) -> None:
-        """Run it, with or without its backward; masks hold for `share` of what is expected. Raises
-        TraceError, and NotRepeated where a skipped block is called otherwise."""
+        """Run it, with or without its backward; masks hold for `share` of what is expected, and one
+        assumed truth value is the `opposite`. Raises TraceError, and NotRepeated where a skipped
+        block is called otherwise."""
         self.fakes = fakes
         watch = StateWatch(self.built.module)
         self.recorder = Recorder(fakes.keys, self._watch_gradient, target=target, state=watch)
         with ExitStack() as stack:
             self._hook(stack)
             stack.enter_context(FusedAttention() if target == "gpu" else FusedRecurrence())
-            stack.enter_context(no_causal_mask())
+            stack.enter_context(as_in_real_runs())
             shapes = stack.enter_context(
                 expected_shapes(
                     lambda: self.expected.add(len(self.cuts) - 1),
                     share,
-                    lambda: self.choosing.append(self.recorder._path[-1]),
+                    self._chosen,
+                    opposite,
                 )
             )
             stack.enter_context(plain_kernels())
+            stack.enter_context(watched_functions(self._applied))
             stack.enter_context(self.recorder)
             try:
                 output = self.built.call(self.built.module, *fakes.args)
@@ -171,15 +151,24 @@ class TracedPass:
             except ShardwrightError:
                 raise
             except Exception as error:
-                place = self.recorder._path[-1] or "the model itself"
+                place = self.recorder._path[-1]
+                if self._failing[0] is error:
+                    place = self._failing[1]
+                place = place or "the model itself"
                 raise TraceError(
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "
                     f"tensors: {what_failed(error)}"
                 ) from error
 
+    def _applied(self, name: str) -> None:
+        self.functions.append((self.recorder._path[-1], name))
+
+    def _chosen(self, assumed: bool) -> None:
+        (self.assuming if assumed else self.choosing).append(self.recorder._path[-1])
+
     def _hook(self, stack: ExitStack) -> None:
         recipes: dict[str, Output] = {}
-        seen: set[str] = set()
+        seen = self.called
         standing = set(self.skipped.values())
         for path, module in without_skipped(self.built.module, self.skipped, themselves=True):
             if path == "":
@@ -287,6 +276,8 @@ class TracedPass:
         rule = self.sharding.rule_of(path)
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if self.recorder.phase is Phase.BACKWARD:
+                self.rerun.append(path)
             self.recorder.enter_module(path)
             self.given.enter((*args, *kwargs.values()))
             if "Attention" in type(module).__name__:
@@ -300,6 +291,9 @@ class TracedPass:
         rule = self.sharding.rule_of(path)
 
         def hook(module: nn.Module, args: Any, output: Any) -> None:
+            error = sys.exc_info()[1]
+            if error is not None and self._failing[0] is not error:
+                self._failing = (error, path)
             self.recorder.leave_module()
             self.given.leave(path)
             if rule == "row" and isinstance(output, Tensor):
@@ -355,6 +349,10 @@ class TracedPass:
         for _, consumer, number in self.recorder.crossings:
             found.setdefault(number, set()).add(consumer)
         return {number: tuple(sorted(found[number])) for number in sorted(found)}
+
+    def calls_of(self, paths: set[str]) -> list[tuple[str, str]]:
+        """Ops that depend on weights in the own code of these modules: module and op."""
+        return [found for found in self.recorder.weighted if found[0] in paths]
 
     def crossing_specs(self) -> dict[int, TensorSpec]:
         """Storage number of every tensor between blocks -> its shape and type."""

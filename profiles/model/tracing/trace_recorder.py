@@ -71,6 +71,7 @@ class Recorder(TorchDispatchMode):
     """Records while it is entered; `segments[i]` is what block i did.
 
     parameters  storage key -> index of the parameter
+    weighted    module and name of every op of the forward that takes what depends on parameters
     crossings   (producing segment, consuming segment, storage number) of every tensor that depends
                 on parameters and is read in a later segment: a stage behind it must receive it,
                 whether it has a gradient or not (a teacher's output, a mask made of activations)
@@ -96,6 +97,7 @@ class Recorder(TorchDispatchMode):
         self._state = state
         self.parameters = parameters
         self.segments = [Segment()]
+        self.weighted: list[tuple[str, str]] = []
         self.crossings: set[tuple[int, int, int]] = set()
         self.crossing: dict[int, TensorSpec] = {}
         self.storages: list[StorageRecord] = []
@@ -178,6 +180,8 @@ class Recorder(TorchDispatchMode):
             self._known.note(func, args, kwargs, out)
             if self._state is not None:
                 self._state.note(func, args, kwargs, out, segment)
+            if weighted and op.name not in _OF_SHAPE:
+                self.weighted.append((module, op.name))
         self.segments[segment].ops.append(op)
         if self.phase is Phase.FORWARD:
             self._note_product(op, args, kwargs, self.segments[segment])

@@ -23,9 +23,9 @@ from profiles.errors import TraceError
 from profiles.model.building.build import BuiltModel
 from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
-from profiles.model.fake_tensors.trace_fakes import no_causal_mask, plain_kernels
+from profiles.model.fake_tensors.trace_fakes import as_in_real_runs, plain_kernels
 from profiles.model.tracing.trace_cuts import Output, container_members, cut_candidates, repeated
-from profiles.model.tracing.trace_pass import what_failed
+from profiles.model.tracing.trace_failure import what_failed
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
         for path, model in stands_for.items():
             repeat(built.module.get_submodule(path), model)
         stack.enter_context(torch.device("meta"))  # where stubs make their tensors
-        stack.enter_context(no_causal_mask())
+        stack.enter_context(as_in_real_runs())
         stack.enter_context(expected_shapes())
         stack.enter_context(plain_kernels())
         try:
