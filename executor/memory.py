@@ -108,7 +108,7 @@ def _freed_unseen(
     for number, change in enumerate(changes):
         if change.size <= 0:
             if live.pop(change.address, None) is not None:
-                addresses.remove(change.address)
+                del addresses[bisect_left(addresses, change.address)]
             continue
         at = bisect_left(addresses, change.address)
         if at and addresses[at - 1] + changes[live[addresses[at - 1]]].size > change.address:

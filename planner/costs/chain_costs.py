@@ -235,13 +235,7 @@ def held_in_ranges(graph: ModelGraph, *, trained: bool = False) -> HeldParameter
         repeated=tuple(repeated),
         at_ends=tuple(at_ends),
     )
-    return HeldParameters(
-        count=held.ranged(float),
-        largest=largest,
-        elements=held.elements,
-        repeated=held.repeated,
-        at_ends=held.at_ends,
-    )
+    return replace(held, count=held.ranged(float))
 
 
 def of_each(
