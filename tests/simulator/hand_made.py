@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
-from profiles.hardware.catalogue.device import Device, Measurements
+from profiles.hardware.catalogue.device import BlockPoint, Device, Measurements
 from profiles.hardware.catalogue.link import Link, LinkPoint
 from profiles.model.graph import (
     Block,
@@ -230,6 +231,22 @@ def graph(
         tp=tp,
         kinds=kinds,
         chain=tuple(chain),
+    )
+
+
+def block_points(model: Traced, **more: Any) -> tuple[BlockPoint, ...]:
+    """Every kind of block measured at 10 ms forward and 20 ms back."""
+    return tuple(
+        BlockPoint(
+            kind=kind.kind,
+            label=kind.label,
+            forward_s=10e-3,
+            backward_s=20e-3,
+            sample_count=8,
+            spread=0.01,
+            **more,
+        )
+        for kind in model.at(1, 1).kinds
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Measurements
+from profiles.hardware.catalogue.device import ActionOverhead, Measurements
 from simulator.traced.predict import predict
 from simulator.traced.stage_cost import missing_overhead
 from simulator.values.prediction import Prediction
-from tests.simulator.hand_made import Traced, cluster, device, plan
+from tests.simulator.hand_made import Traced, block_points, cluster, device, plan
 
 MS = 1e-3
 MODEL = Traced(8)
@@ -22,20 +22,8 @@ OVERHEAD = ActionOverhead(
 
 def predicted(overhead: ActionOverhead | None, **settings: object) -> Prediction:
     """Every kind of block takes 10 ms forward and 20 ms back, of which the runtime 0.5 and 0.25."""
-    points = tuple(
-        BlockPoint(
-            kind=kind.kind,
-            label=kind.label,
-            forward_s=10 * MS,
-            backward_s=20 * MS,
-            sample_count=8,
-            spread=0.01,
-            forward_runtime_s=0.5 * MS,
-            backward_runtime_s=0.25 * MS,
-            action=overhead,
-        )
-        for kind in MODEL.at(1, 1).kinds
-    )
+    runtime = {"forward_runtime_s": 0.5 * MS, "backward_runtime_s": 0.25 * MS}
+    points = block_points(MODEL, **runtime, action=overhead)
     measured = Measurements(source="by hand", date="2026-11-21", blocks=points)
     return predict(plan(**settings), MODEL, cluster(of=device(measurements=measured)))
 

@@ -12,9 +12,10 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.transformer import LatentAttention, Transformer
 from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import build_schedule
-from simulator.training_run.framework.framework import framework_of
+from simulator.training_run.framework.framework import framework_of, load_framework
 from simulator.training_run.framework.kept_tensor import KeptTensor, LingeringTensor, Moment
 from simulator.training_run.memory.footprint import fits, footprint
+from simulator.training_run.memory.static_footprint import static_bytes
 from simulator.training_run.memory.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import split_stages, stage_split
@@ -362,3 +363,23 @@ def test_layers_that_predict_further_tokens_take_memory() -> None:
     assert parameters(run) - parameters(plain) == pytest.approx(added, rel=1e-3)
     last, without = footprint(run).ranks[-1], footprint(plain).ranks[-1]
     assert last.moment_bytes > without.moment_bytes
+
+
+def test_a_tied_table_on_a_rank_with_both_ends_is_held_once_but_by_our_executor() -> None:
+    """A V's first rank has embedding and head: stages of our executor have copies of their own
+    (executor/rank.py), so it holds a table more."""
+    run = replace(
+        ULTRA_1B, stack="torch", pp=2, vpp=2, num_devices=2, schedule="zbv", recompute="none"
+    )
+    shares = tuple(share for share in stage_split(run) if share.rank == 0)
+    assert {share.has_embedding for share in shares} == {True, False}
+    held = {
+        stack: static_bytes(
+            replace(run, stack=stack),
+            load_framework("torch").memory_at(0),
+            shares,
+            run.model.vocab_size,
+        ).num_parameters
+        for stack in ("torch", "torch-fsdp")
+    }
+    assert held["torch"] - held["torch-fsdp"] == 131_072 * 2048

@@ -5,30 +5,20 @@ from __future__ import annotations
 import pytest
 
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import BlockPoint, Measurements
+from profiles.hardware.catalogue.device import Measurements
 from simulator.traced.predict import predict
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.values.prediction import Prediction
-from tests.simulator.hand_made import Traced, cluster, device, plan
+from tests.simulator.hand_made import Traced, block_points, cluster, device, plan
 
-MS = 1e-3
 MODEL = Traced(8)
 
 
 def machine(slowest: float, devices: int) -> Cluster:
     """Devices on which every block takes 10 ms forward and 20 ms back."""
-    points = tuple(
-        BlockPoint(
-            kind=kind.kind,
-            label=kind.label,
-            forward_s=10 * MS,
-            backward_s=20 * MS,
-            sample_count=8,
-            spread=0.01,
-        )
-        for kind in MODEL.at(1, 1).kinds
+    measured = Measurements(
+        source="by hand", date="2026-11-23", blocks=block_points(MODEL), slowest=slowest
     )
-    measured = Measurements(source="by hand", date="2026-11-23", blocks=points, slowest=slowest)
     return cluster(1, devices, of=device(measurements=measured))
 
 

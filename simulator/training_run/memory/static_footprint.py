@@ -114,9 +114,9 @@ def _rank_parameters(
     run: TrainingRun, shares: Sequence[StageShare], table_rows: float
 ) -> tuple[float, float]:
     """Parameters of a rank after tensor and expert parallelism: all but experts, and experts."""
-    return _shared_out(
-        run.model, run.tp, run.expert_parallel, run.pp > 1, tuple(shares), table_rows
-    )
+    # Stages of our executor hold copies of their own (executor/rank.py), those of others one.
+    once = run.pp > 1 and not load_framework(run.stack).own_executor
+    return _shared_out(run.model, run.tp, run.expert_parallel, once, tuple(shares), table_rows)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -124,7 +124,7 @@ def _shared_out(
     model: Transformer,
     tp: int,
     expert_parallel: int,
-    is_pipeline: bool,
+    once: bool,
     shares: tuple[StageShare, ...],
     table_rows: float,
 ) -> tuple[float, float]:
@@ -149,7 +149,7 @@ def _shared_out(
         )
         if not has_table:
             dense += model.hidden_size * table_rows
-    if model.tied_embeddings and is_pipeline and _holds_both_ends(shares):
+    if model.tied_embeddings and once and _holds_both_ends(shares):
         dense -= model.hidden_size * table_rows
     return dense, experts
 
