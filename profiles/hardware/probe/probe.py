@@ -50,11 +50,6 @@ FULL = Effort(budget_s=0.08, link_budget_s=0.2, min_samples=3)
 # cores, torch 2.13, 2026-11-22).
 _VISITS = 2
 
-# Rounds of one part are those of one second: in a quick profile they told a step 23 % longer, of a
-# demo whose ranks were 5 % apart (two cores, 2026-11-23). A full one has twelve parts in as many
-# minutes; fewer tell nothing of how unequal devices are.
-_PARTS_TO_TELL = 3
-
 _CPU_POWER_SOURCE = (
     "assumed: a server core's share of its processor's TDP lies between 3.9 W (AMD EPYC 9755, "
     "500 W for 128 cores) and 20 W (AMD EPYC 9175F, 320 W for 16 cores), amd.com product pages; "
@@ -160,10 +155,9 @@ def measure_cases(
         decode(tuple[ReferencePoint, ...], answer["references"], where="references")
         for answer in answers
     ]
-    slowest = 1.0
-    if not cuda and len(parts) >= _PARTS_TO_TELL:
-        # Each part has new processes, and with them new places in memory.
-        slowest = median(slowest_over_mean([a["rounds"] for a in part]) for part in parts)
+    # Each part has new processes, and with them new places in memory.
+    windows = [w for part in parts for w in zip(*(a["rounds"] for a in part), strict=True)]
+    slowest = 1.0 if cuda else median(slowest_over_mean(window) for window in windows)
     return with_blocks(cluster, (), references=combined_references(references), slowest=slowest)
 
 

@@ -25,14 +25,18 @@ from profiles.model.graph import MatmulShape
 _EMULATED_RATIO = 20.0
 _EMULATED_FLOP = 2 * 256**3
 
+# A core may be slow for a second: one window of a quick profile told a step 23 % longer, of a demo
+# whose ranks were 5 % apart (two cores, 2026-11-23). The middle of three outlives one such second.
+_WINDOWS = 3
+
 
 def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     """Samples of every case, `[wall_s, cpu_s, delay_s or None]`, in the order of the cases.
 
     A case that this rank takes no part in, or that was left out, has no samples. Also answers
     what this device has: `memory_bytes` and `reserved_bytes` (held before any tensor is made), and
-    how fast its reference kernels are, `before` the cases and behind them, and what they take in
-    `rounds` that all devices begin together.
+    how fast its reference kernels are, `before` the cases and behind them, and what one of them
+    takes in `rounds` that all devices begin together, at `_WINDOWS` moments among the cases.
     """
     cases: tuple[Case, ...] = decode(tuple[Case, ...], job["cases"], where="cases")
     effort: Effort = decode(Effort, job["effort"], where="effort")
@@ -44,8 +48,11 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     emulated = _is_emulated("bfloat16", device)
     before = () if _cuda() else time_references(0.2, barrier=dist.barrier)
     answers: list[list[list[float | None]]] = []
+    rounds: list[tuple[float, ...]] = []
     for index, case in enumerate(cases):
         reporter(index, len(cases), case.label)
+        if not _cuda() and index * _WINDOWS // len(cases) == len(rounds):
+            rounds.append(time_rounds(dist.barrier))
         samples: list[Sample] = []
         dist.barrier()
         if case.family == "link":
@@ -56,7 +63,6 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         answers.append([[s.wall_s, s.cpu_s, s.delay_s] for s in samples])
     reporter(len(cases), len(cases), "reference kernels")
     references = () if _cuda() else time_references(barrier=dist.barrier)
-    rounds = () if _cuda() else time_rounds(dist.barrier)
     reporter(len(cases), len(cases), "host")
     dist.barrier()
     host = () if _cuda() else measure_host()
@@ -66,7 +72,7 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         "machine": machine,
         "before": encode(before),
         "references": encode(references),
-        "rounds": list(rounds),
+        "rounds": [list(window) for window in rounds],
         "host": encode(host),
     }
 

@@ -20,8 +20,8 @@ from profiles.hardware.probe.probe_timing import Effort, measure_on_thread, samp
 
 KERNELS = ("matmul", "memory", "layers")
 
-# Rounds in which all devices begin together; one takes 40 ms (two cores, 2026-11-23).
-ROUNDS = 24
+# Rounds of a window, in which all devices begin together; one takes 40 ms (two cores, 2026-11-23).
+ROUNDS = 8
 
 # [256, 512] x [512, 512]: 2 MiB of operands and 0.13 GFLOP.
 _MATMUL = (256, 512, 512)
