@@ -15,12 +15,14 @@ import csv
 import datetime
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student_t
 
 from profiles.document import content_hash, encode, read_document, to_json, write_text
 from profiles.errors import ShardwrightError
@@ -33,9 +35,12 @@ from profiles.published.module_table import (
     read_measured_modules,
     read_modules,
 )
+from simulator.modules.kernel_kinds import MUCH, seconds_by_kind
+from simulator.modules.kernel_seconds import kernel_seconds
 from simulator.modules.module_constants import MODULE_STEPS_FILE, MODULE_STEPS_SCHEMA
 from simulator.modules.predict_module import ModuleSetting, module_setting
 from simulator.modules.step_memory import StepMemory, step_memory
+from tools.borrowed_kernels import borrowed_errors
 from tools.module_fit import Array, Flags, MeasuredSteps, fit, measured_steps, without
 
 _GIB = 2**30
@@ -77,6 +82,12 @@ def main() -> None:
     by_family = _left_out(data, values, used, families)
     by_device = _left_out(data, values, used, devices)
     widths = _half_widths(rows, used, by_family, by_device)
+    borrowed = borrowed_errors(data, values)
+    widths["kernel"] = student_t.ppf(1 - (1 - _QUANTILE) / 2, len(borrowed)) * _rms(
+        list(borrowed.values())
+    )
+    for kernel, error in borrowed.items():
+        _say(f"{kernel} priced as the kernel most like it: {np.exp(error):.2f} times as long")
     memory = _memory(rows)
     lines = [
         "# Constants of the steps of modules; meanings in simulator/modules/kernel_seconds.py,",
@@ -99,11 +110,14 @@ def main() -> None:
         "[half_widths]",
         *(f"{name} = {width:.4f}" for name, width in widths.items()),
         "",
+        "[kinds]",
+        *(f'"{kind}" = {n}' for kind, n in _kinds(rows, data, values, used).items()),
+        "",
         "[values]",
         *(f'"{name}" = {_number(value)}' for name, value in values.items()),
     ]
     write_text(MODULE_STEPS_FILE, "\n".join(lines) + "\n")
-    sys.stdout.write("\n".join(lines[3 : lines.index("[values]")]) + "\n")
+    sys.stdout.write("\n".join(lines[3 : lines.index("[kinds]")]) + "\n")
     _tell("family left out, timm", by_family, np.asarray([_is_timm(r) for r in rows]))
     _tell("device left out", by_device, used)
     for name in sorted(set(devices.tolist())):
@@ -228,6 +242,25 @@ def _half_widths(
         for name in sorted(set(chips[used].tolist()))
     )
     return {"device": float(own), "architecture": other, "none": max(other, worst), "memory": 0.12}
+
+
+def _kinds(
+    rows: Sequence[FittedRow], data: MeasuredSteps, values: dict[str, float], used: Flags
+) -> dict[str, int]:
+    """Kind of kernel -> rows of the fit that spend `MUCH` of their kernels' time on it."""
+    seconds = kernel_seconds(data.kernels, values) * data.count
+    ends = np.cumsum([len(r.step.ops) for r in rows])[:-1]
+    found: Counter[str] = Counter()
+    for row, own, is_used in zip(rows, np.split(seconds, ends), used, strict=True):
+        if is_used:
+            by_kind = seconds_by_kind(row.step.ops, own)
+            total = sum(by_kind.values())
+            found.update(kind for kind, taken in by_kind.items() if taken >= MUCH * total)
+    return dict(sorted(found.items()))
+
+
+def _rms(values: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
 
 
 def _width_of(rows: Sequence[FittedRow], widths: dict[str, float], kind: str) -> Array:

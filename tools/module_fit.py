@@ -44,6 +44,7 @@ def starts() -> dict[str, tuple[float, float]]:
         add(1.0, f"peak.{name}.channels_last", width=0.4)
         add(0.6, *(f"bytes.{name}.{layout}" for layout in layouts))
     add(0.1, "peak.grouped.general", width=1.0)
+    add(0.6, "peak.conv.direct")
     add(0.7, *(f"peak.matmul.{way}" for way in (*directions, "batched")))
     add(0.5, "peak.attention")
     add(1.2, "peak.float32")

@@ -11,9 +11,11 @@ that it equals (implicit GEMM: Chetlur et al., cuDNN, arXiv 1410.0759). `small` 
 
     (1 + n0 / n) (1 + k0 / k) (1 + m0 / m) (1 + fill x processors / parts)
 
-parts of 64 x 64 outputs and at most 1024 summands. Tensor cores read channels innermost: with
-channels first a convolution's tensors are reordered before and after it. What lies in the
-last-level cache is not read from memory: cached x cache / (cache + bytes) of the bytes.
+parts of 64 x 64 outputs and at most 1024 summands. Outside tensor cores, convolutions that
+Winograd's algorithm does not take (strided, dilated, of volumes) reach `direct` of what the others
+reach, which it saves products (Lavin and Gray, arXiv 1509.09308). Tensor cores read channels
+innermost: with channels first a convolution's tensors are reordered before and after it. What lies
+in the last-level cache is not read from memory: cached x cache / (cache + bytes) of the bytes.
 `architecture.*` is what an architecture's kernels reach of its datasheet, beside the shares. All
 shares are in profiles/data/calibration/module_steps.toml, fitted on measured steps: none was
 measured kernel by kernel.
@@ -117,7 +119,7 @@ def group_seconds(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
 def _formula(kernel: Kernel) -> Callable[[Kernel, KernelGroup, Values], Array]:
     if kernel in _CONVOLUTIONS:
         return _convolution_s
-    if kernel in (Kernel.MATMUL, Kernel.BATCHED_MATMUL):
+    if kernel in (Kernel.MATMUL, Kernel.BATCHED_MATMUL, Kernel.RECURRENCE):
         return _matmul_s
     others = {
         Kernel.ATTENTION: _attention_s,
@@ -176,6 +178,9 @@ def _convolution_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
     share = _by_direction(group, values, f"peak.{name}")
     share = share * np.where(rates.emulated, values["peak.emulated"], 1.0)
     share = share * np.where(last, values[f"peak.{name}.channels_last"], 1.0)
+    if kernel is Kernel.CONV:
+        direct = ~rates.tensor & ~x.winograd
+        share = share * np.where(direct, values["peak.conv.direct"], 1.0)
     alone_s = _work_s(group, values)
     work_s = alone_s / share * _small(group, values)
     if kernel is Kernel.GROUPED:
@@ -200,7 +205,7 @@ def _has_grouped_kernel(x: StepArrays) -> Flags:
 def _matmul_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
     x = group.arrays
     share = np.full(len(x.count), values["peak.matmul.batched"])
-    if kernel is Kernel.MATMUL:
+    if kernel is not Kernel.BATCHED_MATMUL:
         # The gradient of a weight sums over the rows, of which there are many.
         backward = np.where(x.k > x.m, values["peak.matmul.weight"], values["peak.matmul.input"])
         share = np.where(x.backward, backward, values["peak.matmul.output"])

@@ -38,8 +38,10 @@ class ModuleConstants:
     fits           share of rows whose batch is said to fit and the next listed one not to
     held, workspace_mib   memory beyond what is allocated (step_memory.py)
     half_widths    of 90 % intervals, in log: `device` where the fit has the device, `architecture`
-                   where it has another of its architecture, `none` elsewhere, and `memory`
+                   where it has another of its architecture, `none` elsewhere, `kernel` of a kernel
+                   of a kind that too few rows have, and `memory`
     measured_devices   that the fit has
+    kinds          kind of kernel -> rows that spend a twentieth of their kernels' time on it
     """
 
     source: str
@@ -53,6 +55,7 @@ class ModuleConstants:
     held: float
     workspace_mib: float
     measured_devices: tuple[str, ...]
+    kinds: Mapping[str, int]
     half_widths: Mapping[str, float]
     values: Mapping[str, float]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +14,13 @@ from profiles.hardware.catalogue.chip import chip_of
 from profiles.hardware.catalogue.device import Device
 from profiles.model.steps.module_step import ModuleStep, StepPrecision, step_precision
 from profiles.published.module_table import ModuleRow
+from simulator.modules.kernel_kinds import seconds_by_kind, unmeasured
 from simulator.modules.kernel_rates import kernel_rates
 from simulator.modules.kernel_seconds import grouped, kernel_seconds
 from simulator.modules.module_constants import ModuleConstants, module_constants
 from simulator.modules.module_framework import ModuleFramework, module_framework
 from simulator.modules.optimizer_kind import OptimizerKind, optimizer_kind
-from simulator.modules.step_arrays import StepArrays, step_arrays
+from simulator.modules.step_arrays import Array, StepArrays, step_arrays
 from simulator.modules.step_memory import step_memory
 from simulator.modules.step_seconds import StepParts, step_facts, step_parts
 from simulator.values.prediction import Interval
@@ -50,12 +52,15 @@ class ModulePrediction:
     peak_memory_bytes  allocated by tensors at the highest moment, as torch counts it
     fits               the device has what the step needs: `needed_bytes`, with what the allocator
                        holds and kernels' workspaces
+    unmeasured         kinds of kernels that too few measured steps have -> share of the kernels'
+                       time
     """
 
     step_time_s: Interval
     peak_memory_bytes: Interval
     needed_bytes: float
     fits: bool
+    unmeasured: Mapping[str, float]
 
 
 def module_setting(row: ModuleRow) -> ModuleSetting:
@@ -95,9 +100,16 @@ def predict_module(step: ModuleStep, setting: ModuleSetting) -> ModulePrediction
     """The prediction of a traced step, with the constants that the project ships."""
     used = module_constants()
     arrays = step_arrays(step)
-    parts = parts_of_step(step, arrays, setting, used)
+    seconds = _seconds_of_ops(arrays, setting, used)
+    parts = _parts_of_step(step, arrays, seconds, setting, used)
     time_s = float(parts.total_s[0]) + _exposed_exchange_s(step, setting, parts)
-    width = used.half_widths[_known(setting.device, used)]
+    by_kind = seconds_by_kind(step.ops, seconds)
+    shares = unmeasured(by_kind, used.kinds)
+    unmeasured_s = sum(by_kind[kind] for kind in shares)
+    width = math.hypot(
+        used.half_widths[_known(setting.device, used)],
+        used.half_widths["kernel"] * min(1.0, unmeasured_s / time_s),
+    )
     memory = step_memory(step, setting.precision, setting.framework, setting.optimizer)
     peak, wide = memory.peak_bytes, used.half_widths["memory"]
     needed = memory.needed_bytes(used.held, used.workspace_mib * 2**20)
@@ -106,15 +118,26 @@ def predict_module(step: ModuleStep, setting: ModuleSetting) -> ModulePrediction
         peak_memory_bytes=_interval(peak, wide),
         needed_bytes=needed,
         fits=needed <= setting.device.usable_bytes,
+        unmeasured=shares,
     )
 
 
-def parts_of_step(
-    step: ModuleStep, arrays: StepArrays, setting: ModuleSetting, constants: ModuleConstants
+def _seconds_of_ops(
+    arrays: StepArrays, setting: ModuleSetting, constants: ModuleConstants
+) -> Array:
+    """Device seconds of every op of the step, all its runs together."""
+    rates = kernel_rates(arrays, setting.device, setting.precision)
+    return kernel_seconds(grouped(arrays, rates), constants.values) * arrays.count
+
+
+def _parts_of_step(
+    step: ModuleStep,
+    arrays: StepArrays,
+    seconds: Array,
+    setting: ModuleSetting,
+    constants: ModuleConstants,
 ) -> StepParts:
     """Device and host seconds of each pass, arrays of one."""
-    rates = kernel_rates(arrays, setting.device, setting.precision)
-    seconds = kernel_seconds(grouped(arrays, rates), constants.values) * arrays.count
     forward = np.asarray([seconds[~arrays.backward].sum()])
     backward = np.asarray([seconds[arrays.backward].sum()])
     facts = step_facts(step, arrays, setting.device, setting.framework, setting.optimizer)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.model.graph import Phase
-from profiles.model.steps.module_step import Direction, Kernel, ModuleStep
+from profiles.model.steps.module_step import Direction, Kernel, ModuleStep, StepOp
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -22,6 +22,8 @@ class StepArrays:
     """[kernels] each; kernel and direction are places in the enumerations `Kernel`, `Direction`.
 
     half    of 16 bits;  fine  of float32 (products that TF32 may speed up)
+    winograd  convolutions that cuDNN's Winograd kernels take: images, 3 x 3 or 5 x 5, no stride and
+            no dilation (cuDNN API reference, cudnnConvolutionFwdAlgo_t, ..._WINOGRAD_NONFUSED)
     count   times in the step;  starts  calls from the host in the step
     """
 
@@ -39,6 +41,7 @@ class StepArrays:
     k: Array
     taps: Array
     stride: Array
+    winograd: Flags
     count: Array
     starts: Array
 
@@ -77,6 +80,11 @@ def step_arrays(step: ModuleStep) -> StepArrays:
         k=np.maximum(numbers("k"), 1.0),
         taps=np.maximum(numbers("taps"), 1.0),
         stride=numbers("stride"),
+        winograd=np.asarray([_is_winograd(op) for op in ops]),
         count=numbers("count"),
         starts=numbers("count") * numbers("starts"),
     )
+
+
+def _is_winograd(op: StepOp) -> bool:
+    return op.spatial == 2 and op.taps in (9, 25) and op.stride == op.dilation == 1

@@ -104,7 +104,7 @@ def test_what_torch_writes_out_is_one_op_that_saves_as_much(
     fused = traced()
     work = [op.work_flop for b in fused for op in b.forward_ops if name in op.name]
     assert work == [2 * LENGTH * BATCH * gates * SIZE * (INPUTS + SIZE)]
-    monkeypatch.setattr(trace_recurrence, "_is_fused", lambda args: False)
+    monkeypatch.setattr(trace_recurrence, "_is_fused", lambda *_: False)
     saved = [sum(s.memory_bytes for b in blocks for s in b.saved) for blocks in (fused, traced())]
     # Written out, the transposed input is copied as well.
     assert saved[1] - saved[0] == pytest.approx(4 * LENGTH * BATCH * INPUTS, abs=0.1 * saved[1])

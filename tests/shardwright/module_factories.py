@@ -25,6 +25,24 @@ def convolutions(batch: int, groups: int = 1):
     return net, (torch.zeros(batch, 16, 32, 32),), targets, F.cross_entropy
 
 
+def volumes(batch: int):
+    net = nn.Sequential(nn.Conv3d(8, 64, 3, padding=1), nn.ReLU(), nn.Conv3d(64, 8, 3, padding=1))
+    return net, (torch.zeros(batch, 8, 64, 64, 64),), None, lambda y, _: y.mean()
+
+
+class _Speaks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(32, 64, 2, batch_first=True, bidirectional=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lstm(x)[0]
+
+
+def recurrence(batch: int):
+    return _Speaks(), (torch.zeros(batch, 20, 32),), None, lambda y, _: y.mean()
+
+
 class _Slices(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -112,6 +112,23 @@ def test_silence_is_answered_by_a_stated_default(tmp_path: Path) -> None:
         assert words in row["defaults"]
 
 
+def test_kernels_that_too_few_measured_steps_have_widen_the_interval(tmp_path: Path) -> None:
+    batch = json.dumps({"batch": 4})
+    images, volumes, speech = predicted(
+        tmp_path,
+        {**ROW, "factory": f"{HERE}:convolutions", "arguments": batch},
+        {**ROW, "id": "volumes", "factory": f"{HERE}:volumes", "arguments": batch},
+        {**ROW, "id": "speech", "factory": f"{HERE}:recurrence", "arguments": batch},
+    )
+    assert "too few measured steps" not in images["defaults"]
+    assert "too few measured steps have conv 3-d" in volumes["defaults"]
+    assert "too few measured steps have recurrence" in speech["defaults"]
+    width = [
+        float(row["step_time_high_s"]) / float(row["step_time_low_s"]) for row in (images, volumes)
+    ]
+    assert width[1] > 2 * width[0]
+
+
 def test_factories_beside_the_table_are_found(tmp_path: Path) -> None:
     source = Path(__file__).with_name("module_factories.py").read_text(encoding="utf-8")
     (tmp_path / "beside_the_table.py").write_text(source, encoding="utf-8")

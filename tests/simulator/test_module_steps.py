@@ -124,6 +124,26 @@ def test_a_kernel_that_moves_bytes() -> None:
     assert half == pytest.approx(2 * whole + 3e-6)
 
 
+@pytest.mark.parametrize(
+    ("changes", "direct"),
+    [
+        ({}, False),
+        ({"stride": 2}, True),
+        ({"dilation": 2}, True),
+        ({"spatial": 3, "taps": 27}, True),
+        ({"spatial": 1, "taps": 3}, True),
+        ({"stride": 2, "dtype": "float16"}, False),  # tensor cores: no Winograd to miss
+    ],
+)
+def test_convolutions_that_winograd_does_not_take(changes: dict[str, Any], direct: bool) -> None:
+    op = convolution(**({"dtype": "float32", "spatial": 2} | changes))
+    one, thousandth = (
+        seconds(op, _Plain({"peak.conv.direct": share}), device="v100-sxm2-16gb")
+        for share in (1.0, 1e-3)
+    )
+    assert thousandth / one == pytest.approx(1e3 if direct else 1.0, rel=0.1)
+
+
 def test_what_lies_in_the_cache_is_not_read() -> None:
     cache = chip_of(get_device("a100-sxm-80gb")).cache_bytes
     all_cached = _Plain({"cached": 1.0})

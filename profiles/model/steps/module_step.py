@@ -24,6 +24,7 @@ class Kernel(StrEnum):
     DEPTHWISE = "depthwise conv"
     MATMUL = "matmul"
     BATCHED_MATMUL = "batched matmul"
+    RECURRENCE = "recurrence"  # the product of the state at one position
     ATTENTION = "fused attention"
     BATCH_NORM = "batch norm"
     ROW_NORM = "row norm"  # layer, group, instance norm
@@ -59,7 +60,8 @@ class StepOp:
     read_bytes, written_bytes   tensors once each, broadcast ones as large as they are stored
     batch, m, n, k    of products: `batch` products [m, k] x [k, n]; of a convolution the product
            that each group equals, `batch` its groups; 0 for other kernels
-    taps   elements of a convolution's kernel; stride  its largest
+    taps   elements of a convolution's kernel; stride, dilation  its largest
+    spatial   dimensions that a convolution slides along: 2 of images; 0 of other kernels
     channels_last   tensors lie with channels innermost
     """
 
@@ -77,6 +79,8 @@ class StepOp:
     k: int = 0
     taps: int = 0
     stride: int = 1
+    dilation: int = 1
+    spatial: int = 0
     channels_last: bool = False
     starts: int = 1
     count: int = 1

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 _LOW = (
     "__matmul__ __rmatmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul multi_dot conv1d "
     "conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul mm mv prelu "
-    "einsum"
+    "einsum lstm gru rnn_tanh rnn_relu"
 )
 _HIGH = (
     "__pow__ __rpow__ acos asin cosh cosine_embedding_loss cdist cosine_similarity cross_entropy "

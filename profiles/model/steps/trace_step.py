@@ -1,9 +1,10 @@
 """Tracing one training step of a module on shapes: `trace_module_step`.
 
 The module runs forward, loss and backward on meta tensors, with the casts of autocast
-(trace_autocast.py) and an accelerator's kernels (trace_device_kernels.py); a dispatch mode below
-autograd notes every kernel and every byte while it is alive. Nothing is computed, so a batch of any
-size takes as long as its number of ops: about a millisecond each.
+(trace_autocast.py) and an accelerator's kernels (trace_device_kernels.py; a layer of a recurrence
+is one op); a dispatch mode below autograd notes every kernel and every byte while it is alive.
+Nothing is computed, so a batch of any size takes as long as its number of ops: about a
+millisecond each.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from profiles.model.steps.trace_autocast import AutocastShapes
 from profiles.model.steps.trace_device_kernels import DeviceKernels
 from profiles.model.steps.trace_step_op import laid_out, step_ops
 from profiles.model.tracing.trace_attention import FusedAttention
+from profiles.model.tracing.trace_recurrence import FusedRecurrence
 
 # torch's caching allocator hands out multiples of 512 bytes, and of 2 MiB above 10 MiB
 # (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize, kRoundLarge, kMinLargeAlloc).
 _BLOCK_BYTES = 512
+_RECURRENT_TYPES = (torch.float32, torch.float16, torch.bfloat16)  # cuDNN's
 
 
 def trace_module_step(
@@ -50,6 +53,7 @@ def trace_module_step(
         for p in parameters:
             stack.callback(p.register_post_accumulate_grad_hook(recorder.note_gradient).remove)
             stack.callback(setattr, p, "grad", None)
+        stack.enter_context(FusedRecurrence(_RECURRENT_TYPES))  # behind the casts of autocast
         autocast = None
         if precision.autocast:
             autocast = AutocastShapes(getattr(torch, precision.autocast))

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from profiles.model.graph import Op, OpKind, Phase
 from profiles.model.steps.module_step import Direction, Kernel, StepOp
+from profiles.model.steps.trace_step_recurrence import is_recurrence, recurrence_ops
 from profiles.model.tracing.trace_ops import describe_op, dtype_name, tensor_bytes
 
 _CONVOLUTIONS = ("convolution", "convolution_overrideable")
@@ -61,6 +62,8 @@ def step_ops(
         )
     if name == _CONVOLUTION_BACKWARD:
         return _convolution_backward(name, args, phase)
+    if is_recurrence(name):
+        return recurrence_ops(name, args, phase)
     op = describe_op(func, args, kwargs, out, phase=phase, module="")
     if op.kind is OpKind.VIEW or name.startswith(_EMPTY):
         return (StepOp(op=name, kernel=Kernel.VIEW, phase=phase, dtype=op.dtype),)
@@ -194,7 +197,7 @@ def _convolution(
     phase: Phase,
 ) -> tuple[StepOp, ...]:
     """settings  stride, padding, dilation, transposed, output padding, groups"""
-    stride, _, _, transposed, _, groups = settings
+    stride, _, dilation, transposed, _, groups = settings
     made = []
     for direction, x, weight, y in parts:
         wide, narrow = (y, x) if transposed else (x, y)  # before and after a plain convolution
@@ -230,6 +233,8 @@ def _convolution(
                 k=k,
                 taps=taps,
                 stride=max(stride),
+                dilation=max(dilation),
+                spatial=weight.dim() - 2,
                 channels_last=is_channels_last(x) or is_channels_last(weight),
             )
         )

@@ -103,24 +103,28 @@ _KINDS = {
 
 
 class FusedRecurrence(TorchFunctionMode):
-    """Inside it every layer and direction of an LSTM, GRU or RNN is one op."""
+    """Inside it every layer and direction of an LSTM, GRU or RNN of these types is one op."""
+
+    def __init__(self, types: tuple[torch.dtype, ...] = _TYPES) -> None:
+        super().__init__()
+        self.types = types
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         layer = _KINDS.get(func)
-        if layer is not None and not kwargs and _is_fused(args):
+        if layer is not None and not kwargs and _is_fused(args, self.types):
             return _layers(layer, *args)
         return func(*args, **(kwargs or {}))
 
 
-def _is_fused(args: tuple[Any, ...]) -> bool:
-    """Padded (not packed) sequences of a type that oneDNN has, without projections."""
+def _is_fused(args: tuple[Any, ...], types: tuple[torch.dtype, ...]) -> bool:
+    """Padded (not packed) sequences of a type that the library has, without projections."""
     if len(args) != 9 or not isinstance(args[2], (tuple, list)):
         return False
     x, _, weights, biases, layers, _, _, both, _ = args
     each = 4 if biases else 2
-    return x.dtype in _TYPES and len(weights) == each * layers * (2 if both else 1)
+    return x.dtype in types and len(weights) == each * layers * (2 if both else 1)
 
 
 def _layers(

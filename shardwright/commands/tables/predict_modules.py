@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from profiles.csv_text import csv_text
@@ -14,6 +14,7 @@ from profiles.published.module_table import ModuleRow, read_modules
 from shardwright.commands.tables.predict_runs import row_of
 from shardwright.console.output import Bar, note, write_or_print
 from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
+from simulator.modules.kernel_kinds import MUCH
 from simulator.modules.predict_module import ModuleSetting, module_setting, predict_module
 
 _GIB = 2**30
@@ -76,8 +77,17 @@ def _of_setting(row: ModuleRow, setting: ModuleSetting, steps: TracedSteps) -> P
         peak_memory_low_gib=memory.low / _GIB,
         peak_memory_high_gib=memory.high / _GIB,
         fits=made.fits,
-        defaults="; ".join(setting.defaults),
+        defaults="; ".join((*setting.defaults, *_unmeasured(made.unmeasured))),
     )
+
+
+def _unmeasured(shares: Mapping[str, float]) -> Iterator[str]:
+    for kind, share in shares.items():
+        if share >= MUCH:
+            yield (
+                f"too few measured steps have {kind} ({share:.0%} of the kernels' time): priced as "
+                "what is most like it, in a wider interval"
+            )
 
 
 def _one_line(text: str) -> str:

@@ -95,6 +95,21 @@ def test_convolutions_by_groups(groups: int, kind: Kernel) -> None:
     assert (forward.stride, forward.taps) == (2, 9)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16"])
+def test_a_layer_of_a_recurrence_is_started_once(precision: str) -> None:
+    step = step_of("recurrence", precision, batch=8)
+    layers = [op for op in step.ops if "lstm_layer" in op.op]
+    assert {op.dtype for op in layers} == {"float32" if precision == "fp32" else "float16"}
+    # Two layers, two directions, forward and backward; 20 positions each.
+    assert sum(op.starts * op.count for op in layers) == 8
+    assert sum(op.count for op in layers if op.kernel is Kernel.RECURRENCE) == 8 * 20
+    # 4 gates of 64 from 32 inputs (128 in the second layer) and 64 of the state, both ways; the
+    # first layer's backward makes the gradient of its inputs too.
+    rows, gates, state = 8 * 20, 4 * 64, 64
+    forward = 2 * rows * gates * sum(2 * (inputs + state) for inputs in (32, 128))
+    assert sum(op.work_flop * op.count for op in layers) == 3 * forward
+
+
 def test_layout_is_followed() -> None:
     for last in (False, True):
         step = step_of("convolutions", batch=8, channels_last=last)
