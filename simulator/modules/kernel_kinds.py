@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from profiles.model.steps.module_step import StepOp
+from profiles.model.steps.module_step import Kernel, StepOp
 from simulator.modules.step_arrays import Array
 
 MUCH = 0.05
 """Share of its kernels' time from which on a step is one of a kind of kernel."""
 _IMAGES = 2  # dimensions
+_JOINED = frozenset(
+    (
+        Kernel.BATCH_NORM,
+        Kernel.ROW_NORM,
+        Kernel.SOFTMAX,
+        Kernel.REDUCTION,
+        Kernel.COPY,
+        Kernel.TRANSPOSE,
+        Kernel.GATHER,
+        Kernel.FILL,
+        Kernel.ELEMENTWISE,
+    )
+)
 # Steps are 9 % off in the mean when their family is left out, 20 of them together 2 %: that is 40 %
 # of a kernel of a twentieth of their time. Fewer say little of it.
 _ENOUGH_STEPS = 20
@@ -45,12 +58,19 @@ def seconds_by_kind(ops: Sequence[StepOp], seconds: Array) -> dict[str, float]:
     return found
 
 
-def unmeasured(by_kind: Mapping[str, float], measured: Mapping[str, int]) -> dict[str, float]:
+def unmeasured(
+    by_kind: Mapping[str, float], measured: Mapping[str, int], *, compiled: bool
+) -> dict[str, float]:
     """The kinds that too few steps of the fit are of, with their share of this step's kernels'
-    time. `measured`: kind -> steps of it."""
+    time.
+
+    measured  kind -> steps of it;  compiled  kernels that only move bytes are joined with others,
+              as in no step of the fit
+    """
     total = sum(by_kind.values())
+    joined = _JOINED if compiled else frozenset()
     return {
         kind: taken / total
         for kind, taken in sorted(by_kind.items())
-        if measured.get(kind, 0) < _ENOUGH_STEPS
+        if kind in joined or measured.get(kind, 0) < _ENOUGH_STEPS
     }

@@ -104,7 +104,7 @@ def predict_module(step: ModuleStep, setting: ModuleSetting) -> ModulePrediction
     parts = _parts_of_step(step, arrays, seconds, setting, used)
     time_s = float(parts.total_s[0]) + _exposed_exchange_s(step, setting, parts)
     by_kind = seconds_by_kind(step.ops, seconds)
-    shares = unmeasured(by_kind, used.kinds)
+    shares = unmeasured(by_kind, used.kinds, compiled=setting.framework.compiled)
     unmeasured_s = sum(by_kind[kind] for kind in shares)
     width = math.hypot(
         used.half_widths[_known(setting.device, used)],

@@ -129,6 +129,24 @@ def test_kernels_that_too_few_measured_steps_have_widen_the_interval(tmp_path: P
     assert width[1] > 2 * width[0]
 
 
+def test_what_a_compiler_joins_widens_the_interval(tmp_path: Path) -> None:
+    convolutions = {
+        **ROW,
+        "factory": f"{HERE}:convolutions",
+        "arguments": json.dumps({"batch": 4096}),
+    }
+    eager, compiled = predicted(
+        tmp_path,
+        {**convolutions, "framework": "torch 2.4 eager"},
+        {**convolutions, "id": "compiled", "framework": "torch 2.4 compile"},
+    )
+    assert "too few" not in eager["defaults"]
+    assert "too few measured steps are compiled and have batch norm" in compiled["defaults"]
+    assert float(compiled["step_time_high_s"]) / float(compiled["step_time_s"]) > 1.03 * (
+        float(eager["step_time_high_s"]) / float(eager["step_time_s"])
+    )
+
+
 def test_factories_beside_the_table_are_found(tmp_path: Path) -> None:
     source = Path(__file__).with_name("module_factories.py").read_text(encoding="utf-8")
     (tmp_path / "beside_the_table.py").write_text(source, encoding="utf-8")

@@ -68,6 +68,7 @@ def _of_setting(row: ModuleRow, setting: ModuleSetting, steps: TracedSteps) -> P
     )
     made = predict_module(step, setting)
     time_s, memory = made.step_time_s, made.peak_memory_bytes
+    unmeasured = _unmeasured(made.unmeasured, compiled=setting.framework.compiled)
     return PredictedRun(
         id=row.id,
         step_time_s=time_s.value,
@@ -77,16 +78,19 @@ def _of_setting(row: ModuleRow, setting: ModuleSetting, steps: TracedSteps) -> P
         peak_memory_low_gib=memory.low / _GIB,
         peak_memory_high_gib=memory.high / _GIB,
         fits=made.fits,
-        defaults="; ".join((*setting.defaults, *_unmeasured(made.unmeasured))),
+        defaults="; ".join((*setting.defaults, *unmeasured)),
+            (*setting.defaults, *_unmeasured(made.unmeasured, compiled=setting.framework.compiled))
+        ),
     )
 
 
-def _unmeasured(shares: Mapping[str, float]) -> Iterator[str]:
+def _unmeasured(shares: Mapping[str, float], *, compiled: bool) -> Iterator[str]:
+    which = "are compiled and have" if compiled else "have"
     for kind, share in shares.items():
         if share >= MUCH:
             yield (
-                f"too few measured steps have {kind} ({share:.0%} of the kernels' time): priced as "
-                "what is most like it, in a wider interval"
+                f"too few measured steps {which} {kind} ({share:.0%} of the kernels' time): priced "
+                "as what is most like it, in a wider interval"
             )
 
 
