@@ -79,8 +79,6 @@ def _of_setting(row: ModuleRow, setting: ModuleSetting, steps: TracedSteps) -> P
         peak_memory_high_gib=memory.high / _GIB,
         fits=made.fits,
         defaults="; ".join((*setting.defaults, *unmeasured)),
-            (*setting.defaults, *_unmeasured(made.unmeasured, compiled=setting.framework.compiled))
-        ),
     )
 
 
