@@ -87,14 +87,14 @@ def trace_graph(
                 run.trace(fakes, target, backward=backward)
                 inside = _within_state(run) | _differentiated(run) | _not_replayed(run)
                 above, assumed = _above(run), set[int]()
-                for number, (path, block) in enumerate(run.assuming):
-                    if inside or block in assumed:
+                for number, (path, place) in enumerate(run.assuming):
+                    if inside or place in assumed:
                         continue
                     other = TracedPass(built, candidates, members, skipped, sharding)
                     if path in above:
                         inside = _decided(run, other, number, fakes, target)
                     elif number >= _MOST_TRIED or _decides(run, other, number, fakes, target):
-                        assumed.add(block)
+                        assumed.add(place)
                 if run.by_value and not inside:
                     other = TracedPass(built, candidates, members, skipped, sharding)
                     inside = _shaped_by_values(run, other, fakes, target)
