@@ -218,8 +218,7 @@ class Collective:
 class Block:
     """One distinct kind of block.
 
-    kind              content hash: equal kinds have equal traces
-    label             human name of the kind (`LlamaDecoderLayer`)
+    kind, label       content hash: equal kinds have equal traces; `LlamaDecoderLayer` or the like
     inputs, outputs   tensors that it takes from blocks before it, and hands to blocks behind it
     saved             storages kept for backward without recomputation (its inputs left out)
     attention_module  path of the submodule that recompute = attention checkpoints, or ""
@@ -327,8 +326,7 @@ class ModelGraph:
     branches  every tensor between blocks, where some block takes one from another than the block
               before it; empty where the blocks are a plain chain
     state     buffers and weights that the forward changes and computes with, in words
-    cuttable  False where the forward pass is no chain of blocks: then the chain has one block
-    why_not_cuttable, why_not_tensor_parallel   the reason, or ""
+    why_not_cuttable, why_not_tensor_parallel   why the chain has one block, or tp is 1, or ""
     source    what was loaded: file, shipped name or `package.module:factory`, with content hash
     """
 
