@@ -243,7 +243,7 @@ class TracedPass:
         if len(self.cuts) == 1 and not self.recorder.weighted:
             return False  # a stage of it would have no call that depends on weights
         if torch._C._functorch.peek_interpreter_stack() is not None:
-            self.transformed = path
+            self.transformed = self.transformed or path
             return False
         if path in self.members or not self.members:
             return True
