@@ -96,8 +96,7 @@ def apply_fully_sharded(
         "mesh": mesh.dp,
         "reshard_after_forward": plan.zero_stage == 3,
         "mp_policy": policy,
-        # FSDP2 cannot split a single number: every replica keeps it whole (Rank averages them).
-        "ignored_params": {p for p in stage.model.parameters() if p.dim() == 0},
+        "ignored_params": {p for p in stage.model.parameters() if kept_whole(p)},
     }
     modules = dict(stage.model.named_modules())
     called = [p for b in range(stage.first, stage.last) for p in stage.unit_paths(b) if p]
@@ -110,6 +109,12 @@ def apply_fully_sharded(
             fully_shard(module, **settings)
     fully_shard(stage, **{**settings, "mp_policy": as_given})
     _sum_what_any_replica_trained(stage)
+
+
+def kept_whole(p: Tensor) -> bool:
+    """Whether every replica keeps a parameter where FSDP2 shards the others: it splits no single
+    number, and takes no complex ones beside others. Rank averages their gradients."""
+    return p.dim() == 0 or p.is_complex()
 
 
 def _sum_what_any_replica_trained(stage: StageModule) -> None:

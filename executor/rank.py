@@ -17,6 +17,7 @@ from executor.parallelize import (
     average_gradients,
     broadcast_updates,
     is_fully_sharded,
+    kept_whole,
     local,
     own_gradient,
     own_part,
@@ -251,7 +252,7 @@ class Rank:
         loss = self._pipelined() if self.pipeline is not None else self._accumulated()
         sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
-            whole = [p for _, p in self._held if self.plan.zero_stage < 2 or p.dim() == 0]
+            whole = [p for _, p in self._held if self.plan.zero_stage < 2 or kept_whole(p)]
             average_gradients(whole, self.mesh.dp.get_group(), self.plan.dp)
         if self._ties:
             with self.recorder.action("tied"):

@@ -21,8 +21,9 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from executor.absent import Absent, leave_out
-from executor.replay.data_flow import Call, DataFlow, narrowed, takes_shape_only
+from executor.replay.data_flow import Call, DataFlow, takes_shape_only
 from executor.replay.draws import Draws
+from executor.replay.number_types import narrowed
 from executor.replay.wire import answering, sent, taken
 from executor.split_backward import SplitBackward
 from executor.working_copies import WorkingCopies
@@ -165,8 +166,8 @@ class StageModule(nn.Module):
 
     @property
     def read_units(self) -> frozenset[str]:
-        """Units whose weights the code between units reads, too."""
-        return frozenset(self._flow.reads)
+        """Units whose weights the code between units reads, too, or takes a gradient through."""
+        return frozenset(self._flow.reads) | self._flow.differentiated
 
     def watch_entries(self) -> None:
         """Hook the units of the stage. To be called last: FSDP's own hooks hand the module new

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from executor.replay.data_flow import stored_type
-from profiles.model.building.build import BuiltModel, build_model
+from executor.replay.number_types import stored_type
+from profiles.errors import ModelError
+from profiles.model.building.build import BuiltModel, build_model, lacks_values, to_meta
 from profiles.model.loaders import ModelSpec
 from simulator.values.plan import Plan
 
@@ -123,13 +124,23 @@ def _builder(
 def build_meta(
     spec: ModelSpec, *, micro_batch: int, sequence_length: int, dtype: str, seed: int
 ) -> BuiltModel:
-    """The model with meta parameters and real buffers and inputs."""
-    with parameters_on_meta():
-        return build_model(
-            spec,
-            micro_batch=micro_batch,
-            sequence_length=sequence_length,
-            dtype=dtype,
-            device="cpu",
-            seed=seed,
-        )
+    """The model with meta parameters and real buffers and inputs; its parameters are made where
+    the factory asks for their values."""
+    build = partial(
+        build_model,
+        spec,
+        micro_batch=micro_batch,
+        sequence_length=sequence_length,
+        dtype=dtype,
+        device="cpu",
+        seed=seed,
+    )
+    try:
+        with parameters_on_meta():
+            return build()
+    except ModelError as error:
+        if not lacks_values(error):
+            raise
+    built = build()
+    to_meta(built.module, buffers=False)
+    return built

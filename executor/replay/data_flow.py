@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from executor.replay.draws import DrawsSeen
+from executor.replay.number_types import narrowed, stored_type
 from executor.replay.wire import wire_form
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
@@ -90,6 +91,9 @@ class DataFlow:
              none does
     casts    units that are given numbers in a wider type than they compute in (a table of positions
              in fp32)
+    differentiated  units that the code between units takes a gradient through, in the forward, or
+             transforms (torch.func), or that hang hooks of their own on tensors, which may do so
+             in the backward
     """
 
     entries: tuple[str, ...]
@@ -101,6 +105,7 @@ class DataFlow:
     by_value: bool = False
     reads: Mapping[str, frozenset[int]] = field(default_factory=dict)
     casts: frozenset[str] = frozenset()
+    differentiated: frozenset[str] = frozenset()
 
     def crossing(self, cut: int) -> tuple[int, ...]:
         """Numbers of the values made by blocks before `cut` and taken by blocks from it on."""
@@ -135,6 +140,7 @@ class _Recording(TorchFunctionMode):
         self._blocks = blocks
         self.reads: dict[str, set[int]] = {}
         self.casts: set[str] = set()
+        self.differentiated: set[str] = set()
         self.block = 0
         self.depth = 0  # of units that are running
         self.running = ""  # the outermost of them
@@ -153,6 +159,11 @@ class _Recording(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.autograd.grad and self.depth == 0:
+            called = (call.function for call in self.calls)
+            self.differentiated.update(name for name in called if isinstance(name, str))
+        elif func is Tensor.register_hook and self.depth:
+            self.differentiated.add(self.running)
         out = func(*args, **kwargs)
         if not takes_shape_only(func):
             inputs = tree_leaves((args, kwargs))
@@ -224,6 +235,7 @@ class _Recording(TorchFunctionMode):
             frozenset(self.reached),
             reads=reads,
             casts=frozenset(self.casts),
+            differentiated=frozenset(self.differentiated),
         )
 
 
@@ -265,6 +277,8 @@ def recorded_flow(
             if recording.depth > 1:
                 return None
             recording.running = path
+            if torch._C._functorch.peek_interpreter_stack() is not None:
+                recording.differentiated.add(path)
             outermost[:] = [args, kwargs]
             given = narrowed(unit, (args, kwargs))
             if given[0] is args:
@@ -360,27 +374,6 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
             f"the model never calls {entries[missing[0]]!r}, where the plan cuts it"
         )
     return flow
-
-
-def narrowed(unit: nn.Module, given: Any) -> Any:
-    """What a unit is given, numbers in a wider type than it computes in cast to its own, as FSDP2
-    casts them (`MixedPrecisionPolicy.cast_forward_inputs`); `given` itself where there are none."""
-    kept = (p.dtype for p in unit.parameters() if p.dim() and p.is_floating_point())
-    narrow = next(kept, torch.float64)
-
-    def wide(x: Any) -> bool:
-        floating = isinstance(x, Tensor) and x.is_floating_point()
-        return floating and x.dtype.itemsize > narrow.itemsize
-
-    if narrow.itemsize > 2 or not any(map(wide, tree_leaves(given))):
-        return given
-    return tree_map(lambda x: x.to(narrow) if wide(x) else x, given)
-
-
-def stored_type(parameter: Tensor) -> torch.dtype:
-    """The type in which a weight is stored: fp32 whatever the model computes in, but in fp64."""
-    narrow = parameter.is_floating_point() and parameter.dtype != torch.float64
-    return torch.float32 if narrow else parameter.dtype
 
 
 def _fake_state(module: nn.Module) -> None:

@@ -53,9 +53,8 @@ class _IdealSolver(PartitionSolver):
         self.time_before = self.forward_before + self.backward_before
         self.longest_block = float((np.min(forward, axis=0) + np.min(least, axis=0)).max())
 
-    def _node(self, stage: int, i: int, j: int) -> LabelSet:
-        kinds = [self.ideal.kinds[block] for block in self.ideal.lattice.blocks(i, j)]
-        return self.labels[self.problem.slots[stage].costs].of_kinds(kinds)
+    def _node(self, labels: StageLabels, i: int, j: int) -> LabelSet:
+        return labels.of_kinds([self.ideal.kinds[b] for b in self.ideal.lattice.blocks(i, j)])
 
     def _edge(self, i: int, j: int) -> float:
         return float(self.ideal.edge_bytes[i])
@@ -74,8 +73,7 @@ class _IdealSolver(PartitionSolver):
         backward = self.backward[slot.costs][start, end].copy()
         for index in np.flatnonzero(~self._surely_fits(stage, start, end)).tolist():
             i, j = int(start[index]), int(end[index])
-            node = self._node(stage, i, j)
-            label = self._label(stage, node, i, j)
+            node, label = self._best(stage, i, j)
             backward[index] = node.backward_s[label] if label >= 0 else np.inf
         return self._fitting(stage, start, end, backward)
 

@@ -77,6 +77,9 @@ class PartitionSolver:
 
     def __init__(self, problem: PartitionProblem | IdealProblem, labels: list[StageLabels]) -> None:
         self.problem, self.labels = problem, labels
+        self.fastest = [
+            StageLabels(problem.kinds, costs, fastest_only=True) for costs in problem.costs
+        ]
         self.end = problem.num_blocks  # the cut behind all blocks
         least = [costs.backward_s.min(axis=1) for costs in problem.costs]
         self._sum_up([costs.forward_s for costs in problem.costs], least)
@@ -149,8 +152,7 @@ class PartitionSolver:
         for index, (i, j) in enumerate(
             zip(start[first].tolist(), end[first].tolist(), strict=True)
         ):
-            node = self._node(stage, i, j)
-            label = self._label(stage, node, i, j)
+            node, label = self._best(stage, i, j)
             if label >= 0:
                 fastest_fitting[index] = node.backward_s[label]
         return self._fitting(stage, start, end, fastest_fitting[where])
@@ -163,9 +165,20 @@ class PartitionSolver:
         start, end = start[ok], end[ok]
         return start, end, self.forward[self.problem.slots[stage].costs][start, end], backward[ok]
 
-    def _node(self, stage: int, i: int, j: int) -> LabelSet:
+    def _best(self, stage: int, i: int, j: int) -> tuple[LabelSet, int]:
+        """The labels of the blocks between two cuts, and which of them is the fastest that fits the
+        stage; -1 for none."""
+        costs = self.problem.slots[stage].costs
+        node = self._node(self.fastest[costs], i, j)
+        label = self._label(stage, node, i, j)
+        if label < 0:
+            node = self._node(self.labels[costs], i, j)
+            label = self._label(stage, node, i, j)
+        return node, label
+
+    def _node(self, labels: StageLabels, i: int, j: int) -> LabelSet:
         """The labels of the blocks between two cuts."""
-        return self.labels[self.problem.slots[stage].costs].of(i, j)
+        return labels.of(i, j)
 
     def _edge(self, i: int, j: int) -> float:
         return float(self.problem.edge_bytes[i, j])
@@ -240,9 +253,9 @@ class PartitionSolver:
         strategies: list[int] = []
         for stage, frontier in enumerate(reversed(history[1:])):
             i, j = int(frontier.start[label]), int(frontier.end[label])
-            node = self._node(stage, i, j)
+            node, chosen_label = self._best(stage, i, j)
             starts.append(i)
-            strategies.extend(node.strategies(self._label(stage, node, i, j)))
+            strategies.extend(node.strategies(chosen_label))
             label = int(frontier.behind[label])
         firsts, chosen = tuple(starts), tuple(strategies)
         if isinstance(problem, PartitionProblem):

@@ -56,12 +56,20 @@ class LabelSet:
 
 
 class StageLabels:
-    """Label sets of all sequences of kinds that are asked for, on one type of device."""
+    """Label sets of all sequences of kinds that are asked for, on one type of device.
 
-    def __init__(self, kinds: tuple[int, ...], costs: BlockCosts) -> None:
+    fastest_only  each has one label, in which every block runs by its fastest strategy: the best
+                  there is wherever it fits. All labels of unlike blocks double with every block.
+    """
+
+    def __init__(
+        self, kinds: tuple[int, ...], costs: BlockCosts, *, fastest_only: bool = False
+    ) -> None:
         self._kinds = kinds
         self._costs = costs
         self._position = {kind: index for index, kind in reversed(list(enumerate(kinds)))}
+        order = np.lexsort((costs.transient_bytes, costs.saved_bytes, costs.backward_s))
+        self._options = order[:, :1] if fastest_only else np.sort(order)
         zero, none = np.zeros(1), np.full(1, -1, dtype=np.intp)
         self._root = LabelSet(
             saved_bytes=zero,
@@ -87,9 +95,9 @@ class StageLabels:
         return node
 
     def _grow(self, node: LabelSet, block: int) -> LabelSet:
-        count, options = node.backward_s.size, self._costs.backward_s.shape[1]
-        parent = np.repeat(np.arange(count), options)
-        last = np.tile(np.arange(options), count)
+        count, options = node.backward_s.size, self._options[block]
+        parent = np.repeat(np.arange(count), options.size)
+        last = np.tile(options, count)
         saved = node.saved_bytes[parent] + self._costs.saved_bytes[block, last]
         rise = np.maximum(
             node.rise_bytes[parent] - self._costs.saved_bytes[block, last],

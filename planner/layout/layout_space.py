@@ -26,10 +26,12 @@ from profiles.model.figures.transformer import Transformer
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.framework import FrameworkRules
 
+_NONE = "none"  # the schedule of one pipeline stage, whose layouts are counted as 1f1b's
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSpace:
-    """Allowed values per axis; None where free.
+    """Allowed values per axis; None where free. The schedule `none` allows one pipeline stage.
 
     Raises InputError for empty axes and counts below 1, UnknownNameError for unknown names.
     """
@@ -46,7 +48,7 @@ class LayoutSpace:
     recompute: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_axes(self, {"schedule": SCHEDULES, "recompute": RECOMPUTE})
+        check_axes(self, {"schedule": (_NONE, *SCHEDULES), "recompute": RECOMPUTE})
 
     def allows(self, axis: str, value: int | str) -> bool:
         """True where `value` is allowed on `axis`."""
@@ -293,8 +295,9 @@ def pipelines(
     """(schedule's index, stages per rank)."""
     plain = SCHEDULES.index("1f1b")
     if pp == 1:
-        return [(plain, 1)] if space.allows("vpp", 1) and space.allows("schedule", "1f1b") else []
-    asked = space.schedule or ground.rules.schedules
+        plainly = space.allows("schedule", _NONE) or space.allows("schedule", "1f1b")
+        return [(plain, 1)] if space.allows("vpp", 1) and plainly else []
+    asked = [name for name in space.schedule or ground.rules.schedules if name != _NONE]
     layers = ground.model.num_layers
     found = []
     for name in asked:
@@ -328,6 +331,11 @@ def why_none(space: LayoutSpace, ground: LayoutGround) -> str:
     heads = [tp for tp in space.tp or () if model.num_heads % tp]
     if heads and len(heads) == len(space.tp or ()):
         return f"--tp {heads[0]} does not divide the model's {model.num_heads} attention heads"
+    if space.schedule == (_NONE,) and space.pp and min(space.pp) > 1:
+        return (
+            f"--schedule none is for one pipeline stage, and --pp asks for {min(space.pp)}; name a "
+            f"schedule of pipelines ({', '.join(rules.schedules)}) or leave one of them out"
+        )
     if space.pp and min(space.pp) > model.num_layers:
         return f"--pp {min(space.pp)} is more than the model's {model.num_layers} layers"
     meshes = len(meshes_of(replace(space, micro_batch=None), ground))

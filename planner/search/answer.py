@@ -254,6 +254,11 @@ def _assumptions(space: Space, ground: Ground) -> tuple[str, ...]:
             f"shapes that depend on values are taken as expected in {blocks}: choices evenly "
             "loaded, in a loss half of a mask and labels of full length"
         )
+    if ground.assumed_values:
+        said.append(
+            f"what runs in {', '.join(ground.assumed_values)} hangs on values: `all()` is taken to "
+            "hold and `any()` not to, other answers take another time"
+        )
     if space.allows("schedule", "interleaved") and ground.num_devices > 1:
         most = f" and are up to {MAX_FREE_VPP} per rank" if space.vpp is None else ""
         said.append(f"interleaved stages have equal numbers of blocks, or one more{most} (--vpp)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from profiles.units import format_bytes, format_percent, format_time
+from simulator.traced.predict import SHARED_SUMS
 from simulator.values.plan import Plan
 from simulator.values.prediction import Prediction
 
@@ -30,6 +31,8 @@ def _phrase(name: str, extra_s: float, plan: Plan, prediction: Prediction) -> st
     more = f"+{format_time(extra_s)}"
     if name == "bubble":
         return f"bubble {format_percent(prediction.bubble_fraction)}"
+    if name == "data_parallel_communication" and plan.dp == 1:
+        return f"{SHARED_SUMS} {more}"
     if name == "data_parallel_communication":
         what = "gradient reduction" if plan.zero_stage < 3 else "parameter gathering"
         return f"{what} across {plan.dp} devices {more}"

@@ -157,10 +157,11 @@ def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
         why_not_tensor_parallel=traced.why_not_tensor_parallel,
         why_one_replica=_STATE.format(graph.state[0]) if graph.state else "",
         expected_shapes=tuple(dict.fromkeys(b.label for b in graph.blocks if b.expected_shapes)),
+        assumed_values=tuple(dict.fromkeys(b.label for b in graph.blocks if b.assumed_values)),
     )
 
 
 _STATE = (
-    "the model changes the buffer {} in its forward and computes with it, so that replicas, each "
+    "the model changes {} in its forward and computes with it, so that replicas, each "
     "with its own, would not train what one device trains"
 )

@@ -70,6 +70,7 @@ class Ground:
     tp_degrees       degrees that the model has a tensor-parallel trace for
     why_not_cuttable, why_not_tensor_parallel   the model's own reasons, or ""
     why_one_replica  why dp is 1, or "";  expected_shapes  of which blocks shapes depend on values
+    assumed_values   in which blocks an assumed truth value decides what runs
     """
 
     num_devices: int
@@ -82,6 +83,7 @@ class Ground:
     why_not_tensor_parallel: str = ""
     why_one_replica: str = ""
     expected_shapes: tuple[str, ...] = ()
+    assumed_values: tuple[str, ...] = ()
 
 
 def parse_axis(text: str, flag: str) -> tuple[int, ...]:

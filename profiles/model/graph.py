@@ -218,8 +218,7 @@ class Collective:
 class Block:
     """One distinct kind of block.
 
-    kind              content hash: equal kinds have equal traces
-    label             human name of the kind (`LlamaDecoderLayer`)
+    kind, label       content hash: equal kinds have equal traces; `LlamaDecoderLayer` or the like
     inputs, outputs   tensors that it takes from blocks before it, and hands to blocks behind it
     saved             storages kept for backward without recomputation (its inputs left out)
     attention_module  path of the submodule that recompute = attention checkpoints, or ""
@@ -231,6 +230,7 @@ class Block:
     forward_changes, backward_changes   bytes allocated (freed: negative) one after the other, in
                       each pass, from which those two peaks follow
     expected_shapes   True where data-dependent routing was traced by its expected shapes
+    assumed_values    True where an assumed truth value (of `all()`, `any()`) decides what runs
     weight_input_bytes, weight_output_bytes   what the gradients of the weights are made of: the
                       distinct storages that products with trainable parameters read (the block's
                       inputs among them), and what these products write; None where not traced
@@ -252,6 +252,7 @@ class Block:
     forward_changes: tuple[int, ...] = ()
     backward_changes: tuple[int, ...] = ()
     expected_shapes: bool = False
+    assumed_values: bool = False
     weight_input_bytes: int | None = None
     weight_output_bytes: int | None = None
 
@@ -324,9 +325,8 @@ class ModelGraph:
     kinds     the distinct blocks; chain  the blocks in order of execution, as references
     branches  every tensor between blocks, where some block takes one from another than the block
               before it; empty where the blocks are a plain chain
-    state     buffers that the forward changes and computes with, by name
-    cuttable  False where the forward pass is no chain of blocks: then the chain has one block
-    why_not_cuttable, why_not_tensor_parallel   the reason, or ""
+    state     buffers and weights that the forward changes and computes with, in words
+    why_not_cuttable, why_not_tensor_parallel   why the chain has one block, or tp is 1, or ""
     source    what was loaded: file, shipped name or `package.module:factory`, with content hash
     """
 

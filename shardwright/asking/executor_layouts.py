@@ -52,7 +52,6 @@ def why_block_by_block(cluster: Cluster, *, optimizer: str = "adamw", solver: st
 
 def layout_space_of(space: Space) -> LayoutSpace:
     """The axes of a search over blocks as those of one over layouts."""
-    schedules = tuple(name for name in space.schedule or () if name != "none")
     return LayoutSpace(
         pp=space.pp,
         dp=space.dp,
@@ -60,7 +59,7 @@ def layout_space_of(space: Space) -> LayoutSpace:
         vpp=space.vpp,
         zero=space.zero,
         micro_batch=space.micro_batch,
-        schedule=schedules or None,
+        schedule=space.schedule,
         recompute=space.recompute,
     )
 

@@ -145,6 +145,9 @@ def format_interval(value: Interval, formatted: Callable[[float], str] = format_
 
 def format_share(share: Interval) -> str:
     """`41 %`, or `3.4 % - 82 %` where the interval is so wide that its middle says little."""
+    least = 0.0005  # what is less would be shown as 0.0 %
+    if share.low < least:
+        return f"up to {format_percent(min(1.0, max(share.high, 2 * least)))}"
     if share.high > 2 * share.low:
         return f"{format_percent(share.low)} - {format_percent(min(1.0, share.high))}"
     return format_percent(share.value)

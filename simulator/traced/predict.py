@@ -131,7 +131,7 @@ def predict(
             optimizer_s=[tail.optimizer_s for tail in tails],
         ),
         sources=_sources(plan, blocks, sends, tails),
-        limit=_limit(components, ranks, critical),
+        limit=_limit(plan, components, ranks, critical),
         fits=all(rank.fits for rank in ranks),
         references=_references(plan, cluster),
     )
@@ -345,7 +345,16 @@ def _sources(
     )
 
 
-def _limit(components: tuple[Component, ...], ranks: tuple[RankMemory, ...], critical: int) -> str:
+SHARED_SUMS = "sums of shared weights' gradients"
+"""What `data_parallel_communication` is where there are no replicas: stages share weights."""
+
+
+def _limit(
+    plan: Plan,
+    components: tuple[Component, ...],
+    ranks: tuple[RankMemory, ...],
+    critical: int,
+) -> str:
     tight = max(ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
     use = tight.peak_bytes / tight.capacity_bytes
     if use > 1:
@@ -353,6 +362,8 @@ def _limit(components: tuple[Component, ...], ranks: tuple[RankMemory, ...], cri
     largest = max(components, key=lambda part: part.time_s)
     total = sum(part.time_s for part in components)
     name = largest.name.replace("_", " ")
+    if plan.dp == 1 and largest.name == "data_parallel_communication":
+        name = SHARED_SUMS
     return (
         f"{name} of pipeline rank {critical} ({largest.time_s / total:.0%} of the step); memory of "
         f"rank {tight.rank} is {use:.0%} full"

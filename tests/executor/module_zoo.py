@@ -250,6 +250,14 @@ FACTORIES: dict[str, str] = {
             "in_place",
             "collected",
         ),
+        "gradient_zoo": (
+            "penalised",
+            "spectrum",
+            "settling",
+            "transformed",
+            "orthogonal",
+            "stacked",
+        ),
         "weight_zoo": (
             "tied",
             "tempered",

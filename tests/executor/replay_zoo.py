@@ -131,6 +131,43 @@ def asked() -> Made:
     return _asking(choosing=True)
 
 
+class Halting(nn.Module):
+    """Layers that ask inside: whether all is finite, and, `ending`, whether to go on."""
+
+    class Layer(nn.Module):
+        def __init__(self, *, ending: bool) -> None:
+            super().__init__()
+            self.mlp, self.ending = Mlp(), ending
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not (x.abs() < 1e9).all():
+                raise ValueError("x is out of range")
+            for _ in range(3):
+                x = self.mlp(x)
+                if self.ending and not (x > 0).any():
+                    break
+            return x
+
+    def __init__(self, *, ending: bool) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+        self.layers = nn.ModuleList(self.Layer(ending=ending) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for layer in self.layers:
+            h = layer(h)
+        return self.head(h)
+
+
+def checking() -> Made:
+    return classified(Halting(ending=False))
+
+
+def halting() -> Made:
+    return classified(Halting(ending=True))
+
+
 class Borrowing(nn.Module):
     """A head with a bias of its own that reads the stem's weight."""
 

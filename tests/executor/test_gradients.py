@@ -86,6 +86,24 @@ def other_models(models: dict[str, str]) -> list[tuple[str, Plan]]:
     return cases
 
 
+def taking_gradients() -> list[tuple[str, Plan]]:
+    """Weights that FSDP2 must leave whole: gradients are taken through them in the forward, or in
+    the backward by hooks; and complex ones."""
+    entries = {"penalised": 3, "spectrum": 2, "settling": 3, "transformed": 0}
+    return [
+        (
+            f"{name} zero3",
+            make_plan(
+                f"tests.executor.gradient_zoo:{name}",
+                ("", *(f"layers.{i}" for i in range(3 - count, 3) if count)),
+                dp=2,
+                zero_stage=3,
+            ),
+        )
+        for name, count in entries.items()
+    ]
+
+
 @pytest.mark.parametrize(
     ("processes", "every_pair"),
     [(2, True), (4, False), pytest.param(4, True, marks=pytest.mark.slow)],
@@ -99,7 +117,7 @@ def test_every_combination_has_the_gradients_of_the_unsplit_model(
     # Each kind with replicas of four, of which one is split.
     cases += recomputed if every_pair else [recomputed[2], recomputed[4]]
     if processes == 2:
-        cases += other_models(models)
+        cases += other_models(models) + taking_gradients()
     results = run_job(cases, processes, tmp_path)
     assert [r["name"] for r in results] == [name for name, _ in cases], results[-1]
     for result in results:

@@ -55,7 +55,7 @@ def test_losses_by_value_are_planned_said_and_run(name: str) -> None:
 def test_what_is_shaped_by_values_crosses_no_cut() -> None:
     """A pipeline's messages have one size."""
     plan = _plan("pruned")
-    assert plan.block_entries == ("", "layers.0", "layers.1")
+    assert plan.block_entries == ("", "layers.1")
     assert worst_error(plan) <= 1e-5
 
 
@@ -70,6 +70,8 @@ def test_what_is_shaped_by_values_crosses_no_cut() -> None:
             "replay_zoo:asked",
             r"value decides in the forward of the model which of its blocks",
         ),
+        ("gradient_zoo:averaged", r"the weight slow\.0\.norm\.weight, which its forward changes"),
+        ("gradient_zoo:transformed", r"layers\.0 is called inside a transform of torch\.func"),
         ("replay_zoo:forwarded", r"layers\.0 is never called as a module"),
         ("replay_zoo:sharing", r"layers\.0 changes a list or dictionary that it is given"),
         ("own_backward:function", r"the model applies the autograd function \S+Cubed between its"),
@@ -87,6 +89,13 @@ def test_what_a_stage_cannot_follow_is_not_cut(name: str, why: str) -> None:
     graph = trace_graph(spec, micro_batch=2, sequence_length=1, dtype="float32", target="cpu")
     assert len(graph.chain) == 1
     assert re.search(why, graph.why_not_cuttable)
+
+
+@pytest.mark.parametrize(("name", "assumed"), [("halting", True), ("checking", False)])
+def test_truth_values_that_decide_inside_a_block_are_known(name: str, assumed: bool) -> None:
+    spec = resolve_model(f"tests.executor.replay_zoo:{name}")
+    graph = trace_graph(spec, micro_batch=2, sequence_length=1, dtype="float32", target="cpu")
+    assert [b.assumed_values for b in graph.blocks] == [False, assumed, assumed, False]
 
 
 def test_why_a_model_is_not_cut_is_said_where_a_pipeline_is_asked_for() -> None:

@@ -90,7 +90,7 @@ def test_a_buffer_that_is_changed_and_read_stays_in_one_stage_and_replica() -> N
     recipe = _recipe("mlp averaged mlp", join="twice")
     traced = shardwright.trace(recipe.model, precision="fp32", tp_degrees=(1,))
     graph = traced.at(2)
-    assert graph.state == ("layers.1.mean",)
+    assert graph.state == ("the buffer layers.1.mean",)
     # Both rounds use it: what was a block between them, layers.2, is none.
     assert [ref.entry for ref in graph.chain] == ["", "layers.0", "layers.1", "head"]
     answer = shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, micro_batch=2)

@@ -38,3 +38,8 @@ def test_nothing_is_said_where_it_was_not_to_be_tried() -> None:
 def test_a_model_of_one_block_is_said_to_have_no_pipeline() -> None:
     said = _assumptions(Space(), ground(num_blocks=1, why_not_cuttable="it has one layer"))
     assert "no pipeline: it has one layer (--pp)" in said
+
+
+def test_truth_values_that_were_assumed_inside_blocks_are_said() -> None:
+    said = _assumptions(Space(), ground(assumed_values=("Halting",)))
+    assert any(x.startswith("what runs in Halting hangs on values") for x in said)

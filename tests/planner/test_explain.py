@@ -73,3 +73,9 @@ def test_a_bubble_is_given_as_its_fraction():
 def test_equal_times_compare_memory():
     other = prediction(memory_bytes=3 * 2.0**30, compute=1.1)
     assert why_not_first(PLAN, other, BEST) == "as fast, 2.00 GiB more memory"
+
+
+def test_stages_that_share_weights_reduce_nothing_across_replicas():
+    other = prediction(compute=1.0, data_parallel_communication=0.32)
+    said = why_not_first(one_block_plan(dp=1), other, BEST)
+    assert said == "20 % slower: sums of shared weights' gradients +220 ms"

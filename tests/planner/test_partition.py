@@ -294,6 +294,21 @@ def test_recompute_is_chosen_only_where_memory_is_short():
     assert found.step_time_s == 33.0
 
 
+def test_unlike_blocks_in_ample_memory_need_no_labels_but_the_fastest():
+    # Each block may save 2^i bytes or take 2^-i seconds more: all 2^40 choices are undominated.
+    blocks = 40
+    problem = make_problem(
+        list(range(blocks)),
+        stages=2,
+        microbatches=4,
+        forward=[1.0] * blocks,
+        backward=[[2.0, 2.0 + 2.0**-i] for i in range(blocks)],
+        saved=[[2.0**i, 0.0] for i in range(blocks)],
+        capacity=2.0**60,
+    )
+    assert set(partition(problem).strategies) == {0}
+
+
 def test_nothing_fits_is_none():
     problem = make_problem([0], stages=1, backward=[[1.0]], static=[11], capacity=10.0)
     assert partition(problem) is None

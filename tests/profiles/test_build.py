@@ -153,6 +153,21 @@ def unsized() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 8)), torch.randn(4, 8)
 
 
+def scripted() -> tuple[nn.Module, Tensor]:
+    with torch.device("cpu"):
+        return nn.Sequential(nn.Linear(4, 8), torch.jit.script(nn.Linear(8, 8))), torch.randn(4, 4)
+
+
+class Ragged(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        parts = torch.nested.nested_tensor_from_jagged(x, torch.arange(0, x.shape[0] + 1))
+        return super().forward(parts).values()
+
+
+def ragged() -> tuple[nn.Module, Tensor]:
+    return nn.Sequential(nn.Linear(4, 8), Ragged(8, 8)), torch.randn(4, 4)
+
+
 def factory_spec(factory: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> ModelSpec:
     monkeypatch.setitem(sys.modules, "ours", types.ModuleType("ours"))
     monkeypatch.setattr("ours.made", factory, raising=False)
@@ -177,6 +192,8 @@ def test_complex_weights_stay_complex(monkeypatch: pytest.MonkeyPatch) -> None:
         (chosen, "output has no floating-point tensor to take a loss of"),
         (untrained, "no parameter that needs a gradient reaches the loss"),
         (unsized, "0.weight has no shape yet; call the module once"),
+        (scripted, "1 is a script of torch.jit, into which nobody can look; return the module"),
+        (ragged, "nested tensors have shapes that depend on values, and are not traced; pad"),
     ],
 )
 def test_modules_that_cannot_be_traced_say_what_to_do(

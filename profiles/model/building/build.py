@@ -101,12 +101,7 @@ def _from_factory(
         ) from error
     except AttributeError as error:
         raise ModelError(f"{spec.factory}: {module_name} has no {function!r}") from error
-    torch.manual_seed(seed)
-    try:
-        with torch.device(device):
-            made = factory()
-    except Exception as error:
-        raise ModelError(f"{spec.factory}() failed: {type(error).__name__}: {error}") from error
+    made = _called(factory, spec.factory, device, seed)
     wanted = "(module, inputs) or (module, inputs, targets, loss_fn[, tokens_per_sample])"
     if not isinstance(made, tuple) or len(made) not in (2, 4, 5):
         raise ModelError(f"{spec.factory}() must return {wanted}, returned {type(made).__name__}")
@@ -144,6 +139,12 @@ def _from_factory(
         )
     own = batches.pop()
     kind = getattr(torch, dtype)
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise ModelError(
+                f"{spec.factory}(): {name or 'the module'} is a script of torch.jit, into which "
+                "nobody can look; return the module that it was made of"
+            )
     for name, parameter in module.named_parameters():
         if nn.parameter.is_lazy(parameter):
             raise ModelError(
@@ -165,6 +166,43 @@ def _from_factory(
         input_sizes=frozenset(size for x in inputs for size in x.shape[1:]),
         assumptions=tuple(assumptions),
     )
+
+
+def _called(factory: Callable[[], Any], name: str, device: str, seed: int) -> Any:
+    """What a factory returns. One that asks for values of its weights (an orthogonal layer does)
+    makes them, and the module is without values after."""
+    torch.manual_seed(seed)
+    try:
+        with torch.device(device):
+            return factory()
+    except Exception as error:
+        if device != "meta" or not lacks_values(error):
+            raise ModelError(f"{name}() failed: {type(error).__name__}: {error}") from error
+    made = _called(factory, name, "cpu", seed)
+    if isinstance(made, tuple) and made and isinstance(made[0], nn.Module):
+        to_meta(made[0], buffers=True)
+    return made
+
+
+def lacks_values(error: Exception) -> bool:
+    """Whether an error says that a tensor on meta has no values, as torch words it (2.13)."""
+    return "meta" in str(error).lower()
+
+
+def to_meta(module: nn.Module, *, buffers: bool) -> None:
+    """Takes the values from a module's parameters, and buffers; what is shared stays shared."""
+    made: dict[int, tuple[Tensor, Tensor]] = {}
+    for child in module.modules():
+        for table in (child._parameters, child._buffers) if buffers else (child._parameters,):
+            for name, x in table.items():
+                if x is None:
+                    continue
+                if id(x) not in made:
+                    empty = x.detach().to("meta")
+                    if isinstance(x, nn.Parameter):
+                        empty = nn.Parameter(empty, requires_grad=x.requires_grad)
+                    made[id(x)] = (x, empty)
+                table[name] = made[id(x)][1]  # type: ignore[assignment] # of its own kind
 
 
 _ASSUMED_LOSS = (

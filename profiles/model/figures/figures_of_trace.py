@@ -67,7 +67,7 @@ class _Chain:
             raise InputError(f"it was traced at tp={graph.tp}; figures need tp=1")
         if graph.state:
             raise InputError(
-                f"its forward changes the buffer {graph.state[0]} and computes with it, which a "
+                f"its forward changes {graph.state[0]} and computes with it, which a "
                 "layout of replicas would not train alike"
             )
         if graph.branches:

@@ -85,11 +85,16 @@ def trace_graph(
             run = TracedPass(built, candidates, members, skipped, sharding)
             try:
                 run.trace(fakes, target, backward=backward)
-                inside = _within_state(run) | _not_replayed(run)
-                for number, path in enumerate(run.assuming):
-                    if not inside and path in _above(run):
-                        other = TracedPass(built, candidates, members, skipped, sharding)
+                inside = _within_state(run) | _differentiated(run) | _not_replayed(run)
+                above, assumed = _above(run), set[int]()
+                for number, (path, place) in enumerate(run.assuming):
+                    if inside or place in assumed:
+                        continue
+                    other = TracedPass(built, candidates, members, skipped, sharding)
+                    if path in above:
                         inside = _decided(run, other, number, fakes, target)
+                    elif number >= _MOST_TRIED or _decides(run, other, number, fakes, target):
+                        assumed.add(place)
                 if run.by_value and not inside:
                     other = TracedPass(built, candidates, members, skipped, sharding)
                     inside = _shaped_by_values(run, other, fakes, target)
@@ -99,7 +104,8 @@ def trace_graph(
                     skipped = {k: v for k, v in skipped.items() if not {k, v} & set(inside)}
                     fakes = make_fake(built, skipped)
                     continue
-                traced = TracedBlocks(run, trusted=trusted and alone == 1, alone=alone)
+                once = trusted and alone == 1
+                traced = TracedBlocks(run, trusted=once, alone=alone, assumed=assumed)
                 blocks = traced.blocks()
             except NotRepeated:
                 blocks, alone = None, 2
@@ -135,6 +141,8 @@ def _why_alone(run: TracedPass) -> str:
     uncalled = sorted(run.members - run.called)
     if uncalled:
         return f"{uncalled[0]} is never called as a module (call it itself, not its `forward`)"
+    if run.transformed:
+        return f"{run.transformed} is called inside a transform of torch.func (grad, vmap)"
     return "it has no sequence of parameter-holding modules"
 
 
@@ -142,8 +150,19 @@ def _within_state(run: TracedPass) -> dict[str, str]:
     """Entries of blocks that state would cross: a buffer that the forward changes and computes with
     stays within one block."""
     return {
-        entry: f"the buffer {name}, which its forward changes and computes with, is used throughout"
-        for name, (first, last) in run.state.items()
+        entry: f"{name}, which its forward changes and computes with, is used throughout "
+        "(change it outside of the forward)"
+        for name, (first, last) in reversed(run.state.items())
+        for entry in run.entries[first + 1 : last + 1]
+    }
+
+
+def _differentiated(run: TracedPass) -> dict[str, str]:
+    """Entries of blocks through which a forward takes a gradient: no stage has all of its graph."""
+    return {
+        entry: f"the forward of {path or 'the model'} takes a gradient through its blocks "
+        "(torch.autograd.grad), which one rank must hold"
+        for path, (first, last) in run.recorder.differentiated.items()
         for entry in run.entries[first + 1 : last + 1]
     }
 
@@ -193,7 +212,22 @@ def _decided(
     above = _above(run)
     if other.entries == run.entries and other.calls_of(above) == run.calls_of(above):
         return {}
-    return _by_choice(run, run.assuming[number])
+    return _by_choice(run, run.assuming[number][0])
+
+
+_MOST_TRIED = 32  # truth values, each a forward pass; of those behind it is said, tried or not
+
+
+def _decides(run: TracedPass, other: TracedPass, number: int, fakes: Fakes, target: str) -> bool:
+    """Whether the truth value of this number, which was assumed inside a block, decides what runs.
+    One with whose opposite the model fails was a check."""
+    try:
+        other.trace(fakes, target, backward=False, opposite=number)
+    except TraceError:
+        return False
+    except NotRepeated:  # what a block gives back is other, too
+        return True
+    return other.recorder.weighted != run.recorder.weighted
 
 
 def _shaped_by_values(

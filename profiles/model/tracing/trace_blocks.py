@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from profiles.model.graph import (
@@ -25,12 +26,21 @@ class TracedBlocks:
 
     trusted  repeated blocks were found equal before: the last of a group is not compared
     alone    members at the end of a group that were traced for themselves
+    assumed  blocks in which an assumed truth value decides what runs
     """
 
-    def __init__(self, traced: TracedPass, *, trusted: bool, alone: int = 1) -> None:
+    def __init__(
+        self,
+        traced: TracedPass,
+        *,
+        trusted: bool,
+        alone: int = 1,
+        assumed: AbstractSet[int] = frozenset(),
+    ) -> None:
         self.traced = traced
         self.trusted = trusted
         self.alone = alone
+        self.assumed = assumed
         self.consumers = traced.consumers()
         self.owners = self._owners()
 
@@ -157,6 +167,7 @@ class TracedBlocks:
                 collectives=tuple(self.traced.collectives[index]),
                 expected_shapes=index in self.traced.expected
                 or any("grouped" in op.name for op in ops),
+                assumed_values=index in self.assumed,
                 weight_input_bytes=sum(
                     self.traced.recorder.storages[n].memory_bytes for n in segment.operands
                 ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build import BuiltModel
 from profiles.model.tracing.trace_cpu_kernels import WAY_OUT, names_half
@@ -24,6 +26,12 @@ def what_failed(error: Exception) -> str:
         said += (
             f": {_ASKS_FOR_VALUES[kind]}, and only shapes are traced; pass package.module:factory "
             "of a model that decides by shapes or settings"
+        )
+    if "shape_env" in line:
+        # What torch asks its fake tensors for where a nested one is made of them (torch 2.13).
+        said += (
+            ": nested tensors have shapes that depend on values, and are not traced; pad their "
+            "parts to one length and mask what is behind them"
         )
     return f"{said}; {WAY_OUT}" if names_half(line) else said
 
@@ -46,3 +54,15 @@ def told_loss(built: BuiltModel, output: Any, targets: Any) -> Any:
         raise
     except Exception as error:
         raise TraceError(failed_loss(error, targets)) from error
+
+
+def check_loss(loss: object) -> None:
+    """Raises TraceError where it is no number, or nothing is trained by it."""
+    if not isinstance(loss, Tensor):
+        raise TraceError(
+            f"the loss must be a scalar tensor, loss_fn returned {type(loss).__name__}"
+        )
+    if loss.dim() != 0:
+        raise TraceError(f"the loss must be a scalar, it has shape {tuple(loss.shape)}")
+    if not loss.requires_grad:
+        raise TraceError("nothing is trained: no parameter that needs a gradient reaches the loss")

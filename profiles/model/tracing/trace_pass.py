@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
-from profiles.model.building.build import BuiltModel
+from profiles.model.building.build import BuiltModel, lacks_values
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import (
     Fakes,
@@ -29,13 +30,13 @@ from profiles.model.fake_tensors.trace_fakes import (
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.tracing.trace_attention import FusedAttention
 from profiles.model.tracing.trace_cuts import Output
-from profiles.model.tracing.trace_failure import told_loss, what_failed
+from profiles.model.tracing.trace_failure import check_loss, told_loss, what_failed
 from profiles.model.tracing.trace_given import GivenWatch
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_own_backward import watched_functions
 from profiles.model.tracing.trace_recorder import Recorder
 from profiles.model.tracing.trace_recurrence import FusedRecurrence
-from profiles.model.tracing.trace_state import StateWatch
+from profiles.model.tracing.trace_state import StateWatch, state_of_weights
 from profiles.model.tracing.trace_tensor_parallel import Sharding
 
 
@@ -63,12 +64,13 @@ class TracedPass:
     alive        storages that are kept at the end of the forward pass
     expected     blocks with shapes that depend on values;  by_value  some before the loss
     choosing     paths of modules in whose forward a value decides what runs
-    assuming     of every truth value that was assumed, the module that asked for it
+    assuming     of every truth value that was assumed, the module that asked for it, and its block
     functions    autograd functions of the model's own: the module that applies one, and its name
     rerun        paths of modules that are called again in the backward
+    transformed  path of one that torch.func transforms (`grad`, `vmap`), which is not cut, or ""
     given        which modules change a list or dictionary that they are given
     gradients    storage of a tensor between blocks -> those of its gradient
-    state        buffer that the forward changes and computes with -> first and last of its blocks
+    state        what the forward changes and computes with -> first and last of its blocks
     """
 
     def __init__(
@@ -93,9 +95,10 @@ class TracedPass:
         self.expected: set[int] = set()
         self.by_value = False
         self.choosing: list[str] = []
-        self.assuming: list[str] = []
+        self.assuming: list[tuple[str, int]] = []
         self.functions: list[tuple[str, str]] = []
         self.rerun: list[str] = []
+        self.transformed = ""
         self.called: set[str] = set()  # of the candidates
         self._failing: tuple[BaseException | None, str] = (None, "")  # where it was raised
         self.given = GivenWatch()
@@ -141,9 +144,10 @@ class TracedPass:
                 output = self.built.call(self.built.module, *fakes.args)
                 self.by_value = bool(self.expected)
                 loss = loss_of(shapes, partial(told_loss, self.built), output, fakes.targets)
-                _check_loss(loss)
+                check_loss(loss)
                 del output
-                self.state = watch.state()
+                changed = [fakes.names[i] for i in sorted(self.recorder.changed)]
+                self.state = watch.state() | state_of_weights(changed, len(self.cuts))
                 self._note_saved()
                 if backward:
                     self.recorder.begin_backward()
@@ -151,6 +155,8 @@ class TracedPass:
             except ShardwrightError:
                 raise
             except Exception as error:
+                if self.skipped and lacks_values(error):
+                    raise NotRepeated from error  # code reads the weights of a skipped module
                 place = self.recorder._path[-1]
                 if self._failing[0] is error:
                     place = self._failing[1]
@@ -164,7 +170,11 @@ class TracedPass:
         self.functions.append((self.recorder._path[-1], name))
 
     def _chosen(self, assumed: bool) -> None:
-        (self.assuming if assumed else self.choosing).append(self.recorder._path[-1])
+        path = self.recorder._path[-1]
+        if assumed:
+            self.assuming.append((path, len(self.cuts) - 1))
+        else:
+            self.choosing.append(path)
 
     def _hook(self, stack: ExitStack) -> None:
         recipes: dict[str, Output] = {}
@@ -230,8 +240,10 @@ class TracedPass:
         return hook
 
     def _cut_here(self, path: str, args: Any, kwargs: Any) -> bool:
-        begun = len(self.cuts) > 1 or bool(self.recorder.segments[0].ops)
-        if not begun:
+        if len(self.cuts) == 1 and not self.recorder.weighted:
+            return False  # a stage of it would have no call that depends on weights
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            self.transformed = self.transformed or path
             return False
         if path in self.members or not self.members:
             return True
@@ -294,6 +306,8 @@ class TracedPass:
             error = sys.exc_info()[1]
             if error is not None and self._failing[0] is not error:
                 self._failing = (error, path)
+            if len(self.recorder._path) == 1:
+                return  # what runs before a call has failed
             self.recorder.leave_module()
             self.given.leave(path)
             if rule == "row" and isinstance(output, Tensor):
@@ -360,17 +374,6 @@ class TracedPass:
         for cut in self.cuts:
             found |= dict(zip(cut.numbers, cut.specs, strict=True))
         return found
-
-
-def _check_loss(loss: object) -> None:
-    if not isinstance(loss, Tensor):
-        raise TraceError(
-            f"the loss must be a scalar tensor, loss_fn returned {type(loss).__name__}"
-        )
-    if loss.dim() != 0:
-        raise TraceError(f"the loss must be a scalar, it has shape {tuple(loss.shape)}")
-    if not loss.requires_grad:
-        raise TraceError("nothing is trained: no parameter that needs a gradient reaches the loss")
 
 
 def _takes_any(args: Any, kwargs: Any) -> bool:

@@ -80,6 +80,9 @@ class Recorder(TorchDispatchMode):
                 `cpu`: ops that torch has no CPU kernel for in 16 bits raise NoKernelError
     on_crossing called with such a storage's number and the tensor when it is first read so
     state       is told of every op of the forward
+    differentiated  module that takes a gradient in its forward (`torch.autograd.grad`) through
+                what earlier segments made -> the first of these and its own
+    changed     indices of parameters that the forward writes to
     """
 
     def __init__(
@@ -99,6 +102,8 @@ class Recorder(TorchDispatchMode):
         self.segments = [Segment()]
         self.weighted: list[tuple[str, str]] = []
         self.crossings: set[tuple[int, int, int]] = set()
+        self.differentiated: dict[str, tuple[int, int]] = {}
+        self.changed: set[int] = set()
         self.crossing: dict[int, TensorSpec] = {}
         self.storages: list[StorageRecord] = []
         self.phase = Phase.FORWARD
@@ -178,6 +183,8 @@ class Recorder(TorchDispatchMode):
         if self.phase is Phase.FORWARD:
             op = self._with_mask(op, func, args)
             self._known.note(func, args, kwargs, out)
+            if func._schema.is_mutable:
+                self._note_changed(func, args, kwargs)
             if self._state is not None:
                 self._state.note(func, args, kwargs, out, segment)
             if weighted and op.name not in _OF_SHAPE:
@@ -193,6 +200,15 @@ class Recorder(TorchDispatchMode):
         if self.phase is Phase.BACKWARD:
             self._note_sum(func, args, out, segment)
         return out
+
+    def _note_changed(self, func: Any, args: Any, kwargs: Any) -> None:
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            for x in tree_leaves(given):
+                if isinstance(x, Tensor) and x.untyped_storage()._cdata in self.parameters:
+                    self.changed.add(self.parameters[x.untyped_storage()._cdata])
 
     def _note_sum(self, func: Any, args: Any, out: Any, segment: int) -> None:
         """Notes an addition that may be autograd's own, of one more gradient of a tensor to what
@@ -222,14 +238,25 @@ class Recorder(TorchDispatchMode):
         return replace(op, attention=replace(op.attention, mask_reach=reach))
 
     def _place(self) -> tuple[int, str]:
-        if self.phase is Phase.FORWARD:
-            return self._segment, self._path[-1]
         node = torch._C._current_autograd_node()
+        if self.phase is Phase.FORWARD:
+            self._note_differentiated(node)
+            return self._segment, self._path[-1]
         if node is not None and "AccumulateGrad" not in node.name():
             number = node._sequence_nr()
             self._segment = bisect_right(self._cut_numbers, number) - 1
             self._path[-1] = self._module_paths[bisect_right(self._module_numbers, number) - 1]
         return self._segment, self._path[-1]
+
+    def _note_differentiated(self, node: Any) -> None:
+        """Notes that a node runs backward while the forward runs, if it is an earlier segment's."""
+        if node is None or "AccumulateGrad" in node.name():
+            return
+        made = bisect_right(self._cut_numbers, node._sequence_nr()) - 1
+        if made < self._segment:
+            path = self._path[-1]
+            first, last = self.differentiated.get(path, (made, self._segment))
+            self.differentiated[path] = (min(first, made), max(last, self._segment))
 
     def _note_module(self, path: str) -> None:
         if self.phase is Phase.FORWARD:

@@ -58,7 +58,7 @@ def local_sizes(
         line = next(iter(str(error).splitlines()), type(error).__name__)
         layer = trial.latest or next(iter(roles))
         raise NotSplit(
-            f"{block.call.path} fails on a share of its features: {line}", layer
+            f"{block.call.path or 'the model'} fails on a share of its features: {line}", layer
         ) from error
     for x, whole in zip(found, outputs, strict=True):
         if trial.layer_of(x) or not _same(x, whole):

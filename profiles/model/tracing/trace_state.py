@@ -1,4 +1,4 @@
-"""Buffers that a forward changes and computes with: state that goes from one call to the next.
+"""What a forward changes and computes with: state that goes from one call to the next.
 
 Running statistics that training does not read, and counters, are none. Such a state belongs to one
 copy of its module: two stages, or two replicas, would each have another.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -60,13 +60,16 @@ class StateWatch:
                 self._note_made(x, frozenset(names))
 
     def state(self) -> dict[str, tuple[int, int]]:
-        """Buffer that is changed and computed with -> the first and the last segment that use it;
-        asked after the forward."""
+        """Each buffer that is changed and computed with, in words -> the first and the last segment
+        that use it; asked after the forward."""
         after = _buffers(self._module)
         kept = {name: key for key, name in after.items()}
         replaced = {n for key, n in self._names.items() if kept.get(n, key) != key}
         found = sorted((self._written | replaced) & self._read)
-        return {name: (min(self._touched[name]), max(self._touched[name])) for name in found}
+        return {
+            f"the buffer {name}": (min(self._touched[name]), max(self._touched[name]))
+            for name in found
+        }
 
     def _of(self, x: Tensor) -> frozenset[str]:
         key = x.untyped_storage()._cdata
@@ -80,6 +83,12 @@ class StateWatch:
         key = storage._cdata
         kept = weakref.ref(storage, lambda _: self._made.pop(key, None))
         self._made[key] = (kept, names | self._of(x))
+
+
+def state_of_weights(names: Sequence[str], segments: int) -> dict[str, tuple[int, int]]:
+    """The same of weights that a forward writes to: any code may read one at any time, so that it
+    holds all segments together."""
+    return {f"the weight {name}": (0, segments - 1) for name in names}
 
 
 def _buffers(module: nn.Module) -> dict[int, str]:

@@ -120,6 +120,11 @@ def test_pins_are_kept():
     assert (run.tp, run.pp, run.zero_stage, run.micro_batch, run.recompute) == (2, 4, 0, 2, "full")
 
 
+def test_no_schedule_is_one_pipeline_stage():
+    free, one = solved(question(schedule=("none",))), solved(question(pp=(1,)))
+    assert (free.chosen.run.pp, free.chosen.run) == (1, one.chosen.run)
+
+
 def test_nothing_fits_says_what_would():
     answer = solved(question("llama-3.1-70b", "1x4xh100-sxm"), device_names=("h200-sxm",))
     assert answer.status == "infeasible"
@@ -146,6 +151,7 @@ def test_a_pin_that_leaves_no_memory_is_offered_back():
         ({"pp": (64,)}, "--pp 64 is more than the model's 32 layers"),
         ({"dp": (5,)}, "no mesh of 16 devices"),
         ({"micro_batch": (7,)}, "micro-batch must divide"),
+        ({"schedule": ("none",), "pp": (2,)}, "none is for one pipeline stage.*--pp asks for 2"),
     ],
 )
 def test_contradictions_name_the_pins(pins, words):
