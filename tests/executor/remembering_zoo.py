@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from types import SimpleNamespace
 
 import numpy
 import torch
@@ -124,6 +125,33 @@ class Hiding(nn.Module):
         for layer in self.layers:
             kept = layer(kept)
         return self.head(h + kept.mean(1, keepdim=True)).mean(1)  # type: ignore[no-any-return] # nn.Module's
+
+
+class Decoding(_Stack):
+    """As transformers' decoders are configured: layers add what they make to a cache that they are
+    given, and leave out numbers by a probability in the configuration."""
+
+    class Layer(Mlp):
+        def forward(self, x: Tensor, cache: SimpleNamespace | None = None) -> Tensor:
+            if cache is not None:
+                cache.rows = torch.cat([cache.rows, x])
+                x = x + cache.rows.mean(0)
+            return super().forward(x)  # type: ignore[no-any-return] # nn.Module's
+
+    def __init__(self) -> None:
+        super().__init__(self.Layer)
+        self.config = SimpleNamespace(use_cache=True, residual_dropout=0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        cache = SimpleNamespace(rows=h) if self.config.use_cache else None
+        for layer in self.layers:
+            h = torch.nn.functional.dropout(layer(h, cache), self.config.residual_dropout)
+        return self.head(h)  # type: ignore[no-any-return] # nn.Module's
+
+
+def decoding() -> Made:
+    return classified(Decoding())
 
 
 def checking() -> Made:

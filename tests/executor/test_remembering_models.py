@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy
 import pytest
 
 from profiles.errors import TraceError
+from profiles.model.building.build import build_model
 from profiles.model.fake_tensors.trace_generators import Generators
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import resolve_model
@@ -34,6 +36,16 @@ def test_tensor_parallelism_is_derived_beside_caches() -> None:
     POSITIONS.clear()
     facts = executor_facts(resolve_model(f"{_ZOO}:cached"), sequence_length=1)
     assert facts.why_not(2) == ""
+
+
+def test_a_decoder_keeps_no_cache_in_training_and_says_so() -> None:
+    """The first thing that tensor parallelism met in transformers' decoders, whose configuration
+    asks for a cache: a block run alone found in it what another had left."""
+    spec = resolve_model(f"{_ZOO}:decoding")
+    assert executor_facts(spec, sequence_length=1).why_not(2) == ""
+    built = build_model(spec, micro_batch=2, sequence_length=1)
+    assert vars(built.module)["config"] == SimpleNamespace(use_cache=False, residual_dropout=0.0)
+    assert any("keeps no key-value cache" in said for said in built.assumptions)
 
 
 def _graph(name: str) -> ModelGraph:
