@@ -39,6 +39,22 @@ class Masked(_Stack):
         return layer(h.masked_fill(hidden, 0.0))  # type: ignore[no-any-return] # nn.Module's
 
 
+class Written(_Stack):
+    """A mask is written into what a linear layer made, which is a view of its product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(12, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.second(self.stem(x))
+        hidden = torch.tensor(numpy.random.rand(h.shape[1]) < 0.5, device=h.device)
+        h[:, hidden] = 0.0
+        for layer in self.layers:
+            h = layer(h)
+        return self.head(h).mean(1)  # type: ignore[no-any-return] # nn.Module's
+
+
 class _Scaled(Mlp):
     """Draws of `random`, and of generators of its own, by numpy and by torch."""
 
@@ -78,26 +94,12 @@ class Cached(_Stack):
         return layer(h)  # type: ignore[no-any-return] # nn.Module's
 
 
-@torch.jit.script
-def _span(h: Tensor, most: int) -> Tensor:
-    return torch.tensor(min(h.size(-1), most))
-
-
-class Scripted(_Stack):
-    """A scripted function tells how many positions are used, as a tensor."""
-
-    def between(self, layer: nn.Module, h: Tensor) -> Tensor:
-        span = _span(h, 9)
-        h = torch.cat([h[:, :span].tanh(), h[:, span:]], -1)
-        return super().between(layer, h)
-
-
-def scripted() -> Made:
-    return classified(Scripted())
-
-
 def masked() -> Made:
     return classified(Masked())
+
+
+def written() -> Made:
+    return classified(Written(), torch.linspace(-1, 1, 96).reshape(4, 4, 6))
 
 
 def scaled() -> Made:

@@ -71,11 +71,8 @@ def as_in_real_runs(module: nn.Module, draws: str = "") -> Iterator[list[bool]]:
 
     nn.Module._apply = apply  # type: ignore[method-assign] # as it was after
     try:
-        # What torch makes of a scripted function at its second call takes the numbers in tensors for
-        # those of the first, which here are none (a span of positions in DeBERTa: 0; torch 2.13).
-        with torch.jit.optimized_execution(False), nothing_kept(module):
-            with Generators(module).watched(draws) as drawn:
-                yield drawn
+        with nothing_kept(module), Generators(module).watched(draws) as drawn:
+            yield drawn
     finally:
         nn.Module._apply = moved  # type: ignore[method-assign] # what it was
         for name, original in replaced.items():
