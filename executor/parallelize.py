@@ -110,17 +110,27 @@ def apply_fully_sharded(
     for module in without_shared_weights(tuple(units), stage.model):
         held = any(p.numel() for p in module.parameters())
         if held and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
-            if module in written:
-                module.register_forward_hook(_without_views)
+            module.register_forward_hook(_without_views if module in written else _without_weights)
             fully_shard(module, **settings)
     fully_shard(stage, **{**settings, "mp_policy": as_given})
     _sum_what_any_replica_trained(stage)
+
+
+def _without_weights(module: nn.Module, args: Any, output: Any) -> Any:
+    """Weights of the unit that it gives back (learned latents, expanded) as tensors of their own:
+    FSDP2 frees the memory of a unit's weights behind it."""
+    return tree_map_only(
+        Tensor,
+        lambda x: x.clone() if isinstance(x if x._base is None else x._base, nn.Parameter) else x,
+        output,
+    )
 
 
 def _without_views(module: nn.Module, args: Any, output: Any) -> Any:
     """FSDP2 makes a unit's weights whole again when the gradient of its output comes. That is not
     noticed where the output is a view, as of a linear layer, that is changed in place behind the
     unit: autograd puts another node in the place of the view's."""
+    output = _without_weights(module, args, output)
     return tree_map_only(Tensor, lambda x: x.clone() if x._is_view() else x, output)
 
 

@@ -40,16 +40,26 @@ class Masked(_Stack):
 
 
 class Written(_Stack):
-    """A mask is written into what a linear layer made, which is a view of its product."""
+    """A mask is written into what a linear layer made, which is a view of its product; a module
+    gives a view of its weight back."""
+
+    class Latents(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(12))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.weight.expand(len(x), 1, -1)
 
     def __init__(self) -> None:
         super().__init__()
-        self.second = nn.Linear(12, 12)
+        self.second, self.latents = nn.Linear(12, 12), self.Latents()
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.second(self.stem(x))
         hidden = torch.tensor(numpy.random.rand(h.shape[1]) < 0.5, device=h.device)
         h[:, hidden] = 0.0
+        h = h + self.latents(h)
         for layer in self.layers:
             h = layer(h)
         return self.head(h).mean(1)  # type: ignore[no-any-return] # nn.Module's
