@@ -23,8 +23,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from executor.mesh import Mesh
+from executor.replay.in_place import written_units
 from executor.split_layer import SplitLayer
 from executor.stages import StageModule
 from executor.working_copies import WorkingCopies
@@ -101,11 +103,13 @@ def apply_fully_sharded(
     modules = dict(stage.model.named_modules())
     called = [p for b in range(stage.first, stage.last) for p in stage.unit_paths(b) if p]
     # A unit's weights are whole while it runs itself, those of the stage while the stage runs.
-    paths = [path for path in called if path not in stage.read_units]
+    paths = [path for path in called if path not in stage.flow.reads]
     units = {modules[path]: None for path in paths}
+    written = {modules[path] for path in written_units(stage.flow).intersection(paths)}
     for module in without_shared_weights(tuple(units), stage.model):
         held = any(p.numel() for p in module.parameters())
         if held and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            module.register_forward_hook(_without_views if module in written else _without_weights)
             fully_shard(module, **settings)
     fully_shard(stage, **{**settings, "mp_policy": as_given})
     _sum_what_any_replica_trained(stage)
@@ -115,6 +119,24 @@ def kept_whole(p: Tensor) -> bool:
     """Whether every replica keeps a parameter where FSDP2 shards the others: it splits no single
     number, and takes no complex ones beside others. Rank averages their gradients."""
     return p.dim() == 0 or p.is_complex()
+
+
+def _without_weights(module: nn.Module, args: Any, output: Any) -> Any:
+    """Weights of the unit that it gives back (learned latents, expanded) as tensors of their own:
+    FSDP2 frees the memory of a unit's weights behind it."""
+    return tree_map_only(
+        Tensor,
+        lambda x: x.clone() if isinstance(x if x._base is None else x._base, nn.Parameter) else x,
+        output,
+    )
+
+
+def _without_views(module: nn.Module, args: Any, output: Any) -> Any:
+    """FSDP2 makes a unit's weights whole again when the gradient of its output comes. That is not
+    noticed where the output is a view, as of a linear layer, that is changed in place behind the
+    unit: autograd puts another node in the place of the view's."""
+    output = _without_weights(module, args, output)
+    return tree_map_only(Tensor, lambda x: x.clone() if x._is_view() else x, output)
 
 
 def _sum_what_any_replica_trained(stage: StageModule) -> None:

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from executor.split_backward import SplitBackward
 from executor.stages import StageModule
+from profiles.model.fake_tensors.trace_generators import Generators
 from simulator.values.plan import Recompute
 
 
@@ -42,9 +43,12 @@ def attention_of(module: nn.Module) -> nn.Module | None:
 def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
     original = module.forward
     changing: set[str] | None = None  # its buffers that a call changes; known after the first
+    generators = Generators(module)  # torch keeps the state of its own
+    draws = True  # from them; known after the first
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        nonlocal changing
+        nonlocal changing, draws
+        begun = generators.states() if draws else None
         held = dict(module.named_buffers())
         versions = {name: (id(b), b._version) for name, b in held.items()}
         before = {n: b.clone() for n, b in held.items() if changing is None or n in changing}
@@ -52,7 +56,8 @@ def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
         def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
             # The forward is watched with the stage's; what runs again, runs in the backward.
             first: AbstractContextManager[Any] = nullcontext()
-            return split.under_these_hooks() if split else first, _again(module, before, split)
+            again = _again(module, before, generators.at(begun), split)
+            return split.under_these_hooks() if split else first, again
 
         made = checkpoint(original, *args, use_reentrant=False, context_fn=contexts, **kwargs)
         if changing is None:
@@ -60,6 +65,7 @@ def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
             changing = {name for name in held if versions[name] != after.get(name)}
             for name in set(before) - changing:
                 del before[name]
+            draws = begun is not None and generators.changed(begun)
         return made
 
     module.forward = forward
@@ -67,17 +73,20 @@ def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
 
 @contextmanager
 def _again(
-    module: nn.Module, before: Mapping[str, Tensor], split: SplitBackward | None
+    module: nn.Module,
+    before: Mapping[str, Tensor],
+    draws: AbstractContextManager[None],
+    split: SplitBackward | None,
 ) -> Iterator[None]:
     """Around a call that runs again: its buffers are what they were for the first, and keep no
-    trace of the second."""
+    trace of the second; so are the numbers that it draws."""
     owners = [(name.rpartition("."), b) for name, b in before.items()]
     places = [(module.get_submodule(path)._buffers, key, b) for (path, _, key), b in owners]
     now = [table[key] for table, key, _ in places]
     for table, key, b in places:
         table[key] = b.clone()
     try:
-        with split.watching() if split else nullcontext():
+        with draws, split.watching() if split else nullcontext():
             yield
     finally:
         for (table, key, _), kept in zip(places, now, strict=True):

@@ -60,7 +60,8 @@ class StageModule(nn.Module):
     the loss as a tensor of shape [1]. `model_args` are those of model_arguments.
     Holds real weights for its own blocks only; a stage of all blocks runs the model as it is. A
     model whose forward gives tensors of shapes that depend on their values cannot be staged.
-    `split` is there where its backward runs in two halves; `device` is where it runs.
+    `flow` is that between all blocks; `split` is there where its backward runs in two halves;
+    `device` is where it runs.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class StageModule(nn.Module):
         self.micro_batch = 0  # that runs next, of the global batch
         self.model = built.module
         self.first, self.last = first, last
-        self._built, self._flow = built, flow
+        self._built, self.flow = built, flow
         # Not read off a call's inputs: models move them to where an absent module's weights are.
         self.device = device
         own = [n for n, call in enumerate(flow.calls) if self._own(call.block)]
@@ -103,27 +104,27 @@ class StageModule(nn.Module):
     @property
     def is_whole(self) -> bool:
         """Whether the stage is the whole model: there is nothing to replay."""
-        return self.first == 0 and self.last == len(self._flow.entries)
+        return self.first == 0 and self.last == len(self.flow.entries)
 
     @property
     def by_value(self) -> bool:
         """Whether values decide what the model runs."""
-        return self._flow.by_value
+        return self.flow.by_value
 
     @property
     def is_last(self) -> bool:
         """Whether the stage ends with the loss."""
-        return self.last == len(self._flow.entries)
+        return self.last == len(self.flow.entries)
 
     # --- set-up -------------------------------------------------------------------------------
 
     def _install(self) -> None:
         modules = dict(self.model.named_modules())
-        called: dict[str, set[int]] = {path: set() for path in self._flow.units}
-        for call in self._flow.calls:
+        called: dict[str, set[int]] = {path: set() for path in self.flow.units}
+        for call in self.flow.calls:
             if isinstance(call.function, str):
                 called[call.function].add(call.block)
-        for path, reading in self._flow.reads.items():
+        for path, reading in self.flow.reads.items():
             if path in called:
                 called[path] |= reading
             elif not any(map(self._own, reading)):
@@ -161,21 +162,21 @@ class StageModule(nn.Module):
 
     def unit_paths(self, block: int) -> list[str]:
         """Units of this stage that a block calls, in the order of the model."""
-        called = {call.function for call in self._flow.calls if call.block == block}
-        return [path for path in self._flow.units if path in called]
+        called = {call.function for call in self.flow.calls if call.block == block}
+        return [path for path in self.flow.units if path in called]
 
     @property
     def read_units(self) -> frozenset[str]:
         """Units whose weights the code between units reads, too, or takes a gradient through."""
-        return frozenset(self._flow.reads) | self._flow.differentiated
+        return frozenset(self.flow.reads) | self.flow.differentiated
 
     def watch_entries(self) -> None:
         """Hook the units of the stage. To be called last: FSDP's own hooks hand the module new
         tensor objects, and placeholders are known by identity."""
         modules = dict(self.model.named_modules())
-        for path in self._flow.casts if self.is_whole and self.copies is not None else ():
+        for path in self.flow.casts if self.is_whole and self.copies is not None else ():
             modules[path].register_forward_pre_hook(_cast, with_kwargs=True)
-        for path in () if self.is_whole else self._flow.units:
+        for path in () if self.is_whole else self.flow.units:
             if path and not isinstance(modules[path], Absent):
                 modules[path].register_forward_pre_hook(
                     self._began(path), prepend=True, with_kwargs=True
@@ -186,7 +187,7 @@ class StageModule(nn.Module):
         """Draw at random as the whole model does."""
         self.draws = draws
         modules = dict(self.model.named_modules())
-        own = (path for path in self._flow.units if not isinstance(modules[path], Absent))
+        own = (path for path in self.flow.units if not isinstance(modules[path], Absent))
         draws.watch(self.model, own)
 
     def _began(self, path: str) -> Any:
@@ -201,7 +202,7 @@ class StageModule(nn.Module):
             # Nothing that a unit does inside is looked at.
             self._look(False)
             # FSDP2 casts what the units that it shards are given itself.
-            casts = self.copies is not None and path in self._flow.casts
+            casts = self.copies is not None and path in self.flow.casts
             return narrowed(module, given) if casts else given
 
         return hook
@@ -271,7 +272,7 @@ class StageModule(nn.Module):
 
     def _taken_in(self, received: tuple[Tensor, ...]) -> dict[int, Tensor]:
         """What was received, by the numbers of the values; without gradient what has none."""
-        values = self._flow.values
+        values = self.flow.values
         return {
             n: taken(wire, values[n].dtype, requires_grad=values[n].requires_grad)
             for n, wire in zip(self._entering, received, strict=True)
@@ -280,15 +281,15 @@ class StageModule(nn.Module):
     def _quiet(self, received: tuple[Tensor, ...]) -> list[Tensor]:
         """What was received and has no gradient in the model."""
         numbered = zip(self._entering, received, strict=True)
-        return [wire for n, wire in numbered if not self._flow.values[n].requires_grad]
+        return [wire for n, wire in numbered if not self.flow.values[n].requires_grad]
 
     def between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A torch function of the code between units."""
         if self._in_loss:
             return func(*tree_map(self._stands_for, args), **tree_map(self._stands_for, kwargs))
-        if self._depth or self._number >= len(self._flow.calls) or takes_shape_only(func):
+        if self._depth or self._number >= len(self.flow.calls) or takes_shape_only(func):
             return func(*args, **kwargs)
-        call = self._flow.calls[self._number]
+        call = self.flow.calls[self._number]
         inputs = tree_leaves((args, kwargs))
         known = [self._standing[id(x)][1] for x in inputs if id(x) in self._standing]
         depends = self._depends(inputs)
@@ -334,7 +335,7 @@ class StageModule(nn.Module):
 
     def _call_of(self, path: str) -> Call:
         """The call that comes now, which must be of this unit."""
-        calls = self._flow.calls
+        calls = self.flow.calls
         call = calls[self._number] if self._number < len(calls) else None
         if call is None or call.function != path:
             raise _runs_differently(path, call)
@@ -356,7 +357,7 @@ class StageModule(nn.Module):
 
     def _let_go(self, number: int) -> None:
         """A value that this stage made and has used up; what autograd needs of it, that keeps."""
-        if not self._own(self._flow.values[number].block) or number in self._leaving:
+        if not self._own(self.flow.values[number].block) or number in self._leaving:
             return
         x = self._real.pop(number, None)
         # A tensor that was written to in place has another number by now.

@@ -357,8 +357,8 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
         used: list[bool] = []  # whether in the loss, at each answer for a value
         with (
-            as_in_real_runs(),
-            expected_shapes(lambda: used.append(shapes.guesses)) as shapes,
+            as_in_real_runs(built.module) as drawn,
+            expected_shapes(lambda: used.append(shapes.guesses), unknown=True) as shapes,
             DrawsSeen() as seen,
         ):
             flow = recorded_flow(
@@ -367,7 +367,7 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
                 entries=entries,
                 units=units,
             )
-    flow = replace(flow, draws=seen.any, by_value=not all(used))
+    flow = replace(flow, draws=seen.any or drawn[0], by_value=not all(used))
     missing = sorted(set(range(len(entries))) - flow.reached)
     if missing:
         raise MismatchError(

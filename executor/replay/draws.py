@@ -4,8 +4,8 @@ Every draw has a seed of its own, made of the run's seed, the step, the micro-ba
 batch and the place in the model: for a unit (a weight-holding module that runs as a whole) its path
 and which of its calls it is, for a function in the code between units its number among those that
 draw. So a stage draws what the unsplit model draws there, whoever runs the rest, and a checkpointed
-unit draws the same again, since torch keeps its generator's state. What a draw outside torch gives
-(`random`, numpy) is left as it is.
+unit draws the same again, since torch keeps its generator's state. `random`, numpy's functions and
+generators that modules keep are seeded with torch's, each with a seed of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from profiles.model.fake_tensors.trace_generators import Generators
 
 # Functions that may draw, by their name, in the code between units.
 _DRAWING = {
@@ -58,6 +60,7 @@ class Draws:
     def __init__(self, seed: int) -> None:
         self.step = 0
         self._seed = seed
+        self._beside = Generators()
         self._scope = ""
         self._inside = 0
         self._calls: Counter[str] = Counter()
@@ -65,6 +68,7 @@ class Draws:
     def watch(self, module: nn.Module, units: Iterable[str]) -> None:
         """Give every call of these units a seed of its own; in a model that is one unit ("") each
         function that draws has one."""
+        self._beside.add(module)
         found = dict(module.named_modules())
         for path in filter(None, units):
             saved: list[Any] = []
@@ -77,34 +81,46 @@ class Draws:
         self._scope = f"{self._seed}:{self.step}:{micro_batch}"
         self._inside = 0
         self._calls.clear()
-        before = _generators()
+        before = self._states()
         try:
             self._set("")
             with _Between(self):
                 yield
         finally:
-            _restore(before)
+            self._restore(before)
 
     def between(self, name: str, run: Callable[[], Any]) -> Any:
         """A torch function outside or inside units."""
         if self._inside or name not in _DRAWING:
             return run()
-        before = _generators()
+        before = self._states()
         try:
             self._set("between units")
             return run()
         finally:
-            _restore(before)
+            self._restore(before)
 
     def _set(self, place: str) -> None:
         number = self._calls[place]
         self._calls[place] += 1
         text = f"{self._scope}:{place}:{number}"
-        _seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big"))
+        _seed(_number(text))
+        self._beside.seed(lambda path: _number(f"{text}:{path}"))
+
+    def _states(self) -> tuple[Any, Any, list[Any]]:
+        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        on_cuda = torch.cuda.get_rng_state() if cuda else None
+        return torch.get_rng_state(), on_cuda, self._beside.states()
+
+    def _restore(self, states: tuple[Any, Any, list[Any]]) -> None:
+        torch.set_rng_state(states[0])
+        if states[1] is not None:
+            torch.cuda.set_rng_state(states[1])
+        self._beside.restore(states[2])
 
     def _began(self, path: str, saved: list[Any]) -> Any:
         def hook(module: nn.Module, args: Any) -> None:
-            saved.append(_generators())
+            saved.append(self._states())
             self._inside += 1
             self._set(path)
 
@@ -114,7 +130,7 @@ class Draws:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             if saved:
                 self._inside -= 1
-                _restore(saved.pop())
+                self._restore(saved.pop())
 
         return hook
 
@@ -140,12 +156,5 @@ def _seed(seed: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
-def _generators() -> tuple[Any, Any]:
-    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return torch.get_rng_state(), torch.cuda.get_rng_state() if cuda else None
-
-
-def _restore(state: tuple[Any, Any]) -> None:
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1])
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

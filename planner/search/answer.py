@@ -252,7 +252,7 @@ def _assumptions(space: Space, ground: Ground) -> tuple[str, ...]:
         blocks = ", ".join(ground.expected_shapes)
         said.append(
             f"shapes that depend on values are taken as expected in {blocks}: choices evenly "
-            "loaded, in a loss half of a mask and labels of full length"
+            "loaded, half of a mask of which nothing is known, labels of full length"
         )
     if ground.assumed_values:
         said.append(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from executor.check import reference_gradients, wide
+from executor.recompute import apply_recompute
 from executor.replay.data_flow import flow_of
 from executor.replay.draws import Draws
 from executor.stage_inputs import constants_of, model_arguments
@@ -45,6 +46,7 @@ def stages_of(plan: Plan) -> list[StageModule]:
         names = state_names(model.module)
         stage = StageModule(model, flow, cut.first_block, cut.last_block)
         materialize(stage, names, torch.device("cpu"), plan.seed)
+        apply_recompute(stage, cut.recompute)
         if flow.draws:
             stage.use_draws(draws)
         stage.watch_entries()

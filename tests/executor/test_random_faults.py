@@ -12,7 +12,7 @@ from executor.replay.wire import answering, sent, taken, wire_form
 from profiles.errors import InputError
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
-from tests.executor.cases import run_job
+from tests.executor.cases import make_plan, run_job
 from tests.executor.one_process import worst_error
 from tests.executor.random_modules import Recipe
 
@@ -80,6 +80,9 @@ def test_what_needs_processes_to_show(tmp_path: Path) -> None:
         ("index", _recipe("mlp mlp linear mlp", beside="index"), "zbv", {"pp": 2}),
     ]
     cases = [(name, _plan(recipe, schedule, **pins)) for name, recipe, schedule, pins in wanted]
+    entries = ("", "layers.0", "layers.1", "head")
+    written = make_plan("tests.executor.remembering_zoo:written", entries, dp=2, zero_stage=3)
+    cases.append(("written", written))
     results = run_job(cases, 2, tmp_path)
     assert [r["name"] for r in results] == [name for name, _ in cases], results[-1]
     for result in results:

@@ -338,3 +338,51 @@ class OfOneLength(nn.Module):
 
 def of_one_length() -> Any:
     return nn.Sequential(*(OfOneLength() for _ in range(LAYERS))), (torch.randn(4, 300, WIDTH),)
+
+
+class Softmax(torch.autograd.Function):
+    """Of scores where they are seen."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, seen: Tensor) -> Tensor:
+        ctx.seen = seen.bool()
+        made = scores.masked_fill(~ctx.seen, torch.finfo(scores.dtype).min).softmax(-1)
+        made = made.masked_fill(~ctx.seen, 0)
+        ctx.save_for_backward(made)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (made,) = ctx.saved_tensors
+        given = gradients[0] * made
+        return given - made * given.sum(-1, keepdim=True), None
+
+
+class Masked(nn.Module):
+    """One head, and a mask of whole numbers, each of which says that a key is seen, which a
+    function of the model's own takes (SEW-D)."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.key = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.value, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor, seen: Tensor) -> Tensor:
+            scores = self.query(x) @ self.key(x).transpose(-1, -2)
+            shares: Any = Softmax.apply(scores, seen[:, None])  # type: ignore[no-untyped-call] # torch's
+            made: Tensor = self.out(shares @ self.value(x))
+            return x + made
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(self.Block() for _ in range(LAYERS))
+
+    def forward(self, x: Tensor, seen: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x, seen)
+        return x
+
+
+def masked() -> Any:
+    return Masked(), (torch.randn(4, 8, WIDTH), torch.ones(4, 8, dtype=torch.long))

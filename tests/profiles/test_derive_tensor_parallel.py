@@ -64,6 +64,12 @@ def test_layers_are_split_as_in_megatron(name: str, wanted: set[tuple[str, str]]
     assert derived(name).why_not(2) == ""
 
 
+def test_a_mask_of_whole_numbers_hides_no_gradient() -> None:
+    """Where it hid all, what the queries and keys lose where values are split was not seen."""
+    assert not layers("masked") & {("value", "column"), ("out", "row")}
+    assert derived("masked").why_not(2)
+
+
 def test_a_plain_llama_is_split_as_the_op_graph_says_that_megatron_does() -> None:
     spec = resolve_model("tests.profiles.plain_models:llama")
     built = build_model(spec, micro_batch=3, sequence_length=16)

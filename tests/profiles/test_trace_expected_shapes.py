@@ -78,6 +78,31 @@ def test_values_of_which_nothing_is_expected_stay_an_error() -> None:
         bool(torch.empty(3).sum() > 0)
 
 
+def test_masks_of_which_nothing_is_known_are_guessed_where_the_caller_says_so() -> None:
+    with FakeTensorMode(), expected_shapes(unknown=True) as shapes:
+        x, mask, rows = torch.empty(2, 8, 4), torch.empty(2, 8) > 0, torch.empty(6, 4)
+        assert x[~mask].reshape(2, -1, 4).shape == (2, 4, 4)
+        x[mask] = rows  # as many as are put there hold, from here on
+        assert x[mask].shape == (6, 4)
+        assert shapes.guessed
+        assert not (torch.empty(3) > 0).any(-1) > 5  # taken to be False, and told
+        assert len(shapes.checks) == 1
+        with pytest.raises(DataDependentOutputException):  # a loop that a value ends
+            all(not torch.empty(3).sum() > 0 for _ in range(99))
+
+
+def test_codes_with_other_conditions_are_taken_to_hold() -> None:
+    """Room for a token at its expert; experts that are named by a number."""
+    with FakeTensorMode(), expected_shapes():
+        chosen = torch.empty(16, _EXPERTS).argmax(-1)
+        codes = torch.nn.functional.one_hot(chosen, num_classes=_EXPERTS)
+        codes = codes * (codes.cumsum(-2) <= 9)
+        (first, *others) = torch.greater(codes.sum(0), 0).nonzero()
+        assert len(others) == _EXPERTS - 1
+        assert f"expert_{first[0]}" == "expert_0"
+        assert torch.where(codes.T[first].squeeze(0))[0].shape == (16 // _EXPERTS,)
+
+
 def test_grouped_products_in_fp32_have_the_shapes_of_real_ones() -> None:
     rows, offsets = torch.ones(8, 4), torch.tensor([3, 8], dtype=torch.int32)
     weights = torch.ones(2, 4, 8)

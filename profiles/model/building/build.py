@@ -79,13 +79,14 @@ def build_model(
 
 def _without_dropout(module: nn.Module) -> None:
     """Sets every probability of dropping something to 0: dropout modules, and numbers that modules
-    keep for a functional one (`attention_dropout`, `drop_prob`, `layerdrop`)."""
+    or their configurations keep for a functional one (`attention_dropout`, `layerdrop`)."""
     for child in module.modules():
         if isinstance(child, nn.modules.dropout._DropoutNd):
             child.p = 0.0
-        for name, value in vars(child).items():
-            if "drop" in name.lower() and isinstance(value, float):
-                setattr(child, name, 0.0)
+        for holder in (child, vars(child).get("config")):
+            for name, value in list(getattr(holder, "__dict__", {}).items()):
+                if "drop" in name.lower() and isinstance(value, float):
+                    setattr(holder, name, 0.0)
 
 
 def _from_factory(
@@ -126,6 +127,7 @@ def _from_factory(
         getattr(module, "tokens_per_sample", None),
     )
     assumptions = [_ASSUMED_LOSS] if len(made) == 2 else []
+    assumptions += [_NO_CACHE] if _without_cache(module) else []
     if tokens is None and (tokens := evident_tokens(inputs)) is not None:
         assumptions.append(
             f"a sample is {tokens} tokens: the inputs are whole numbers [batch, {tokens}] "
@@ -209,6 +211,22 @@ _ASSUMED_LOSS = (
     "the loss is the model's own where its output is a dictionary with `loss`, else the mean "
     "square of the outputs (the factory's third and fourth value)"
 )
+
+
+_NO_CACHE = (
+    "the model keeps no key-value cache: training needs none, and `config.use_cache` is set to "
+    "False where the factory leaves it on"
+)
+
+
+def _without_cache(module: nn.Module) -> bool:
+    """Sets `use_cache` of the configurations that its modules keep to False; whether any was on. A
+    layer that adds to a cache would add to it again where its activations are recomputed."""
+    configs = [vars(child).get("config") for child in module.modules()]
+    on = [config for config in configs if getattr(config, "use_cache", False) is True]
+    for config in on:
+        config.use_cache = False  # type: ignore[union-attr] # it has the attribute
+    return bool(on)
 
 
 def _call_plain(module: nn.Module, *args: Tensor) -> Any:

@@ -8,17 +8,17 @@ mask or a split by counts has the shapes of evenly loaded experts.
 
 What is made of numbers alone (a mask of ones) has its values. Where a model asks whether all or any
 values of a tensor hold, of which nothing is known, nothing is taken to be out of the ordinary: all
-hold (a padding mask hides nothing, a check finds what it wants), none is hit. What else nothing is
-known of stays an error of torch's.
+hold (a padding mask hides nothing, a check finds what it wants), none is hit. Of what else nothing
+is known, masks are guessed to hold for half where the caller says so, and truth values to be False
+where it tries the other; any other value stays an error of torch's.
 """
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -29,31 +29,14 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from profiles.model.fake_tensors.trace_expected import Expected, extent, of_finite
 from profiles.model.fake_tensors.trace_masks import KnownValues
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What is expected of the values of a tensor and of its views.
-
-    kind     `choice`: one of `classes` whole numbers, each as likely; `position`: any valid index;
-             `share`: non-zero with probability `mean`; `count`: `mean` on average;
-             `uniform`: any number from 0 to 1, as `torch.rand` draws them;
-             `assumed`: a truth value of which nothing is known, taken to be `mean`
-    classes  how many choices there were
-    """
-
-    kind: str
-    mean: float = 0.0
-    classes: int = 0
-
-
 _POSITION = Expected("position")
 _HALF = Expected("share", 0.5)  # what is known of a mask of which nothing is
-_NEVER = Expected("share", 0.0)
-_ALWAYS = Expected("share", 1.0)
 # Ops whose second result says where in a dimension a value stood.
 _CHOOSING = {"topk", "sort", "max", "min", "kthvalue"}
 _ONE_CHOICE = {"argmax", "argmin", "argsort"}
@@ -61,6 +44,9 @@ _DRAWING = {"rand", "rand_like"}
 _ASKING = {"all": 1.0, "any": 0.0}  # and what is assumed of the answer
 _SAME_QUESTION = {"_is_all_true": "all", "_is_any_true": "any"}
 _MOST_KNOWN_BYTES = 1 << 20  # of the largest tensor whose values are computed beside the run
+_BOTH = {"logical_and", "bitwise_and", "mul"}
+_OF_VALUES = {"gather", "cat", "repeat", "index", "index_select"}
+_MOST_CHECKS = 16  # a loop that a value ends would ask for ever
 _UNCHANGED = {"_to_copy", "clone", "contiguous", "detach", "alias", "ne_zero", "abs"}
 
 
@@ -72,6 +58,7 @@ class ExpectedShapes(TorchDispatchMode):
                whether it was assumed
     share      of the elements that masks are expected to hold for, they do
     opposite   number of the assumed truth value that is the other one, -1 for none
+    unknown    what nothing is known of is guessed before the loss, too
     """
 
     def __init__(
@@ -80,6 +67,7 @@ class ExpectedShapes(TorchDispatchMode):
         share: float = 1.0,
         on_choice: Callable[[bool], None] | None = None,
         opposite: int = -1,
+        unknown: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
         self._share = share
@@ -90,6 +78,9 @@ class ExpectedShapes(TorchDispatchMode):
         self._constants = KnownValues(_MOST_KNOWN_BYTES)
         self._known: dict[int, tuple[Any, Expected]] = {}
         self.guesses = False  # in the loss, where an unknown value is guessed
+        self._unknown = unknown
+        self.guessed = False  # a mask, before the loss
+        self.checks: list[int] = []  # assumed truth values of which nothing is known
 
     def used(self) -> None:
         """An answer was given that a real run would read off values."""
@@ -106,7 +97,8 @@ class ExpectedShapes(TorchDispatchMode):
             if found is not None:
                 return found[0]
         if name.rstrip("_") in ("index", "index_put", "_index_put_impl", "_unsafe_index"):
-            args = (args[0], self._by_position(args[0], args[1]), *args[2:])
+            put = args[2] if name.startswith(("index_put", "_index_put")) else None
+            args = (args[0], self._by_position(args[0], args[1], put), *args[2:])
         out = func(*args, **kwargs)
         self._constants.note(func, args, kwargs, out)
         watched = self.guesses or name in _WATCHED
@@ -132,11 +124,11 @@ class ExpectedShapes(TorchDispatchMode):
 
     def _follow(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
         if name in _CHOOSING and isinstance(out, (tuple, list)) and len(out) == 2:
-            self._note(out[1], Expected("choice", classes=_extent(name, args, kwargs)))
+            self._note(out[1], Expected("choice", classes=extent(name, args, kwargs)))
         elif name in _DRAWING:
             self._note(out, Expected("uniform"))
         elif name in _ONE_CHOICE:
-            self._note(out, Expected("choice", classes=_extent(name, args, kwargs)))
+            self._note(out, Expected("choice", classes=extent(name, args, kwargs)))
         elif isinstance(out, Tensor):
             expected = self._derived(name, args, out)
             if expected is not None and self.of(out) is None:
@@ -144,7 +136,7 @@ class ExpectedShapes(TorchDispatchMode):
 
     def _derived(self, name: str, args: Any, out: Tensor) -> Expected | None:
         """What is expected of the result of an op, or None."""
-        if (finite := _of_finite(name, args)) is not None:
+        if (finite := of_finite(name, args)) is not None:
             return finite
         name = _SAME_QUESTION.get(name, name)
         first = self.of(args[0]) if args else None
@@ -160,15 +152,20 @@ class ExpectedShapes(TorchDispatchMode):
             if choice is not None:
                 mean = 1 / choice.classes if name == "eq" else 1 - 1 / choice.classes
                 return Expected("share", mean, choice.classes)
-        if name == "scatter" and len(args) > 2 and self.of(args[2]) is not None:
+        codes = not out.is_floating_point()  # one-hot, on zeros
+        if name == "scatter" and len(args) > 2 and (codes or self.of(args[2]) is not None):
             return Expected("share", min(1.0, args[2].numel() / max(1, out.numel())))
+        if name in _BOTH and isinstance(args[1], Tensor) and (first is None) != (second is None):
+            # What else must hold (room for a token at its expert) holds.
+            known = first or second
+            return known if known is not None and known.kind == "share" else None
         if first is None:
             return None
         if first.kind == "uniform":
             # Layers are skipped so: `torch.rand([]) < self.layerdrop`.
             drawn = name in ("lt", "le") and isinstance(args[1], (int, float))
             return Expected("share", min(1.0, max(0.0, args[1]))) if drawn else None
-        if name in _UNCHANGED or name in ("gather", "cat", "repeat"):
+        if name in _UNCHANGED | _OF_VALUES:
             return first
         if name == "all":
             return Expected("share", float(first.mean >= 1)) if first.kind == "share" else None
@@ -179,12 +176,12 @@ class ExpectedShapes(TorchDispatchMode):
             return Expected("share", min(1.0, first.mean * rows), first.classes)
         if name in ("gt", "ge", "ne") and not isinstance(args[1], Tensor):
             least = args[1] + (name != "ge")
-            share = first.mean if least <= 1 else float(first.mean >= least)
+            share = first.mean if least == 1 else float(least <= 0 or first.mean >= least)
             return Expected("share", min(1.0, share), first.classes)
         if name in ("logical_not", "bitwise_not") and first.kind == "share":
             return Expected("share", 1 - first.mean, first.classes)
         if second is not None and first.kind == second.kind == "share":
-            if name in ("logical_and", "bitwise_and", "mul"):
+            if name in _BOTH:
                 return Expected("share", first.mean * second.mean)
             if name in ("logical_or", "bitwise_or"):
                 return Expected("share", 1 - (1 - first.mean) * (1 - second.mean))
@@ -197,7 +194,10 @@ class ExpectedShapes(TorchDispatchMode):
         known = self._constants.answer(mask, lambda x: int(x.count_nonzero()))
         if known is not None:
             return int(known)
-        expected = self.of(mask) or (_HALF if self.guesses else None)
+        expected = self.of(mask)
+        if expected is None and (self.guesses or self._unknown):
+            expected = _HALF
+            self.guessed = self.guessed or not self.guesses
         if expected is None or expected.kind not in ("share", "count"):
             return None
         found = round(min(1.0, expected.mean) * mask.numel() * self._share)
@@ -206,8 +206,9 @@ class ExpectedShapes(TorchDispatchMode):
             found = min(found, expected.classes)
         return found
 
-    def _by_position(self, x: Tensor, indices: Any) -> list[Any]:
-        """Masks among the indices as so many positions as they are expected to hold."""
+    def _by_position(self, x: Tensor, indices: Any, put: Any = None) -> list[Any]:
+        """Masks among the indices as so many positions as they are expected to hold, or as rows are
+        put there."""
         made: list[Any] = []
         for index in indices:
             is_mask = isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
@@ -215,6 +216,9 @@ class ExpectedShapes(TorchDispatchMode):
             if rows is None:
                 made.append(index)
                 continue
+            if isinstance(put, Tensor) and put.dim() == x.dim() - index.dim() + 1:
+                rows = put.shape[0]
+                self._note(index, Expected("share", rows / max(1, index.numel())))
             self._on_use()
             made += [x.new_empty(rows, dtype=torch.long) for _ in range(index.dim())]
         return made
@@ -249,7 +253,10 @@ class ExpectedShapes(TorchDispatchMode):
         if known is not None:
             return (known,)
         expected = self.of(args[0]) or (_HALF if self.guesses else None)
-        if expected is None or expected.kind == "uniform":
+        if expected is None and args[0].dtype == torch.bool and self._unknown:
+            expected = Expected("assumed", 0.0)
+            self.checks.append(self._assumed)
+        if expected is None or expected.kind == "uniform" or len(self.checks) > _MOST_CHECKS:
             return None
         if expected.kind == "assumed":
             self._on_choice(True)
@@ -266,7 +273,7 @@ class ExpectedShapes(TorchDispatchMode):
     def _aligned(self, args: Any, kwargs: Any) -> Any:
         """torch's shape function asks for the lengths of the labels; here each is the longest."""
         scores, labels = args[0], args[1]
-        if not self.guesses or not isinstance(scores, Tensor):
+        if not (self.guesses or self._unknown) or not isinstance(scores, Tensor):
             return None
         self._on_use()
         steps, batch = scores.shape[0], scores.shape[1]
@@ -302,31 +309,8 @@ _ANSWERS: dict[str, Callable[[ExpectedShapes, Any, Any], Any]] = {
 }
 
 
-def _of_finite(name: str, args: Any) -> Expected | None:
-    """Of a question whether numbers are finite: they are."""
-    if name in ("isnan", "isinf", "isposinf", "isneginf"):
-        return _NEVER
-    if name not in ("eq", "ne") or len(args) < 2:
-        return None
-    if args[0] is args[1]:
-        return _ALWAYS if name == "eq" else _NEVER
-    if isinstance(args[1], float) and math.isinf(args[1]):
-        return _NEVER if name == "eq" else _ALWAYS
-    return None
-
-
-def _extent(name: str, args: Any, kwargs: Any) -> int:
-    """The size of the dimension in which an op chose."""
-    x = args[0]
-    position = 2 if name in ("topk", "kthvalue") else 1
-    dim = args[position] if len(args) > position else kwargs.get("dim", -1)
-    if dim is None or isinstance(dim, bool) or not x.dim():
-        return max(1, int(x.numel()))
-    return max(1, int(x.shape[dim]))
-
-
 class _Lists(TorchFunctionMode):
-    """Tensor.tolist() of expected counts, which add up to what was counted."""
+    """Tensor.tolist() of expected counts, which add up to what was counted; numbers as text."""
 
     def __init__(self, shapes: ExpectedShapes) -> None:
         super().__init__()
@@ -342,6 +326,9 @@ class _Lists(TorchFunctionMode):
                 n, mean = args[0].shape[0], expected.mean
                 edges = [round(mean * i) for i in range(n + 1)]
                 return [b - a for a, b in pairwise(edges)]
+        if func is Tensor.__format__ and args[0].dim() == 0:
+            # A module may be known by a number (`expert_3`); of fake tensors torch tells no value.
+            return format(args[0].item(), args[1])
         if self._shapes.guesses and func in (Tensor.tolist, Tensor.numpy):
             self._shapes.used()
             kind = str(args[0].dtype).removeprefix("torch.").replace("bfloat16", "float32")
@@ -356,12 +343,13 @@ def expected_shapes(
     share: float = 1.0,
     on_choice: Callable[[bool], None] | None = None,
     opposite: int = -1,
+    unknown: bool = False,
 ) -> Iterator[ExpectedShapes]:
     """Around a run on shapes alone: answers where the model asks for values of its routing.
 
     torch's own transformer compares a mask with the causal one; a square mask is taken to be it.
     """
-    shapes = ExpectedShapes(on_use, share, on_choice, opposite)
+    shapes = ExpectedShapes(on_use, share, on_choice, opposite, unknown)
     compared = transformer._detect_is_causal_mask
     transformer._detect_is_causal_mask = _is_square
     try:

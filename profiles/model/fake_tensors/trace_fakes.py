@@ -16,6 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
 from profiles.model.building.build import BuiltModel
+from profiles.model.fake_tensors.trace_caches import nothing_kept
+from profiles.model.fake_tensors.trace_generators import Generators
 
 
 @dataclass(slots=True)
@@ -35,10 +37,14 @@ class Fakes:
 
 
 @contextmanager
-def as_in_real_runs() -> Iterator[None]:
-    """Inside it, transformers gives attention no mask where a real run would give none, and a
-    module that a forward moves to the type that it has already (`self.router.to(...)`) stays as it
-    is: torch would swap its fake weights, which it cannot while they are used.
+def as_in_real_runs(module: nn.Module, draws: str = "") -> Iterator[list[bool]]:
+    """Around a run of a model on shapes: it does what a real run would, and leaves nothing behind.
+
+    What the model draws outside torch is drawn from a fixed seed (`draws` as of
+    Generators.watched); the list says afterwards whether there was any. Transformers gives
+    attention no mask where a real run would give none, and a module that a forward moves to the
+    type that it has already (`self.router.to(...)`) stays as it is: torch would swap its fake
+    weights, which it cannot while they are used.
 
     Under fake tensors transformers takes itself to be compiled and materialises a causal S x S
     mask, which turns fused causal attention into masked attention (twice the work, no flash
@@ -65,7 +71,8 @@ def as_in_real_runs() -> Iterator[None]:
 
     nn.Module._apply = apply  # type: ignore[method-assign] # as it was after
     try:
-        yield
+        with nothing_kept(module), Generators(module).watched(draws) as drawn:
+            yield drawn
     finally:
         nn.Module._apply = moved  # type: ignore[method-assign] # what it was
         for name, original in replaced.items():

@@ -60,7 +60,7 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
     tracer.name_origins(built)
     with ExitStack() as stack:
         tracer.hook(stack)
-        stack.enter_context(as_in_real_runs())
+        stack.enter_context(as_in_real_runs(built.module))
         stack.enter_context(expected_shapes())
         stack.enter_context(plain_kernels())
         stack.enter_context(tracer)

@@ -62,7 +62,7 @@ def trace_module_step(
             stack.enter_context(FusedAttention())
         stack.enter_context(DeviceKernels(write_attention_out=not fused_attention))
         # Inputs are never padded: transformers would ask a mask for its values.
-        stack.enter_context(as_in_real_runs())
+        stack.enter_context(as_in_real_runs(given.module))
         stack.enter_context(recorder)
         where = "forward pass"
         try:

@@ -27,6 +27,7 @@ from profiles.model.loaders import ModelSpec, uneven_heads
 from profiles.model.tracing.trace_blocks import TracedBlocks
 from profiles.model.tracing.trace_cuts import container_members, cut_candidates, repeated
 from profiles.model.tracing.trace_derive_tensor_parallel import Derived, derive_rules
+from profiles.model.tracing.trace_failure import VALUE_DECIDES
 from profiles.model.tracing.trace_pass import NotRepeated, TracedPass
 from profiles.model.tracing.trace_tensor_parallel import shard
 
@@ -88,13 +89,19 @@ def trace_graph(
                 inside = _within_state(run) | _differentiated(run) | _not_replayed(run)
                 above, assumed = _above(run), set[int]()
                 for number, (path, place) in enumerate(run.assuming):
-                    if inside or place in assumed:
-                        continue
+                    if inside:
+                        break
                     other = TracedPass(built, candidates, members, skipped, sharding)
-                    if path in above:
+                    if path in above or number in run.shapes.checks:
                         inside = _decided(run, other, number, fakes, target)
-                    elif number >= _MOST_TRIED or _decides(run, other, number, fakes, target):
+                    elif place not in assumed and (
+                        number >= _MOST_TRIED or _decides(run, other, number, fakes, target)
+                    ):
                         assumed.add(place)
+                for draws in ("low", "high") if any(run.drawn) else ():
+                    if not inside:
+                        other = TracedPass(built, candidates, members, skipped, sharding)
+                        inside = _drawn(run, other, draws, fakes, target)
                 if run.by_value and not inside:
                     other = TracedPass(built, candidates, members, skipped, sharding)
                     inside = _shaped_by_values(run, other, fakes, target)
@@ -204,11 +211,17 @@ def _decided(
     run: TracedPass, other: TracedPass, number: int, fakes: Fakes, target: str
 ) -> dict[str, str]:
     """Every entry, where the truth value of this number, which was assumed, decides what runs
-    between blocks or which of them run. One with whose opposite the model fails was a check."""
+    between blocks or which of them run. One with whose opposite the model fails was a check; where
+    nothing is known of one that is none, TraceError is raised."""
     try:
         other.trace(fakes, target, backward=False, opposite=number)
     except (TraceError, NotRepeated):
         return {}
+    if number in run.shapes.checks:
+        raise TraceError(
+            f"the forward pass fails in module {run.assuming[number] or 'the model itself'} under "
+            f"fake tensors: {VALUE_DECIDES}"
+        )
     above = _above(run)
     if other.entries == run.entries and other.calls_of(above) == run.calls_of(above):
         return {}
@@ -230,15 +243,32 @@ def _decides(run: TracedPass, other: TracedPass, number: int, fakes: Fakes, targ
     return other.recorder.weighted != run.recorder.weighted
 
 
+def _drawn(
+    run: TracedPass, other: TracedPass, draws: str, fakes: Fakes, target: str
+) -> dict[str, str]:
+    """Every entry, where numbers that the model's code draws outside torch decide what runs between
+    blocks or which of them run; entries that tensors would cross whose shapes they decide. They are
+    told by a pass that draws the least or the greatest of numbers."""
+    found = _shaped_by_values(run, other, fakes, target, draws=draws)
+    above = _above(run)
+    if other.entries == run.entries and other.calls_of(above) == run.calls_of(above):
+        return found
+    why = "a number that its code draws (`random`, numpy) decides which of its blocks run"
+    return dict.fromkeys(run.entries[1:], why)
+
+
 def _shaped_by_values(
-    run: TracedPass, other: TracedPass, fakes: Fakes, target: str
+    run: TracedPass, other: TracedPass, fakes: Fakes, target: str, draws: str = ""
 ) -> dict[str, str]:
     """Entries of blocks that tensors would cross whose shapes depend on values: a pipeline's
-    messages have one size. They are told by a pass in which masks hold for half as many."""
+    messages have one size. They are told by a pass in which masks hold for half as many, or which
+    draws otherwise."""
     try:
-        other.trace(fakes, target, backward=False, share=0.5)
+        other.trace(fakes, target, backward=False, share=1.0 if draws else 0.5, draws=draws)
     except TraceError:
-        return {}  # not even the model's own shapes agree then: nothing is told
+        # Not even the model's own shapes agree then: nothing is told.
+        why = "how many rows a mask chooses, of which nothing is known, decides its shapes"
+        return dict.fromkeys(run.entries[1:], why) if run.shapes.guessed else {}
     why = "the shapes of what its blocks hand on depend on values"
     if other.entries != run.entries:
         return dict.fromkeys(run.entries[1:], why)

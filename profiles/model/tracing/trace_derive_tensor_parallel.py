@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import product
 
 from torch import Tensor, nn
 
@@ -127,10 +128,11 @@ def derive_rules(built: BuiltModel) -> Derived:
 def _derived(call: Call) -> DerivedBlock:
     why = ""
     with small_runs():
-        # Weights that are read beside their layers' own forward must be real numbers.
-        for thin in (True, False):
+        # Weights that are read beside their layers' own forward must be real numbers. A mask of
+        # whole numbers that are 0 hides all: what depends on it would have no gradient to compare.
+        for counts, thin in product((2, 1), (True, False)):
             try:
-                return _split(small_block(call, _SEED, thin=thin))
+                return _split(small_block(call, _SEED, thin=thin, counts=counts))
             except Exception as error:  # of the model's own code: it has no tensor parallelism then
                 line = next(iter(str(error).splitlines()), "")
                 known = isinstance(error, (NotSplit, TraceError))

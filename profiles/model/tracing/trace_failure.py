@@ -10,10 +10,17 @@ from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build import BuiltModel
 from profiles.model.tracing.trace_cpu_kernels import WAY_OUT, names_half
 
+_WAY_OUT = (
+    "and only shapes are traced; pass package.module:factory of a model that decides by shapes or "
+    "settings"
+)
+VALUE_DECIDES = f"a value decides what runs (`.item()`, `if tensor`), {_WAY_OUT}"
 # What torch raises where a module asks for values, which a trace of shapes does not have.
 _ASKS_FOR_VALUES = {
-    "DataDependentOutputException": "a value decides what runs (`.item()`, `if tensor`)",
-    "DynamicOutputShapeException": "a shape depends on values (`nonzero`, a mask as an index)",
+    "DataDependentOutputException": VALUE_DECIDES,
+    "DynamicOutputShapeException": (
+        f"a shape depends on values (`nonzero`, a mask as an index), {_WAY_OUT}"
+    ),
 }
 
 
@@ -23,10 +30,7 @@ def what_failed(error: Exception) -> str:
     line = next(iter(str(error).splitlines()), "")
     said = f"{kind}: {line}"
     if kind in _ASKS_FOR_VALUES:
-        said += (
-            f": {_ASKS_FOR_VALUES[kind]}, and only shapes are traced; pass package.module:factory "
-            "of a model that decides by shapes or settings"
-        )
+        said += f": {_ASKS_FOR_VALUES[kind]}"
     if "shape_env" in line:
         # What torch asks its fake tensors for where a nested one is made of them (torch 2.13).
         said += (

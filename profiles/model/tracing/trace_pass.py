@@ -71,6 +71,7 @@ class TracedPass:
     given        which modules change a list or dictionary that they are given
     gradients    storage of a tensor between blocks -> those of its gradient
     state        what the forward changes and computes with -> first and last of its blocks
+    drawn        [True] where something was drawn at random outside torch
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class TracedPass:
         self.given = GivenWatch()
         self.gradients: dict[int, set[int]] = {}
         self.state: dict[str, tuple[int, int]] = {}
+        self.drawn: list[bool] = []
 
     @property
     def entries(self) -> list[str]:
@@ -118,24 +120,20 @@ class TracedPass:
         backward: bool = True,
         share: float = 1.0,
         opposite: int = -1,
+        draws: str = "",
     ) -> None:
-        """Run it, with or without its backward; masks hold for `share` of what is expected, and one
-        assumed truth value is the `opposite`. Raises TraceError, and NotRepeated where a skipped
-        block is called otherwise."""
+        """Run it, with or without its backward; masks hold for `share` of what is expected, one
+        assumed truth value is the `opposite`, and what is drawn outside torch is low or high
+        (`draws`). Raises TraceError, and NotRepeated where a skipped block is called otherwise."""
         self.fakes = fakes
         watch = StateWatch(self.built.module)
         self.recorder = Recorder(fakes.keys, self._watch_gradient, target=target, state=watch)
         with ExitStack() as stack:
             self._hook(stack)
             stack.enter_context(FusedAttention() if target == "gpu" else FusedRecurrence())
-            stack.enter_context(as_in_real_runs())
-            shapes = stack.enter_context(
-                expected_shapes(
-                    lambda: self.expected.add(len(self.cuts) - 1),
-                    share,
-                    self._chosen,
-                    opposite,
-                )
+            self.drawn = stack.enter_context(as_in_real_runs(self.built.module, draws))
+            shapes = self.shapes = stack.enter_context(
+                expected_shapes(self._used, share, self._chosen, opposite, unknown=True)
             )
             stack.enter_context(plain_kernels())
             stack.enter_context(watched_functions(self._applied))
@@ -157,9 +155,8 @@ class TracedPass:
             except Exception as error:
                 if self.skipped and lacks_values(error):
                     raise NotRepeated from error  # code reads the weights of a skipped module
-                place = self.recorder._path[-1]
-                if self._failing[0] is error:
-                    place = self._failing[1]
+                known = self._failing[0] is error
+                place = self._failing[1] if known else self.recorder._path[-1]
                 place = place or "the model itself"
                 raise TraceError(
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "
@@ -168,6 +165,9 @@ class TracedPass:
 
     def _applied(self, name: str) -> None:
         self.functions.append((self.recorder._path[-1], name))
+
+    def _used(self) -> None:
+        self.expected.add(len(self.cuts) - 1)
 
     def _chosen(self, assumed: bool) -> None:
         path = self.recorder._path[-1]

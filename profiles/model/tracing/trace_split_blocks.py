@@ -152,8 +152,8 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
         for path, model in stands_for.items():
             repeat(built.module.get_submodule(path), model)
         stack.enter_context(torch.device("meta"))  # where stubs make their tensors
-        stack.enter_context(as_in_real_runs())
-        stack.enter_context(expected_shapes())
+        stack.enter_context(as_in_real_runs(built.module))
+        stack.enter_context(expected_shapes(unknown=True))
         stack.enter_context(plain_kernels())
         try:
             loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
@@ -301,11 +301,13 @@ class FreshBlock:
         return [x for i, x in enumerate(made) if i not in self.unused]
 
 
-def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:
+def small_block(call: Call, seed: int, *, thin: bool = True, counts: int = 1) -> SmallBlock:
     """Random values for a block and its inputs; raises TraceError where that takes too much memory.
 
-    thin  keep the linear layers' weights as thin products: not where code beside their own forward
-          reads them
+    thin    keep the linear layers' weights as thin products: not where code beside their own
+            forward reads them
+    counts  whole numbers are drawn below this: 2 for masks, of which one would hide everything, 1
+            for numbers that must not be more than 0
     """
     generator = torch.Generator().manual_seed(seed)
     layers = linear_layers(call.module)
@@ -338,7 +340,7 @@ def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:
             "linear layers: its split cannot be verified here"
         )
     for key, x in real.items():
-        values[key] = _value(x, generator)
+        values[key] = _value(x, generator, counts)
     if not any(x.requires_grad for x in given):
         first = next((x for x in given if x.is_floating_point() and id(x) in values), None)
         if first is not None:
@@ -346,8 +348,9 @@ def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:
     return SmallBlock(call, weights, values)
 
 
-def _value(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Of a meta tensor: normal numbers, True with probability a half, and index 0."""
+def _value(x: Tensor, generator: torch.Generator, counts: int) -> Tensor:
+    """Of a meta tensor: normal numbers, True with probability a half, whole numbers below
+    `counts`."""
     if x.is_complex():
         made = torch.view_as_complex(torch.randn((*x.shape, 2), generator=generator)).to(x.dtype)
     elif x.is_floating_point():
@@ -357,7 +360,7 @@ def _value(x: Tensor, generator: torch.Generator) -> Tensor:
     elif x.dtype is torch.bool:
         made = torch.rand(x.shape, generator=generator) < 0.5
     else:
-        made = torch.zeros(x.shape, dtype=x.dtype)
+        made = torch.randint(counts, x.shape, generator=generator).to(x.dtype)
     if isinstance(x, nn.Parameter):
         return nn.Parameter(made, requires_grad=x.requires_grad)
     return made.requires_grad_(x.requires_grad)
