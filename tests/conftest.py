@@ -18,7 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("half", max_examples=50)
 settings.load_profile("half")
 
-# Imports and collection make two million objects and next to no garbage.
+# Imports and collection leave little garbage (`pytest --collect-only`: 9.4 CPU seconds with the
+# collector, 8.4 without).
 gc.disable()
 
 

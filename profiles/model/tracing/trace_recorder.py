@@ -162,7 +162,7 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is _DEVICE and not args[0].fake_mode.in_kernel_invocation:
-            return args[0].fake_device  # autograd asks three times an op: no other mode need answer
+            return args[0].fake_device  # autograd asks twice or more an op
         if self.paused or func.namespace == "prim":
             return func(*args, **kwargs)
         self._sum = None
