@@ -171,16 +171,26 @@ def content_hash(value: Any) -> str:
 
 def encode(value: Any) -> Any:
     """Plain JSON values for a dataclass value; fields that hold None are left out."""
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        pairs = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
+        pairs = [(name, getattr(value, name)) for name in _names(type(value))]
         return {name: encode(item) for name, item in pairs if item is not None}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [encode(item) for item in value]
     return value
+
+
+_PLAIN = frozenset({int, float, str, bool, type(None)})
+
+
+@functools.cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def decode(cls: Any, data: Any, *, where: str) -> Any:
@@ -191,8 +201,7 @@ def decode(cls: Any, data: Any, *, where: str) -> Any:
     """
     if cls is Any:
         return data
-    origin = typing.get_origin(cls)
-    arguments = typing.get_args(cls)
+    origin, arguments = _parts(cls)
     if origin in (typing.Union, types.UnionType):
         return _decode_union(arguments, data, where)
     if origin is tuple:
@@ -208,6 +217,11 @@ def decode(cls: Any, data: Any, *, where: str) -> Any:
     if dataclasses.is_dataclass(cls):
         return _decode_dataclass(cls, data, where)
     return _decode_scalar(cls, data, where)
+
+
+@functools.cache
+def _parts(cls: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(cls), typing.get_args(cls)
 
 
 def _decode_union(options: tuple[Any, ...], data: Any, where: str) -> Any:

@@ -18,9 +18,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("half", max_examples=50)
 settings.load_profile("half")
 
+# Imports and collection leave little garbage (`pytest --collect-only`: 9.4 CPU seconds with the
+# collector, 8.4 without).
+gc.disable()
+
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What imports and collection made stays to the end: the garbage collector need not look
     through it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain as joined
 from itertools import combinations, pairwise
 from math import comb
 
@@ -96,6 +97,9 @@ class TimelineSearch:
             ]
         )
         self._costs_of = np.asarray([slot.costs for slot in chain.slots])
+        # Of each costs, the strategy at which each block is fastest; of each rank, its stages.
+        self._quickest = [tuple(c.backward_s.argmin(axis=1).tolist()) for c in chain.costs]
+        self._stages = [schedule.stages_of(rank) for rank in range(problem.num_ranks)]
 
     def best(self, below: float = np.inf, known: tuple[int, ...] | None = None) -> Partition | None:
         """A good plan that fits and takes less than `below` seconds, or None where none was found.
@@ -142,8 +146,7 @@ class TimelineSearch:
         chain = self.problem.chain
         every: list[int] = []
         for stage, (i, j) in enumerate(ranges_of(starts_of(sizes), chain.num_blocks)):
-            seconds = chain.costs[chain.slots[stage].costs].backward_s
-            every.extend(int(seconds[block].argmin()) for block in range(i, j))
+            every.extend(self._quickest[chain.slots[stage].costs][i:j])
         return _Split(sizes, tuple(every), 0.0, 0.0, True)
 
     def _best_of(self, begin: Sequence[Sizes], below: float) -> Partition | None:
@@ -254,20 +257,18 @@ class TimelineSearch:
                 return best
 
     def _split(self, sizes: Sizes) -> _Split:
-        schedule = self.problem.schedule
         ranges = ranges_of(starts_of(sizes), self.problem.chain.num_blocks)
         strategies: list[tuple[int, ...]] = [()] * len(sizes)
         over = busiest = 0.0
         is_free = True
-        for rank in range(self.problem.num_ranks):
-            stages = schedule.stages_of(rank)
-            filled = self._fill(rank, tuple(ranges[stage] for stage in stages))
+        for rank, stages in enumerate(self._stages):
+            filled = self._fill(rank, tuple([ranges[stage] for stage in stages]))
             for stage, chosen in zip(stages, filled.strategies, strict=True):
                 strategies[stage] = chosen
             over += filled.over_bytes
             busiest = max(busiest, filled.busy_s)
             is_free &= filled.is_free
-        every = tuple(s for own in strategies for s in own)
+        every = tuple(joined.from_iterable(strategies))
         return _Split(sizes, every, over, busiest * self._micro, is_free)
 
     def _run(self, split: _Split) -> Partition:
@@ -281,7 +282,7 @@ class TimelineSearch:
 
     def _fill(self, rank: int, ranges: Ranges) -> _Filled:
         kinds = self.problem.chain.kinds
-        key = (rank, *(kinds[i:j] for i, j in ranges))
+        key = (rank, *[kinds[i:j] for i, j in ranges])
         if key not in self._fills:
             self._fills[key] = self._choose(rank, ranges)
         return self._fills[key]
@@ -289,10 +290,11 @@ class TimelineSearch:
     def _choose(self, rank: int, ranges: Ranges) -> _Filled:
         """The rank's strategies by Dantzig's rule."""
         chain = self.problem.chain
-        stages = self.problem.schedule.stages_of(rank)
+        stages = self._stages[rank]
         where = [(turn, b) for turn, (i, j) in enumerate(ranges) for b in range(i, j)]
         costs = [chain.costs[chain.slots[s].costs] for s in stages]
-        fastest = [int(costs[turn].backward_s[b].argmin()) for turn, b in where]
+        quickest = [self._quickest[chain.slots[s].costs] for s in stages]
+        fastest = [quickest[turn][b] for turn, b in where]
         changes: list[tuple[int, float, int]] = []
 
         def strategies(taken: list[int]) -> list[int]:
@@ -342,7 +344,7 @@ class TimelineSearch:
         worth it; of one place each frees more than those before."""
         problem = self.problem
         schedule, chain = problem.schedule, problem.chain
-        stages = schedule.stages_of(rank)
+        stages = self._stages[rank]
         known = split_moments(
             schedule.name, problem.num_ranks, schedule.num_microbatches, problem.per_rank, rank
         )

@@ -87,10 +87,12 @@ class CellMemory:
         return self._parameters(tp, trained=True)
 
     def _parameters(self, tp: int, *, trained: bool) -> HeldParameters:
-        graph = self.model.graph(self.model.micro_batches[0], tp)
-        trained = trained and not all(p.trainable for kind in graph.kinds for p in kind.parameters)
         if (tp, trained) not in self._held:
-            self._held[tp, trained] = self.find_held(graph, trained=trained)
+            graph = self.model.graph(self.model.micro_batches[0], tp)
+            every = all(p.trainable for kind in graph.kinds for p in kind.parameters)
+            self._held[tp, trained] = (
+                self.parameters(tp) if trained and every else self.find_held(graph, trained=trained)
+            )
         return self._held[tp, trained]
 
     def find_held(self, graph: ModelGraph, *, trained: bool) -> HeldParameters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,8 @@ def modules() -> list[Path]:
     return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
-def imported_names(source: str) -> list[str]:
+@functools.cache
+def imported_names(source: str) -> tuple[str, ...]:
     """Every module that the source imports, anywhere in it."""
     names = []
     for node in ast.walk(ast.parse(source)):
@@ -57,7 +59,7 @@ def imported_names(source: str) -> list[str]:
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names.append(node.module)
-    return names
+    return tuple(names)
 
 
 def direction_faults(path: str, source: str) -> list[str]:

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
+
+from profiles.model.fake_tensors.trace_tensors import tensors_in
 
 # Made from numbers alone; their contents are known.
 _MADE = {"arange", "ones", "zeros", "full", "scalar_tensor", "eye", "tril_indices", "triu_indices"}
@@ -45,17 +47,19 @@ class KnownValues:
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Computes the op for real where all that it reads is known."""
         name = func._schema.name.removeprefix("aten::")
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        if not self._values and name not in _MADE and name != "lift_fresh":
+            return
+        tensors = tensors_in((args, kwargs))
         made = name in _MADE or (name == "lift_fresh" and all(map(_is_real, tensors)))
         if kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": torch.device("cpu")}
-        if not made and (not tensors or not self._values):
+        if not made and not tensors:
             return
         if not made and not all(id(x) in self._values for x in tensors):
-            for x in tree_leaves(out):  # written in place with something unknown
+            for x in tensors_in(out):  # written in place with something unknown
                 self._values.pop(id(x), None)
             return
-        leaves = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+        leaves = tensors_in(out)
         if not leaves or any(x.numel() * x.element_size() > self._most_bytes for x in leaves):
             return
         with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
@@ -63,7 +67,7 @@ class KnownValues:
                 real = func(*self._real((args, kwargs))[0], **self._real((args, kwargs))[1])
             except Exception:  # a device or a type that this machine lacks: it stays unknown
                 return
-        for x, value in zip(leaves, tree_leaves(real), strict=False):
+        for x, value in zip(leaves, tensors_in(real), strict=False):
             if id(x) not in self._values:
                 weakref.finalize(x, self._values.pop, id(x), None)
             self._values[id(x)] = value

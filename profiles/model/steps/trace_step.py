@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build_step import GivenStep
 from profiles.model.fake_tensors.trace_fakes import as_in_real_runs
+from profiles.model.fake_tensors.trace_tensors import tensors_in
 from profiles.model.graph import Phase
 from profiles.model.steps.module_step import ModuleStep, StepOp, StepPrecision
 from profiles.model.steps.trace_autocast import AutocastShapes
@@ -136,15 +137,14 @@ class _StepRecorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        tensors = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)]
+        tensors = tensors_in((args, kwargs, out))
         if func.namespace == "prim" or not any(x.is_meta for x in tensors):
             return out  # a number of Python's, or a small table that the module keeps on the host
         out = laid_out(func, args, out)
         for op in step_ops(func, args, kwargs, out, phase=self.phase):
             self._counts[op] = self._counts.get(op, 0) + 1
-        for x in tree_leaves(out):
-            if isinstance(x, Tensor):
-                self._note_output(x)
+        for x in tensors_in(out):
+            self._note_output(x)
         return out
 
     def _note_output(self, x: Tensor) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
+from profiles.model.fake_tensors.trace_tensors import tensors_in
 from profiles.model.graph import Op, OpKind, Phase
 from profiles.model.steps.module_step import Direction, Kernel, StepOp
 from profiles.model.steps.trace_step_recurrence import is_recurrence, recurrence_ops
@@ -76,7 +76,7 @@ def step_ops(
 
 
 def _one_kernel(name: str, op: Op, args: Any, kwargs: Any, out: Any) -> StepOp:
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    tensors = tensors_in((args, kwargs))
     floating = [x for x in tensors if x.is_floating_point()]
     largest = max(floating, key=Tensor.numel, default=None)
     made = StepOp(

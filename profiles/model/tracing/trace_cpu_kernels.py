@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from profiles.errors import TraceError
+from profiles.model.fake_tensors.trace_tensors import tensors_in
 from profiles.model.graph import Phase
 from profiles.model.tracing.trace_ops import dtype_name
 
@@ -75,7 +76,7 @@ def check_kernel(
         return
     given = [x for x in leaves if isinstance(x, Tensor)]
     halves = [dtype_name(x.dtype) for x in given if dtype_name(x.dtype) in HALVES]
-    tensors = [*given, *(x for x in tree_leaves(out) if isinstance(x, Tensor))]
+    tensors = [*given, *tensors_in(out)]
     if not halves or not all(x.layout is torch.strided for x in tensors):
         return
     small = sum(x.numel() for x in tensors) > _MOST_ELEMENTS

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from profiles.errors import TraceError
+from profiles.model.fake_tensors.trace_tensors import tensors_in
 from profiles.model.graph import (
     RECURRENCES,
     AttentionShape,
@@ -89,7 +89,7 @@ def describe_op(
     Raises TraceError for a matmul-like op without a formula.
     """
     name = _name(func)
-    inputs, outputs = _tensors((args, kwargs)), _tensors(out)
+    inputs, outputs = tensors_in((args, kwargs)), tensors_in(out)
     dtype = _arithmetic_dtype(inputs, outputs)
     kind, flop = OpKind.MEMORY, 0
     matmul: MatmulShape | None = None
@@ -131,11 +131,7 @@ def describe_op(
 
 def moved_bytes_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
     """Bytes that a memory-bound call reads and writes, as `describe_op` counts them."""
-    return sum(_moved(_name(func), _tensors((args, kwargs)), _tensors(out)))
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+    return sum(_moved(_name(func), tensors_in((args, kwargs)), tensors_in(out)))
 
 
 def _name(func: Any) -> str:

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.fake_tensors.trace_masks import KnownValues
+from profiles.model.fake_tensors.trace_tensors import tensors_in
 from profiles.model.graph import Op, OpKind, Phase, TensorSpec
 from profiles.model.tracing.trace_cpu_kernels import HALVES, check_kernel
 from profiles.model.tracing.trace_ops import describe_op, dtype_name
@@ -61,6 +61,7 @@ class Segment:
 
 
 aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
 
 # Ops that read no more of their input than its shape, type and device.
 _OF_SHAPE = {f"{kind}_like" for kind in ("zeros", "ones", "empty", "full", "rand", "randn")}
@@ -160,11 +161,14 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is _DEVICE and not args[0].fake_mode.in_kernel_invocation:
+            return args[0].fake_device  # autograd asks twice or more an op
         if self.paused or func.namespace == "prim":
             return func(*args, **kwargs)
         self._sum = None
         segment, module = self._place()
-        weighted = self._note_inputs(args, kwargs, segment)
+        given = tensors_in((args, kwargs))
+        weighted = self._note_inputs(given, segment)
         try:
             out = func(*args, **kwargs)
             op = describe_op(func, args, kwargs, out, phase=self.phase, module=module)
@@ -189,14 +193,11 @@ class Recorder(TorchDispatchMode):
                 self._state.note(func, args, kwargs, out, segment)
             if weighted and op.name not in _OF_SHAPE:
                 self.weighted.append((module, op.name))
+            self._note_product(op, given, self.segments[segment])
         self.segments[segment].ops.append(op)
-        if self.phase is Phase.FORWARD:
-            self._note_product(op, args, kwargs, self.segments[segment])
-        for x in tree_leaves(out):
-            if isinstance(x, Tensor):
-                self._note_output(
-                    x, segment, module, weighted=weighted and op.name not in _OF_SHAPE
-                )
+        weighted = weighted and op.name not in _OF_SHAPE
+        for x in tensors_in(out):
+            self._note_output(x, segment, module, weighted=weighted)
         if self.phase is Phase.BACKWARD:
             self._note_sum(func, args, out, segment)
         return out
@@ -206,8 +207,8 @@ class Recorder(TorchDispatchMode):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             given = args[position] if position < len(args) else kwargs.get(argument.name)
-            for x in tree_leaves(given):
-                if isinstance(x, Tensor) and x.untyped_storage()._cdata in self.parameters:
+            for x in tensors_in(given):
+                if x.untyped_storage()._cdata in self.parameters:
                     self.changed.add(self.parameters[x.untyped_storage()._cdata])
 
     def _note_sum(self, func: Any, args: Any, out: Any, segment: int) -> None:
@@ -263,12 +264,10 @@ class Recorder(TorchDispatchMode):
             self._module_numbers.append(torch._C._autograd._get_sequence_nr())
             self._module_paths.append(path)
 
-    def _note_inputs(self, args: Any, kwargs: Any, segment: int) -> bool:
+    def _note_inputs(self, given: list[Tensor], segment: int) -> bool:
         """Notes what is read; whether any of it depends on parameters."""
         weighted = False
-        for x in tree_leaves((args, kwargs)):
-            if not isinstance(x, Tensor):
-                continue
+        for x in given:
             key = x.untyped_storage()._cdata
             index = self.parameters.get(key)
             if index is not None:
@@ -289,10 +288,9 @@ class Recorder(TorchDispatchMode):
                         self._on_crossing(record.number, x)
         return weighted
 
-    def _note_product(self, op: Op, args: Any, kwargs: Any, segment: Segment) -> None:
+    def _note_product(self, op: Op, tensors: list[Tensor], segment: Segment) -> None:
         if op.kind not in (OpKind.MATMUL, OpKind.CONV) and op.name != "embedding":
             return
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         keys = [x.untyped_storage()._cdata for x in tensors]
         trained = [
             x.requires_grad for x, k in zip(tensors, keys, strict=True) if k in self.parameters

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+
+from profiles.model.fake_tensors.trace_tensors import tensors_in
 
 
 class StateWatch:
@@ -38,9 +39,7 @@ class StateWatch:
         for position, argument in enumerate(func._schema.arguments):
             given = args[position] if position < len(args) else kwargs.get(argument.name)
             written = argument.alias_info is not None and argument.alias_info.is_write
-            for x in tree_leaves(given):
-                if not isinstance(x, Tensor):
-                    continue
+            for x in tensors_in(given):
                 found = self._of(x)
                 for name in found:
                     self._touched[name].add(segment)
@@ -55,8 +54,8 @@ class StateWatch:
         if trained:
             self._read |= names
             return
-        for x in tree_leaves(out):
-            if isinstance(x, Tensor) and x.untyped_storage()._cdata not in self._names:
+        for x in tensors_in(out):
+            if x.untyped_storage()._cdata not in self._names:
                 self._note_made(x, frozenset(names))
 
     def state(self) -> dict[str, tuple[int, int]]:

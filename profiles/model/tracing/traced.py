@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from profiles.document import content_hash, read_document, write_document
+from profiles.document import content_hash, encode, read_document, write_text
 from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.model.graph import Block, ModelGraph, running_peak, with_kind
 from profiles.model.loaders import ModelSpec, uneven_heads
@@ -198,7 +199,7 @@ def kept(
         except ShardwrightError as error:
             warnings.warn(f"traced again, the cached trace is unusable: {error}", stacklevel=2)
     made = make()
-    write_document(path, made, schema=schema)
+    write_text(path, json.dumps({"schema": schema, **encode(made)}))
     return made
 
 
