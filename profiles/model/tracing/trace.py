@@ -218,9 +218,9 @@ def _decided(
     except (TraceError, NotRepeated):
         return {}
     if number in run.shapes.checks:
+        path = run.assuming[number][0] or "the model itself"
         raise TraceError(
-            f"the forward pass fails in module {run.assuming[number] or 'the model itself'} under "
-            f"fake tensors: {VALUE_DECIDES}"
+            f"the forward pass fails in module {path} under fake tensors: {VALUE_DECIDES}"
         )
     above = _above(run)
     if other.entries == run.entries and other.calls_of(above) == run.calls_of(above):
