@@ -157,17 +157,19 @@ def without_shared_weights(units: tuple[nn.Module, ...], model: nn.Module) -> tu
     """The units of a model that share no parameter with another, nor with what is in none.
 
     FSDP2 gives a parameter to one unit; what two of them hold (T5's table of words, which encoder,
-    decoder and head use) stays with the stage as a whole.
+    decoder and head use; a layer in two wrappers) stays with the stage as a whole.
     """
     holders = Counter(id(p) for unit in units for p in set(unit.parameters()))
     owners = defaultdict(set)
     for module in model.modules():
-        for p in module.parameters(recurse=False):
-            owners[id(p)].add(id(module))
+        for held in (*module.parameters(recurse=False), *module.children()):
+            owners[id(held)].add(id(module))
 
     def alone(unit: nn.Module) -> bool:
         inside = {id(module) for module in unit.modules()}
-        return all(holders[id(p)] == 1 and owners[id(p)] <= inside for p in unit.parameters())
+        parts = (*unit.parameters(), *(part for part in unit.modules() if part is not unit))
+        once = all(holders[id(p)] == 1 for p in unit.parameters())
+        return once and all(owners[id(part)] <= inside for part in parts)
 
     return tuple(unit for unit in units if alone(unit))
 

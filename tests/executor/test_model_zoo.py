@@ -92,6 +92,10 @@ def test_units_with_shared_weights_are_left_to_the_stage() -> None:
     assert without_shared_weights((first, third), layers) == (third,)
     # One layer at two places is one unit.
     assert without_shared_weights((third,), nn.ModuleList((third, third))) == (third,)
+    inner = nn.Linear(2, 2)  # one layer in two wrappers, of which one is a unit
+    wrapped = nn.Sequential(inner)
+    model = nn.ModuleList((wrapped, nn.Sequential(inner), third))
+    assert without_shared_weights((wrapped, third), model) == (third,)
 
 
 def test_a_stage_holds_what_its_code_reads_of_the_weights_that_stand_in_no_layer() -> None:
