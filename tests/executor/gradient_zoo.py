@@ -10,17 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from tests.executor.module_zoo import Made, Mlp, classified, line
+from tests.executor.module_zoo import Made, Mlp, Stacked, classified, line
 
 
-class Penalised(nn.Module):
+class Penalised(Stacked):
     """The output is added to the norm of its gradient with respect to what the middle layers get
     (Gulrajani et al., arXiv 1704.00028, and forces of potentials)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(Mlp() for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
         h = first = self.layers[0](self.stem(x))
@@ -62,7 +57,7 @@ def spectrum() -> Made:
     return classified(Spectrum())
 
 
-class Settling(nn.Module):
+class Settling(Stacked):
     """A layer whose backward is another's: a hook on its output takes gradients (Bai et al.,
     arXiv 1909.01377)."""
 
@@ -88,28 +83,15 @@ class Settling(nn.Module):
             return z
 
     def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(self.Fixed() for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = layer(h)
-        return self.head(h)
+        super().__init__(self.Fixed)
 
 
 def settling() -> Made:
     return classified(Settling())
 
 
-class Transformed(nn.Module):
+class Transformed(Stacked):
     """Descends a potential, whose layers torch.func differentiates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(Mlp() for _ in range(3))
 
     def potential(self, h: Tensor) -> Tensor:
         for layer in self.layers:
@@ -125,34 +107,25 @@ def transformed() -> Made:
     return classified(Transformed())
 
 
-class Orthogonal(nn.Module):
+class Orthogonal(Stacked):
     """Layers whose weights are made orthogonal, which asks for their values where it begins."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(
-            parametrizations.orthogonal(nn.Linear(12, 12)) for _ in range(3)
-        )
+        super().__init__(lambda: parametrizations.orthogonal(nn.Linear(12, 12)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = h + layer(h).tanh()
-        return self.head(h)
+    def between(self, layer: nn.Module, h: Tensor) -> Tensor:
+        return h + layer(h).tanh()
 
 
 def orthogonal() -> Made:
     return classified(Orthogonal())
 
 
-class Averaged(nn.Module):
+class Averaged(Stacked):
     """Each layer is followed by one of moving averages of its weights, which the forward moves."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(Mlp() for _ in range(3))
         self.slow = nn.ModuleList(Mlp() for _ in range(3)).requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -171,7 +144,7 @@ def averaged() -> Made:
     return classified(Averaged())
 
 
-class Stacked(nn.Module):
+class Joined(nn.Module):
     """Weights of equal members are stacked by the code between them, and run as one by vmap."""
 
     def __init__(self) -> None:
@@ -185,5 +158,5 @@ class Stacked(nn.Module):
         return self.head(torch.vmap(lambda weight: torch.tanh(h @ weight))(weights).mean(0))
 
 
-def stacked() -> Made:
-    return classified(Stacked())
+def joined() -> Made:
+    return classified(Joined())

@@ -6,6 +6,7 @@ None is a plain chain of equal layers: each has one habit that a tracer or a rep
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,25 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.down(functional.gelu(self.up(self.norm(x))))
+
+
+class Stacked(nn.Module):
+    """Three layers between a stem and a head."""
+
+    def __init__(self, layer: Callable[[], nn.Module] = Mlp) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+        self.layers = nn.ModuleList(layer() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for layer in self.layers:
+            h = self.between(layer, h)
+        return self.head(h)
+
+    def between(self, layer: nn.Module, h: Tensor) -> Tensor:
+        """A layer, and what is done around it."""
+        return layer(h)
 
 
 def classified(module: nn.Module, inputs: Any = None) -> Made:
@@ -256,7 +276,7 @@ FACTORIES: dict[str, str] = {
             "settling",
             "transformed",
             "orthogonal",
-            "stacked",
+            "joined",
         ),
         "weight_zoo": (
             "tied",

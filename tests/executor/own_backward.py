@@ -8,27 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.executor.module_zoo import Made, Mlp, classified
+from tests.executor.module_zoo import Made, Stacked, classified
 from tests.executor.weight_zoo import Cubed
-
-
-class Stacked(nn.Module):
-    """Layers between a stem and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(Mlp() for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = self.between(layer, h)
-        return self.head(h)
-
-    def between(self, layer: nn.Module, h: Tensor) -> Tensor:
-        """A layer, and what is done around it."""
-        return layer(h)
 
 
 class Function(Stacked):

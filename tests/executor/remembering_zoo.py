@@ -10,36 +10,18 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from tests.executor.module_zoo import Made, Mlp, classified
+from tests.executor.module_zoo import Made, Mlp, Stacked, classified
 
 
-class _Stack(nn.Module):
-    """Three layers between a stem and a head."""
-
-    def __init__(self, layer: type[nn.Module] = Mlp) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(layer() for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = self.between(layer, h)
-        return self.head(h)
-
-    def between(self, layer: nn.Module, h: Tensor) -> Tensor:
-        return layer(h)  # type: ignore[no-any-return] # nn.Module's
-
-
-class Masked(_Stack):
+class Masked(Stacked):
     """Before each layer numpy draws what is hidden, as SpecAugment does."""
 
     def between(self, layer: nn.Module, h: Tensor) -> Tensor:
         hidden = torch.tensor(numpy.random.rand(h.shape[-1]) < 0.5, device=h.device)
-        return layer(h.masked_fill(hidden, 0.0))  # type: ignore[no-any-return] # nn.Module's
+        return layer(h.masked_fill(hidden, 0.0))
 
 
-class Written(_Stack):
+class Written(Stacked):
     """A mask is written into what a linear layer made, which is a view of its product; a module
     gives a view of its weight back."""
 
@@ -62,7 +44,7 @@ class Written(_Stack):
         h = h + self.latents(h)
         for layer in self.layers:
             h = layer(h)
-        return self.head(h).mean(1)  # type: ignore[no-any-return] # nn.Module's
+        return self.head(h).mean(1)
 
 
 class _Scaled(Mlp):
@@ -75,10 +57,10 @@ class _Scaled(Mlp):
     def forward(self, x: Tensor) -> Tensor:
         noise = torch.rand(x.shape[-1], generator=self.other, device="cpu").to(x.device)
         drawn = random.random() + self.own.random()
-        return super().forward(x * drawn + noise)  # type: ignore[no-any-return] # nn.Module's
+        return super().forward(x * drawn + noise)
 
 
-class Skipping(_Stack):
+class Skipping(Stacked):
     """One layer in ten is left out."""
 
     def between(self, layer: nn.Module, h: Tensor) -> Tensor:
@@ -88,7 +70,7 @@ class Skipping(_Stack):
 POSITIONS: dict[int, Tensor] = {}
 
 
-class Cached(_Stack):
+class Cached(Stacked):
     """Positions that are made once: by a cached function, and in a dictionary of the file's."""
 
     @staticmethod
@@ -101,7 +83,7 @@ class Cached(_Stack):
         if width not in POSITIONS:
             POSITIONS[width] = torch.arange(width, device=h.device) / width
         h = h * self._slope(width, h.device) + POSITIONS[width]
-        return layer(h)  # type: ignore[no-any-return] # nn.Module's
+        return layer(h)
 
 
 def masked() -> Made:
@@ -113,7 +95,7 @@ def written() -> Made:
 
 
 def scaled() -> Made:
-    return classified(_Stack(_Scaled))
+    return classified(Stacked(_Scaled))
 
 
 def skipping() -> Made:
@@ -124,7 +106,7 @@ def cached() -> Made:
     return classified(Cached())
 
 
-class Checking(_Stack):
+class Checking(Stacked):
     """Refuses inputs that are too large; `choosing`, it leaves a layer out for them."""
 
     choosing = False
@@ -154,10 +136,10 @@ class Hiding(nn.Module):
         kept = h[~mask].reshape(len(h), -1, h.shape[-1])
         for layer in self.layers:
             kept = layer(kept)
-        return self.head(h + kept.mean(1, keepdim=True)).mean(1)  # type: ignore[no-any-return] # nn.Module's
+        return self.head(h + kept.mean(1, keepdim=True)).mean(1)
 
 
-class Decoding(_Stack):
+class Decoding(Stacked):
     """As transformers' decoders are configured: layers add what they make to a cache that they are
     given, and leave out numbers by a probability in the configuration."""
 
@@ -166,7 +148,7 @@ class Decoding(_Stack):
             if cache is not None:
                 cache.rows = torch.cat([cache.rows, x])
                 x = x + cache.rows.mean(0)
-            return super().forward(x)  # type: ignore[no-any-return] # nn.Module's
+            return super().forward(x)
 
     def __init__(self) -> None:
         super().__init__(self.Layer)
@@ -177,7 +159,7 @@ class Decoding(_Stack):
         cache = SimpleNamespace(rows=h) if self.config.use_cache else None
         for layer in self.layers:
             h = torch.nn.functional.dropout(layer(h, cache), self.config.residual_dropout)
-        return self.head(h)  # type: ignore[no-any-return] # nn.Module's
+        return self.head(h)
 
 
 def decoding() -> Made:

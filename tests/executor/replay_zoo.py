@@ -9,23 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.executor.module_zoo import Made, Mlp, classified
+from tests.executor.module_zoo import Made, Mlp, Stacked, classified
 
 
-class Skipped(nn.Module):
+class Skipped(Stacked):
     """Every second layer or so is left out, drawn at each call."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(Mlp() for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            if torch.rand([]) < 0.5:
-                h = layer(h)
-        return self.head(h)
+    def between(self, layer: nn.Module, h: Tensor) -> Tensor:
+        return layer(h) if torch.rand([]) < 0.5 else h
 
 
 def skipped() -> Made:

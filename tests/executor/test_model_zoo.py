@@ -49,7 +49,7 @@ _MENDED_MODULES = (
     "spectrum",
     "settling",
     "orthogonal",
-    "stacked",
+    "joined",
 )
 
 

@@ -1,7 +1,8 @@
-"""The tensors of a dispatched op's arguments or results."""
+"""The tensors of a dispatched op's arguments and results."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -26,3 +27,13 @@ def tensors_in(tree: Any) -> list[Tensor]:
         elif isinstance(x, (tuple, list, dict)):
             found += tensors_in(x)
     return found
+
+
+def arguments_of(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[list[Tensor], bool]]:
+    """The tensors of each argument of a dispatched op, and whether the op writes to them."""
+    for position, argument in enumerate(func._schema.arguments):
+        given = args[position] if position < len(args) else kwargs.get(argument.name)
+        alias = argument.alias_info
+        yield tensors_in(given), alias is not None and alias.is_write

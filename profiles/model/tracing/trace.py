@@ -14,6 +14,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -83,28 +84,25 @@ def trace_graph(
         fakes = make_fake(built, skipped)
         whole: dict[str, str] = {}  # blocks that are none, each with the reason
         while True:
-            run = TracedPass(built, candidates, members, skipped, sharding)
+            again = partial(TracedPass, built, candidates, members, skipped, sharding)
+            run = again()
             try:
                 run.trace(fakes, target, backward=backward)
                 inside = _within_state(run) | _differentiated(run) | _not_replayed(run)
                 above, assumed = _above(run), set[int]()
                 for number, (path, place) in enumerate(run.assuming):
-                    if inside:
-                        break
-                    other = TracedPass(built, candidates, members, skipped, sharding)
-                    if path in above or number in run.shapes.checks:
-                        inside = _decided(run, other, number, fakes, target)
-                    elif place not in assumed and (
-                        number >= _MOST_TRIED or _decides(run, other, number, fakes, target)
-                    ):
+                    between = path in above or number in run.shapes.checks
+                    if inside or (place in assumed and not between):
+                        continue
+                    if between:
+                        inside = _decided(run, again(), number, fakes, target)
+                    elif number >= _MOST_TRIED or _decides(run, again(), number, fakes, target):
                         assumed.add(place)
                 for draws in ("low", "high") if any(run.drawn) else ():
                     if not inside:
-                        other = TracedPass(built, candidates, members, skipped, sharding)
-                        inside = _drawn(run, other, draws, fakes, target)
+                        inside = _drawn(run, again(), draws, fakes, target)
                 if run.by_value and not inside:
-                    other = TracedPass(built, candidates, members, skipped, sharding)
-                    inside = _shaped_by_values(run, other, fakes, target)
+                    inside = _shaped_by_values(run, again(), fakes, target)
                 if inside:
                     whole |= inside
                     candidates = tuple(path for path in candidates if path not in inside)

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.fake_tensors.trace_masks import KnownValues
-from profiles.model.fake_tensors.trace_tensors import tensors_in
+from profiles.model.fake_tensors.trace_tensors import arguments_of, tensors_in
 from profiles.model.graph import Op, OpKind, Phase, TensorSpec
 from profiles.model.tracing.trace_cpu_kernels import HALVES, check_kernel
 from profiles.model.tracing.trace_ops import describe_op, dtype_name
@@ -203,13 +203,9 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _note_changed(self, func: Any, args: Any, kwargs: Any) -> None:
-        for position, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            given = args[position] if position < len(args) else kwargs.get(argument.name)
-            for x in tensors_in(given):
-                if x.untyped_storage()._cdata in self.parameters:
-                    self.changed.add(self.parameters[x.untyped_storage()._cdata])
+        for given, written in arguments_of(func, args, kwargs):
+            keys = {x.untyped_storage()._cdata for x in given} if written else set()
+            self.changed.update(self.parameters[key] for key in keys & self.parameters.keys())
 
     def _note_sum(self, func: Any, args: Any, out: Any, segment: int) -> None:
         """Notes an addition that may be autograd's own, of one more gradient of a tensor to what

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from profiles.model.fake_tensors.trace_tensors import tensors_in
+from profiles.model.fake_tensors.trace_tensors import arguments_of, tensors_in
 
 
 class StateWatch:
@@ -36,10 +36,8 @@ class StateWatch:
             return
         names: set[str] = set()
         trained = False
-        for position, argument in enumerate(func._schema.arguments):
-            given = args[position] if position < len(args) else kwargs.get(argument.name)
-            written = argument.alias_info is not None and argument.alias_info.is_write
-            for x in tensors_in(given):
+        for given, written in arguments_of(func, args, kwargs):
+            for x in given:
                 found = self._of(x)
                 for name in found:
                     self._touched[name].add(segment)
