@@ -1,4 +1,4 @@
-"""From the log of a pipeline that was timed to seconds per block, and what lies between actions."""
+"""From the log of steps that were timed to seconds per block, and what lies between actions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from profiles.errors import RunError
-from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint
+from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, StepOverhead
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
 from profiles.model.graph import ModelGraph
 from simulator.schedules.schedule import build_schedule, dependencies
@@ -147,6 +147,43 @@ def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tupl
     return tuple(
         _point(graph, kind, found[kind], samples[kind], overhead) for kind in sorted(found)
     )
+
+
+def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
+    """Of steps without a pipeline, each rank with a micro-batch or more of its own."""
+    chosen = quiet_steps(logs)
+    own = _block_samples(logs, chosen)
+    gaps: dict[str, list[float]] = {"F": [], "B": [], "": []}
+    longest, busy = [], []
+    for index in chosen:
+        steps = [log.steps[index] for log in logs]
+        passes = [[a for a in step.actions if _letter(a[0])] for step in steps]
+        longest.append(max(sum(end - start for _, start, end, _ in each) for each in passes))
+        busy.append(fmean(sum(cpu_s for *_, cpu_s in each) for each in passes))
+        for step in steps:
+            free = 0.0
+            for name, start, end, _ in step.actions:
+                gaps[_letter(name)].append(start - free)
+                free = end
+            gaps[""].append(step.wall_s - free)
+    stamps = [cpu_s for log in logs for step, _, cpu_s in log.stamping if step in chosen]
+    stamped = plan.num_microbatches * fmean(stamps) if stamps else 0.0
+    around = {}
+    for letter in "FB":
+        cpu_s, _ = _action(plan, logs, chosen, 0, letter)
+        blocks = sum(fmean(own[b, letter]) for b in range(len(plan.block_entries)))
+        around[letter] = max(0.0, cpu_s - blocks) + fmean(gaps[letter])
+    return StepOverhead(
+        forward_s=around["F"],
+        backward_s=around["B"],
+        step_s=sum(gaps[""]) / (len(chosen) * len(logs)),
+        slowest=max(1.0, (fmean(longest) - stamped) / (fmean(busy) - stamped)),
+    )
+
+
+def _letter(action: str) -> str:
+    """F or B of a forward or a backward; nothing of any other action."""
+    return next((letter for letter in "FB" if action.startswith(f"0{letter}")), "")
 
 
 def weight_shares(graph: ModelGraph, logs: Sequence[RankLog]) -> dict[str, float]:

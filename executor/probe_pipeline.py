@@ -20,16 +20,17 @@ from executor.pipeline_times import (
     StepLog,
     any_undisturbed,
     block_points,
+    step_overhead,
     weight_shares,
 )
 from profiles.document import decode, encode
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint
+from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint, StepOverhead
 from profiles.hardware.probe.probe_blocks import measure_graph
 from profiles.hardware.probe.probe_reference import combined_references, time_references
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
-from profiles.hardware.probe.profile_file import with_action, with_blocks
+from profiles.hardware.probe.profile_file import with_blocks, with_overheads
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.traced import TracedModel
@@ -90,7 +91,7 @@ def profile_model(
     return with_blocks(cluster, points)
 
 
-def measure_action(
+def measure_overheads(
     spec: ModelSpec,
     traced: TracedModel,
     cluster: Cluster,
@@ -98,8 +99,9 @@ def measure_action(
     threads_per_device: int = 1,
     progress: Progress = no_progress,
 ) -> Cluster:
-    """The cluster with what the runtime takes around the actions of a pipeline, as it took around
-    those of this (small) model; unchanged where no pipeline of it can be measured here."""
+    """The cluster with what the runtime takes around the actions of a pipeline and what steps
+    without one take beside their blocks, as it was with this (small) model; unchanged where no
+    pipeline of it can be measured here."""
     if not can_measure_in_pipeline(traced, cluster):
         return cluster
     found = measure_in_pipeline(
@@ -111,7 +113,36 @@ def measure_action(
         progress=progress,
     )
     action = next((point.action for point in found.blocks if point.action is not None), None)
-    return with_action(cluster, action) if action is not None else cluster
+    if action is None:
+        return cluster
+    step = measure_steps(
+        spec, traced, cluster, threads_per_device=threads_per_device, progress=progress
+    )
+    return with_overheads(cluster, action, step)
+
+
+def measure_steps(
+    spec: ModelSpec,
+    traced: TracedModel,
+    cluster: Cluster,
+    *,
+    threads_per_device: int = 1,
+    num_steps: int = 24,
+    progress: Progress = no_progress,
+) -> StepOverhead:
+    """What steps without a pipeline take beside the model's blocks: every device a replica, two
+    micro-batches of one sample each per step. Raises what `measure_in_pipeline` raises."""
+    plan = pipeline_plan(spec, traced, cluster, 1)
+    whole = Stage(
+        first_block=0,
+        last_block=len(plan.block_entries),
+        recompute=(Recompute.NONE,) * len(plan.block_entries),
+    )
+    alone = replace(plan, pp=1, dp=cluster.num_devices, schedule="none", stages=(whole,))
+    (logs,), _ = _timed(
+        spec, {alone: num_steps}, threads_per_device=threads_per_device, progress=progress
+    )
+    return step_overhead(alone, logs)
 
 
 def measure_in_pipeline(
@@ -138,32 +169,12 @@ def measure_in_pipeline(
     if num_steps < 1:
         raise InputError(f"a pipeline is measured for a step at least, asked for {num_steps}")
     plan = pipeline_plan(spec, traced, cluster, micro_batch)
-    job = {
-        "spec": encode(spec),
-        "plans": [encode(plan), encode(replace(plan, schedule="zb-h1"))],
-        "num_steps": [num_steps, max(2, num_steps // 3)],
-    }
-    for _ in range(_ATTEMPTS):
-        answers = run_workers(
-            "executor.probe_pipeline:run_pipelines",
-            job,
-            num_processes=cluster.num_devices,
-            threads_per_process=threads_per_device,
-            progress=progress,
-        )
-        whole, halves = (
-            [decode(RankLog, answer["logs"][index], where="rank") for answer in answers]
-            for index in range(2)
-        )
-        if any_undisturbed(whole):
-            break
-    else:
-        logger.warning(
-            "%s: every step of the measured pipeline waited for cores that other programs had, in "
-            "%d attempts; its blocks' times are too long. Measure again when the machine is quiet.",
-            spec.name,
-            _ATTEMPTS,
-        )
+    (whole, halves), references = _timed(
+        spec,
+        {plan: num_steps, replace(plan, schedule="zb-h1"): max(2, num_steps // 3)},
+        threads_per_device=threads_per_device,
+        progress=progress,
+    )
     graph = traced.at(micro_batch, 1)
     shares = weight_shares(graph, halves)
     points = [
@@ -172,8 +183,46 @@ def measure_in_pipeline(
     ]
     return PipelineTimes(
         blocks=tuple(sorted(points, key=lambda point: point.kind)),
-        references=combined_references([_references(answer) for answer in answers]),
+        references=references,
     )
+
+
+def _timed(
+    spec: ModelSpec,
+    plans: Mapping[Plan, int],
+    *,
+    threads_per_device: int,
+    progress: Progress,
+) -> tuple[list[list[RankLog]], tuple[ReferencePoint, ...]]:
+    """The logs of all ranks for each plan of so many counted steps, and the machine's speed before
+    and after; measured anew while no step of the first plan is undisturbed."""
+    job = {
+        "spec": encode(spec),
+        "plans": [encode(plan) for plan in plans],
+        "num_steps": list(plans.values()),
+    }
+    for _ in range(_ATTEMPTS):
+        answers = run_workers(
+            "executor.probe_pipeline:run_pipelines",
+            job,
+            num_processes=next(iter(plans)).world_size,
+            threads_per_process=threads_per_device,
+            progress=progress,
+        )
+        logs = [
+            [decode(RankLog, answer["logs"][index], where="rank") for answer in answers]
+            for index in range(len(plans))
+        ]
+        if any_undisturbed(logs[0]):
+            break
+    else:
+        logger.warning(
+            "%s: every measured step waited for cores that other programs had, in %d attempts; "
+            "its times are too long. Measure again when the machine is quiet.",
+            spec.name,
+            _ATTEMPTS,
+        )
+    return logs, combined_references([_references(answer) for answer in answers])
 
 
 def _references(answer: Mapping[str, Any]) -> tuple[ReferencePoint, ...]:

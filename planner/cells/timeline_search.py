@@ -97,6 +97,7 @@ class TimelineSearch:
             ]
         )
         self._costs_of = np.asarray([slot.costs for slot in chain.slots])
+        self._beside = np.asarray([slot.beside_s for slot in chain.slots])
         # Of each costs, the strategy at which each block is fastest; of each rank, its stages.
         self._quickest = [tuple(c.backward_s.argmin(axis=1).tolist()) for c in chain.costs]
         self._stages = [schedule.stages_of(rank) for rank in range(problem.num_ranks)]
@@ -209,7 +210,7 @@ class TimelineSearch:
     def _busiest_s(self, cuts: Index) -> Array:
         """[splits] work of the busiest rank, every block at its fastest: no timeline takes less."""
         ends = self._before[self._costs_of[None, :], cuts[:, 1:]]
-        stage_s = ends - self._before[self._costs_of[None, :], cuts[:, :-1]]
+        stage_s = ends - self._before[self._costs_of[None, :], cuts[:, :-1]] + self._beside
         return np.asarray((stage_s @ self._is_owner).max(axis=1, initial=0.0) * self._micro)
 
     def _evened(self, sizes: Sizes) -> Sizes:
@@ -331,7 +332,7 @@ class TimelineSearch:
                 fewer = [other for other in taken if other != at]
                 taken = fewer if over(fewer) <= 0.0 else taken
         best = strategies(taken)
-        busy = sum(
+        busy = sum(chain.slots[s].beside_s for s in stages) + sum(
             float(costs[turn].forward_s[b] + costs[turn].backward_s[b, k])
             for (turn, b), k in zip(where, best, strict=True)
         )

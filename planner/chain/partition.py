@@ -81,6 +81,10 @@ class PartitionSolver:
             StageLabels(problem.kinds, costs, fastest_only=True) for costs in problem.costs
         ]
         self.end = problem.num_blocks  # the cut behind all blocks
+        # Seconds of a stage beside its blocks', at least.
+        self.beside_forward = min(slot.forward_s for slot in problem.slots)
+        self.beside_backward = min(slot.backward_s for slot in problem.slots)
+        self.beside = self.beside_forward + self.beside_backward
         least = [costs.backward_s.min(axis=1) for costs in problem.costs]
         self._sum_up([costs.forward_s for costs in problem.costs], least)
 
@@ -104,16 +108,17 @@ class PartitionSolver:
         return float(max((f + b).max() for f, b in zip(self.forward, self.backward, strict=True)))
 
     def stage_time_limit(self, upper: float) -> float:
-        """No stage of a plan faster than `upper` takes longer: a plan takes M T or more, and
-        W + (M - w) T or more, W being the time of all blocks."""
+        """The blocks of no stage of a plan faster than `upper` take longer: a plan takes M T or
+        more, and W + (M - w) T or more, W being the time of all stages."""
         if not np.isfinite(upper):
             return np.inf
         micro, gpipe = self.problem.num_microbatches, self.problem.schedule == "gpipe"
         window = 1 if gpipe else max(slot.in_flight for slot in self.problem.slots)
         limit = upper / micro
         if micro > window:
-            limit = min(limit, (upper - float(self.time_before[-1])) / (micro - window))
-        return limit * (1 + 1e-9)
+            whole = float(self.time_before[-1]) + self.problem.num_stages * self.beside
+            limit = min(limit, (upper - whole) / (micro - window))
+        return limit * (1 + 1e-9) - self.beside
 
     def solve(self, limit: float, below: float) -> Partition | None:
         """The best partition whose stages all take at most `limit` at their fastest."""
@@ -163,7 +168,9 @@ class PartitionSolver:
         """Those of a stage's ranges that have a backward within the memory, with their times."""
         ok = np.isfinite(backward)
         start, end = start[ok], end[ok]
-        return start, end, self.forward[self.problem.slots[stage].costs][start, end], backward[ok]
+        slot = self.problem.slots[stage]
+        forward = slot.forward_s + self.forward[slot.costs][start, end]
+        return start, end, forward, slot.backward_s + backward[ok]
 
     def _best(self, stage: int, i: int, j: int) -> tuple[LabelSet, int]:
         """The labels of the blocks between two cuts, and which of them is the fastest that fits the
@@ -265,7 +272,7 @@ class PartitionSolver:
     def _bound_1f1b(self, columns: Array, start: Index, stage: int) -> Array:
         """Least objective of any completion; the objective itself where stage is 0."""
         time, steady, own, end = columns.T
-        left = self.time_before[start]
+        left = self.time_before[start] + stage * self.beside
         rounds = self.problem.num_microbatches - self.problem.slots[0].in_flight
         if stage > 0 and rounds > 0:
             # Some remaining stage takes the mean or more; behind it lies at least `time`.
@@ -276,7 +283,8 @@ class PartitionSolver:
     def _bound_gpipe(self, columns: Array, start: Index, stage: int) -> Array:
         down, slowest_f, up, slowest_b, end = columns.T
         rounds = self.problem.num_microbatches - 1
-        forward, backward = self.forward_before[start], self.backward_before[start]
+        forward = self.forward_before[start] + stage * self.beside_forward
+        backward = self.backward_before[start] + stage * self.beside_backward
         if stage > 0:
             slowest_f = np.maximum(slowest_f, forward / stage)
             slowest_b = np.maximum(slowest_b, backward / stage)

@@ -81,6 +81,7 @@ class StageSlot:
     in_flight  micro-batches that the schedule lets it take up before the first comes back
     loads      the moments at which its memory must be within the capacity
     costs, tail   which of the problem's BlockCosts and tails hold there
+    forward_s, backward_s   per micro-batch, beside those of its blocks
     """
 
     in_flight: int
@@ -88,6 +89,13 @@ class StageSlot:
     loads: tuple[Load, ...]
     costs: int = 0
     tail: int = 0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+
+    @property
+    def beside_s(self) -> float:
+        """Seconds per micro-batch beside those of the stage's blocks."""
+        return self.forward_s + self.backward_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,10 +210,11 @@ def stage_times(
     ends = (*starts[1:], problem.num_blocks)
     forward, backward = np.zeros(len(starts)), np.zeros(len(starts))
     for stage, (i, j) in enumerate(zip(starts, ends, strict=True)):
-        costs = problem.costs[problem.slots[stage].costs]
+        slot = problem.slots[stage]
+        costs = problem.costs[slot.costs]
         chosen = np.asarray(strategies[i:j])
-        forward[stage] = costs.forward_s[i:j].sum()
-        backward[stage] = costs.backward_s[np.arange(i, j), chosen].sum()
+        forward[stage] = slot.forward_s + costs.forward_s[i:j].sum()
+        backward[stage] = slot.backward_s + costs.backward_s[np.arange(i, j), chosen].sum()
     return forward, backward
 
 

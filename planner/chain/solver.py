@@ -84,6 +84,7 @@ class _CountModel:
         slowest = max(
             float((costs.forward_s + costs.backward_s.max(axis=1)).sum()) for costs in problem.costs
         )
+        slowest += sum(slot.beside_s for slot in problem.slots)
         rounds = problem.num_microbatches
         longest = (rounds + 2) * slowest
         longest += float(max(tail.max() for tail in problem.tails_s)) + 4 * float(
@@ -93,7 +94,7 @@ class _CountModel:
         self.unit_s = max(target, 1e-30) / _RESOLUTION
         self.ceiling = math.ceil(longest / self.unit_s) + 1
         n, p = problem.num_blocks, problem.num_stages
-        self.error_s = self.unit_s * (4 * (rounds + 2) * n + 8 * p + 2)
+        self.error_s = self.unit_s * (4 * (rounds + 2) * (n + p) + 8 * p + 2)
         self._place()
         self._remember()
         self._time()
@@ -173,11 +174,11 @@ class _CountModel:
             costs = problem.costs[slot.costs]
             f, b = self._units(costs.forward_s), self._units(costs.backward_s)
             blocks = [block for block, _ in self.runs]
-            ahead = sum(
+            ahead = int(slot.forward_s / self.unit_s) + sum(
                 int(f[block]) * number for block, number in zip(blocks, self.blocks[s], strict=True)
             )
             forward.append(ahead)
-            back: Any = sum(
+            back: Any = int(slot.backward_s / self.unit_s) + sum(
                 int(b[block, k]) * number
                 for block, numbers in zip(blocks, self.count[s], strict=True)
                 for k, number in enumerate(numbers)

@@ -13,7 +13,7 @@ from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.sharded_units import unit_buffers
 from simulator.traced.slowest_rank import slowest_rank
-from simulator.traced.stage_cost import copy_seconds, gather_seconds
+from simulator.traced.stage_cost import copy_seconds, gather_seconds, missing_overhead
 
 
 class CellTimes:
@@ -97,10 +97,33 @@ class CellTimes:
         mean = chain.forward_s[:, None] + chain.backward_s + sum(self.gathers(cell, rank))
         return np.asarray(self.slowest(cell, rank) * mean)
 
+    def beside(self, cell: Cell, rank: int) -> tuple[float, float]:
+        """Seconds of a stage's forward and of its backward that no block of it carries, at least:
+        all of them where every kind of block or none was measured in a pipeline."""
+        kinds = [row[0] for row in self.chain(cell, rank).blocks]
+        measured = self._model.cluster.device_at(first_device(cell, rank)).measurements
+        # A stage carries a mean over those of its blocks that were measured.
+        alone = [
+            missing_overhead(
+                [kind],
+                pp=cell.pp,
+                vpp=cell.vpp,
+                num_microbatches=cell.num_microbatches,
+                measured=measured,
+            )
+            for kind in kinds
+        ]
+        slowest = self.slowest(cell, rank)
+        return (
+            slowest * min(each.forward_cpu_s + each.forward_outside_s for each in alone),
+            slowest * min(each.backward_cpu_s + each.backward_outside_s for each in alone),
+        )
+
     def slowest(self, cell: Cell, rank: int) -> float:
         """By which a rank's blocks take longer where it is the slowest (slowest_rank.py)."""
         devices = cell.pp * cell.dp * cell.tp
-        return slowest_rank(self._model.cluster, first_device(cell, rank), devices)
+        device = first_device(cell, rank)
+        return slowest_rank(self._model.cluster, device, devices, pipelined=cell.pp > 1)
 
     def block_costs(self, cell: Cell, rank: int, at: np.ndarray, *, last: int) -> BlockCosts:
         """Costs of the blocks whose kinds are `at` [n]; `last`: at the last stage, which sends

@@ -57,10 +57,11 @@ class CellTotals:
         graph = self._model.graph(cell.micro_batch, cell.tp)
         least = self._least(cell)
         times = least.seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
+        beside = min(sum(self._times.beside(cell, r)) for r in self._places.distinct(cell))
         return ChainTotals(
-            total_s=float(times.sum()),
-            busiest_s=self._busiest_s(cell, times, graph),
-            last_s=float(times[-1]),
+            total_s=float(times.sum()) + cell.num_stages * beside,
+            busiest_s=self._busiest_s(cell, times, graph) + cell.vpp * beside,
+            last_s=float(times[-1]) + beside,
             send_s=least.crossing_s,
             # Blocks with branches may stand in another order, and another one first.
             tail_s=least.any_tail_s if graph.branches else least.tail_s + self._tails.ties_s(cell),

@@ -81,6 +81,7 @@ class SimulatorCosts:
         costs = [
             self.times.block_costs(cell, rank, at, last=last) for rank in places for last in (0, 1)
         ]
+        beside = [self.times.beside(cell, rank) for rank in places]
         chain = self.times.chain(cell, 0)
         over = crossings_of(graph)
         arrives, leaves = over.arrives, over.leaves
@@ -113,6 +114,8 @@ class SimulatorCosts:
                     ).usable_bytes,
                     costs=2 * at_rank[s] + (s == stages - 1),
                     tail=at_rank[s],
+                    forward_s=beside[at_rank[s]][0],
+                    backward_s=beside[at_rank[s]][1],
                 )
                 for s in range(stages)
             ),

@@ -62,8 +62,8 @@ def profile_machine(
                 kept=path.with_name(f".{path.name}.partial"),
             )
         if not quick:
-            with show("measuring the pipeline runtime") as report:
-                cluster = _with_action(cluster, report)
+            with show("measuring the executor's own time") as report:
+                cluster = _with_overheads(cluster, report)
         write_profile(path, cluster, provenance=provenance(cluster))
     cluster = read_profile(path)
     if model is None:
@@ -106,9 +106,9 @@ def profile_machine(
     return cluster
 
 
-def _with_action(cluster: Cluster, progress: Progress) -> Cluster:
-    """With what the executor's runtime takes around the actions of a small model."""
-    from executor.probe_pipeline import measure_action
+def _with_overheads(cluster: Cluster, progress: Progress) -> Cluster:
+    """With what the executor takes beside the blocks of a small model."""
+    from executor.probe_pipeline import measure_overheads
     from profiles.model.loaders import resolve_model
     from profiles.model.tracing.traced import trace_model
 
@@ -122,7 +122,7 @@ def _with_action(cluster: Cluster, progress: Progress) -> Cluster:
         target="cpu",
         cache=trace_cache(),
     )
-    return measure_action(
+    return measure_overheads(
         spec, traced, cluster, threads_per_device=_threads(cluster), progress=progress
     )
 

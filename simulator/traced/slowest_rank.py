@@ -3,7 +3,8 @@
 Cores of one machine are not equally fast at every moment, and a step waits for the slowest of its
 ranks: at the exchange of gradients, at every cut of a pipeline, at every sum of tensor parallelism.
 A profile says how much slower than their mean the slowest of all its devices is
-(`Measurements.slowest`); fewer ranks wait less, as the largest of fewer draws from one normal
+(`Measurements.slowest`; in whole steps without a pipeline, waiting for cores in it,
+`StepOverhead.slowest`); fewer ranks wait less, as the largest of fewer draws from one normal
 distribution does.
 """
 
@@ -15,14 +16,16 @@ from statistics import NormalDist
 from profiles.hardware.catalogue.cluster import Cluster
 
 
-def slowest_rank(cluster: Cluster, device: int, num_ranks: int) -> float:
+def slowest_rank(cluster: Cluster, device: int, num_ranks: int, *, pipelined: bool) -> float:
     """Time of the slowest of so many ranks over that of their mean, of devices like number `device`
     of the cluster; 1 for one rank, and where it was not measured."""
     measured = cluster.device_at(device).measurements
     if measured is None or min(num_ranks, cluster.num_devices) < 2:
         return 1.0
+    whole = None if pipelined else measured.step
+    slowest = measured.slowest if whole is None else whole.slowest
     share = _expected_largest(num_ranks) / _expected_largest(cluster.num_devices)
-    return 1.0 + (measured.slowest - 1.0) * min(1.0, share)
+    return 1.0 + (slowest - 1.0) * min(1.0, share)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiles.hardware.catalogue.cluster import Cluster
@@ -75,7 +76,13 @@ def stage_cost(
     ]
     tp_forward = sum(b.tp_forward_s for b in blocks)
     tp_backward = sum(b.tp_backward_s for b in blocks)
-    more = missing_overhead(blocks, plan.vpp, device.measurements)
+    more = missing_overhead(
+        blocks,
+        pp=plan.pp,
+        vpp=plan.vpp,
+        num_microbatches=plan.num_microbatches,
+        measured=device.measurements,
+    )
     forward_more = more.forward_cpu_s + more.forward_outside_s + sum(f for f, _ in copies)
     backward_more = more.backward_cpu_s + more.backward_outside_s + sum(b for _, b in copies)
     return StageCost(
@@ -88,7 +95,7 @@ def stage_cost(
         + more.backward_outside_s,
         tp_s=tp_forward + tp_backward,
         gather_s=gather,
-        slowest=slowest_rank(cluster, group[0], plan.world_size),
+        slowest=slowest_rank(cluster, group[0], plan.world_size, pipelined=plan.pp > 1),
     )
 
 
@@ -181,17 +188,31 @@ def copy_seconds(
 
 
 def missing_overhead(
-    blocks: list[BlockCost], vpp: int, measured: Measurements | None = None
+    blocks: Sequence[BlockCost],
+    *,
+    pp: int,
+    vpp: int,
+    num_microbatches: int,
+    measured: Measurements | None,
 ) -> ActionOverhead:
     """Overhead of a stage's actions that its blocks do not carry.
 
     Blocks are measured with one stage per rank, and carry equal shares of its actions' overhead. A
     rank of vpp stages has vpp times the actions with the same blocks: a vpp-th is in each's. Blocks
-    that were not measured carry nothing of what was measured of the device's actions.
+    that were not measured carry nothing of what was measured of the device's actions or, without a
+    pipeline, of its steps; every micro-batch has its share of what is once per step.
     """
     found = [b.action for b in blocks if b.action is not None]
-    if not found and measured is not None and measured.action is not None:
-        return measured.action
+    if not found and measured is not None:
+        if pp > 1 and measured.action is not None:
+            return measured.action
+        if pp == 1 and measured.step is not None:
+            return ActionOverhead(
+                forward_cpu_s=0.0,
+                forward_outside_s=measured.step.forward_s + measured.step.step_s / num_microbatches,
+                backward_cpu_s=0.0,
+                backward_outside_s=measured.step.backward_s,
+            )
     rest = (1 - 1 / vpp) / len(found) if found else 0.0
     return ActionOverhead(
         forward_cpu_s=rest * sum(a.forward_cpu_s for a in found),

@@ -13,6 +13,7 @@ from executor.pipeline_times import (
     block_points,
     gaps_of,
     quiet_steps,
+    step_overhead,
     weight_shares,
 )
 from profiles.errors import RunError
@@ -159,3 +160,46 @@ def test_the_part_of_w_is_that_of_its_kind_s_blocks() -> None:
         "edge": pytest.approx(4 / 20),
         "middle": pytest.approx(5 / 25),
     }
+
+
+def test_the_overhead_of_steps_without_a_pipeline():
+    """Two replicas of one micro-batch of three blocks; of rank 0 in milliseconds:
+
+    0 - 1 before, 1 - 12 forward (10 of CPU, of which 1 stamps and 8 blocks), 12 - 13 between,
+    13 - 35 backward (20 of CPU, 19.5 of blocks), 2 before the exchange, 1 before the optimizer, 2
+    at the end. Rank 1 is the same, but its backward takes 2 ms more, of which 1 of CPU and blocks.
+    """
+    workload = replace(PLAN.workload, global_batch=2)
+    plan = replace(
+        PLAN,
+        workload=workload,
+        pp=1,
+        dp=2,
+        schedule="none",
+        stages=(Stage(first_block=0, last_block=4, recompute=(Recompute.NONE,) * 4),),
+    )
+    logs = []
+    for more in (0, 2):
+        actions = (
+            ("0F0", 1, 12, 10),
+            ("0B0", 13, 35 + more, 20 + more / 2),
+            ("data_parallel", 37 + more, 40, 1),
+            ("optimizer", 41, 45, 4),
+        )
+        step = StepLog(
+            begin_s=100.0,
+            wall_s=47 * MS,
+            delay_fraction=0.0,
+            actions=tuple((n, a * MS, b * MS, c * MS) for n, a, b, c in actions),
+        )
+        each = {"F": (2, 2, 2, 2), "B": (5, 5, 5, 4.5 + more / 2)}
+        blocks = tuple(
+            (0, b, k, c * MS, c * MS) for k, row in each.items() for b, c in enumerate(row)
+        )
+        logs.append(RankLog(steps=(step,), blocks=blocks, stamping=((0, 0, MS),), warm_up=0))
+    found = step_overhead(plan, logs)
+    assert found.forward_s == pytest.approx(1 * MS + 1 * MS)
+    assert found.backward_s == pytest.approx(0.5 * MS + 1 * MS)
+    assert found.step_s == pytest.approx((2 + 1 + 2) * MS)
+    # The slower takes 11 + 24 ms, 34 without the stamps, of 29 and 30 ms of CPU.
+    assert found.slowest == pytest.approx(34 / 29.5)

@@ -59,6 +59,7 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
         return float(sum(parameters[j] - parameters[i] for i, j in ranges))
 
     stages = ranks * per_rank
+    beside = 0.3 * rng.integers(0, 2) * rng.random((stages, 2))
     chain = PartitionProblem(
         kinds=kinds,
         strategies=tuple(f"strategy {k}" for k in range(strategies)),
@@ -71,6 +72,8 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
                 capacity_bytes=np.inf,
                 loads=(Load(in_flight=1),),
                 costs=made.stage_to_rank[stage] % len(costs),
+                forward_s=float(beside[stage, 0]),
+                backward_s=float(beside[stage, 1]),
             )
             for stage in range(stages)
         ),
@@ -164,12 +167,12 @@ def seconds_of(problem, starts, strategies):
     ends = (*starts[1:], chain.num_blocks)
     forward, inputs, weight = [], [], []
     for stage, (i, j) in enumerate(zip(starts, ends, strict=True)):
-        index = chain.slots[stage].costs
-        costs, weights = chain.costs[index], problem.weight_s[index]
-        forward.append(sum(float(costs.forward_s[b]) for b in range(i, j)))
+        slot = chain.slots[stage]
+        costs, weights = chain.costs[slot.costs], problem.weight_s[slot.costs]
+        forward.append(slot.forward_s + sum(float(costs.forward_s[b]) for b in range(i, j)))
         weight.append(sum(float(weights[b]) for b in range(i, j)))
         whole = sum(float(costs.backward_s[b, strategies[b]]) for b in range(i, j))
-        inputs.append(whole - weight[-1])
+        inputs.append(slot.backward_s + whole - weight[-1])
     sends = [float(chain.send_forward_s[s, i]) for s, i in enumerate(starts)]
     back = [float(chain.send_backward_s[s, i]) for s, i in enumerate(starts)]
     durations = Durations(

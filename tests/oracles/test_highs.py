@@ -92,10 +92,11 @@ def closed_form(chain):
     infinity = made.solver.infinity()
     forward, backward, down, up = [], [], [], []
     for s in stages:
-        costs = chain.costs[chain.slots[s].costs]
+        slot = chain.slots[s]
+        costs = chain.costs[slot.costs]
         ahead = np.repeat(costs.forward_s[:, None], len(chain.strategies), axis=1)
-        forward.append(made.of_blocks(s, ahead))
-        backward.append(made.of_blocks(s, costs.backward_s))
+        forward.append(slot.forward_s + made.of_blocks(s, ahead))
+        backward.append(slot.backward_s + made.of_blocks(s, costs.backward_s))
         down.append(made.at_start(s, chain.send_forward_s[s]))
         up.append(made.at_start(s, chain.send_backward_s[s]))
         (load,) = chain.slots[s].loads

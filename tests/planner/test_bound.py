@@ -25,6 +25,7 @@ def random_problem(n, p, m, schedule, seed):
     rng = np.random.default_rng(seed)
     sizes = rng.random((3, n))
     tail = np.cumsum(np.concatenate([[0.0], rng.random(n)]))
+    beside = rng.integers(0, 2) * rng.random((p, 2))
     return PartitionProblem(
         kinds=tuple(range(n)),
         strategies=("keep", "again"),
@@ -39,8 +40,14 @@ def random_problem(n, p, m, schedule, seed):
             ),
         ),
         slots=tuple(
-            StageSlot(in_flight=k, capacity_bytes=2.0, loads=(Load(in_flight=k),))
-            for k in ((min(m, p - s) if schedule == "1f1b" else m) for s in range(p))
+            StageSlot(
+                in_flight=k,
+                capacity_bytes=2.0,
+                loads=(Load(in_flight=k),),
+                forward_s=float(beside[s, 0]),
+                backward_s=float(beside[s, 1]),
+            )
+            for s, k in enumerate((min(m, p - s) if schedule == "1f1b" else m) for s in range(p))
         ),
         static_bytes=(np.zeros((n, n + 1)),),
         tails_s=(tail[None, :] - tail[:-1, None],),

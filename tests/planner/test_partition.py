@@ -51,9 +51,13 @@ def make_problem(
     tail=None,
     sends=None,
     inputs=None,
+    beside=((0.0, 0.0),) * 64,
     capacity=1e9,
 ):
-    """A problem from figures per kind; what is left out costs nothing."""
+    """A problem from figures per kind; what is left out costs nothing.
+
+    beside  [stages, 2] forward and backward seconds of each stage beside its blocks'
+    """
     at = np.asarray(kinds)
     options = np.asarray(backward, dtype=float).shape[1]
     zero = np.zeros(at.max() + 1)
@@ -86,8 +90,10 @@ def make_problem(
                     Load(in_flight=1, static=1),
                     Load(in_flight=max(1, k - 1), static=1, rises=False),
                 ),
+                forward_s=float(beside[s][0]),
+                backward_s=float(beside[s][1]),
             )
-            for k in counts
+            for s, k in enumerate(counts)
         ),
         static_bytes=(
             _ranges(pick(static, zero)),
@@ -127,6 +133,7 @@ def problems(draw):
         tail=times(size) * draw(st.sampled_from([0.0, 0.5, 4.0])),
         sends=times(size) * draw(st.sampled_from([0.0, 0.1])),
         inputs=rng.integers(0, 3, size),
+        beside=times(3, 2) * draw(st.sampled_from([0.0, 0.5])),
         capacity=float(rng.integers(5, 8 + 20 * n)),
     )
 
@@ -154,8 +161,8 @@ def brute_force(problem):
                 memory = memory + others * saved.sum(axis=1)
                 memory = memory + load.in_flight * problem.edge_bytes[i, j]
                 ok &= memory <= problem.slots[s].capacity_bytes
-            f.append(costs.forward_s[i:j].sum())
-            b.append(back)
+            f.append(problem.slots[s].forward_s + costs.forward_s[i:j].sum())
+            b.append(problem.slots[s].backward_s + back)
         for row in np.flatnonzero(ok):
             time_s = _objective(problem, edges, np.asarray(f), np.asarray([x[row] for x in b]))
             best = time_s if best is None else min(best, time_s)

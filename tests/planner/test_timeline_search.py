@@ -37,6 +37,7 @@ def of_units(schedule, *, ranks, blocks, micro):
         problem.chain,
         kinds=(0,) * blocks,
         costs=(costs,),
+        slots=tuple(replace(slot, forward_s=0.0, backward_s=0.0) for slot in problem.chain.slots),
         send_forward_s=sends,
         send_backward_s=sends,
     )

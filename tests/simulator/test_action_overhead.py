@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from profiles.hardware.catalogue.device import ActionOverhead, Measurements
+from profiles.hardware.catalogue.device import ActionOverhead, Measurements, StepOverhead
 from simulator.traced.predict import predict
 from simulator.traced.stage_cost import missing_overhead
 from simulator.values.prediction import Prediction
@@ -60,7 +62,32 @@ def test_blocks_that_were_not_measured_take_the_devices_overhead():
         forward_cpu_s=1e-3, forward_outside_s=2e-3, backward_cpu_s=3e-3, backward_outside_s=4e-3
     )
     measured = Measurements(source="by hand", date="2026-11-22", action=action)
-    assert missing_overhead([], 1, measured) == action
-    assert missing_overhead([], 2, measured) == action
-    none = missing_overhead([], 1, None)
+    assert missing_overhead([], pp=2, vpp=1, num_microbatches=4, measured=measured) == action
+    assert missing_overhead([], pp=2, vpp=2, num_microbatches=4, measured=measured) == action
+    none = missing_overhead([], pp=2, vpp=1, num_microbatches=4, measured=None)
     assert none.forward_cpu_s == none.backward_outside_s == 0.0
+
+
+def test_without_a_pipeline_no_pipeline_runtime_is_around_actions():
+    measured = Measurements(source="by hand", date="2026-11-22", action=OVERHEAD)
+    alone = missing_overhead([], pp=1, vpp=1, num_microbatches=2, measured=measured)
+    assert alone.forward_cpu_s == alone.forward_outside_s == 0.0
+    assert alone.backward_cpu_s == alone.backward_outside_s == 0.0
+
+
+def test_a_step_without_a_pipeline_has_its_own_overhead():
+    of_step = StepOverhead(forward_s=0.3 * MS, backward_s=0.2 * MS, step_s=0.5 * MS, slowest=1.04)
+    measured = Measurements(
+        source="by hand", date="2026-11-23", slowest=1.01, action=OVERHEAD, step=of_step
+    )
+    machine = cluster(1, 2, of=device(measurements=measured))
+    bare = cluster(1, 2, of=device(measurements=replace(measured, step=None, slowest=1.0)))
+    settings = {"dp": 2, "num_microbatches": 5}
+    found, without = (predict(plan(**settings), MODEL, of) for of in (machine, bare))
+    # Five micro-batches of 0.3 + 0.2 ms, 0.5 ms once, and the slowest rank 4 % over the mean.
+    work = 5 * sum(stage.forward_s + stage.backward_s for stage in without.stages)
+    parts = {part.name: part.time_s for part in found.components}
+    assert parts["runtime"] == pytest.approx(3 * MS)
+    assert parts["waiting_for_slowest_rank"] == pytest.approx(0.04 * (work + 3 * MS))
+    more = found.step_time_s.value - without.step_time_s.value
+    assert more == pytest.approx(3 * MS + 0.04 * (work + 3 * MS))

@@ -126,6 +126,22 @@ class ActionOverhead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepOverhead:
+    """What a step without a pipeline took beside the work of its blocks, on all devices at once.
+
+    forward_s, backward_s  of every micro-batch: the executor's code before and around the blocks
+    step_s     once per step: before the exchange of gradients, before the optimizer, and at the end
+    slowest    wall seconds of the slowest device's forwards and backwards over the mean of all
+               devices' CPU seconds in them; waiting for a core is in it
+    """
+
+    forward_s: float
+    backward_s: float
+    step_s: float
+    slowest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPoint:
     """A whole block of a model, measured in place on this device.
 
@@ -176,6 +192,7 @@ class Measurements:
                 their mean (probe_reference.py); 1 where that was not measured
     action      what the pipeline runtime took around the actions of a small model: that of blocks
                 which were not measured themselves; None where that was not measured
+    step        what steps of that model took beside its blocks without a pipeline; None as before
     """
 
     source: str
@@ -189,6 +206,7 @@ class Measurements:
     conv: tuple[ConvPoint, ...] = ()
     host: tuple[HostPoint, ...] = ()
     action: ActionOverhead | None = None
+    step: StepOverhead | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

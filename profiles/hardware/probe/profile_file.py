@@ -10,7 +10,13 @@ from typing import Any
 from profiles.document import read_document, write_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Device, ReferencePoint
+from profiles.hardware.catalogue.device import (
+    ActionOverhead,
+    BlockPoint,
+    Device,
+    ReferencePoint,
+    StepOverhead,
+)
 
 CLUSTER_SCHEMA = "shardwright/cluster@1"
 
@@ -61,14 +67,15 @@ def with_blocks(
     return replace(cluster, groups=groups)
 
 
-def with_action(cluster: Cluster, action: ActionOverhead) -> Cluster:
-    """The cluster with what a pipeline's runtime takes around actions, on devices that have
-    measurements."""
+def with_overheads(cluster: Cluster, action: ActionOverhead, step: StepOverhead) -> Cluster:
+    """The cluster with what a pipeline's runtime takes around actions and what steps without a
+    pipeline take beside their blocks, on devices that have measurements."""
 
     def held(device: Device) -> Device:
         if device.measurements is None:
             return device
-        return replace(device, measurements=replace(device.measurements, action=action))
+        measurements = replace(device.measurements, action=action, step=step)
+        return replace(device, measurements=measurements)
 
     groups = tuple(replace(group, device=held(group.device)) for group in cluster.groups)
     return replace(cluster, groups=groups)
