@@ -16,6 +16,7 @@ from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Devic
 from profiles.model.graph import Block, Op, OpKind, Phase, SavedTensor
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.in_step import price_in_step
+from simulator.traced.kernel_errors import KindError, kind_errors
 from simulator.traced.op_cost import OpCost, pricer_of
 from simulator.values.plan import Recompute
 from simulator.values.prediction import Interval
@@ -43,6 +44,7 @@ class BlockCost:
                          beyond what is kept of it (backward: with gradients of its boundaries)
     parameter_count, trained_count   elements of all its parameters, and of those not frozen
     methods              (name, method, source, seconds) of what the times rest on
+    errors               of forward and backward by kind of kernel; none of a block that was measured
     """
 
     forward: Interval
@@ -63,6 +65,7 @@ class BlockCost:
     parameter_count: int
     trained_count: int
     methods: tuple[tuple[str, str, str, float], ...]
+    errors: tuple[KindError, ...] = ()
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -119,6 +122,7 @@ def price_block(
         parameter_count=sum(p.spec.num_elements for p in block.parameters),
         trained_count=sum(p.spec.num_elements for p in block.parameters if p.trainable),
         methods=_methods([*forward_ops, *backward_ops, *again], point, block),
+        errors=() if point else kind_errors([*forward_ops, *backward_ops, *again]),
     )
 
 
@@ -223,7 +227,7 @@ def _for_weights(block: Block, kept: float) -> float:
 
 
 def _sum(costs: list[tuple[Op, OpCost]]) -> Interval:
-    """Ops one after another; errors of a kind go together, so the ends add up."""
+    """Ops one after another, as if all errors went together (kernel_errors.py has a stage's)."""
     return Interval(
         value=sum(cost.time_s for _, cost in costs),
         low=sum(cost.low_s for _, cost in costs),

@@ -65,8 +65,8 @@ def predict(
     than the mean of ranks with the same work (slowest_rank.py), communication inside blocks, idle
     time in the pipeline split into what would remain if sends took no time (bubble) and the rest
     (pipeline communication), and the tail.
-    Errors of one kind go together, so the ends of the interval are the step with every cost at
-    its own end.
+    The ends of the interval are the step with every stage, message and tail at its own end; how
+    far a stage's kernels are off together is said in kernel_errors.py.
 
     Raises MismatchError for a plan that does not cover the model or needs more devices than there
     are, InputError where a device has no rate for the precision.

@@ -10,6 +10,7 @@ from profiles.hardware.catalogue.device import ActionOverhead, Device, Measureme
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.in_step import exposed_seconds
+from simulator.traced.kernel_errors import joint_share
 from simulator.traced.op_cost import moved_cost
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.traced.stack import Stack
@@ -85,9 +86,10 @@ def stage_cost(
     )
     forward_more = more.forward_cpu_s + more.forward_outside_s + sum(f for f, _ in copies)
     backward_more = more.backward_cpu_s + more.backward_outside_s + sum(b for _, b in copies)
+    joint = joint_share([e for b in blocks for e in b.errors], device.measurements)
     return StageCost(
-        forward=_total([b.forward for b in blocks], tp_forward + gather / 2 + forward_more),
-        backward=_total([b.backward for b in blocks], tp_backward + gather / 2 + backward_more),
+        forward=_total(blocks, "forward", joint, tp_forward + gather / 2 + forward_more),
+        backward=_total(blocks, "backward", joint, tp_backward + gather / 2 + backward_more),
         recompute_s=sum(b.recompute_s for b in blocks),
         launch_s=sum(b.launch_s for b in blocks),
         runtime_s=sum(b.runtime_s for b in blocks)
@@ -222,10 +224,17 @@ def missing_overhead(
     )
 
 
-def _total(parts: list[Interval], more_s: float) -> Interval:
-    """Sum of the parts and of communication."""
+def _total(blocks: list[BlockCost], of: str, joint: tuple[float, float], more_s: float) -> Interval:
+    """Sum of the blocks' passes and of communication. joint  as `joint_share` gives it"""
+    value = less = more = 0.0
+    for block in blocks:
+        part: Interval = getattr(block, of)
+        low, high = joint if block.errors else (1.0, 1.0)
+        value += part.value
+        less += low * (part.value - part.low)
+        more += high * (part.high - part.value)
     return Interval(
-        value=sum(p.value for p in parts) + more_s,
-        low=sum(p.low for p in parts) + MESSAGE_ENDS["low"] * more_s,
-        high=sum(p.high for p in parts) + MESSAGE_ENDS["high"] * more_s,
+        value=value + more_s,
+        low=max(0.0, value - less) + MESSAGE_ENDS["low"] * more_s,
+        high=value + more + MESSAGE_ENDS["high"] * more_s,
     )

@@ -5,7 +5,8 @@ another shape log u is a trend, a quadratic in the log sizes (least squares over
 what the trend misses at the nearest points, weighted by the inverse square of their distance
 (Shepard 1968, Proc. 23rd ACM Nat. Conf., p. 517, over near points only). Exact at the points; kept
 between the least and the largest measured u; outside the box of the points the shape is moved to
-the box's edge, so that u is held there. Few points have no trend but their mean.
+the box's edge, so that u is held there. Fewer points have a linear trend, few their mean. Nor does an
+interval reach further than a factor of two beyond the least and the largest measured u.
 
 On 600 of 17,871 published H100 matmuls, from 400 others (github.com/ai-dynamo/aiconfigurator,
 gemm_perf, m >= 256, read 2026-11-21): median error 5.7 %, 90 % quantile 16 %; without the trend
@@ -62,8 +63,13 @@ class UtilisationMap:
         self._box = self._shapes.min(axis=0), self._shapes.max(axis=0)
         self._range = float(self._values.min()), float(self._values.max())
         terms = _terms(self._shapes)
-        if len(values) < _POINTS_PER_TERM * terms.shape[1]:
-            terms = terms[:, :1]
+        # Of 24 pointwise and 26 depthwise convolutions of a profile, each left out, the mean error in
+        # log u is 0.53 and 0.31 with a linear trend, 0.60 and 0.36 with none (three profiles of two
+        # cores, float32, torch 2.13, 2026-11-23).
+        for count in (terms.shape[1], 1 + self._shapes.shape[1], 1):
+            if len(values) >= _POINTS_PER_TERM * count:
+                break
+        terms = terms[:, :count]
         self._trend: Array = np.asarray(np.linalg.lstsq(terms, self._values, rcond=None)[0])
         self._missed: Array = self._values - terms @ self._trend
         self.error = self._left_out_error(terms)
@@ -78,7 +84,8 @@ class UtilisationMap:
         value = min(max(trend + missed, self._range[0]), self._range[1])
         if outside > _SAME:
             # A factor e beyond the points is as unknown as a gap between them, and so on outwards.
-            width = self.error * (1.0 + outside)
+            furthest = max(value - self._range[0], self._range[1] - value) + math.log(2.0)
+            width = min(self.error * (1.0 + outside), furthest)
             return Utilisation(log_value=value, log_half_width=width, method="assumed")
         if gap <= _SAME:
             return Utilisation(log_value=value, log_half_width=0.0, method="measured")
@@ -88,7 +95,7 @@ class UtilisationMap:
         """The conformal 90 % quantile of the errors in log u at points that are left out.
 
         Leaving a point out of the trend moves the trend's residual by 1 / (1 - leverage) (Allen's
-        PRESS, Technometrics 16(1), 1974). With fewer than three points nothing is known: a factor
+        PRESS, Technometrics 16(1), 1974); what is read is kept in range as in `at`. With fewer than three points nothing is known: a factor
         of two.
         """
         count = len(self._values)
@@ -99,8 +106,10 @@ class UtilisationMap:
         for index in range(0, count, max(1, count // _LEFT_OUT)):
             others = np.arange(count) != index
             near, _ = _near(self._shapes[index], self._shapes[others], self._missed[others])
-            miss = abs(float(self._missed[index]) - near)
-            errors.append(miss / max(1.0 - float(leverage[index]), 1.0 / count))
+            miss = float(self._missed[index]) - near
+            there = float(self._values[index])
+            read = there - miss / max(1.0 - float(leverage[index]), 1.0 / count)
+            errors.append(abs(there - min(max(read, self._range[0]), self._range[1])))
         rank = min(math.ceil(0.9 * (len(errors) + 1)), len(errors))
         return sorted(errors)[rank - 1]
 

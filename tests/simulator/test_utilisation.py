@@ -48,7 +48,7 @@ def test_a_trend_that_is_quadratic_is_found_exactly():
 
 def test_outside_the_value_is_held_and_the_interval_widens():
     table = UtilisationMap(SHAPES, VALUES)
-    edge, near, far = table.at((1024, 1024)), table.at((4096, 4096)), table.at((65536, 65536))
+    edge, near, far = table.at((1024, 1024)), table.at((1200, 1200)), table.at((1400, 1400))
     assert edge.log_value == near.log_value == far.log_value
     assert edge.log_half_width < near.log_half_width < far.log_half_width
     assert near.method == far.method == "assumed"
@@ -65,3 +65,24 @@ def test_points_that_cannot_be():
         UtilisationMap([], [])
     with pytest.raises(InputError, match="above 0"):
         UtilisationMap([(1.0,), (2.0,)], [0.5, 0.0])
+
+
+def test_a_linear_trend_is_found_where_points_are_too_few_for_a_quadratic():
+    # log u = -1 + 0.2 log m - 0.1 log n on twelve points: three terms of two axes, not six.
+    sizes = [(2.0**m, 2.0**n) for m in (2, 5, 9) for n in (3, 4, 8, 10)]
+
+    def log_u(m, n):
+        return -1 + 0.2 * math.log(m) - 0.1 * math.log(n)
+
+    table = UtilisationMap(sizes, [math.exp(log_u(m, n)) for m, n in sizes])
+    assert table.at((100.0, 200.0)).log_value == pytest.approx(log_u(100.0, 200.0), abs=1e-9)
+    assert table.error < 1e-9
+    few = UtilisationMap(sizes[:8], [math.exp(log_u(m, n)) for m, n in sizes[:8]])
+    assert few.error > 0.01
+
+
+def test_an_interval_ends_a_factor_of_two_beyond_what_was_measured():
+    table = UtilisationMap([(1.0,), (8.0,), (64.0,)], [0.1, 0.8, 0.2])
+    far = table.at((1e12,))
+    assert far.log_value == pytest.approx(math.log(0.2))
+    assert math.exp(far.log_value + far.log_half_width) == pytest.approx(2 * 0.8)
