@@ -193,14 +193,16 @@ class Rank:
     # --- ties ---------------------------------------------------------------------------------
 
     def _synchronise_ties(self) -> None:
-        """Find parameters that several stages hold, and a group of ranks for each such set."""
-        self._ties: list[tuple[list[nn.Parameter], Any]] = []
-        if self.plan.pp == 1:
-            return
+        """Find parameters that several stages hold, and a group of ranks for each such set; of one
+        stage those of which it has copies: layers that share a weight are split one by one."""
         canonical = {name: group[0] for group in self.plan.tied_parameters for name in group}
         mine: dict[str, list[nn.Parameter]] = {}
         for name, p in self.held():
             mine.setdefault(canonical.get(name, name), []).append(p)
+        self._ties: list[tuple[list[nn.Parameter], Any]] = []
+        if self.plan.pp == 1:
+            self._ties += [(copies, None) for _, copies in sorted(mine.items()) if len(copies) > 1]
+            return
         everyone: list[Any] = [None] * self.plan.pp
         dist.all_gather_object(everyone, sorted(mine), group=self.mesh.pp.get_group())
         holders: dict[str, list[int]] = {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
@@ -59,5 +60,22 @@ def _take(
 def _give(
     wanted: Shard | Replicate, module: nn.Module, output: DTensor, mesh: DeviceMesh
 ) -> Tensor:
-    given: Tensor = output.redistribute(mesh, [wanted]).to_local()
+    shared = output.redistribute(mesh, [wanted]).to_local()
+    given: Tensor = _Owned.apply(shared)  # type: ignore[no-untyped-call]  # torch's own is untyped
     return given
+
+
+class _Owned(torch.autograd.Function):
+    """A tensor that is no view. What `to_local` gives is one, made inside an autograd function, and
+    autograd lets nobody change such a view in place: an activation with `inplace=True` behind the
+    layer would fail."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor) -> Tensor:
+        """The same memory, with a counter of changes of its own."""
+        return given.data
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """The gradient as it is."""
+        return gradients[0]

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from executor.replay.draws import DrawsSeen
+from executor.replay.first_use import where_used_first
 from executor.replay.number_types import narrowed, stored_type
 from executor.replay.wire import wire_form
 from profiles.errors import MismatchError
@@ -145,8 +146,7 @@ class _Recording(TorchFunctionMode):
         self.depth = 0  # of units that are running
         self.running = ""  # the outermost of them
         self.calls: list[Call] = []
-        self.made: list[tuple[int, Tensor]] = []
-        self.taken: list[set[int]] = []
+        self.made: list[Tensor] = []
         self.reached: set[int] = set()
         self._numbers: dict[int, tuple[Tensor, int]] = {}
 
@@ -195,7 +195,6 @@ class _Recording(TorchFunctionMode):
         for x in inputs:
             if isinstance(x, Tensor) and id(x) in self._numbers:
                 takes.append(self._numbers[id(x)][1])
-                self.taken[takes[-1]].add(self.block)
         unit = isinstance(function, str)
         given: dict[int, Leaf] = {}  # a tensor that comes back twice is one value
         found = []
@@ -213,24 +212,25 @@ class _Recording(TorchFunctionMode):
             handed = self._numbers[id(x)][1] if id(x) in self._numbers else -1
             return Leaf(-1, source, handed, (), None, None)
         number = len(self.made)
-        self.made.append((self.block, x))
-        self.taken.append(set())
+        self.made.append(x)
         # Kept alive, or its id could be that of another tensor later.
         self._numbers[id(x)] = (x, number)
         return Leaf(number, source, -1, tuple(x.shape), x.dtype, None)
 
     def flow(self, entries: tuple[str, ...], units: tuple[str, ...]) -> DataFlow:
         """What was recorded."""
+        calls, taken = where_used_first(self.calls)
+        made = {leaf.value: call.block for call in calls for leaf in call.leaves}
         values = [
-            Value(block, tuple(x.shape), x.dtype, x.requires_grad, frozenset(taken))
-            for (block, x), taken in zip(self.made, self.taken, strict=True)
+            Value(made[n], tuple(x.shape), x.dtype, x.requires_grad, frozenset(taken.get(n, ())))
+            for n, x in enumerate(self.made)
         ]
         nowhere = {path: {0} for path in self._owners.values() if path not in units}
         reads = {path: frozenset(blocks) for path, blocks in (nowhere | self.reads).items()}
         return DataFlow(
             entries,
             units,
-            tuple(self.calls),
+            calls,
             tuple(values),
             frozenset(self.reached),
             reads=reads,

@@ -44,7 +44,7 @@ class BlockCost:
                          beyond what is kept of it (backward: with gradients of its boundaries)
     parameter_count, trained_count   elements of all its parameters, and of those not frozen
     methods              (name, method, source, seconds) of what the times rest on
-    errors               of forward and backward by kind of kernel; none of a block that was measured
+    errors               of forward and backward by kind of kernel; none of a measured block
     """
 
     forward: Interval

@@ -225,6 +225,30 @@ def in_place() -> Made:
     return classified(InPlace())
 
 
+class Pooled(Stacked):
+    """A tower whose pooled output nobody asks for, and whose output is taken through a view that is
+    made behind the pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = nn.ModuleList(Mlp() for _ in range(2))
+        self.pool = Mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = seen = self.stem(x)
+        for layer in self.tower:
+            seen = layer(seen)
+        self.pool(seen)
+        seen = seen.view(-1, 3, 4).view(-1, 12)
+        for layer in self.layers:
+            h = layer(h + seen)
+        return self.head(h)
+
+
+def pooled() -> Made:
+    return classified(Pooled())
+
+
 class Collected(nn.Module):
     """Features collected by hooks, layers told apart by their class."""
 
@@ -268,6 +292,7 @@ FACTORIES: dict[str, str] = {
             "looped",
             "dense",
             "in_place",
+            "pooled",
             "collected",
         ),
         "gradient_zoo": (

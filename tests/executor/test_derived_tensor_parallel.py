@@ -19,7 +19,7 @@ _ZOO = "tests.profiles.plain_models"
 @pytest.mark.parametrize(
     ("processes", "names"),
     [
-        (2, ("llama_with_norms", "one_matrix")),
+        (2, ("llama_with_norms", "one_matrix", "in_place_and_shared")),
         pytest.param(2, ("llama", "gpt", "parallel_gpt", "torch_encoder"), marks=pytest.mark.slow),
         pytest.param(4, ("llama", "gpt", "mixture"), marks=pytest.mark.slow),
     ],

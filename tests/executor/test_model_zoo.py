@@ -81,6 +81,14 @@ def test_frozen_layers_are_blocks_too(tmp_path: Path) -> None:
     assert worst_error(plan) <= _TOLERANCE
 
 
+def test_a_view_is_made_where_it_is_used_first_whatever_the_order() -> None:
+    """The pooling goes behind layers that take a view which the model makes after it."""
+    plan = every_block_a_stage(FACTORIES["pooled"], 2)
+    order = ("", "tower.0", "tower.1", "layers.0", "layers.1", "pool", "layers.2", "head")
+    assert set(plan.block_entries) == set(order)
+    assert worst_error(replace(plan, block_entries=order)) <= _TOLERANCE
+
+
 def test_units_with_shared_weights_are_left_to_the_stage() -> None:
     from torch import nn
 

@@ -299,6 +299,25 @@ def biased() -> Any:
     return _language(Language([Biased() for _ in range(LAYERS)]))
 
 
+class InPlace(nn.Module):
+    """An activation that changes what the split layer before it gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(self.act(self.up(x)))
+
+
+def in_place_and_shared() -> Any:
+    """The first layers' weights are the last's too, each in a module of its own."""
+    blocks = [InPlace() for _ in range(LAYERS)]
+    blocks[-1].up.weight, blocks[-1].down.weight = blocks[0].up.weight, blocks[0].down.weight
+    return _language(Language(list(blocks)))
+
+
 def perceptron() -> Any:
     """No list of blocks."""
     layers = [nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)]
