@@ -299,22 +299,15 @@ def biased() -> Any:
     return _language(Language([Biased() for _ in range(LAYERS)]))
 
 
-class InPlace(nn.Module):
-    """An activation that changes what the split layer before it gave."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-        self.act = nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(self.act(self.up(x)))
-
-
 def in_place_and_shared() -> Any:
-    """The first layers' weights are the last's too, each in a module of its own."""
-    blocks = [InPlace() for _ in range(LAYERS)]
-    blocks[-1].up.weight, blocks[-1].down.weight = blocks[0].up.weight, blocks[0].down.weight
+    """Activations change what the split layers before them gave; the first layers' weights are the
+    last's too, each in a module of its own."""
+    width = 4 * WIDTH
+    blocks = [
+        nn.Sequential(nn.Linear(WIDTH, width), nn.ReLU(inplace=True), nn.Linear(width, WIDTH))
+        for _ in range(LAYERS)
+    ]
+    blocks[-1][0].weight, blocks[-1][2].weight = blocks[0][0].weight, blocks[0][2].weight
     return _language(Language(list(blocks)))
 
 
