@@ -46,7 +46,9 @@ class DrawsSeen(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags:
-            named = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+            told = func._schema.arguments
+            named = {a.name: a.default_value for a in told}  # torch leaves out what equals these
+            named |= dict(zip((a.name for a in told), args, strict=False)) | kwargs
             self.any = self.any or not any(named.get(name) == 0.0 for name in _CHANCES)
         return func(*args, **kwargs)
 

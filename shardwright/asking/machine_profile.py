@@ -48,6 +48,7 @@ def profile_machine(
     from profiles.hardware.probe.profile_file import read_profile, write_profile
 
     show = progress or (lambda title: nullcontext(lambda *_: None))
+    kept = path.with_name(f".{path.name}.partial")
     per_device = threads or 1
     count = devices or max(1, num_cores() // per_device)
     today = datetime.date.today().isoformat()
@@ -59,12 +60,13 @@ def profile_machine(
                 date=today,
                 quick=quick,
                 progress=report,
-                kept=path.with_name(f".{path.name}.partial"),
+                kept=kept,
             )
         if not quick:
             with show("measuring the executor's own time") as report:
                 cluster = _with_overheads(cluster, report)
         write_profile(path, cluster, provenance=provenance(cluster))
+        kept.unlink(missing_ok=True)
     cluster = read_profile(path)
     if model is None:
         return cluster

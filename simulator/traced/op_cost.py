@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.catalogue.device import Device, twin_type
+from profiles.hardware.catalogue.device import ACROSS, Device, twin_type
 from profiles.hardware.kernels.fit import Curve
 from profiles.hardware.kernels.gemm_surface import load_surface
 from profiles.model.graph import (
@@ -160,7 +160,8 @@ class OpPricer:
 
     def _curve(self, name: str, dtype: str) -> tuple[Curve | None, float]:
         """The curve of an op, else of its family, and how many times the bytes to read it at."""
-        for own in (name, name.rstrip("_"), memory_family(name)):
+        names = (name, name.removesuffix(ACROSS), name.rstrip("_"), memory_family(name))
+        for own in dict.fromkeys(names):
             if (own, dtype) in self._curves:
                 return self._curves[own, dtype], 1.0
             if (own, "float32") in self._curves:
@@ -220,9 +221,9 @@ class OpPricer:
         read = read or next(iter(self._conv))
         wider = DTYPE_BYTES[dtype] / DTYPE_BYTES.get(op.dtype, 4.0)
         light_s, limit = self.light.of(op.work_flop, wider * moved, dtype)
-        images = op.conv.images if op.conv is not None else 1
+        images, stride = (op.conv.images, op.conv.stride) if op.conv is not None else (1, 1)
         product = (op.matmul.m, op.matmul.n, op.matmul.k)
-        used = self._conv[read].at(conv_axes(read[0], images, *product))
+        used = self._conv[read].at(conv_axes(read[0], images, stride, product))
         same = read == asked and dtype == op.dtype
         return self._cost(light_s, used if same else _substitute(used), limit, self.source)
 

@@ -42,7 +42,7 @@ def conv_maps(
     for p in _as_today(tuple(points)):
         used = light.of(p.work_flop, p.moved_bytes, p.dtype)[0] / p.time_s
         own = rows.setdefault((p.kind, p.phase, p.dtype), [])
-        own.append((conv_axes(p.kind, p.images, p.rows, p.channels, p.patch), used))
+        own.append((conv_axes(p.kind, p.images, p.stride, (p.rows, p.channels, p.patch)), used))
     return _maps(rows)
 
 
@@ -71,9 +71,11 @@ def _layer_of(p: ConvPoint) -> tuple[object, ...]:
     return (p.kind, p.dtype, p.images, p.channels, p.patch)
 
 
-def conv_axes(kind: str, images: int, rows: int, channels: int, patch: int) -> tuple[float, ...]:
+def conv_axes(
+    kind: str, images: int, stride: int, product: tuple[int, int, int]
+) -> tuple[float, ...]:
     """What the utilisation of a convolution depends on: m, n and k of the product that it equals,
-    or of a pointwise one of the product that each image is.
+    or of a pointwise one of the product that each image is, and the stride.
 
     Of recurrences, transposed and grouped convolutions, of which a profile has 2 to 7 shapes, the
     product's size alone: between so few points in three dimensions little but their mean is read.
@@ -81,9 +83,12 @@ def conv_axes(kind: str, images: int, rows: int, channels: int, patch: int) -> t
     12.6 % off (median of forward and backward; 15.7 % before), an LSTM of 4 sequences and 256
     features 19 % (34 %; two cores, torch 2.13, 2026-11-23).
     """
+    rows, channels, patch = product
     if kind in _BY_SIZE:
         return (float(rows) * channels * patch,)
-    return (rows / images if kind == "pointwise" else rows, channels, patch)
+    if kind == "pointwise":  # of stride 1 by its definition
+        return (rows / images, channels, patch)
+    return (rows, channels, patch, stride)
 
 
 def conv_pass(op: Op) -> str:

@@ -8,8 +8,9 @@ from typing import Never
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from executor.replay.draws import Draws
+from executor.replay.draws import Draws, DrawsSeen
 
 
 def _drawn(micro_batch: int) -> Tensor:
@@ -29,6 +30,17 @@ def test_a_seed_notes_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(traceback, "format_stack", formatted)
     assert not torch.equal(_drawn(0), _drawn(1))
+
+
+def test_attention_without_dropout_draws_nothing() -> None:
+    """torch hands an op no argument that equals its default, so `dropout_p` of 0 is not seen: with
+    draws watched where there are none, the forward of a small vision transformer took 60 % longer
+    on two stages (torch 2.13, two cores, 2026-11-23)."""
+    q = torch.ones(1, 2, 8, 16)
+    for probability in (0.0, 0.5):
+        with DrawsSeen() as seen:
+            functional.scaled_dot_product_attention(q, q, q, dropout_p=probability)
+        assert seen.any == (probability > 0)
 
 
 def test_draws_follow_from_the_seed_and_leave_the_generator_as_it_was() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from profiles.errors import TraceError
+from profiles.hardware.catalogue.device import ACROSS
 from profiles.model.building.build_given import spec_of_module
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec
@@ -97,6 +98,25 @@ def test_types_that_differ_on_shapes_are_no_refusal() -> None:
     module = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)).half()
     module(torch.rand(2, 8).half()).float().mean().backward()
     assert traced(spec_of(layer), "float16").forward_flop > 0
+
+
+def test_a_softmax_along_another_dimension_than_the_last_is_named_so_on_a_cpu() -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.LogSoftmax(dim=1), nn.Softmax(dim=-1))
+    for target, end in (("cpu", ACROSS), ("gpu", "")):
+        graph = trace_graph(
+            spec_of_module(module, torch.rand(2, 6, 8)),
+            micro_batch=2,
+            sequence_length=1,
+            dtype="float32",
+            target=target,
+        )
+        ops = [op.name for kind in graph.kinds for op in (*kind.forward_ops, *kind.backward_ops)]
+        assert {name for name in ops if "softmax" in name} == {
+            f"_log_softmax{end}",
+            f"_log_softmax_backward_data{end}",
+            "_softmax",
+            "_softmax_backward_data",
+        }
 
 
 def test_a_trace_draws_no_numbers() -> None:

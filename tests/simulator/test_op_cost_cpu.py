@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.device import (
+    ACROSS,
     ActionOverhead,
     ConvPoint,
     HostPoint,
@@ -97,6 +98,36 @@ def test_an_op_with_points_of_its_own_is_not_its_family():
     assert price_op(memory_op("relu_", 10**6, dtype="float32"), cpu()).time_s == pytest.approx(2e-3)
 
 
+def test_a_softmax_across_is_its_own_kernel_and_the_plain_one_in_files_without_it():
+    own = points(f"_log_softmax{ACROSS}", 9e-9)
+    plain = points("_log_softmax", 4e-9)
+    op = memory_op(f"_log_softmax{ACROSS}", 10**6, dtype="float32")
+    for given, seconds in (((*plain, *own), 9e-3), (plain, 4e-3)):
+        assert price_op(op, cpu(replace(MEASURED, memory=given))).time_s == pytest.approx(seconds)
+
+
+def test_a_strided_convolution_is_read_off_strided_ones():
+    """Half and a tenth of the speed of light at the same product, which the strides tell apart."""
+    shapes = [
+        replace(conv_point("dense", "forward", used), rows=rows, work_flop=2 * rows * 64 * 576)
+        for used in (0.5, 0.1)
+        for rows in (500, 2000)
+    ]
+    measured = tuple(
+        replace(p, time_s=p.time_s * p.rows / 1000, stride=1 if index < 2 else 2)
+        for index, p in enumerate(shapes)
+    )
+    priced = [
+        price_op(
+            replace(op, conv=replace(op.conv, stride=stride)), cpu(replace(MEASURED, conv=measured))
+        )
+        for op in (conv(1, 576),)
+        for stride in (1, 2)
+        if op.conv is not None
+    ]
+    assert priced[1].time_s > 4 * priced[0].time_s
+
+
 def test_a_type_without_points_takes_as_long_on_as_many_elements():
     assert price_op(memory_op("relu", 10**6), cpu()).time_s == pytest.approx(3e-3)
     # 10^6 bytes of bf16 are as many elements as 2 x 10^6 of fp32.
@@ -112,7 +143,7 @@ def test_points_of_old_files_are_read_as_todays():
     light = SpeedOfLight(cpu())
     old, new = (conv_maps((there, point, line), light) for point in (back, today))
     key = ("grouped", "backward", "float32")
-    at = conv_axes("grouped", 1, 2000, 64, 72)
+    at = conv_axes("grouped", 1, 1, (2000, 64, 72))
     assert old[key].at(at).log_value == pytest.approx(new[key].at(at).log_value)
     assert ("dense", "forward", "float32") in old
     assert old.keys() == new.keys()
@@ -128,7 +159,7 @@ def test_points_of_today_are_not_doubled_where_one_forward_has_twice_anothers_ro
     light = SpeedOfLight(cpu())
     key = ("grouped", "backward", "float32")
     both, alone = (conv_maps(points, light)[key] for points in ((*forwards, *back), back))
-    at = conv_axes("grouped", 1, 2000, 64, 576)
+    at = conv_axes("grouped", 1, 1, (2000, 64, 576))
     assert both.at(at).log_value == pytest.approx(alone.at(at).log_value)
 
 

@@ -63,7 +63,8 @@ class MemoryPoint:
     """A measured memory-bound op: `moved_bytes` read and written took `time_s`.
 
     op  `elementwise`, `reduction`, `copy`, `optimizer` (one fused Adam step), or an aten op by
-        its name, which then is not priced as its family is
+        its name, which then is not priced as its family is; a softmax's with ACROSS where it is
+        not along the last dimension
     """
 
     op: str
@@ -73,6 +74,10 @@ class MemoryPoint:
 
 
 WEIGHT_PASS = "backward to the weight"
+
+ACROSS = " across"
+"""Behind the name of a softmax along another dimension than the last, as cross entropy takes it of
+`[batch, classes, ...]`: 3 to 5 times as slow on a CPU (torch 2.13, 2026-11-23)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,7 @@ class ConvPoint:
     phase  backward: the gradients of input and weight; WEIGHT_PASS: that of the weight alone
     rows, channels, patch   m, n, k of the product, whose rows are of so many images: 1 in files
            from before 2026-11-22, whose pointwise convolutions are read so
+    stride  the largest; 1 in files from before 2026-11-24
     """
 
     dtype: str
@@ -96,6 +102,7 @@ class ConvPoint:
     moved_bytes: int
     time_s: float
     images: int = 1
+    stride: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

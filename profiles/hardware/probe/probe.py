@@ -76,7 +76,8 @@ def measure_machine(
 
     date      ISO date of the measurement (the caller reads the clock)
     progress  called with (done, total, label); total is exact
-    kept      file of what an interrupted measurement of the same day has, gone on with and removed
+    kept      file of what an interrupted measurement of the same day has, gone on with; for the
+              caller to remove once what is given here is kept
 
     Disturbed samples are left out and counted in the device's notes. Raises InputError for more
     devices than the machine has and RunError where a worker fails.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from profiles.errors import InputError
+from profiles.hardware.catalogue.device import ACROSS
 from profiles.model.tracing.trace_ops import moved_bytes_of
 
 aten = torch.ops.aten
@@ -55,7 +56,7 @@ class Tensors:
 
 
 def aten_names() -> tuple[str, ...]:
-    """Every op that can be measured by name."""
+    """Every op that can be measured by name, and along another dimension (ACROSS)."""
     return tuple(sorted(_OPS))
 
 
@@ -134,15 +135,24 @@ def _group_norm_backward(make: Tensors) -> Call:
     return aten.native_group_norm_backward.default, more
 
 
-def _softmax(func: Any) -> Callable[[Tensors], Call]:
-    return lambda make: (func, (make.rows(), -1, False))
+def _softmax(func: Any, across: bool) -> Callable[[Tensors], Call]:
+    return lambda make: (func, (_turned(make), 1, False) if across else (make.rows(), -1, False))
 
 
-def _softmax_backward(func: Any) -> Callable[[Tensors], Call]:
+def _softmax_backward(func: Any, forward: Any, across: bool) -> Callable[[Tensors], Call]:
     def made(make: Tensors) -> Call:
-        return func, (make.rows(), make.rows(), -1, make.dtype)
+        _, args = _softmax(forward, across)(make)
+        out = forward(*args)
+        return func, (torch.ones(out.shape).to(out), out, args[1], make.dtype)
 
     return made
+
+
+def _turned(make: Tensors) -> Tensor:
+    """[batch, 512, rows] as a head makes it and `transpose(1, 2)` turns it for a loss."""
+    x = make.rows()
+    batch = 4 if x.shape[0] % 4 == 0 else 1
+    return x.view(batch, -1, x.shape[1]).transpose(1, 2)
 
 
 def _sum(make: Tensors) -> Call:
@@ -162,6 +172,19 @@ def _max_pool_backward(make: Tensors) -> Call:
     out, index = func(*args)
     more = (out, args[0], [2, 2], [2, 2], [0, 0], [1, 1], False, index)
     return aten.max_pool2d_with_indices_backward.default, more
+
+
+def _max_pool_volumes(make: Tensors) -> Call:
+    x = make.images()
+    x = x.view(x.shape[0], x.shape[1], x.shape[2] // 2, 2, x.shape[3])
+    return aten.max_pool3d_with_indices.default, (x, [2, 2, 2], [2, 2, 2])
+
+
+def _max_pool_volumes_backward(make: Tensors) -> Call:
+    func, args = _max_pool_volumes(make)
+    out, index = func(*args)
+    more = (out, args[0], [2] * 3, [2] * 3, [0] * 3, [1] * 3, False, index)
+    return aten.max_pool3d_with_indices_backward.default, more
 
 
 def _avg_pool(make: Tensors) -> Call:
@@ -243,6 +266,12 @@ def _cat(make: Tensors) -> Call:
     return aten.cat.default, ([x, torch.ones_like(x)], 1)
 
 
+def _stack(make: Tensors) -> Call:
+    x = make.rows()
+    half = x[: max(1, x.shape[0] // 2)].contiguous()
+    return aten.stack.default, ([half, torch.ones_like(half)], 1)
+
+
 def _clone(make: Tensors) -> Call:
     # What `.contiguous()` and `reshape` run: a copy out of another order in memory.
     x = make.rows().t()
@@ -302,6 +331,8 @@ _OPS: dict[str, Callable[[Tensors], Call]] = {
     "leaky_relu": _one(aten.leaky_relu.default, 0.01),
     "leaky_relu_backward": _two(aten.leaky_relu_backward.default, 0.01, False),
     "elu": _one(aten.elu.default),
+    "hardtanh": _one(aten.hardtanh.default, 0.0, 6.0),
+    "hardtanh_backward": _two(aten.hardtanh_backward.default, 0.0, 6.0),
     "gelu": _one(aten.gelu.default),
     "gelu_backward": _two(aten.gelu_backward.default),
     "silu": _one(aten.silu.default),
@@ -309,6 +340,7 @@ _OPS: dict[str, Callable[[Tensors], Call]] = {
     "hardswish": _one(aten.hardswish.default),
     "hardswish_backward": _two(aten.hardswish_backward.default),
     "softplus": _one(aten.softplus.default),
+    "softplus_backward": _two(aten.softplus_backward.default, 1.0, 20.0),
     "sigmoid": _one(aten.sigmoid.default),
     "sigmoid_backward": _two(aten.sigmoid_backward.default),
     "tanh": _one(aten.tanh.default),
@@ -321,17 +353,28 @@ _OPS: dict[str, Callable[[Tensors], Call]] = {
     "native_batch_norm_backward": _batch_norm_backward,
     "native_group_norm": _group_norm,
     "native_group_norm_backward": _group_norm_backward,
-    "_softmax": _softmax(aten._softmax.default),
-    "_softmax_backward_data": _softmax_backward(aten._softmax_backward_data.default),
-    "_log_softmax": _softmax(aten._log_softmax.default),
-    "_log_softmax_backward_data": _softmax_backward(aten._log_softmax_backward_data.default),
+    **{
+        f"{name}{end}{ACROSS if across else ''}": call
+        for name, forward, backward in (
+            ("_softmax", aten._softmax, aten._softmax_backward_data),
+            ("_log_softmax", aten._log_softmax, aten._log_softmax_backward_data),
+        )
+        for across in (False, True)
+        for end, call in (
+            ("", _softmax(forward.default, across)),
+            ("_backward_data", _softmax_backward(backward.default, forward.default, across)),
+        )
+    },
     "sum": _sum,
     "mean": _mean,
     "cumsum": _by_last(aten.cumsum.default, -1),
     "amax": _by_last(aten.amax.default, [-1], True),
     "sort": _by_last(aten.sort.default, -1),
+    "topk": _by_last(aten.topk.default, 8, -1),
     "max_pool2d_with_indices": _max_pool,
     "max_pool2d_with_indices_backward": _max_pool_backward,
+    "max_pool3d_with_indices": _max_pool_volumes,
+    "max_pool3d_with_indices_backward": _max_pool_volumes_backward,
     "avg_pool2d": _avg_pool,
     "avg_pool2d_backward": _avg_pool_backward,
     "upsample_nearest2d": _resize(aten.upsample_nearest2d.default),
@@ -349,6 +392,7 @@ _OPS: dict[str, Callable[[Tensors], Call]] = {
     "gather": _gather,
     "scatter_add": _scatter_add,
     "cat": _cat,
+    "stack": _stack,
     "clone": _clone,
     "copy_": _copy,
     "constant_pad_nd": _pad,

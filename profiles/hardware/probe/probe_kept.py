@@ -26,7 +26,8 @@ def in_parts(
 
     measure   measures some cases, of which so many went before
     question  identifies cases, effort and machine: what was kept of another is dropped
-    kept      the file of parts, removed at the end; None keeps nothing
+    kept      the file of parts, for the caller to remove once what it makes of them is kept; None
+              keeps nothing
     """
     parts = _read(kept, question)
     begins = range(0, len(cases), _CASES) if kept is not None else (0,)
@@ -35,10 +36,8 @@ def in_parts(
         if number < len(parts):
             continue
         parts.append(measure(cases[begin : begin + size], begin))
-        if kept is not None and begin + size < len(cases):
+        if kept is not None:
             write_text(kept, to_json({"question": question, "parts": parts}))
-    if kept is not None:
-        kept.unlink(missing_ok=True)
     return parts
 
 

@@ -233,6 +233,7 @@ def _conv_point(case: Case, summary: Summary) -> ConvPoint:
         moved_bytes=op.read_bytes + op.written_bytes,
         time_s=summary.time_s,
         images=op.conv.images if op.conv is not None else 1,
+        stride=op.conv.stride if op.conv is not None else 1,
     )
 
 

@@ -32,7 +32,7 @@ class RecurrenceCase:
 
 
 _QUICK_SIZES = ((2, 64, 64), (8, 256, 256))
-_SIZES = (*_QUICK_SIZES, (1, 128, 128), (32, 128, 256), (16, 64, 64), (4, 512, 512))
+_SIZES = (*_QUICK_SIZES, (1, 128, 128), (32, 128, 256), (16, 64, 64), (4, 512, 512), (16, 128, 128))
 
 
 def recurrence_layers(*, quick: bool) -> tuple[RecurrenceCase, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from profiles.errors import TraceError
+from profiles.hardware.catalogue.device import ACROSS
 from profiles.model.fake_tensors.trace_tensors import tensors_in
 from profiles.model.graph import (
     RECURRENCES,
@@ -50,6 +52,14 @@ _FACTORS = {
     "addmv": (False, 1),
 }
 _CONV_NAMES = ("convolution", "_convolution", "convolution_backward", "convolution_overrideable")
+
+# Softmaxes, and where among the arguments their dimension stands.
+_SOFTMAXES = {
+    "_softmax": 1,
+    "_log_softmax": 1,
+    "_softmax_backward_data": 2,
+    "_log_softmax_backward_data": 2,
+}
 
 # They read as many rows of their first tensor as they return.
 _GATHERS = ("embedding", "index_select", "index", "gather")
@@ -127,6 +137,14 @@ def describe_op(
         attention=attention,
         conv=conv,
     )
+
+
+def named_on_cpu(op: Op, args: tuple[Any, ...]) -> Op:
+    """With ACROSS behind the name of a softmax along another dimension than the last."""
+    if op.name not in _SOFTMAXES:
+        return op
+    dim, rank = int(args[_SOFTMAXES[op.name]]), args[0].dim()
+    return op if dim in (-1, rank - 1) else replace(op, name=op.name + ACROSS)
 
 
 def moved_bytes_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:

@@ -23,7 +23,7 @@ from profiles.model.fake_tensors.trace_masks import KnownValues
 from profiles.model.fake_tensors.trace_tensors import arguments_of, tensors_in
 from profiles.model.graph import Op, OpKind, Phase, TensorSpec
 from profiles.model.tracing.trace_cpu_kernels import HALVES, check_kernel
-from profiles.model.tracing.trace_ops import describe_op, dtype_name
+from profiles.model.tracing.trace_ops import describe_op, dtype_name, named_on_cpu
 from profiles.model.tracing.trace_state import StateWatch
 
 
@@ -182,6 +182,8 @@ class Recorder(TorchDispatchMode):
             raise TraceError(
                 f"{func} in module {module or 'the model itself'} cannot be traced: {error}"
             ) from error
+        if self._on_cpu:
+            op = named_on_cpu(op, args)
         if self._on_cpu and op.dtype in HALVES:
             check_kernel(func, args, kwargs, out, phase=self.phase, module=module)
         if self.phase is Phase.FORWARD:

@@ -1,0 +1,111 @@
+"""Modules of torchvision, timm and transformers, with weights that nobody trained, as factories."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+
+from tests.measuring.modules.own import Made, labels
+
+# torchvision of PyPI is compiled for CUDA: beside torch for CPUs its ops are not loaded, and where
+# transformers finds it, it imports it and fails. So it lies in a folder of its own (make validate).
+FOLDER = Path(__file__).parents[3] / ".venv-modules"
+
+
+def _import(name: str) -> Any:
+    """torchvision or timm, with the ops declared that torchvision's import asks for; no model here
+    calls them."""
+    if "torchvision" not in sys.modules:
+        sys.path.append(str(FOLDER))
+        for op in ("nms", "qnms"):
+            arguments = "(Tensor boxes, Tensor scores, float iou) -> Tensor"
+            torch.library.define(f"torchvision::{op}", arguments)
+    return importlib.import_module(name)
+
+
+def _classifier(net: nn.Module, samples: int, pixels: int) -> Made:
+    images = torch.randn(samples, 3, pixels, pixels)
+    return net, (images,), labels(samples, 10), nn.CrossEntropyLoss()
+
+
+def _torchvision(name: str, samples: int, pixels: int) -> Made:
+    net = _import("torchvision").models.get_model(name, num_classes=10)
+    return _classifier(net, samples, pixels)
+
+
+def _timm(name: str, samples: int, pixels: int, **keywords: Any) -> Made:
+    net = _import("timm").create_model(name, num_classes=10, **keywords)
+    return _classifier(net, samples, pixels)
+
+
+def resnet18() -> Made:
+    return _torchvision("resnet18", 4, 96)
+
+
+def shufflenet() -> Made:
+    return _torchvision("shufflenet_v2_x0_5", 8, 96)
+
+
+def squeezenet() -> Made:
+    return _torchvision("squeezenet1_1", 4, 96)
+
+
+def mobilenet() -> Made:
+    return _torchvision("mobilenet_v3_small", 8, 96)
+
+
+def convnext() -> Made:
+    return _timm("convnext_atto", 4, 96)
+
+
+def vision_transformer() -> Made:
+    return _timm("vit_tiny_patch16_224", 4, 96, img_size=96)
+
+
+def efficientnet() -> Made:
+    return _timm("efficientnet_b0", 4, 96)
+
+
+def repvgg() -> Made:
+    return _timm("repvgg_a0", 4, 64)
+
+
+def bert() -> Made:
+    config = AutoConfig.for_model(
+        "bert",
+        vocab_size=4000,
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=512,
+    )
+    words = torch.arange(4 * 64).reshape(4, 64) * 7 % 4000
+    return AutoModelForMaskedLM.from_config(config), {"input_ids": words}, words, _words_loss
+
+
+def t5() -> Made:
+    config = AutoConfig.for_model(
+        "t5",
+        vocab_size=3000,
+        d_model=128,
+        d_kv=32,
+        d_ff=512,
+        num_layers=3,
+        num_heads=4,
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
+        use_cache=False,
+    )
+    words = torch.arange(4 * 48).reshape(4, 48) * 5 % 3000
+    inputs = {"input_ids": words, "decoder_input_ids": words.roll(1, 1)}
+    return AutoModelForSeq2SeqLM.from_config(config), inputs, words, _words_loss
+
+
+def _words_loss(output: Any, words: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output["logits"].transpose(1, 2).float(), words)
