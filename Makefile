@@ -55,7 +55,9 @@ bench: $(READY)
 
 TRUTH := ../shared/truth
 
+# torchvision and timm lie in a folder of their own (tests/measuring/modules/libraries.py).
 validate: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade --target .venv-modules torchvision timm
 	$(BIN)/python -m pytest tests/measuring -m measuring
 	$(BIN)/python -m pytest -m "slow and not measuring"
 	@if [ -f $(TRUTH)/runs.csv ]; then \
@@ -64,4 +66,4 @@ validate: $(READY)
 	else echo "$(TRUTH) is absent: on the project's own table instead"; $(BIN)/shardwright validate; fi
 
 clean:
-	rm -rf $(VENV) .venv-frameworks .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .venv-frameworks .venv-modules .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

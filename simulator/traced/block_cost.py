@@ -95,6 +95,9 @@ def price_block(
         backward = _measured(point.backward_s, point)
         own_s = max(0.0, point.forward_s - point.forward_runtime_s)
         recomputed = forward.scaled(share * own_s / point.forward_s if point.forward_s else 0.0)
+    if kind is not Recompute.NONE:
+        # Of the forward too: here it is with what the choice costs.
+        recomputed = _later(recomputed, pricer_of(device).checkpoint_s())
     modules = frozenset(op.module for op, _ in again if op.matmul is not None)
     tp_forward, tp_again, tp_backward = _tp_seconds(block, modules, devices, cluster)
     inputs = float(sum(spec.memory_bytes for spec in block.inputs))

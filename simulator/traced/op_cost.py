@@ -135,6 +135,10 @@ class OpPricer:
         """Host seconds of the call of a module, where they were measured."""
         return self._host.get(("module", str(Phase.FORWARD)), 0.0)
 
+    def checkpoint_s(self) -> float:
+        """Host seconds of a checkpointed call, forward and backward, where they were measured."""
+        return sum(self._host.get(("checkpoint", str(phase)), 0.0) for phase in Phase)
+
     def move(self, name: str, moved_bytes: float, dtype: str = "float32") -> OpCost:
         """The cost of moving bytes in one kernel of a family, or of an aten op by its name.
 

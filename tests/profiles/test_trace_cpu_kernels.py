@@ -103,13 +103,7 @@ def test_types_that_differ_on_shapes_are_no_refusal() -> None:
 def test_a_softmax_along_another_dimension_than_the_last_is_named_so_on_a_cpu() -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.LogSoftmax(dim=1), nn.Softmax(dim=-1))
     for target, end in (("cpu", ACROSS), ("gpu", "")):
-        graph = trace_graph(
-            spec_of_module(module, torch.rand(2, 6, 8)),
-            micro_batch=2,
-            sequence_length=1,
-            dtype="float32",
-            target=target,
-        )
+        graph = traced(spec_of_module(module, torch.rand(2, 6, 8)), "float32", target)
         ops = [op.name for kind in graph.kinds for op in (*kind.forward_ops, *kind.backward_ops)]
         assert {name for name in ops if "softmax" in name} == {
             f"_log_softmax{end}",

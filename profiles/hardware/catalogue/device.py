@@ -110,7 +110,8 @@ class HostPoint:
     """Seconds of the host in a training step that no kernel is measured with.
 
     kind  `op`: what each op takes beyond itself alone; `view`, `module`: all of the time of a view
-          and of a module's call, which have no kernel
+          and of a module's call, which have no kernel; `checkpoint`: what torch's checkpointing
+          takes beyond the call and its repetition (absent from files of before 2026-11-24)
     """
 
     kind: str

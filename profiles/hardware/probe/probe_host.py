@@ -2,6 +2,7 @@
 
     view      the link of a chain of views, forward and backward: a view has no kernel
     module    the call of a module that does nothing
+    checkpoint  a call under torch.utils.checkpoint, beyond the call itself and its repetition
     op        a small network of many kinds of op, forward and backward, less its ops alone, its
               views and its modules: autograd's records, its walk back, and code that is not in the
               caches because other ops' code was run since
@@ -20,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from profiles.hardware.catalogue.device import HostPoint
 from profiles.model.graph import Phase
@@ -33,7 +35,12 @@ def measure_host() -> tuple[HostPoint, ...]:
     x = torch.randn(4, 8)
     views = _chain(lambda y: y.view(4, 8), x)
     modules = _chain(nn.Identity(), x)
-    points = [("view", views), ("module", (modules[0], 0.0)), ("op", _ops(views, modules[0]))]
+    points = [
+        ("view", views),
+        ("module", (modules[0], 0.0)),
+        ("checkpoint", _checkpoints(x)),
+        ("op", _ops(views, modules[0])),
+    ]
     return tuple(
         HostPoint(kind=kind, phase=str(phase), time_s=seconds)
         for kind, times in points
@@ -115,6 +122,13 @@ def _ops(views_s: tuple[float, float], module_s: float) -> tuple[float, float]:
         rest = whole[i] - _alone(compute) - (len(calls) - len(compute)) * views_s[i]
         found.append(max(0.0, rest - entered[i] * module_s) / len(compute))
     return found[0], found[1]
+
+
+def _checkpoints(x: Tensor) -> tuple[float, float]:
+    plain = _chain(torch.sin, x)
+    kept = _chain(lambda y: checkpoint(torch.sin, y, use_reentrant=False), x)
+    # Torch ends the repetition where the input is there again, before the op runs.
+    return max(0.0, kept[0] - plain[0]), max(0.0, kept[1] - plain[1])
 
 
 def _pass_times(forward: Callable[[], Tensor]) -> tuple[float, float]:

@@ -60,6 +60,10 @@ def mobilenet() -> Made:
     return _torchvision("mobilenet_v3_small", 8, 96)
 
 
+def mnasnet() -> Made:
+    return _torchvision("mnasnet0_5", 8, 96)
+
+
 def convnext() -> Made:
     return _timm("convnext_atto", 4, 96)
 
