@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from tests.measuring.modules.libraries import FOLDER
-from tests.measuring.modules.study import ALL, LIBRARIES, Outcome, outcomes, plan_and_run, summary
+from tests.measuring.modules.study import PLACES, Outcome, outcomes, plan_and_run, summary
 
 pytestmark = [pytest.mark.measuring, pytest.mark.slow]
 
@@ -32,7 +32,7 @@ def test_steps_of_modules(kind: str, folder: Path, capsys: pytest.CaptureFixture
         quick = ["--quick"] if kind == "quick" else []
         command = [sys.executable, "-m", "shardwright", "profile", *quick, "-q", "-o", str(profile)]
         subprocess.run(command, check=True)
-    names = [name for name in ALL if FOLDER.is_dir() or name not in LIBRARIES]
+    names = [n for n, place in PLACES.items() if FOLDER.is_dir() or place != "libraries"]
     precision = "fp32" if kind == "quick" else kind
     for name in names:
         plan_and_run(name, folder / kind, profile, precision)

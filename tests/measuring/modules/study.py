@@ -30,41 +30,33 @@ from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan import PLAN_SCHEMA
 from simulator.values.plan_file import PlanFile
 
-# Factories, and the samples of a step: all that one gives. The last need torchvision and timm.
-OWN = {
-    "video": 4,
-    "unet": 4,
-    "separable": 8,
-    "wave": 4,
-    "autoencoder": 8,
-    "dense": 8,
-    "tagger": 16,
-    "recurrent": 8,
-    "encoder": 8,
-    "translator": 8,
-    "fourier": 8,
-    "scan": 4,
-    "recommender": 256,
-    "graph": 8,
-    "points": 4,
-    "wide": 8,
-    "field": 4096,
-    "mixer": 8,
-    "experts": 256,
+# By file the factories, and the samples of a step: all that one gives.
+MODULES = {
+    "images": {"video": 4, "unet": 4, "separable": 8, "wave": 4, "autoencoder": 8, "dense": 8},
+    "sequences": {
+        "tagger": 16,
+        "recurrent": 8,
+        "encoder": 8,
+        "translator": 8,
+        "fourier": 8,
+        "scan": 4,
+    },
+    "tables": {"recommender": 256, "graph": 8, "points": 4},
+    "perceptrons": {"wide": 8, "field": 4096, "mixer": 8, "experts": 256},
+    "language": {"bert": 4, "t5": 4},
+    "libraries": {
+        "resnet18": 4,
+        "shufflenet": 8,
+        "squeezenet": 4,
+        "mobilenet": 8,
+        "mnasnet": 8,
+        "convnext": 4,
+        "vision_transformer": 4,
+        "efficientnet": 4,
+        "repvgg": 4,
+    },
 }
-TRANSFORMERS = {"bert": 4, "t5": 4}
-LIBRARIES = {
-    "resnet18": 4,
-    "shufflenet": 8,
-    "squeezenet": 4,
-    "mobilenet": 8,
-    "convnext": 4,
-    "vision_transformer": 4,
-    "efficientnet": 4,
-    "repvgg": 4,
-    "mnasnet": 8,
-}
-ALL = OWN | TRANSFORMERS | LIBRARIES
+PLACES = {name: place for place, names in MODULES.items() for name in names}
 HERE = "tests.measuring.modules"
 
 
@@ -105,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--only", default="")
     asked = parser.parse_args(arguments)
-    names = [name for name in ALL if not asked.only or name in asked.only.split(",")]
+    names = [name for name in PLACES if not asked.only or name in asked.only.split(",")]
     if not asked.again:
         for name in names:
             plan_and_run(name, asked.runs, asked.local, asked.precision)
@@ -119,9 +111,8 @@ def plan_and_run(name: str, runs: Path, profile: Path, precision: str) -> None:
     """Plans a module and runs the plan, each once; what the commands say is kept beside."""
     runs.mkdir(parents=True, exist_ok=True)
     plan, run = runs / f"{name}.plan.json", runs / f"{name}.run.json"
-    place = "own" if name in OWN else "libraries"
-    model = f"{HERE}.{place}:{name}"
-    batch = str(ALL[name])
+    model = f"{HERE}.{PLACES[name]}:{name}"
+    batch = str(MODULES[PLACES[name]][name])
     planned = ("plan", model, "--on", "local", "--local", str(profile), "--global-batch", batch)
     if not plan.exists():
         _shardwright(
