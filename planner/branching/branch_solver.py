@@ -16,6 +16,7 @@ from dataclasses import replace
 from planner.branching.ideal_costs import IdealCosts
 from planner.branching.ideal_partition import partition_ideals
 from planner.branching.ordered import Ordered
+from planner.branching.relaxed_bound import relaxed_bound
 from planner.cell import Cell
 from planner.cells.branch_and_bound import Refinement
 from planner.cells.cell_costs import CellCosts, CellSolver, is_timed
@@ -45,7 +46,7 @@ class BranchSolver:
     """As CellSolver, for blocks that have several orders.
 
     lattice  of the blocks; None where it is too large: then the traced order alone is solved, and
-             only the cell's own bound is proved
+             what parts of blocks could do at best is proved (planner/branching/relaxed_bound.py)
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class BranchSolver:
         if cell.pp == 1:
             return traced
         if self._ideals is None:
-            return replace(traced, bound_s=lower)
+            proved_s = max(lower, self._relaxed(cell))
+            return replace(traced, bound_s=min(proved_s, traced.step_time_s))
         if self.lattice is not None and self.lattice.is_chain:
             return traced
         limit = min(below, traced.step_time_s)
@@ -90,6 +92,20 @@ class BranchSolver:
         if every:  # what holds in every order holds
             bound = max(bound, min(proved))
         return replace(best, bound_s=min(bound, best.step_time_s))
+
+    def _relaxed(self, cell: Cell) -> float:
+        """Seconds that no order of the blocks undercuts; 0 where only timelines tell."""
+        if is_timed(cell):
+            return 0.0
+        costs, graph = self.costs, self.costs.model.graph(cell.micro_batch, cell.tp)
+        totals = costs.totals(cell)
+        return relaxed_bound(
+            costs.problem(cell),
+            [(branch.producer, k) for branch in graph.branches for k in branch.consumers],
+            crossing_s=totals.send_s,
+            tail_s=totals.any_tail_s,
+            tails_s=costs.tails_of_blocks(cell),
+        )
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """As CellSolver's, in the traced order."""

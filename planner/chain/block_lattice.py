@@ -2,12 +2,14 @@
 
 A set of blocks is an ideal if it holds, with a block, every block whose tensors that one takes. The
 stages of a pipeline are the differences of nested ideals. A chain of n blocks has n + 1 ideals, its
-prefixes; two towers of a and b blocks have some a x b.
+prefixes; two towers of a and b blocks have some a x b. Blocks that could change places with no
+other difference (a recommender's tables of one size) stand in the traced order: any plan is as good
+as the one with the earlier of them first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +26,8 @@ Bools = npt.NDArray[np.bool_]
 class BlockLattice:
     """The ideals of `num_blocks` blocks, the empty one first and the full one last, by size.
 
-    before   per block the set (bits) of blocks whose tensors it takes
+    before   per block the set (bits) of blocks that stand before it: those whose tensors it takes,
+             and the one of those like it that was traced before it
     members  per ideal its blocks (bits)
     cuts     [m] whether anything crosses there: a pipeline cannot be cut where nothing does
     """
@@ -81,18 +84,48 @@ def lattice_of(graph: ModelGraph, limit: int) -> BlockLattice | None:
     flows = [(b.producer, k) for b in graph.branches for k in b.consumers]
     if not graph.branches:
         flows = [(k, k + 1) for k in range(n - 1)]
-    return lattice_of_flows(n, flows, limit)
+    return lattice_of_flows(n, flows, limit, alike=_alike(graph))
+
+
+def _alike(graph: ModelGraph) -> list[tuple[int, int]]:
+    """Blocks that could change places, each with the next such one: of one kind, taking the same
+    tensors, and giving as large ones to the same blocks."""
+    takes: list[list[int]] = [[] for _ in graph.chain]
+    gives: list[list[tuple[tuple[int, ...], float]]] = [[] for _ in graph.chain]
+    for index, branch in enumerate(graph.branches):
+        gives[branch.producer].append((branch.consumers, branch.spec.memory_bytes))
+        for k in branch.consumers:
+            takes[k].append(index)
+    seen: dict[object, int] = {}
+    found = []
+    # The last block holds the loss; without branches each takes what the one before it gives.
+    for k, ref in enumerate(graph.chain[:-1] if graph.branches else ()):
+        key = (ref.kind, tuple(takes[k]), tuple(sorted(gives[k])))
+        if key in seen:
+            found.append((seen[key], k))
+        seen[key] = k
+    return found
 
 
 def lattice_of_flows(
-    num_blocks: int, flows: list[tuple[int, int]], limit: int
+    num_blocks: int,
+    flows: list[tuple[int, int]],
+    limit: int,
+    *,
+    alike: Sequence[tuple[int, int]] = (),
 ) -> BlockLattice | None:
-    """The lattice of blocks in a traced order, and of pairs (block, one that takes its tensors)."""
+    """The lattice of blocks in a traced order, and of pairs (block, one that takes its tensors).
+
+    alike  pairs of blocks of which the second stands behind the first, though it takes nothing
+           from it
+    """
     before = [0] * num_blocks
     for producer, consumer in flows:
         if not 0 <= producer < consumer < num_blocks:
             raise InputError(f"block {consumer} cannot take a tensor of block {producer}")
         before[consumer] |= 1 << producer
+    for earlier, later in alike:
+        before[later] |= 1 << earlier
     before[-1] = (1 << (num_blocks - 1)) - 1
     layer, members = {0}, [0]
     while layer:

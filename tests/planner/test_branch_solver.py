@@ -11,10 +11,18 @@ from planner.branching.branch_solver import BranchSolver, cell_solver, in_traced
 from planner.branching.ideal_costs import IdealCosts
 from planner.branching.ideal_partition import nested_pairs, partition_ideals
 from planner.branching.ordered import Ordered
+from planner.branching.relaxed_bound import relaxed_bound
 from planner.cells.cell_costs import CellSolver
 from planner.chain.block_lattice import lattice_of, lattice_of_flows
 from planner.chain.partition import partition
-from planner.chain.problem import Partition, stage_memory_bytes, step_time
+from planner.chain.problem import (
+    BlockCosts,
+    Partition,
+    PartitionProblem,
+    StageSlot,
+    stage_memory_bytes,
+    step_time,
+)
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.search.search import search
@@ -66,6 +74,19 @@ def test_ideals_and_orders_of_two_towers():
     chain = lattice_of_flows(4, [(0, 1), (1, 2), (2, 3), (0, 3)], 100)
     assert chain.is_chain
     assert len(nested_pairs(chain)[0]) == 4 * 5 // 2
+
+
+def test_blocks_that_could_change_places_keep_their_order():
+    # Twelve tables that one block takes: 2 ** 12 sets of them, but only 13 that differ.
+    flows = [(k, 12) for k in range(12)] + [(12, 13)]
+    assert lattice_of_flows(14, flows, 700) is None
+    alike = [(k, k + 1) for k in range(11)]
+    lattice = lattice_of_flows(14, flows, 700, alike=alike)
+    assert lattice.count == 13 + 2
+    assert lattice.is_chain
+    # Half of them are larger: as many of each as one likes.
+    sizes = [(k, k + 2) for k in range(10)]
+    assert lattice_of_flows(14, flows, 700, alike=sizes).count == 7 * 7 + 2
 
 
 def test_no_cut_where_nothing_crosses():
@@ -173,3 +194,55 @@ def test_stages_run_their_blocks_in_the_traced_order():
     first = plan.stages[0].last_block
     turned = (*reversed(plan.block_entries[:first]), *plan.block_entries[first:])
     assert in_traced_stages(replace(plan, block_entries=turned), entries) == plan
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_parts_of_blocks_bound_every_order(shape, schedule):
+    """The linear programme is under the best of all orders, and not by far."""
+    near = []
+    for number in range(4):
+        model = BranchModel(
+            np.random.default_rng([8, SHAPES.index(shape), number]), shape, 7, unlike=True
+        )
+        if not model.graph.branches:
+            continue
+        costs = costs_of(model, pp=3)
+        cell = cell_of(costs, schedule, pp=3)
+        best = partition_ideals(IdealCosts(costs, lattice_of(model.graph, 1000)).problem(cell))
+        bound = BranchSolver(CellSolver(costs, solver="auto", seed=0), costs, None)._relaxed(cell)
+        assert bound <= best.step_time_s * (1 + 1e-9)
+        near.append(bound / best.step_time_s)
+    assert not near or min(near) > 0.95
+
+
+def test_parts_of_tables_are_dealt_out_evenly():
+    """Two stages of one micro-batch: tables whose optimizer takes long go where it ends first."""
+    forward, backward = np.full(5, 1.0), np.full((5, 1), 2.0)
+    nothing = np.zeros((5, 6))
+    problem = PartitionProblem(
+        kinds=(0, 0, 0, 0, 1),
+        strategies=("none",),
+        schedule="1f1b",
+        num_microbatches=1,
+        costs=(
+            BlockCosts(
+                forward_s=forward,
+                backward_s=backward,
+                saved_bytes=0 * backward,
+                transient_bytes=0 * backward,
+            ),
+        ),
+        slots=(StageSlot(in_flight=1, capacity_bytes=1.0, loads=()),) * 2,
+        static_bytes=(nothing,),
+        tails_s=(nothing,),
+        edge_bytes=nothing,
+        send_forward_s=np.zeros((2, 5)),
+        send_backward_s=np.zeros((2, 5)),
+    )
+    tails = np.asarray([[10.0, 10.0, 10.0, 10.0, 0.0]] * 2)
+    flows = [(k, 4) for k in range(4)]
+    bound = relaxed_bound(problem, flows, crossing_s=1.0, tail_s=5.0, tails_s=tails)
+    # 15 s of work, 1 s of messages, 5 s that any stage takes. With x of four tables first:
+    # 10 x = 10 (4 - x) - 2 x - 0.5, x = 39.5 / 22.
+    assert bound == pytest.approx(16 + 5 + 10 * 39.5 / 22, rel=1e-5)
