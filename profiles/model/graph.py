@@ -16,6 +16,7 @@ from itertools import accumulate
 
 from profiles.document import content_hash
 from profiles.errors import InputError
+from profiles.model.conv_shape import ConvShape
 
 DTYPE_BYTES = {
     "float64": 8.0,
@@ -92,40 +93,6 @@ RECURRENCES: Mapping[str, str] = {
     for kind in ("lstm", "gru", "rnn")
     for way in ("", "_backward")
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvShape:
-    """What of a convolution decides its kernel, beside the product that it equals.
-
-    dims    spatial dimensions;  taps  elements of a kernel's window;  stride  the largest
-    input_gradient  False in a backward that makes the weight's gradient alone
-    images  samples of the call. On a CPU torch has another kernel for the volume of one, 3 to 5
-            times as slow (32 channels on 24^3, torch 2.13, 2026-11-22), and makes a pointwise
-            convolution of fewer than 16 a product for each (aten/src/ATen/native/Convolution.cpp,
-            use_mkldnn, of one thread): on 4 images of 2 x 2 pixels a tenth of the speed of 4 x 4
-    """
-
-    groups: int
-    dims: int
-    taps: int
-    stride: int
-    transposed: bool
-    input_gradient: bool = True
-    images: int = 1
-
-    def kind(self, patch: int) -> str:
-        """Convolutions that one kind of kernel computes; `patch` is the product's k. A
-        line is an image one pixel high to oneDNN; that lines and volumes are read beside images was
-        found better on a CPU of two cores (simulator/traced/point_maps.conv_axes) and not measured
-        on any other device."""
-        if self.groups > 1:
-            return "depthwise" if patch == self.taps else "grouped"
-        if self.transposed:
-            return "transposed"
-        if self.taps == 1 and self.stride == 1 and self.images < 16:
-            return "pointwise"
-        return "volume alone" if self.dims == 3 and self.images == 1 else "dense"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

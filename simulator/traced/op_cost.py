@@ -24,6 +24,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import ACROSS, Device, twin_type
 from profiles.hardware.kernels.fit import Curve
 from profiles.hardware.kernels.gemm_surface import load_surface
+from profiles.model.conv_shape import CHANNELS_LAST
 from profiles.model.graph import (
     DTYPE_BYTES,
     RECURRENCES,
@@ -219,8 +220,9 @@ class OpPricer:
 
     def _of_kind(self, op: Op, moved: int, kind: str, phase: str) -> OpCost:
         assert op.matmul is not None
-        dtype = op.dtype if (kind, phase, op.dtype) in self._conv else "float32"
-        asked = (kind, phase, dtype)
+        own = kind if (kind, phase, "float32") in self._conv else kind.removesuffix(CHANNELS_LAST)
+        dtype = op.dtype if (own, phase, op.dtype) in self._conv else "float32"
+        asked = (own, phase, dtype)
         read = next((k for k in (asked, ("dense", phase, dtype)) if k in self._conv), None)
         read = read or next(iter(self._conv))
         wider = DTYPE_BYTES[dtype] / DTYPE_BYTES.get(op.dtype, 4.0)
@@ -228,7 +230,7 @@ class OpPricer:
         images, stride = (op.conv.images, op.conv.stride) if op.conv is not None else (1, 1)
         product = (op.matmul.m, op.matmul.n, op.matmul.k)
         used = self._conv[read].at(conv_axes(read[0], images, stride, product))
-        same = read == asked and dtype == op.dtype
+        same = (*read, dtype) == (kind, phase, dtype, op.dtype)
         return self._cost(light_s, used if same else _substitute(used), limit, self.source)
 
     def _view(self, phase: Phase) -> OpCost:

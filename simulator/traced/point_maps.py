@@ -75,7 +75,7 @@ def conv_axes(
     kind: str, images: int, stride: int, product: tuple[int, int, int]
 ) -> tuple[float, ...]:
     """What the utilisation of a convolution depends on: m, n and k of the product that it equals,
-    or of a pointwise one of the product that each image is, and the stride.
+    and the stride; of a pointwise one m, n and k of the product that each image is, and the images.
 
     Of recurrences, transposed and grouped convolutions, of which a profile has 2 to 7 shapes, the
     product's size alone: between so few points in three dimensions little but their mean is read.
@@ -87,7 +87,7 @@ def conv_axes(
     if kind in _BY_SIZE:
         return (float(rows) * channels * patch,)
     if kind == "pointwise":  # of stride 1 by its definition
-        return (rows / images, channels, patch)
+        return (rows / images, channels, patch, images)
     return (rows, channels, patch, stride)
 
 

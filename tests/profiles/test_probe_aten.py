@@ -14,7 +14,8 @@ from profiles.hardware.probe.probe_aten import aten_bytes, aten_call, aten_names
 from profiles.hardware.probe.probe_convolutions import CONVOLUTIONS, ConvCase, conv_op
 from profiles.hardware.probe.probe_cycle import Cycle
 from profiles.hardware.probe.probe_host import measure_host
-from profiles.model.graph import ConvShape, Phase
+from profiles.model.conv_shape import ConvShape
+from profiles.model.graph import Phase
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -59,6 +60,20 @@ def test_a_convolution_is_the_product_that_it_equals() -> None:
     assert forward.conv == known
 
 
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_convolution_tells_its_layout(phase: Phase) -> None:
+    case = ConvCase(batch=2, inputs=8, outputs=8, side=6, groups=8)
+    for last in (False, True):
+        op = conv_op(replace(case, last=last), phase, "float32")
+        assert op.conv is not None
+        assert op.conv.channels_last is last
+    # One channel, or one pixel: the layouts are one.
+    for one in (replace(case, inputs=1, outputs=1, groups=1), replace(case, side=1)):
+        op = conv_op(replace(one, last=True, window=1), phase, "float32")
+        assert op.conv is not None
+        assert not op.conv.channels_last
+
+
 def test_the_probe_has_every_kind_of_convolution() -> None:
     found = set()
     for case in CONVOLUTIONS:
@@ -68,6 +83,7 @@ def test_the_probe_has_every_kind_of_convolution() -> None:
         found.add(op.conv.kind(op.matmul.k))
     assert found == {
         *("dense", "pointwise", "depthwise", "grouped", "transposed", "volume alone"),
+        *("pointwise channels-last", "depthwise channels-last"),
     }
 
 

@@ -15,7 +15,8 @@ from profiles.hardware.catalogue.device import (
     Measurements,
     MemoryPoint,
 )
-from profiles.model.graph import ConvShape, MatmulShape, Op, OpKind, Phase
+from profiles.model.conv_shape import ConvShape
+from profiles.model.graph import MatmulShape, Op, OpKind, Phase
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.op_cost import price_op
@@ -161,6 +162,21 @@ def test_kinds_of_convolution_have_their_own_speed():
     grouped = price_op(conv(4, 144), cpu())
     assert grouped.time_s == pytest.approx(2e-6)
     assert grouped.method == "assumed"
+
+
+def test_layouts_have_their_own_speed_where_both_were_measured():
+    last = conv(64, 9)
+    assert last.conv is not None
+    last = replace(last, conv=replace(last.conv, channels_last=True))
+    assert price_op(conv(64, 9), cpu()).time_s == pytest.approx(20e-6)
+    # A file from before has the other layout alone: as that, and assumed.
+    before = price_op(last, cpu())
+    assert before.time_s == pytest.approx(20e-6)
+    assert before.method == "assumed"
+    shown = conv_point("depthwise channels-last", "forward", 0.2)
+    both = replace(MEASURED, conv=(*MEASURED.conv, shown))
+    assert price_op(last, cpu(both)).time_s == pytest.approx(5e-6)
+    assert price_op(conv(64, 9), cpu(both)).time_s == pytest.approx(20e-6)
 
 
 def test_a_pointwise_convolution_is_a_product_for_each_image():

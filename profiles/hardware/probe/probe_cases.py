@@ -263,7 +263,7 @@ def aten_cases(*, quick: bool) -> list[Case]:
     """Memory-bound ops by name, small, as large as a core's caches, and beyond them."""
     sizes = {
         "float32": (4 * KIB, MIB) if quick else (4 * KIB, 64 * KIB, MIB, 8 * MIB),
-        "bfloat16": () if quick else (4 * KIB, 64 * KIB, MIB),
+        "bfloat16": () if quick else (4 * KIB, 64 * KIB, MIB, 8 * MIB),
     }
     return [
         Case(family="aten", op=name, dtype=dtype, size_bytes=size)

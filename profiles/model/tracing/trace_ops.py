@@ -12,11 +12,11 @@ from torch.utils.flop_counter import flop_registry
 
 from profiles.errors import TraceError
 from profiles.hardware.catalogue.device import ACROSS
+from profiles.model.conv_shape import ConvShape
 from profiles.model.fake_tensors.trace_tensors import tensors_in
 from profiles.model.graph import (
     RECURRENCES,
     AttentionShape,
-    ConvShape,
     MatmulShape,
     Op,
     OpKind,
@@ -301,7 +301,14 @@ def _conv(name: str, args: tuple[Any, ...]) -> ConvShape:
         transposed=bool(args[first + 6]),
         input_gradient=not first or bool(args[10][0]),
         images=int(args[first].shape[0]),
+        channels_last=_is_channels_last(args[first]) or _is_channels_last(weight),
     )
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    """Whether an image's channels lie next to each other, and could lie otherwise."""
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return last and not x.is_contiguous()
 
 
 def _attention(
