@@ -18,9 +18,10 @@ class ConvShape:
             times as slow (32 channels on 24^3, torch 2.13, 2026-11-22), and makes a pointwise
             convolution of fewer than 16 a product for each (aten/src/ATen/native/Convolution.cpp,
             use_mkldnn, of one thread): on 4 images of 2 x 2 pixels a tenth of the speed of 4 x 4
-    channels_last  the layout of the input, or of the weight: the backward of a depthwise 7 x 7 then
-            takes a quarter to two thirds as long on a CPU, a pointwise one in bf16 half (one core,
-            torch 2.13, 2026-11-23); others differed by a fifth either way and are taken as one
+    channels_last  the layout of the input, or of the weight: the backward of a depthwise 7 x 7 in
+            float32 then takes a quarter to two thirds as long on a CPU, a pointwise one in bfloat16
+            half (15 shapes, one core, torch 2.13, 2026-11-23); dense ones differed by a third at
+            most, either way, and are taken as one
     """
 
     groups: int
