@@ -21,7 +21,7 @@ EXAMPLES = (
 
 
 def profile(
-    quick: Annotated[bool, typer.Option("--quick", help="about a minute [13 minutes]")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="about a minute [15 minutes]")] = False,
     devices: Annotated[
         int | None, typer.Option("--devices", min=1, help="devices to split the machine into")
     ] = None,
@@ -74,7 +74,7 @@ def profile(
     path = output or local or local_profile()
     sizes = parse_axis(micro_batch, "--micro-batch")
     if not quiet and not quick and (model is None or not path.is_file()):
-        note("measuring this machine takes about 13 minutes (--quick: one)")
+        note("measuring this machine takes about 15 minutes (--quick: one)")
     try:
         cluster = profile_machine(
             path,
