@@ -8,7 +8,6 @@ import pytest
 
 from profiles.hardware.catalogue.device import (
     ACROSS,
-    ActionOverhead,
     ConvPoint,
     HostPoint,
     MatmulPoint,
@@ -17,14 +16,10 @@ from profiles.hardware.catalogue.device import (
 )
 from profiles.model.conv_shape import ConvShape
 from profiles.model.graph import MatmulShape, Op, OpKind, Phase
-from simulator.traced.block_cost import BlockCost, price_block
-from simulator.traced.comm_cost import price_collective
+from simulator.traced.block_cost import price_block
 from simulator.traced.op_cost import price_op
 from simulator.traced.point_maps import conv_axes, conv_maps
 from simulator.traced.speed_of_light import SpeedOfLight
-from simulator.traced.stack import load_stack
-from simulator.traced.stage_cost import copy_seconds, gather_seconds
-from simulator.traced.step_tail import Held, exchange_buckets, price_tail
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer, memory_op
 
@@ -270,147 +265,3 @@ def test_a_block_on_a_cpu_calls_modules_and_adds_gradients():
     )
     weights = sum(p.spec.memory_bytes for p in block.parameters)
     assert plain.backward.value - bare.backward.value == pytest.approx(3 * weights * 1e-9)
-
-
-def test_gradients_are_summed_in_buckets():
-    mib = 2**20
-    assert exchange_buckets(60 * mib) == [(25 * mib, 2), (10 * mib, 1)]
-    assert exchange_buckets(25 * mib) == [(25 * mib, 1)]
-    assert exchange_buckets(0) == []
-
-
-def test_mixed_precision_copies_parameters_once_per_micro_batch():
-    block = layer()
-    cpus = cluster(of=cpu(replace(MEASURED, memory=points("copy", 1e-9))))
-    cost = price_block(block, recompute=Recompute.NONE, devices=(0,), cluster=cpus)
-
-    def both(
-        precision: str,
-        on: str = "cpu",
-        *,
-        sharded: bool = True,
-        pipelined: bool = False,
-        many: int = 4,
-    ) -> tuple[float, float]:
-        sizes = load_stack().bytes_of(precision)
-        where = replace(cpus.device_at(0), type=on)
-        return copy_seconds(
-            cost, sizes, where, sharded=sharded, pipelined=pipelined, num_microbatches=many
-        )
-
-    # Weights 4 bytes, working copy 2, gradient 4: 6 + 4 + 4 before and 6 + 8 + 8 behind.
-    count = cost.parameter_count
-    assert both("bf16") == pytest.approx((14e-9 * count, 22e-9 * count))
-    nothing = (0.0, 0.0)
-    assert both("bf16", pipelined=True) == both("fp32") == both("bf16", "gpu") == nothing
-    # Where no parameter is sharded the cast is in the block; the sum is read by every micro-batch
-    # but the first, in its backward.
-    for pipelined in (False, True):
-        before, behind = both("bf16", sharded=False, pipelined=pipelined)
-        assert before == 0.0
-        assert behind == pytest.approx(3 / 4 * 4e-9 * count)
-        assert both("bf16", sharded=False, pipelined=pipelined, many=1) == nothing
-    none = ActionOverhead(
-        forward_cpu_s=0.0, forward_outside_s=0.0, backward_cpu_s=0.0, backward_outside_s=0.0
-    )
-    cost = replace(cost, action=none)
-    assert both("bf16", sharded=False, pipelined=True) == nothing
-
-
-def test_frozen_parameters_are_cast_where_they_are_sharded_and_have_no_gradients():
-    block = layer()
-    frozen = replace(block, parameters=tuple(replace(p, trainable=False) for p in block.parameters))
-    cpus = cluster(of=cpu(replace(MEASURED, memory=points("copy", 1e-9))))
-    cost = price_block(frozen, recompute=Recompute.NONE, devices=(0,), cluster=cpus)
-    assert (cost.parameter_count, cost.trained_count) == (4 * 1024 * 1024, 0)
-
-    def seconds(*, sharded: bool) -> tuple[float, float]:
-        sizes, where = load_stack().bytes_of("bf16"), cpus.device_at(0)
-        return copy_seconds(
-            cost, sizes, where, sharded=sharded, pipelined=False, num_microbatches=4
-        )
-
-    assert seconds(sharded=True) == pytest.approx((14e-9 * cost.parameter_count, 0.0))
-    assert seconds(sharded=False) == (0.0, 0.0)
-    # FSDP2 gathers them twice, and sums no gradients of theirs.
-    fast = cluster(2, of=device())
-    both = replace(cost, trained_count=cost.parameter_count)
-
-    def gathered(of: BlockCost) -> float:
-        behaviour = replace(load_stack().behaviour, gather_overlaps_compute=False)
-        return gather_seconds(
-            of,
-            zero_stage=3,
-            group=(0, 1),
-            precision="bf16",
-            cluster=fast,
-            stack=replace(load_stack(), behaviour=behaviour),
-            pipelined=False,
-        )
-
-    def collective(operation: str, bytes_each: float) -> float:
-        size = bytes_each * cost.parameter_count
-        return price_collective(operation, size, (0, 1), fast).time_s
-
-    assert gathered(cost) == pytest.approx(2 * collective("all_gather", 2.0))
-    assert gathered(both) - gathered(cost) == pytest.approx(collective("reduce_scatter", 4.0))
-
-
-def test_frozen_parameters_are_neither_exchanged_nor_updated():
-    cpus = cluster(2, of=cpu(replace(MEASURED, memory=points("optimizer", 1e-10))))
-
-    def tail(trained: tuple[int, ...], frozen: int, zero_stage: int = 0) -> tuple[float, float]:
-        found = price_tail(
-            Held(trained=trained, frozen=frozen),
-            group=(0, 1),
-            zero_stage=zero_stage,
-            precision="bf16",
-            optimizer="adamw",
-            cluster=cpus,
-            stack=load_stack(),
-        )
-        return found.data_parallel_s, found.optimizer_s
-
-    for zero_stage in (0, 1):
-        assert tail((1000,), 10**8, zero_stage) == tail((1000,), 0, zero_stage)
-    assert tail((), 10**8)[0] == 0.0
-    # ZeRO-2 gathers them for the next step.
-    assert tail((1000,), 10**8, 2)[0] > tail((1000,), 0, 2)[0]
-
-
-def test_blocks_without_parameters_copy_nothing():
-    curve = tuple(replace(p, time_s=p.time_s + 1e-5) for p in points("copy", 1e-9))
-    cpus = cluster(of=cpu(replace(MEASURED, memory=curve)))
-    bare = replace(layer(), parameters=(), kind="bare")
-    cost = price_block(bare, recompute=Recompute.NONE, devices=(0,), cluster=cpus)
-    for sharded in (False, True):
-        assert copy_seconds(
-            cost,
-            load_stack().bytes_of("bf16"),
-            cpus.device_at(0),
-            sharded=sharded,
-            pipelined=not sharded,
-            num_microbatches=4,
-        ) == (0.0, 0.0)
-
-
-def test_copies_to_compute_with_are_made_anew_behind_the_optimizer():
-    curves = (*points("copy", 1e-9), *points("optimizer", 1e-10))
-    cpus = cluster(of=cpu(replace(MEASURED, memory=curves)))
-
-    def seconds(precision: str, zero_stage: int) -> float:
-        return price_tail(
-            Held(trained=(50_000, 30_000), frozen=1_000_000),
-            group=(0, 1),
-            zero_stage=zero_stage,
-            precision=precision,
-            optimizer="adamw",
-            cluster=cpus,
-            stack=load_stack(),
-        ).optimizer_s
-
-    # 4 bytes are read and 2 written of each parameter, on every replica; shards need no copy here.
-    for zero_stage in (0, 1):
-        more = seconds("bf16", zero_stage) - seconds("fp32", zero_stage)
-        assert more == pytest.approx(80_000 * 6e-9)
-    assert seconds("bf16", 2) == seconds("fp32", 2)
