@@ -154,18 +154,24 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
     chosen = quiet_steps(logs)
     own = _block_samples(logs, chosen)
     gaps: dict[str, list[float]] = {"F": [], "B": [], "": []}
-    longest, busy = [], []
+    longest, mean, busy, met = [], [], [], []
     for index in chosen:
         steps = [log.steps[index] for log in logs]
-        passes = [[a for a in step.actions if _letter(a[0])] for step in steps]
-        longest.append(max(sum(end - start for _, start, end, _ in each) for each in passes))
-        busy.append(fmean(sum(cpu_s for *_, cpu_s in each) for each in passes))
+        walls = [_wall_s(step, "0F", "0B") for step in steps]
+        longest.append(max(walls))
+        mean.append(fmean(walls))
+        busy.append(fmean(sum(a[3] for a in step.actions if _letter(a[0])) for step in steps))
         for step in steps:
             free = 0.0
             for name, start, end, _ in step.actions:
                 gaps[_letter(name)].append(start - free)
                 free = end
             gaps[""].append(step.wall_s - free)
+        between = fmean(step.wall_s - _wall_s(step, "") for step in steps)
+        exchange = min(_wall_s(step, "data_parallel", "tied") for step in steps)
+        optimizer = fmean(_wall_s(step, "optimizer") for step in steps)
+        whole = max(step.wall_s for step in steps)
+        met.append(whole - max(walls) - between - exchange - optimizer)
     stamps = [cpu_s for log in logs for step, _, cpu_s in log.stamping if step in chosen]
     stamped = plan.num_microbatches * fmean(stamps) if stamps else 0.0
     around = {}
@@ -173,12 +179,21 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
         cpu_s, _ = _action(plan, logs, chosen, 0, letter)
         blocks = sum(fmean(own[b, letter]) for b in range(len(plan.block_entries)))
         around[letter] = max(0.0, cpu_s - blocks) + fmean(gaps[letter])
+    work_s = fmean(busy) - stamped
     return StepOverhead(
         forward_s=around["F"],
         backward_s=around["B"],
         step_s=sum(gaps[""]) / (len(chosen) * len(logs)),
-        slowest=max(1.0, (fmean(longest) - stamped) / (fmean(busy) - stamped)),
+        slowest=max(1.0, (fmean(longest) - stamped) / work_s),
+        outside=max(0.0, (fmean(mean) - stamped) / work_s - 1),
+        work_s=work_s,
+        meeting_s=max(0.0, fmean(met)),
     )
+
+
+def _wall_s(step: StepLog, *prefixes: str) -> float:
+    """Wall seconds of the actions whose names begin so."""
+    return sum(end - start for name, start, end, _ in step.actions if name.startswith(prefixes))
 
 
 def _letter(action: str) -> str:

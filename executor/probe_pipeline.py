@@ -127,7 +127,7 @@ def measure_steps(
     cluster: Cluster,
     *,
     threads_per_device: int = 1,
-    num_steps: int = 24,
+    num_steps: int = 40,
     progress: Progress = no_progress,
 ) -> StepOverhead:
     """What steps without a pipeline take beside the model's blocks: every device a replica, two

@@ -121,9 +121,18 @@ class CellTimes:
 
     def slowest(self, cell: Cell, rank: int) -> float:
         """By which a rank's blocks take longer where it is the slowest (slowest_rank.py)."""
-        devices = cell.pp * cell.dp * cell.tp
-        device = first_device(cell, rank)
-        return slowest_rank(self._model.cluster, device, devices, pipelined=cell.pp > 1)
+        work_s = 0.0
+        if cell.pp == 1:
+            blocks = self.chain(cell, rank).blocks
+            kinds = self._model.kinds(cell.micro_batch, cell.tp)
+            work_s = cell.num_microbatches * sum(blocks[kind][0].work_s for kind in kinds)
+        return slowest_rank(
+            self._model.cluster,
+            first_device(cell, rank),
+            cell.pp * cell.dp * cell.tp,
+            pipelined=cell.pp > 1,
+            work_s=work_s,
+        )
 
     def block_costs(self, cell: Cell, rank: int, at: np.ndarray, *, last: int) -> BlockCosts:
         """Costs of the blocks whose kinds are `at` [n]; `last`: at the last stage, which sends

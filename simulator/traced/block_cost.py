@@ -67,6 +67,11 @@ class BlockCost:
     methods: tuple[tuple[str, str, str, float], ...]
     errors: tuple[KindError, ...] = ()
 
+    @property
+    def work_s(self) -> float:
+        """Forward and backward without recomputation."""
+        return self.forward.value + self.backward.value - self.recompute_s
+
 
 @functools.lru_cache(maxsize=100_000)
 def price_block(

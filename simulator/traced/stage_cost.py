@@ -97,7 +97,13 @@ def stage_cost(
         + more.backward_outside_s,
         tp_s=tp_forward + tp_backward,
         gather_s=gather,
-        slowest=slowest_rank(cluster, group[0], plan.world_size, pipelined=plan.pp > 1),
+        slowest=slowest_rank(
+            cluster,
+            group[0],
+            plan.world_size,
+            pipelined=plan.pp > 1,
+            work_s=plan.num_microbatches * sum(b.work_s for b in blocks),
+        ),
     )
 
 

@@ -167,7 +167,8 @@ def test_the_overhead_of_steps_without_a_pipeline():
 
     0 - 1 before, 1 - 12 forward (10 of CPU, of which 1 stamps and 8 blocks), 12 - 13 between,
     13 - 35 backward (20 of CPU, 19.5 of blocks), 2 before the exchange, 1 before the optimizer, 2
-    at the end. Rank 1 is the same, but its backward takes 2 ms more, of which 1 of CPU and blocks.
+    at the end. Rank 1 is the same, but its backward takes 2 ms more, of which 1 of CPU and blocks,
+    and its end 3 ms.
     """
     workload = replace(PLAN.workload, global_batch=2)
     plan = replace(
@@ -188,7 +189,7 @@ def test_the_overhead_of_steps_without_a_pipeline():
         )
         step = StepLog(
             begin_s=100.0,
-            wall_s=47 * MS,
+            wall_s=(47 + 1.5 * more) * MS,
             delay_fraction=0.0,
             actions=tuple((n, a * MS, b * MS, c * MS) for n, a, b, c in actions),
         )
@@ -200,6 +201,11 @@ def test_the_overhead_of_steps_without_a_pipeline():
     found = step_overhead(plan, logs)
     assert found.forward_s == pytest.approx(1 * MS + 1 * MS)
     assert found.backward_s == pytest.approx(0.5 * MS + 1 * MS)
-    assert found.step_s == pytest.approx((2 + 1 + 2) * MS)
-    # The slower takes 11 + 24 ms, 34 without the stamps, of 29 and 30 ms of CPU.
+    assert found.step_s == pytest.approx((2 + 1 + (2 + 5) / 2) * MS)
+    # The slower takes 11 + 24 ms, 34 without the stamps, of 29 and 30 ms of CPU; both 33.
     assert found.slowest == pytest.approx(34 / 29.5)
+    assert found.outside == pytest.approx(33 / 29.5 - 1)
+    assert found.work_s == pytest.approx(29.5 * MS)
+    # Of 50 ms 35 are the slower's passes, 4 the optimizer's, 1 the exchange of the one that comes
+    # last, and 7 or 10 lie between.
+    assert found.meeting_s == pytest.approx((50 - 35 - 4 - 1 - 8.5) * MS)

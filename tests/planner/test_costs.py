@@ -21,7 +21,7 @@ from planner.search.space import Ground, Space, legal_cells
 from profiles.document import encode, to_json
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
-from profiles.hardware.catalogue.device import ActionOverhead, Measurements
+from profiles.hardware.catalogue.device import ActionOverhead, Measurements, StepOverhead
 from profiles.hardware.catalogue.link import Link
 from profiles.sourced import Sourced
 from simulator.traced.stack import load_stack
@@ -60,14 +60,26 @@ def cells_of(model, cluster, batch, space=ALL):
 
 def as_cpus(cluster):
     """The cluster with devices that are priced as CPUs: no prefetch, an optimizer per tensor, the
-    slowest 8 % slower than their mean, 2 and 3 ms around the actions of a pipeline."""
+    slowest 8 % slower than their mean, 2 and 3 ms around the actions of a pipeline; in steps
+    without one, more the longer they are."""
     around = ActionOverhead(
         forward_cpu_s=1.5e-3,
         forward_outside_s=0.5e-3,
         backward_cpu_s=1e-3,
         backward_outside_s=2e-3,
     )
-    measured = Measurements(source="by hand", date="2026-11-23", slowest=1.08, action=around)
+    whole = StepOverhead(
+        forward_s=1e-3,
+        backward_s=0.5e-3,
+        step_s=2e-3,
+        slowest=1.06,
+        outside=0.01,
+        work_s=0.1,
+        meeting_s=1e-3,
+    )
+    measured = Measurements(
+        source="by hand", date="2026-11-23", slowest=1.08, action=around, step=whole
+    )
     cpu = {"type": "cpu", "name": "as-cpu", "measurements": measured}
     groups = tuple(replace(group, device=replace(group.device, **cpu)) for group in cluster.groups)
     return replace(cluster, name="cpus", groups=groups)

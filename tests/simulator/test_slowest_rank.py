@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import Measurements
+from profiles.hardware.catalogue.device import Measurements, StepOverhead
 from simulator.traced.predict import predict
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.values.prediction import Prediction
@@ -54,11 +57,41 @@ def test_one_rank_waits_for_nobody() -> None:
     assert parts_of(predicted(1.1))["waiting_for_slowest_rank"] == 0.0
 
 
+def test_in_steps_without_a_pipeline_waiting_grows_like_the_works_root() -> None:
+    """Measured in steps of 60 ms: 1 % outside, the slower rank 5 % over the mean, and 0.5 ms to
+    meet. Of 240 ms: 2.4 ms, 5 % of 120 ms, and 0.5."""
+    step = StepOverhead(
+        forward_s=0.0,
+        backward_s=0.0,
+        step_s=0.0,
+        slowest=1.06,
+        outside=0.01,
+        work_s=0.06,
+        meeting_s=0.5e-3,
+    )
+    measured = Measurements(
+        source="by hand", date="2026-11-23", blocks=block_points(MODEL), slowest=1.5, step=step
+    )
+    machine_of_two = cluster(1, 2, of=device(measurements=measured))
+    for micro_batches in (1, 2):
+        found = predict(plan(dp=2, num_microbatches=micro_batches), MODEL, machine_of_two)
+        work = micro_batches * sum(s.forward_s + s.backward_s for s in found.stages)
+        expected = 0.01 * work + 0.05 * math.sqrt(0.06 * work) + 0.5e-3
+        assert parts_of(found)["waiting_for_slowest_rank"] == pytest.approx(expected)
+    # A file without those parts: 6 % of the work.
+    old = replace(measured, step=replace(step, outside=None, work_s=0.0, meeting_s=0.0))
+    found = predict(
+        plan(dp=2, num_microbatches=1), MODEL, cluster(1, 2, of=device(measurements=old))
+    )
+    work = sum(s.forward_s + s.backward_s for s in found.stages)
+    assert parts_of(found)["waiting_for_slowest_rank"] == pytest.approx(0.06 * work)
+
+
 def test_fewer_ranks_than_were_measured_together_wait_less() -> None:
     """The largest of 2 and of 4 normal draws: 0.564 and 1.029 standard deviations."""
     many = machine(1.1, 4)
-    assert slowest_rank(many, 0, 4, pipelined=True) == pytest.approx(1.1)
+    assert slowest_rank(many, 0, 4, pipelined=True, work_s=0.0) == pytest.approx(1.1)
     two = 1 + 0.1 * 0.564 / 1.029
-    assert slowest_rank(many, 0, 2, pipelined=True) == pytest.approx(two, abs=0.002)
-    assert slowest_rank(machine(1.0, 4), 0, 4, pipelined=True) == 1.0
-    assert slowest_rank(cluster(), 0, 8, pipelined=True) == 1.0
+    assert slowest_rank(many, 0, 2, pipelined=True, work_s=0.0) == pytest.approx(two, abs=0.002)
+    assert slowest_rank(machine(1.0, 4), 0, 4, pipelined=True, work_s=0.0) == 1.0
+    assert slowest_rank(cluster(), 0, 8, pipelined=True, work_s=0.0) == 1.0
