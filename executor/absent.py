@@ -1,8 +1,9 @@
-"""`Absent`: what stands in a stage where a module of another stage was, and where a weight was."""
+"""What stands in a stage where a module of another stage was, and where a weight was."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,3 +60,36 @@ def leave_out(weight: nn.Parameter, model: nn.Module, device: torch.device) -> N
         for key in [key for key, p in module._parameters.items() if p is weight]:
             del module._parameters[key]
             object.__setattr__(module, key, stands)
+
+
+def first_weights(model: nn.Module) -> dict[nn.Module, nn.Parameter]:
+    """Of each module that holds any, itself or in others: the first of real numbers, else the
+    first."""
+    found = {}
+    for module in model.modules():
+        own = list(module.parameters())
+        if own:
+            found[module] = next((p for p in own if p.is_floating_point()), own[0])
+    return found
+
+
+def answer_for_weights(
+    model: nn.Module, firsts: Mapping[nn.Module, nn.Parameter], device: torch.device
+) -> None:
+    """A module all of whose weights are other stages', but whose own code runs in this one, gives
+    one of no memory where that code asks `parameters()` for a type or a device (`dtype` and
+    `device` of transformers: a stage of XLNet's head alone failed).
+
+    firsts  `first_weights` of the model before its modules were replaced
+    """
+    for module in model.modules():
+        weight = firsts.get(module)
+        if weight is None or next(module.parameters(), None) is not None:
+            continue
+        empty = torch.zeros((), dtype=weight.dtype, device=device).expand(weight.shape)
+        stands = nn.Parameter(empty, requires_grad=weight.requires_grad)
+        object.__setattr__(module, "parameters", partial(_only, stands))
+
+
+def _only(weight: nn.Parameter, recurse: bool = True) -> Iterator[nn.Parameter]:
+    yield weight

@@ -93,7 +93,7 @@ class Rank:
         self.args = tuple(self._slice(x) for x in data.args)
         self._constants = constants_of(build, data)
         self.targets = part_of_targets(data.targets, self._constants, self._slice)
-        self._draws = Draws(plan.seed) if flow.draws else None
+        self._draws = Draws(plan.seed, beside=flow.draws_beside) if flow.draws else None
         self.stages = self._build_stages(build, flow, getattr(torch, dtype))
         self._synchronise_ties()
         self.optimizer = self._make_optimizer()

@@ -17,12 +17,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, _get_current_function_mode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from executor.absent import Absent, leave_out
+from executor.absent import Absent, answer_for_weights, first_weights, leave_out
 from executor.replay.data_flow import Call, DataFlow, takes_shape_only
 from executor.replay.draws import Draws
+from executor.replay.leaves import leaves_of, mapped
+from executor.replay.mode_switch import ModeSwitch
 from executor.replay.number_types import narrowed
 from executor.replay.wire import answering, sent, taken
 from executor.split_backward import SplitBackward
@@ -93,7 +95,7 @@ class StageModule(nn.Module):
         self._number = self._depth = 0
         self._running_own = False  # the outermost unit that runs
         self._in_loss = False  # all of it is the last stage's, and values may decide what runs
-        self._mode: _Replay | None = None
+        self._looking = ModeSwitch(lambda: _Replay(self))
         # id of a tensor -> (the tensor, its number): it must stay alive, or its id could be that of
         # another tensor later.
         self._standing: dict[int, tuple[Tensor, int]] = {}
@@ -120,6 +122,7 @@ class StageModule(nn.Module):
 
     def _install(self) -> None:
         modules = dict(self.model.named_modules())
+        firsts = first_weights(self.model)
         called: dict[str, set[int]] = {path: set() for path in self.flow.units}
         for call in self.flow.calls:
             if isinstance(call.function, str):
@@ -135,6 +138,7 @@ class StageModule(nn.Module):
                 self._replace(path, Absent(self.placeholder, path, modules[path]))
             elif any(not self._own(block) for block in blocks):
                 self._guard(path, modules[path])
+        answer_for_weights(self.model, firsts, self.device)
 
     def _own(self, block: int) -> bool:
         return self.first <= block < self.last
@@ -182,13 +186,14 @@ class StageModule(nn.Module):
                     self._began(path), prepend=True, with_kwargs=True
                 )
                 modules[path].register_forward_hook(self._ended(path), with_kwargs=True)
+        if self.draws is not None:
+            # Behind the stage's own: their mode is the first that a unit leaves.
+            own = (path for path in self.flow.units if not isinstance(modules[path], Absent))
+            self.draws.watch(self.model, own)
 
     def use_draws(self, draws: Draws) -> None:
-        """Draw at random as the whole model does."""
+        """Draw at random as the whole model does; to be called before `watch_entries`."""
         self.draws = draws
-        modules = dict(self.model.named_modules())
-        own = (path for path in self.flow.units if not isinstance(modules[path], Absent))
-        draws.watch(self.model, own)
 
     def _began(self, path: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -198,9 +203,9 @@ class StageModule(nn.Module):
             self._running_own = self._own(self._call_of(path).block)
             if not self._running_own:
                 return None
-            given = tuple(tree_map(self._stands_for, args)), tree_map(self._stands_for, kwargs)
+            given = tuple(mapped(self._stands_for, args)), mapped(self._stands_for, kwargs)
             # Nothing that a unit does inside is looked at.
-            self._look(False)
+            self._looking.turn(False)
             # FSDP2 casts what the units that it shards are given itself.
             casts = self.copies is not None and path in self.flow.casts
             return narrowed(module, given) if casts else given
@@ -212,7 +217,7 @@ class StageModule(nn.Module):
             self._depth -= 1
             # Another stage's call has been counted already, by its placeholder.
             if self._depth == 0 and self._running_own:
-                self._look(True)
+                self._looking.turn(True)
                 self._made(self._call_of(path), output)
 
         return hook
@@ -253,22 +258,11 @@ class StageModule(nn.Module):
         with ExitStack() as stack:
             if self.split:
                 stack.enter_context(self.split.watching())
-            self._look(not self.is_whole)
-            stack.callback(self._look, False)
+            self._looking.turn(not self.is_whole)
+            stack.callback(self._looking.turn, False)
             if self.draws:
                 stack.enter_context(self.draws.forward(self.micro_batch))
             yield
-
-    def _look(self, on: bool) -> None:
-        """Look at torch functions from here on, or no more."""
-        mode = self._mode
-        if on and mode is None:
-            self._mode = _Replay(self)
-            self._mode.__enter__()  # type: ignore[no-untyped-call] # torch's
-        # Only the last mode can be left; one of the model's own may stand above it.
-        elif not on and mode is not None and _get_current_function_mode() is mode:
-            self._mode = None
-            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call] # torch's
 
     def _taken_in(self, received: tuple[Tensor, ...]) -> dict[int, Tensor]:
         """What was received, by the numbers of the values; without gradient what has none."""
@@ -286,17 +280,17 @@ class StageModule(nn.Module):
     def between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A torch function of the code between units."""
         if self._in_loss:
-            return func(*tree_map(self._stands_for, args), **tree_map(self._stands_for, kwargs))
+            return func(*mapped(self._stands_for, args), **mapped(self._stands_for, kwargs))
         if self._depth or self._number >= len(self.flow.calls) or takes_shape_only(func):
             return func(*args, **kwargs)
         call = self.flow.calls[self._number]
-        inputs = tree_leaves((args, kwargs))
+        inputs = leaves_of((args, kwargs))
         known = [self._standing[id(x)][1] for x in inputs if id(x) in self._standing]
         depends = self._depends(inputs)
         if call.function != func or tuple(known) != call.takes or not depends:
             # Data that depends on no weight, or a question about a shape.
-            out = func(*tree_map(self._stands_for, args), **tree_map(self._stands_for, kwargs))
-            if depends and any(isinstance(x, Tensor) for x in tree_leaves(out)):
+            out = func(*mapped(self._stands_for, args), **mapped(self._stands_for, kwargs))
+            if depends and any(isinstance(x, Tensor) for x in leaves_of(out)):
                 raise _runs_differently(getattr(func, "__name__", func), call)
             return out
         if not self._own(call.block):
@@ -304,7 +298,7 @@ class StageModule(nn.Module):
         for leaf in call.leaves:
             if leaf.source >= 0:
                 self._may_be_written(inputs[leaf.source])
-        out = func(*tree_map(self._stands_for, args), **tree_map(self._stands_for, kwargs))
+        out = func(*mapped(self._stands_for, args), **mapped(self._stands_for, kwargs))
         # What is written in place is the tensor that stood for the first input.
         self._made(call, self._stands_for(inputs[0]) if call.writes else out)
         return out
@@ -343,7 +337,7 @@ class StageModule(nn.Module):
 
     def _made(self, call: Call, out: Any) -> None:
         """An own call has given `out` back."""
-        for leaf, x in zip(call.leaves, tree_flatten(out)[0], strict=True):
+        for leaf, x in zip(call.leaves, leaves_of(out), strict=True):
             number = max(leaf.value, leaf.handed)
             if number >= 0:
                 self._real[number] = x
@@ -366,7 +360,7 @@ class StageModule(nn.Module):
 
     def placeholder(self, path: str, args: Any, kwargs: Any) -> Any:
         """Outputs of a unit's call that is another stage's: no memory, right shapes."""
-        return self._stand_in(self._call_of(path), tree_leaves((args, kwargs)))
+        return self._stand_in(self._call_of(path), leaves_of((args, kwargs)))
 
     def _stand_in(self, call: Call, inputs: list[Any]) -> Any:
         made: list[Any] = []

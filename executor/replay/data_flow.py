@@ -85,7 +85,8 @@ class DataFlow:
     """All calls in their order, and the values that they made; blocks as the plan numbers them.
 
     entries  of the blocks;  units  paths of the modules that run as a whole
-    reached  blocks that the forward reaches;  draws  something is drawn at random
+    reached  blocks that the forward reaches;  draws  something is drawn at random, `draws_beside`
+             from other generators than torch's own
     by_value  values decide what the forward runs (loops over experts)
     reads    unit -> blocks whose code between units, or in others, reads its weights (a table of
              words as head); weight that stands in no unit -> blocks that read it, the first where
@@ -103,6 +104,7 @@ class DataFlow:
     values: tuple[Value, ...]
     reached: frozenset[int]
     draws: bool = False
+    draws_beside: bool = False
     by_value: bool = False
     reads: Mapping[str, frozenset[int]] = field(default_factory=dict)
     casts: frozenset[str] = frozenset()
@@ -367,7 +369,7 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
                 entries=entries,
                 units=units,
             )
-    flow = replace(flow, draws=seen.any or drawn[0], by_value=not all(used))
+    flow = replace(flow, draws=seen.any or drawn[0], draws_beside=drawn[0], by_value=not all(used))
     missing = sorted(set(range(len(entries))) - flow.reached)
     if missing:
         raise MismatchError(

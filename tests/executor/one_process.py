@@ -40,7 +40,7 @@ def stages_of(plan: Plan) -> list[StageModule]:
     build = builder_of(plan, resolve_model(plan.model), "float32")
     flow = flow_of(build(micro_batch=plan.micro_batch), plan.block_entries)
     made: list[StageModule] = []
-    draws = Draws(plan.seed)
+    draws = Draws(plan.seed, beside=flow.draws_beside)
     for cut in plan.stages:
         model = build(micro_batch=plan.micro_batch)
         names = state_names(model.module)

@@ -122,6 +122,15 @@ def test_a_stage_holds_what_its_code_reads_of_the_weights_that_stand_in_no_layer
     assert worst_error(plan) <= _TOLERANCE
 
 
+def test_a_stage_of_the_head_alone_knows_the_type_of_the_bodys_weights() -> None:
+    """As XLNet's code asks for it: the stage failed with a StopIteration."""
+    entries = ("", "body.layers.1", "body.layers.2", "head")
+    source = "tests.executor.tiny_models:asks_for_type"
+    plan = make_plan(source, entries, pp=2, vpp=2, schedule="interleaved")
+    assert [(s.first_block, s.last_block) for s in plan.stages][-1] == (3, 4)
+    assert worst_error(plan) <= _TOLERANCE
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pins", [{"pp": (2,)}, {"pp": (1,), "dp": (2,), "zero": (3,)}])
 def test_the_whole_zoo_is_planned_and_runs_on_two_processes(

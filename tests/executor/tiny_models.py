@@ -127,3 +127,31 @@ class Loose(nn.Module):
 def loose() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
     numbers = torch.linspace(-1, 1, 24).reshape(4, 6)
     return Loose(), (numbers,), torch.tensor([0, 1, 2, 3]), nn.CrossEntropyLoss()
+
+
+class AsksForType(nn.Module):
+    """The body's own code asks its weights for their type and device, behind which the head is."""
+
+    class Body(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            weight = next(p for p in self.parameters() if p.is_floating_point())
+            x = x.to(weight.device, weight.dtype)
+            for layer in self.layers:
+                x = torch.tanh(layer(x))
+            return x
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = self.Body(), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))  # type: ignore[no-any-return] # nn.Module's
+
+
+def asks_for_type() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
+    numbers = torch.linspace(-1, 1, 24).reshape(4, 6)
+    return AsksForType(), (numbers,), torch.tensor([0, 1, 2, 3]), nn.CrossEntropyLoss()

@@ -124,6 +124,10 @@ CONVOLUTIONS = (
     # Few pixels of many channels.
     *_cases((4, 128, 768, 3, 1), (2, 768, 128, 4, 1), (2, 256, 1024, 2, 1), (4, 512, 96, 3, 1)),
     *_cases((8, 160, 960, 3, 1), (2, 960, 160, 3, 1)),
+    # The widest of these read their weights image by image: a PoolFormer's last layers, on 4 images
+    # of 2 x 2, took 2 to 3 times as long as told (two cores, torch 2.13, float32, 2026-11-23).
+    *_cases((4, 384, 1536, 2, 1), (4, 1536, 384, 2, 1), (8, 640, 1280, 2, 1), (2, 512, 2048, 3, 1)),
+    *_cases((4, 768, 1024, 3, 1), (8, 256, 1024, 3, 1), (4, 288, 1152, 5, 1)),
     *_depthwise((4, 80, 20, 3, 2), (2, 160, 20, 3, 1), (2, 112, 40, 3, 2), (4, 480, 4, 5, 1)),
     *_depthwise((2, 960, 4, 5, 1), (2, 640, 5, 5, 1), (4, 40, 32, 3, 1), (8, 576, 5, 3, 1)),
     *_depthwise((4, 200, 10, 5, 1), (4, 88, 24, 3, 2)),
