@@ -1,7 +1,7 @@
 """The leaves of what a call is given and gives back: as torch.utils._pytree has them, without its
-look-ups where all containers are plain tuples, lists and dictionaries, as they nearly always are. A
-unit's call in a stage asks four times: 70 us of pytree's, 15 so (two cores, torch 2.13, a GoogLeNet
-of 58 units, 2026-11-23)."""
+look-ups where all containers are plain tuples, lists and dictionaries, as they nearly always are.
+For a unit's call in a stage 1 us instead of 10 (two cores, torch 2.13, 2026-11-23; two stages of a
+GoogLeNet of 58 units 19 ms instead of 23 to 27, the whole model 16)."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,7 @@ _MATMUL_NAMES: tuple[str, ...] = (
 )
 _MATMUL_NAMES += tuple(RECURRENCES)
 _MATMUL_NAMES += ("addmv", "addbmm", "_scaled_grouped_mm", "mkldnn_rnn_layer", "addr", "einsum")
+_MATMUL_NAMES += ("_trilinear",)
 # Whether there is a batch, and where among the arguments the first factor stands.
 _FACTORS = {
     "mm": (False, 0),
@@ -221,6 +223,8 @@ def _matmul(
         return _grouped(args[0], args[1])
     elif name in RECURRENCES:
         return _recurrence(name, args)
+    elif name == "_trilinear":
+        return _trilinear(args)
     else:
         flop = _registered(func, args, kwargs, out)
         return MatmulShape(batch=1, m=1, n=1, k=max(1, flop // 2)), flop
@@ -238,6 +242,40 @@ def _recurrence(name: str, args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
         k=w_in.shape[1] + w_state.shape[1],
     )
     return shape, 2 * shape.batch * shape.m * shape.n * shape.k
+
+
+def _trilinear(args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
+    """The two products of nn.Bilinear's op: of the first two factors, and of that and the third,
+    one by one along a dimension (at::native::_trilinear, torch 2.13). The shape is that of the one
+    that sums, of two the larger's."""
+    factors, expanded, summed = args[:3], args[3:6], set(args[6])
+    along = args[7] if len(args) > 7 else 1
+    sizes = []
+    for factor, ones in zip(factors, expanded, strict=True):
+        own = iter(factor.shape)
+        sizes.append([1 if i in ones else next(own) for i in range(factor.dim() + len(ones))])
+    count = max(size[along] for size in sizes)
+    at_once = summed & set(expanded[2])
+    first = _pair(sizes[0], sizes[1], at_once, along, count)
+    between = [
+        1 if i in at_once else max(s, t) for i, (s, t) in enumerate(zip(*sizes[:2], strict=True))
+    ]
+    second = _pair(between, sizes[2], summed - at_once, along, count)
+    both = [(s.k > 1, 2 * s.batch * s.m * s.n * s.k, s) for s in (first, second)]
+    return max(both, key=lambda one: one[:2])[2], sum(flop for _, flop, _ in both)
+
+
+def _pair(
+    a: Sequence[int], b: Sequence[int], summed: set[int], along: int, count: int
+) -> MatmulShape:
+    """The product of two factors of as many dimensions, `count` times along one of them."""
+    found = {"batch": count, "m": 1, "n": 1, "k": 1}
+    for i, (s, t) in enumerate(zip(a, b, strict=True)):
+        shared = s > 1 and t > 1
+        if i == along or (i in summed and not shared):
+            continue
+        found["k" if i in summed else "batch" if shared else "m" if s > 1 else "n"] *= max(s, t)
+    return MatmulShape(**found)
 
 
 def _product(a: Tensor, b: Tensor, batched: bool = False) -> MatmulShape:
