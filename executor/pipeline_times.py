@@ -154,7 +154,7 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
     chosen = quiet_steps(logs)
     own = _block_samples(logs, chosen)
     gaps: dict[str, list[float]] = {"F": [], "B": [], "": []}
-    longest, mean, busy = [], [], []
+    longest, mean, busy, met = [], [], [], []
     for index in chosen:
         steps = [log.steps[index] for log in logs]
         walls = [_wall_s(step, "0F", "0B") for step in steps]
@@ -167,6 +167,11 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
                 gaps[_letter(name)].append(start - free)
                 free = end
             gaps[""].append(step.wall_s - free)
+        between = fmean(step.wall_s - _wall_s(step, "") for step in steps)
+        exchange = min(_wall_s(step, "data_parallel", "tied") for step in steps)
+        optimizer = fmean(_wall_s(step, "optimizer") for step in steps)
+        whole = max(step.wall_s for step in steps)
+        met.append(whole - max(walls) - between - exchange - optimizer)
     stamps = [cpu_s for log in logs for step, _, cpu_s in log.stamping if step in chosen]
     stamped = plan.num_microbatches * fmean(stamps) if stamps else 0.0
     around = {}
@@ -182,6 +187,7 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
         slowest=max(1.0, (fmean(longest) - stamped) / work_s),
         outside=max(0.0, (fmean(mean) - stamped) / work_s - 1),
         work_s=work_s,
+        meeting_s=max(0.0, fmean(met)),
     )
 
 

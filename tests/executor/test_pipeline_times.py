@@ -206,3 +206,6 @@ def test_the_overhead_of_steps_without_a_pipeline():
     assert found.slowest == pytest.approx(34 / 29.5)
     assert found.outside == pytest.approx(33 / 29.5 - 1)
     assert found.work_s == pytest.approx(29.5 * MS)
+    # Of 50 ms 35 are the slower's passes, 4 the optimizer's, 1 the exchange of the one that comes
+    # last, and 7 or 10 lie between.
+    assert found.meeting_s == pytest.approx((50 - 35 - 4 - 1 - 8.5) * MS)

@@ -75,6 +75,7 @@ def as_cpus(cluster):
         slowest=1.06,
         outside=0.01,
         work_s=0.1,
+        meeting_s=1e-3,
     )
     measured = Measurements(
         source="by hand", date="2026-11-23", slowest=1.08, action=around, step=whole

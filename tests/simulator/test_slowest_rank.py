@@ -58,8 +58,8 @@ def test_one_rank_waits_for_nobody() -> None:
 
 
 def test_in_steps_without_a_pipeline_waiting_grows_like_the_works_root() -> None:
-    """Measured in steps of 60 ms: 1 % outside, and the slower rank 5 % over the mean. Of 240 ms
-    that makes 2.4 ms, and 5 % of 120 ms."""
+    """Measured in steps of 60 ms: 1 % outside, the slower rank 5 % over the mean, and 0.5 ms to
+    meet. Of 240 ms: 2.4 ms, 5 % of 120 ms, and 0.5."""
     step = StepOverhead(
         forward_s=0.0,
         backward_s=0.0,
@@ -67,6 +67,7 @@ def test_in_steps_without_a_pipeline_waiting_grows_like_the_works_root() -> None
         slowest=1.06,
         outside=0.01,
         work_s=0.06,
+        meeting_s=0.5e-3,
     )
     measured = Measurements(
         source="by hand", date="2026-11-23", blocks=block_points(MODEL), slowest=1.5, step=step
@@ -75,10 +76,10 @@ def test_in_steps_without_a_pipeline_waiting_grows_like_the_works_root() -> None
     for micro_batches in (1, 2):
         found = predict(plan(dp=2, num_microbatches=micro_batches), MODEL, machine_of_two)
         work = micro_batches * sum(s.forward_s + s.backward_s for s in found.stages)
-        expected = 0.01 * work + 0.05 * math.sqrt(0.06 * work)
+        expected = 0.01 * work + 0.05 * math.sqrt(0.06 * work) + 0.5e-3
         assert parts_of(found)["waiting_for_slowest_rank"] == pytest.approx(expected)
     # A file without those parts: 6 % of the work.
-    old = replace(measured, step=replace(step, outside=None, work_s=0.0))
+    old = replace(measured, step=replace(step, outside=None, work_s=0.0, meeting_s=0.0))
     found = predict(
         plan(dp=2, num_microbatches=1), MODEL, cluster(1, 2, of=device(measurements=old))
     )

@@ -145,6 +145,9 @@ class StepOverhead:
     outside    of `slowest` - 1, what all devices have in the mean: their wall seconds over their
                CPU seconds, less 1; None in files without it
     work_s     mean CPU seconds of a device's forwards and backwards in those steps
+    meeting_s  once per step: by what it took longer than its slowest device's forwards and
+               backwards, the code between, the exchange of the device that waits least in it and
+               the optimizer
     """
 
     forward_s: float
@@ -153,6 +156,7 @@ class StepOverhead:
     slowest: float
     outside: float | None = None
     work_s: float = 0.0
+    meeting_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
