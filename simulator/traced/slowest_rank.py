@@ -11,8 +11,8 @@ with the work; by how much the slowest is over their mean grows with the work's 
 many small independent delays do; and what meeting takes is the same in every step. Measured on two
 cores of an EPYC (2026-11-23, 15 runs of a small Llama of 24 steps each): 1.0 % of the work for all
 ranks; the slower one 0.8, 1.7, 2.1, 2.0 and 2.2 ms over the mean in steps of 58, 118, 162, 295 and
-567 ms, an exponent of 0.42; meeting 0.3 to 1.4 ms, mean 1.0, whatever the step (27 modules planned and
-run the same day: 1.0 ms brings their median errors from 11 and 19 % to 8 and 13 %).
+567 ms, an exponent of 0.42; meeting 0.3 to 1.4 ms, mean 1.0, whatever the step (with 1.0 ms the
+median errors of 12 and 15 modules run the same day are 8 and 13 %, without it 11 and 19 %).
 
 Fewer ranks wait less for the slowest, as the largest of fewer draws from one normal distribution
 does.
