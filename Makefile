@@ -62,7 +62,7 @@ validate: $(READY)
 	$(BIN)/python -m pytest -m "slow and not measuring"
 	@if [ -f $(TRUTH)/runs.csv ]; then \
 	  $(BIN)/shardwright validate $(TRUTH)/runs.csv $(TRUTH)/runs_more.csv --failed $(TRUTH)/failed.csv --cross-validate --traced \
-	    --markdown docs/accuracy.md; \
+	    --prospective $(TRUTH)/prospective.csv --markdown docs/accuracy.md; \
 	else echo "$(TRUTH) is absent: on the project's own table instead"; $(BIN)/shardwright validate; fi
 
 clean:

@@ -7,9 +7,7 @@ device and framework with three runs or more, one run is taken as the log that t
 (its step time is written as a log and read back), the coefficients are calibrated on it alone, and
 all runs of another configuration are predicted with and without; those of the log's own model and
 precision are counted apart too. Which run is taken is by hash, `--picks` of them in turn; errors
-are means over both. What calibrations hold to vary between clusters (workload_shift.py) was
-estimated on these sources; tools/derive_cluster_spread.py says what that is worth on sources that
-it was not estimated on.
+are means over both. Locked sources (shardwright/validate/prospective.py) are left out.
 """
 
 from __future__ import annotations
@@ -31,11 +29,12 @@ from profiles.published.measured import read_measured
 from profiles.published.run_table import read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table
 from shardwright.validate.groups import source_of
+from shardwright.validate.prospective import is_locked
 from simulator.training_run.fit.fit import Fitted
-from simulator.training_run.fit.recalibrate import recalibrate
-from simulator.training_run.fit.workload_shift import LoggedWorkload, shift_of
+from simulator.training_run.fit.logged_source import recalibrate
+from simulator.training_run.fit.step_spread import Knowledge, knowledge_of
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients
+from simulator.training_run.step.coefficients import CoefficientFile, assign
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import step_parts
 
@@ -74,6 +73,7 @@ def is_enough(before: float, after: float) -> bool:
 def one_log(table: FitTable, *, picks: int, logs: Sequence[int] = (1,)) -> Iterator[OneLog]:
     """Each cluster of each source, left out of the coefficients."""
     sources = np.asarray([source_of(run.id) for run in table.published])
+    whole = fit(table)
     for source in sorted(set(sources.tolist())):
         rows = np.flatnonzero(sources == source)
         clusters: dict[tuple[str, str], list[int]] = {}
@@ -82,16 +82,14 @@ def one_log(table: FitTable, *, picks: int, logs: Sequence[int] = (1,)) -> Itera
             clusters.setdefault((run.device, run.stack), []).append(row)
         if all(len(mine) < FEWEST for mine in clusters.values()):
             continue
-        # Searched from the shipped ones, which is faster; what only these rows told of goes to its
-        # family all the same.
-        begin = table.assigned.from_file(shipped_coefficients())
-        base = _file(table, fit(table, without=rows.tolist(), start=begin))
+        fitted = fit(table, without=rows.tolist(), start=whole)
+        base, known = _file(table, fitted), knowledge_of(table.assigned, fitted)
         for (device, stack), mine in sorted(clusters.items()):
             kept = sorted(mine, key=lambda row: hash_of(table.runs[row].id))[:MOST]
             if len(kept) < FEWEST:
                 continue
             for count in logs:
-                found = _cluster(table, kept, base, picks, count)
+                found = _cluster(table, kept, base, known, picks, count)
                 if found is not None:
                     yield OneLog(
                         source=source,
@@ -113,7 +111,12 @@ class _Errors:
 
 
 def _cluster(
-    table: FitTable, rows: Sequence[int], base: CoefficientFile, picks: int, logs: int
+    table: FitTable,
+    rows: Sequence[int],
+    base: CoefficientFile,
+    known: Knowledge,
+    picks: int,
+    logs: int,
 ) -> _Errors | None:
     runs = [table.runs[row] for row in rows]
     measured = table.measured_s[np.asarray(rows)]
@@ -131,7 +134,7 @@ def _cluster(
         if len(taken) < logs or len(others) < FEWEST - 1:
             continue
         logged_s = [_through_a_log(float(measured[i])) for i in taken]
-        made = recalibrate([runs[i] for i in taken], logged_s, base)
+        made = recalibrate([runs[i] for i in taken], logged_s, base, known)
         values = {**base.values, **{each.name: each.after for each in made.coefficients}}
         left = [runs[i] for i in others]
         truth = measured[np.asarray(others)]
@@ -139,7 +142,7 @@ def _cluster(
             np.abs(predicted / truth - 1.0)
             for predicted in (
                 _predicted_s(left, base),
-                _predicted_s(left, replace(base, values=values), made.workloads),
+                _predicted_s(left, replace(base, values=values)),
             )
         ]
         before.append(float(errors[0].mean()))
@@ -158,12 +161,9 @@ def _cluster(
     )
 
 
-def _predicted_s(
-    runs: Sequence[TrainingRun], file: CoefficientFile, workloads: Sequence[LoggedWorkload] = ()
-) -> Array:
+def _predicted_s(runs: Sequence[TrainingRun], file: CoefficientFile) -> Array:
     assigned = assign(runs)
-    total_s = step_parts(features(runs), assigned.of(assigned.from_file(file))).total_s
-    return np.asarray(total_s * np.exp([shift_of(run, workloads) for run in runs]))
+    return step_parts(features(runs), assigned.of(assigned.from_file(file))).total_s
 
 
 def _through_a_log(step_s: float) -> float:
@@ -188,7 +188,6 @@ def _through_a_log(step_s: float) -> float:
 def _file(table: FitTable, fitted: Fitted) -> CoefficientFile:
     assigned = table.assigned
     values = {
-        **{f"{kind}.*": value for kind, value in fitted.kind_values.items()},
         **dict(zip(assigned.family_names, fitted.family_values.tolist(), strict=True)),
         **dict(zip(assigned.names, fitted.values.tolist(), strict=True)),
     }
@@ -233,7 +232,12 @@ def main() -> None:
     parser.add_argument("--picks", type=int, default=PICKS)
     parser.add_argument("--logs", default="1,2")
     asked = parser.parse_args()
-    published = tuple(run for path in asked.tables for run in read_runs(path, lenient=True))
+    published = tuple(
+        run
+        for path in asked.tables
+        for run in read_runs(path, lenient=True)
+        if not is_locked(run.id)
+    )
     measured = tuple(row for path in asked.tables for row in read_measured(path))
     logs = tuple(int(text) for text in asked.logs.split(","))
     found = []

@@ -1,4 +1,4 @@
-"""Makes profiles/data/calibration/*.toml from tables of published runs.
+"""Makes runs.toml, run_covariance.npz and run_evidence.toml from tables of published runs.
 
     python -m tools.derive_calibration RUNS.csv [MORE.csv ...]
 
@@ -8,160 +8,166 @@ Deterministic: equal tables give equal files, but for the date.
 from __future__ import annotations
 
 import datetime
+import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from profiles.document import write_bytes, write_text
 from profiles.published.measured import read_measured
-from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
-from shardwright.validate.cross_fit import (
-    FitTable,
-    fit,
-    fit_table,
-    information_of,
-    left_out,
-    predicted_s,
-)
+from shardwright.validate.cross_fit import FitTable, LeftOut, fit, fit_table, left_out
 from shardwright.validate.crossvalidate import plain_folds, source_folds
 from shardwright.validate.groups import source_of
-from shardwright.validate.memory_fit import (
-    MemoryTable,
-    fit_memory,
-    left_out_bytes,
-    left_out_intervals,
-    memory_table,
-    predicted_bytes,
-    ratios_by_regime,
-)
-from shardwright.validate.source_interval import fold_intervals, source_intervals, step_bands
+from shardwright.validate.prospective import Half, half_of
 from simulator.training_run.fit.evidence import EVIDENCE_FILE, EVIDENCE_SCHEMA, evidence_name
 from simulator.training_run.fit.fit import Fitted
-from simulator.training_run.fit.interval import (
-    FEWEST,
-    INTERVALS_FILE,
-    INTERVALS_SCHEMA,
-    Band,
-    StepBands,
-    band_of,
-    bands,
-    shipped_intervals,
-)
-from simulator.training_run.fit.step_spread import INFORMATION_FILE, information_bytes
-from simulator.training_run.framework.framework import framework_names, load_framework, memory_of
-from simulator.training_run.memory.footprint import footprint
+from simulator.training_run.fit.step_spread import COVARIANCE_FILE, covariance_bytes
 from simulator.training_run.step.coefficient_kinds import KINDS
-from simulator.training_run.step.coefficients import (
-    COEFFICIENTS_FILE,
-    COEFFICIENTS_SCHEMA,
-    CoefficientFile,
-)
-from simulator.values.prediction import Interval
+from simulator.training_run.step.coefficients import COEFFICIENTS_FILE, COEFFICIENTS_SCHEMA
+from simulator.training_run.step.step_slopes import log_slopes
+
+# Half width of a 90 % interval of a normal distribution, in standard deviations.
+NORMAL_QUANTILE = 1.645
+# Rows of one source at most that count for the quantile.
+_ROWS_OF_A_SOURCE = 5
+# A coefficient within this factor of a limit is at it.
+_AT_LIMIT = 1.001
 
 
 def main() -> None:
-    """Fit, cross-validate, write the files, and say what came out."""
+    """Fit, cross-validate, write the files, and print the errors."""
     paths = [Path(name) for name in sys.argv[1:]]
     published = tuple(run for path in paths for run in read_runs(path, lenient=True))
     measured = tuple(row for path in paths for row in read_measured(path))
-    table = fit_table(published, measured)
+    table = learned(fit_table(published, measured))
     fitted = fit(table)
     today = datetime.date.today().isoformat()
-    write_text(COEFFICIENTS_FILE, _coefficients(table, fitted, today))
-    write_bytes(INFORMATION_FILE, information_bytes(information_of(table, fitted)))
+    unseen = left_out(table, source_folds(table.published), start=fitted)
+    quantile = quantile_of(table, unseen)
+    write_text(COEFFICIENTS_FILE, coefficients_text(table, fitted, quantile, today))
+    known = fitted_names(table)
+    names = (*table.assigned.names, *table.assigned.family_names)
+    places = [place for place, name in enumerate(names) if name in known]
+    covariance = fitted.covariance[np.ix_(places, places)]
+    write_bytes(COVARIANCE_FILE, covariance_bytes([names[i] for i in places], covariance))
     write_text(EVIDENCE_FILE, evidence_text(table, today))
-    five = left_out(table, plain_folds(table.published), start=fitted.values)
-    unseen = left_out(table, source_folds(table.published), start=fitted.values)
-    # Rows that may all stall tell nothing of other steps.
-    step = step_bands(table, five, unseen) or shipped_intervals().step
-    peaks = memory_table(published, measured)
-    memory_folds = plain_folds(peaks.published)
-    left = left_out_bytes(peaks, memory_folds)
-    memory = bands(ratios_by_regime(peaks, left))
-    memory = _peaks_elsewhere(FIGURES, memory) | memory
-    write_text(INTERVALS_FILE, _intervals(step, memory, today))
-    _say_memory(peaks, left, left_out_intervals(peaks, left, memory_folds))
-    _say_held("5-fold", table, fold_intervals(table, five, step))
-    _say_held("source left out", table, source_intervals(table, five, unseen))
-    _say_errors(table, predicted_s(table, fitted.values), five.time_s)
+    five = left_out(table, plain_folds(table.published), start=fitted, own=True)
+    for title, found in (("5-fold, own effect", five), ("source left out", unseen)):
+        _say_errors(title, table, found, quantile)
+    for problem in doubtful(table, fitted):
+        sys.stdout.write(f"doubtful: {problem}\n")
 
 
-def _say_errors(table: FitTable, shipped: np.ndarray, five: np.ndarray) -> None:
-    """Mean and median errors of step times by source, in-sample and 5-fold."""
-    sources = np.asarray([source_of(run.id) for run in table.published])
-    for name in ("", *sorted(set(sources.tolist()))):
-        mine = (sources == name) if name else np.ones(len(sources), dtype=bool)
-        words = []
-        for how, found in (("in-sample", shipped), ("5-fold", five)):
-            error = np.abs(found[mine] / table.measured_s[mine] - 1)
-            words.append(f"{how} mean {error.mean():.1%}, median {np.median(error):.1%}")
-        sys.stdout.write(f"step {name or 'all'}: {mine.sum()} rows, {', '.join(words)}\n")
+def learned(table: FitTable) -> FitTable:
+    """The table without the rows of locked sources (validate/prospective.py)."""
+    locked = np.asarray([half_of(source) is Half.LOCKED for source in table.origin.sources])
+    return replace(table, weights=np.where(locked, 0.0, table.weights))
 
 
-def _say_held(title: str, table: FitTable, intervals: Sequence[Interval]) -> None:
-    """What intervals hold, by source, on average over sources, and of all rows."""
-    held = coverage_by_source(table, intervals)
-    for name, share in held.items():
-        sys.stdout.write(f"{title}, {name}: intervals hold {share:.1%}\n")
-    pairs = zip(table.measured_s.tolist(), intervals, strict=True)
-    rows = np.mean([band.low <= time_s <= band.high for time_s, band in pairs])
-    sys.stdout.write(
-        f"{title}: intervals hold {np.mean(list(held.values())):.1%} on average over sources, "
-        f"{rows:.1%} of the rows\n"
-    )
+def quantile_of(table: FitTable, unseen: LeftOut) -> float:
+    """Half width of a 90 % interval in standard deviations: the one that contains nine of ten rows
+    of sources that were left out, a source weighing `_ROWS_OF_A_SOURCE` rows at most. Not less than
+    that of a normal distribution."""
+    rows = np.flatnonzero((table.weights > 0) & np.isfinite(unseen.time_s))
+    if not rows.size:
+        return NORMAL_QUANTILE
+    misses = np.abs(np.log(table.measured_s / unseen.time_s))[rows] / unseen.spread[rows]
+    sources = [table.origin.sources[i] for i in rows.tolist()]
+    weights = np.asarray([min(1.0, _ROWS_OF_A_SOURCE / sources.count(s)) for s in sources])
+    order = np.argsort(misses)
+    total = np.cumsum(weights[order])
+    return max(NORMAL_QUANTILE, float(misses[order][np.searchsorted(total, 0.9 * total[-1])]))
 
 
-def _say_memory(table: MemoryTable, left: np.ndarray, intervals: Sequence[Interval]) -> None:
-    """Errors and coverage of peaks that were left out, by source."""
-    sources = np.asarray([source_of(run.id) for run in table.published])
-    pairs = zip(table.measured.tolist(), intervals, strict=True)
-    inside = np.asarray([band.low <= peak <= band.high for peak, band in pairs])
-    shipped = predicted_bytes(table, fit_memory(table))
-    for name in ("", *sorted(set(sources.tolist()))):
-        mine = (sources == name) if name else np.ones(len(sources), dtype=bool)
-        errors = [np.abs(found[mine] / table.measured[mine] - 1) for found in (shipped, left)]
+def determined_by(table: FitTable, fitted: Fitted) -> dict[str, int]:
+    """By coefficient the number of sources of which at least one row's step depends on it by 1 % or
+    more for a change of one prior width."""
+    slopes = log_slopes(table.features, table.assigned.of(fitted.values))
+    found: dict[str, set[str]] = {name: set() for name in table.assigned.names}
+    for kind in KINDS:
+        index = table.assigned.index[kind.name]
+        felt = (np.abs(slopes[kind.name]) * kind.spread > 0.01) & (table.weights > 0)
+        for row in np.flatnonzero(felt).tolist():
+            found[table.assigned.names[index[row]]].add(table.origin.sources[row])
+    return {name: len(sources) for name, sources in found.items()}
+
+
+def doubtful(table: FitTable, fitted: Fitted) -> list[str]:
+    """Coefficients at a limit or more than two prior widths from their start."""
+    found = []
+    values = zip(table.assigned.names, table.assigned.kinds, fitted.values.tolist(), strict=True)
+    for name, number, value in values:
+        kind = KINDS[number]
+        widths = math.log(value / kind.start) / kind.spread
+        if value <= kind.least * _AT_LIMIT or value * _AT_LIMIT >= kind.most:
+            found.append(f"{name} = {value:.4g} is at a limit")
+        elif abs(widths) > 2.0:
+            found.append(f"{name} = {value:.4g} is {widths:+.1f} prior widths from {kind.start:g}")
+    return found
+
+
+def _say_errors(title: str, table: FitTable, found: LeftOut, quantile: float) -> None:
+    """Errors and interval coverage of step times by source."""
+    sources = np.asarray(table.origin.sources)
+    miss = np.log(found.time_s / table.measured_s)
+    inside = np.abs(miss) <= quantile * found.spread
+    medians = []
+    for name in sorted(set(sources[table.weights > 0].tolist())):
+        mine = sources == name
+        error = np.expm1(miss[mine])
+        medians.append(float(np.median(np.abs(error))))
         sys.stdout.write(
-            f"memory {name or 'all'}: {mine.sum()} rows, in-sample {errors[0].mean():.1%}, 5-fold "
-            f"{errors[1].mean():.1%}, median {np.median(errors[1]):.1%}, intervals hold "
+            f"{title}, {name}: {mine.sum()} rows, median {medians[-1]:.1%}, mean "
+            f"{np.abs(error).mean():.1%}, bias {np.median(error):+.1%}, inside "
             f"{inside[mine].mean():.1%}\n"
         )
+    sys.stdout.write(f"{title}: median of {len(medians)} sources {np.median(medians):.1%}\n")
 
 
-def _coefficients(table: FitTable, fitted: Fitted, today: str) -> str:
-    sources = sorted({source_of(run.id) for run in table.runs})
-    file = CoefficientFile(
-        source=f"step times of published runs: {', '.join(sources)}",
-        method="hierarchical least squares of log(predicted / measured), Cauchy's loss "
-        "(fit/fit.py)",
-        date=today,
-        runs=int((table.weights > 0).sum()),
-        residual=round(fitted.residual, 4),
-    )
+def fitted_names(table: FitTable) -> set[str]:
+    """Coefficients of the fitted rows, and their families."""
+    assigned = table.assigned
+    used = np.flatnonzero(table.weights > 0)
+    places = {i for index in assigned.index.values() for i in index[used].tolist()}
+    return {assigned.names[i] for i in places} | {
+        assigned.family_name(i) for i in places if assigned.families[i] >= 0
+    }
+
+
+def coefficients_text(table: FitTable, fitted: Fitted, quantile: float, today: str) -> str:
+    """profiles/data/calibration/runs.toml."""
+    used = np.flatnonzero(table.weights > 0)
+    sources = sorted({table.origin.sources[i] for i in used.tolist()})
+    variances = fitted.variances
     lines = [
-        "# The coefficients of described runs; meanings in step/coefficients.py.",
-        "# Made by tools/derive_calibration.py; `runs` is the number of rows fitted",
-        "# on, `residual` their mean absolute relative error. A name that ends in .* is the value",
-        "# of its family or kind, for devices, stacks and networks without one of their own.",
+        "# Coefficients of described runs, made by tools/derive_calibration.py. Meanings and units",
+        "# are in simulator/training_run/step/coefficient_kinds.py, fields in coefficients.py. A",
+        "# name that ends in .* is the value of all owners or of a family of devices.",
         f'schema = "{COEFFICIENTS_SCHEMA}"',
-        f'source = "{file.source}"',
-        f'method = "{file.method}"',
-        f'date = "{file.date}"',
-        f"runs = {file.runs}",
-        f"residual = {file.residual}",
+        f'source = "step times of published runs: {", ".join(sources)}"',
+        'method = "hierarchical model with source effects, Cauchy likelihood (fit/fit.py)"',
+        f'date = "{today}"',
+        f"runs = {used.size}",
+        f"residual = {fitted.residual:.4f}",
+        f"cluster = {variances.cluster:.4f}",
+        f"noise = {variances.noise:.4f}",
+        f"quantile = {quantile:.3f}",
         "",
         "[values]",
     ]
-    used = np.flatnonzero(table.weights > 0)
-    touched = {i for index in table.assigned.index.values() for i in index[used].tolist()}
-    own = {name: fitted.values[i] for i, name in enumerate(table.assigned.names) if i in touched}
-    families = zip(table.assigned.family_names, fitted.family_values.tolist(), strict=True)
-    own |= dict(families)
-    for kind in KINDS:
-        own.setdefault(f"{kind.name}.*", fitted.kind_values[kind.name])
+    names = (*table.assigned.names, *table.assigned.family_names)
+    values = (*fitted.values.tolist(), *fitted.family_values.tolist())
+    known = fitted_names(table)
+    own = {name: value for name, value in zip(names, values, strict=True) if name in known}
     lines += [f'"{name}" = {value:.5g}' for name, value in sorted(own.items())]
+    lines += ["", "[between]"]
+    lines += [f"{kind} = {value:.4f}" for kind, value in sorted(variances.between.items())]
+    lines += ["", "[sources_of]"]
+    counts = determined_by(table, fitted)
+    lines += [f'"{name}" = {counts[name]}' for name in sorted(own) if name in counts]
     return "\n".join(lines) + "\n"
 
 
@@ -183,65 +189,6 @@ def evidence_text(table: FitTable, today: str) -> str:
         listed = ", ".join(f'"{source}"' for source in sorted(set(sources)))
         lines.append(f'"{name}" = {{ runs = {len(sources)}, sources = [{listed}] }}')
     return "\n".join(lines) + "\n"
-
-
-def _intervals(step: StepBands, memory: dict[str, Band], today: str) -> str:
-    lines = [
-        "# Bands of measured over predicted on rows that were left out",
-        "# (simulator/training_run/fit/interval.py). Made by",
-        "# tools/derive_calibration.py.",
-        f'schema = "{INTERVALS_SCHEMA}"',
-        'source = "the published runs that the coefficients are fitted on"',
-        'method = "of steps quantiles of a two-piece t-distribution of residuals in widths '
-        "(fit/interval.py), rows left out with their source and 5-fold; split conformal of stalled "
-        'steps and of memory 5-fold (memory of torchtitan: profiles/data/published/figures.csv)"',
-        f'date = "{today}"',
-        "",
-        "[step]",
-        f"low = {step.low:.4f}",
-        f"high = {step.high:.4f}",
-        f"ceiling = {step.ceiling:.4f}",
-        f"rows = {step.rows}",
-        f"sources = {step.sources}",
-    ]
-    for title, table in (("step.stalled", step.stalled), ("memory", memory)):
-        lines += ["", f"[{title}]"]
-        for name, band in table.items():
-            lines.append(
-                f'"{name}" = {{ low = {band.low:.4f}, high = {band.high:.4f}, rows = {band.rows} }}'
-            )
-    return "\n".join(lines) + "\n"
-
-
-def _peaks_elsewhere(path: Path, known: Mapping[str, Band]) -> dict[str, Band]:
-    """Memory of a framework -> band, of those without one whose framework the table at `path` has
-    enough peaks of, sharded in whatever way.
-
-    Nothing is fitted on these rows, so that their residuals are those of rows left out.
-    """
-    table = memory_table(read_runs(path, lenient=True), read_measured(path))
-    ratios: dict[str, list[float]] = {}
-    for run, measured in zip(table.runs, table.measured.tolist(), strict=True):
-        shown = footprint(run).shown_bytes
-        ratios.setdefault(_maker(memory_of(run).name), []).append(measured / shown)
-    names = {each.name for name in framework_names() for each in load_framework(name).memory}
-    return {
-        name: band_of(ratios[_maker(name)])
-        for name in sorted(names - set(known))
-        if len(ratios.get(_maker(name), ())) >= FEWEST
-    }
-
-
-def _maker(name: str) -> str:
-    return name.partition("-")[0]
-
-
-def coverage_by_source(table: FitTable, intervals: Iterable[Interval]) -> dict[str, float]:
-    """Share of each source's measured step times that lie in their intervals."""
-    inside: dict[str, list[bool]] = {}
-    for run, measured, band in zip(table.runs, table.measured_s, intervals, strict=True):
-        inside.setdefault(source_of(run.id), []).append(bool(band.low <= measured <= band.high))
-    return {name: float(np.mean(found)) for name, found in sorted(inside.items())}
 
 
 if __name__ == "__main__":

@@ -16,13 +16,9 @@ from profiles.units import format_time
 from simulator.goodput.lasting import delivered, reliability
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
-from simulator.training_run.fit.interval import (
-    memory_interval,
-    out_of_memory_probability,
-    step_interval,
-    widened,
-)
-from simulator.training_run.fit.recalibrate import Calibration, calibrated_interval
+from simulator.training_run.fit.interval import step_interval, widened
+from simulator.training_run.fit.logged_source import Calibration, calibrated_interval
+from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.values.prediction import Interval

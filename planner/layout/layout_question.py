@@ -18,7 +18,7 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
-from simulator.training_run.fit.recalibrate import Calibration, calibrated
+from simulator.training_run.fit.logged_source import Calibration, calibrated
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
@@ -155,7 +155,5 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, L
 def coefficients_of(
     question: LayoutQuestion, coefficients: CoefficientFile | None = None
 ) -> CoefficientFile:
-    """The shipped coefficients (or others) with what the question's calibration learnt, of the
-    cluster and of the workload."""
-    base, _ = ground_of(question, [])
-    return calibrated(coefficients or shipped_coefficients(), question.calibration, base)
+    """The shipped coefficients (or others), replaced by those of the question's calibration."""
+    return calibrated(coefficients or shipped_coefficients(), question.calibration)

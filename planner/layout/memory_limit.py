@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from planner.layout.layouts import Layouts
 from planner.tolerances import DEFAULT_FIT_RISK
-from simulator.training_run.fit.interval import memory_margin
+from simulator.training_run.fit.memory_interval import memory_margin
 from simulator.training_run.run.training_run import TrainingRun
 
 
@@ -18,7 +18,7 @@ class MemoryLimit:
     """What a device has, and the probability of running out of it that a layout may have.
 
     The predicted peak of a layout, times the ratio that runs like it exceed with that probability
-    (interval.memory_margin), is within `capacity_bytes`; so is the peak itself.
+    (memory_interval.memory_margin), is within `capacity_bytes`; so is the peak itself.
     """
 
     capacity_bytes: float
@@ -29,17 +29,9 @@ class MemoryLimit:
         return self.capacity_bytes / max(1.0, memory_margin(run, self.risk))
 
     def of_layouts(self, base: TrainingRun, layouts: Layouts) -> NDArray[np.float64]:
-        """[layouts] bytes that their predicted peaks may be: layouts differ in what
-        `memory_regimes_of` reads of tensor and pipeline parallelism, sharding and precision."""
-        keys = np.stack(
-            [
-                np.where(layouts.tp > 1, 1 + (layouts.tp > layouts.node), 0),
-                layouts.pp > 1,
-                layouts.zero_stage,
-                layouts.option,
-            ],
-            axis=1,
-        )
+        """[layouts] bytes that their predicted peaks may be. What a framework keeps depends on the
+        ZeRO stage, and margins on what it keeps (`memory_interval.margin_names`)."""
+        keys = np.stack([layouts.zero_stage, layouts.option], axis=1)
         _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         limits = [self.of(layouts.run(base, index)) for index in first.tolist()]
         return np.asarray(limits)[where.ravel()]

@@ -28,7 +28,7 @@ from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import PlanRequest, default_precision
-from simulator.training_run.fit.recalibrate import Calibration
+from simulator.training_run.fit.logged_source import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 
 # What the best framework would bring is asked of so many, for so many seconds at most.

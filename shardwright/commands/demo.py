@@ -23,7 +23,7 @@ from shardwright import api
 from shardwright.asking.provenance import provenance
 from shardwright.console.output import Bar, show
 from shardwright.findings.breakdown import critical_rank
-from shardwright.findings.comparison import compare_run
+from shardwright.findings.comparison import compare_run, outdated_profile
 from shardwright.reports import terminal
 from shardwright.reports.chrome_trace import chrome_trace
 from shardwright.reports.html import report_html
@@ -68,41 +68,49 @@ def demo(
         f"{len(graph.kinds)} kinds"
     )
 
-    _step(
-        3,
-        "measure its blocks in place",
-        f"profile --model {MODEL} --seq {SEQUENCE} --micro-batch {MICRO_BATCH} -o {local}",
-    )
-    with Bar("measuring", quiet=False) as progress:
-        cluster = profile_model(spec, traced, cluster, MICRO_BATCH, progress=progress)
-    write_profile(local, cluster, provenance=provenance(cluster))
+    for attempt in (1, 2):
+        _step(
+            3,
+            "measure its blocks in place",
+            f"profile --model {MODEL} --seq {SEQUENCE} --micro-batch {MICRO_BATCH} -o {local}",
+        )
+        with Bar("measuring", quiet=False) as progress:
+            cluster = profile_model(spec, traced, cluster, MICRO_BATCH, progress=progress)
+        write_profile(local, cluster, provenance=provenance(cluster))
 
-    _step(
-        4,
-        "plan for the two devices",
-        f"plan {MODEL} --on local --local {local} --global-batch {GLOBAL_BATCH} --seq {SEQUENCE} "
-        f"--pp 2 --schedule 1f1b --micro-batch {MICRO_BATCH} --precision fp32 -o {plan_path}",
-    )
-    space = Space(pp=(2,), tp=(1,), schedule=("1f1b",), micro_batch=(MICRO_BATCH,))
-    work = Workload(global_batch=GLOBAL_BATCH, sequence_length=SEQUENCE, precision="fp32")
-    answer = api.plan(traced, cluster, work, space=space)
-    write_plan_file(plan_path, answer, provenance=provenance(cluster))
-    show(terminal.plan_report(answer))
+        _step(
+            4,
+            "plan for the two devices",
+            f"plan {MODEL} --on local --local {local} --global-batch {GLOBAL_BATCH} "
+            f"--seq {SEQUENCE} --pp 2 --schedule 1f1b --micro-batch {MICRO_BATCH} "
+            f"--precision fp32 -o {plan_path}",
+        )
+        space = Space(pp=(2,), tp=(1,), schedule=("1f1b",), micro_batch=(MICRO_BATCH,))
+        work = Workload(global_batch=GLOBAL_BATCH, sequence_length=SEQUENCE, precision="fp32")
+        answer = api.plan(traced, cluster, work, space=space)
+        write_plan_file(plan_path, answer, provenance=provenance(cluster))
+        show(terminal.plan_report(answer))
 
-    _step(
-        5,
-        "run it on two processes, gradients checked",
-        f"run {plan_path} --steps {STEPS} --check -o {run_path}",
-    )
-    with Bar("steps", quiet=False) as progress:
-        measured = run_plan(plan_path, steps=STEPS, check=True, output=run_path, progress=progress)
+        _step(
+            5,
+            "run it on two processes, gradients checked",
+            f"run {plan_path} --steps {STEPS} --check -o {run_path}",
+        )
+        with Bar("steps", quiet=False) as progress:
+            measured = run_plan(
+                plan_path, steps=STEPS, check=True, output=run_path, progress=progress
+            )
 
-    _step(
-        6,
-        "compare",
-        f"compare {plan_path} {run_path} --local {local} --html {output / 'report.html'}",
-    )
-    comparison = compare_run(answer, measured)
+        _step(
+            6,
+            "compare",
+            f"compare {plan_path} {run_path} --local {local} --html {output / 'report.html'}",
+        )
+        comparison = compare_run(answer, measured)
+        outdated = outdated_profile(comparison)
+        if not outdated or attempt == 2:
+            break
+        _say(f"{outdated}: the profile is measured again, then the plan is made and run again")
 
     _step(7, "report", "")
     made = provenance(cluster)

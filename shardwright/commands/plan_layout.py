@@ -31,7 +31,7 @@ from shardwright.reports.layout_report import (
     largest_difference,
     layout_report,
 )
-from simulator.training_run.fit.recalibrate import Calibration
+from simulator.training_run.fit.logged_source import Calibration
 from simulator.values.plan_file import write_plan_file
 
 

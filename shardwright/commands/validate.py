@@ -1,14 +1,13 @@
-"""`shardwright validate`: predictions beside what was measured, on a table of published runs."""
+"""`shardwright validate`: compare predictions with a table of measured runs."""
 
 from __future__ import annotations
 
 import datetime
-import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -23,14 +22,38 @@ from shardwright.validate.accuracy_html import accuracy_html
 from shardwright.validate.accuracy_markdown import accuracy_markdown
 from shardwright.validate.baseline import predict_baseline
 from shardwright.validate.compared import compare_runs
+from shardwright.validate.crossvalidate import (
+    device_folds,
+    framework_folds,
+    model_folds,
+    plain_folds,
+    source_folds,
+)
+from shardwright.validate.ledger import LEDGER_FILE, read_ledger
 from shardwright.validate.predicted import PredictedRun
+from shardwright.validate.prospective import is_locked
+from shardwright.validate.releases import read_releases
 from shardwright.validate.study import SOURCE_LEFT_OUT, AccuracyStudy, Column
 from simulator.training_run.memory.footprint import GIB
 from simulator.values.prediction import Interval
 
-IN_SAMPLE = "shipped"
-Folds = Callable[[Iterable[PublishedRun]], dict[str, str]]
+if TYPE_CHECKING:
+    from shardwright.validate.cross_fit import FitTable
+    from shardwright.validate.memory_fit import MemoryTable
 
+IN_SAMPLE = "shipped"
+FIVE_FOLD = "5-fold"
+# Columns of the fits that leave rows out, and the folds of each.
+_WAYS: tuple[tuple[str, Callable[[FitTable | MemoryTable], dict[str, str]]], ...] = (
+    (FIVE_FOLD, lambda table: plain_folds(table.published)),
+    # In batches, since a refit per model is slow.
+    ("leave one model out", lambda table: model_folds(table.published, batches=10)),
+    (SOURCE_LEFT_OUT, lambda table: source_folds(table.published)),
+    ("frameworks left out", lambda table: framework_folds(table.runs)),
+    ("devices left out", lambda table: device_folds(table.runs)),
+)
+# Those whose folds are everything of one name.
+_WHOLE = (SOURCE_LEFT_OUT, "frameworks left out", "devices left out")
 
 EXAMPLES = (
     "Examples:\n\n  shardwright validate\n\n  shardwright validate runs.csv --cross-validate "
@@ -52,6 +75,10 @@ def validate(
     traced: Annotated[
         bool, typer.Option("--traced", help="also from modules that are built and traced")
     ] = False,
+    prospective: Annotated[
+        Path | None,
+        typer.Option("--prospective", help="a table of what earlier releases predicted"),
+    ] = None,
     modules: Annotated[
         Path | None,
         typer.Option("--modules", help="a table of measured steps of modules instead of runs"),
@@ -61,12 +88,15 @@ def validate(
 ) -> None:
     """Predict every run, compare, and print or write the page.
 
-    cross_validate  refit the coefficients without the rows that they predict, three ways
+    cross_validate  refit the coefficients without the rows that they predict: rows, models,
+                    sources, frameworks, devices
     traced          predict also from figures of modules that are built and traced
+
+    Runs of locked sources (`prospective.py`) are removed.
     """
     need_room_for(markdown, html)
     if modules is not None:
-        if tables or failed or cross_validate or traced or html:
+        if tables or failed or cross_validate or traced or prospective or html:
             raise typer.BadParameter("--modules goes with --markdown alone")
         # Here, since only tables of modules need what traces a step on meta tensors.
         from shardwright.commands.tables.validate_modules import validate_modules
@@ -74,9 +104,10 @@ def validate(
         validate_modules(modules, markdown)
         return
     paths = tables or [FIGURES]
-    published = tuple(run for path in paths for run in read_runs(path, lenient=True))
+    given = [run for path in paths for run in read_runs(path, lenient=True)]
+    published = tuple(run for run in given if not is_locked(run.id))
     measured = tuple(row for path in paths for row in read_measured(path))
-    judged = "5-fold" if cross_validate else IN_SAMPLE
+    judged = FIVE_FOLD if cross_validate else IN_SAMPLE
     with Heartbeat("refitting and predicting" if cross_validate else "predicting"):
         shipped = predicted_runs(published)
         columns = [_column(IN_SAMPLE, published, measured, shipped)]
@@ -88,8 +119,11 @@ def validate(
         baseline=compare_runs(published, measured, predict_baseline(published)),
         failed=predicted_runs(read_runs(failed)) if failed is not None else (),
         traced=compare_runs(published, measured, traced_predictions(published)) if traced else (),
+        ledger=read_ledger(LEDGER_FILE),
+        releases=read_releases(prospective) if prospective is not None else (),
+        locked=len(given) - len(published),
         table=_named(tables),
-        command=_command(tables or [], failed, cross_validate, traced),
+        command=_command(tables or [], failed, cross_validate, traced, prospective),
         date=datetime.date.today().isoformat(),
     )
     page = accuracy_markdown(study)
@@ -119,40 +153,32 @@ def _left_out(
     measured: Sequence[Measured],
     shipped: Sequence[PredictedRun],
 ) -> list[Column]:
-    from shardwright.validate.cross_fit import LeftOut, fit, fit_table, left_out
-    from shardwright.validate.crossvalidate import model_folds, plain_folds, source_folds
+    """The columns of the fits that leave rows out."""
+    from shardwright.validate.cross_fit import fit, fit_table, intervals, left_out
     from shardwright.validate.memory_fit import left_out_bytes, left_out_intervals, memory_table
-    from shardwright.validate.source_interval import fold_intervals, source_intervals
 
     table = fit_table(published, measured)
-    whole = fit(table).values
+    whole = fit(table)
     peaks = memory_table(published, measured)
-    ways: tuple[tuple[str, Folds, Folds], ...] = (
-        ("5-fold", plain_folds, plain_folds),
-        # A refit of all step times per model is slow; one of peaks is not.
-        ("leave one model out", functools.partial(model_folds, batches=10), model_folds),
-        (SOURCE_LEFT_OUT, source_folds, source_folds),
-    )
     found: list[Column] = []
-    kept: dict[str, LeftOut] = {}
-    for name, of_times, of_peaks in ways:
-        times = kept[name] = left_out(table, of_times(table.published), start=whole)
-        steps = (
-            source_intervals(table, kept["5-fold"], times)
-            if name == SOURCE_LEFT_OUT
-            else fold_intervals(table, times)
-        )
+    for name, folds_of in _WAYS:
+        folds, peak_folds = folds_of(table), folds_of(peaks)
+        whole_folds = name in _WHOLE
+        if whole_folds and len({*folds.values()}) < 2:
+            continue  # no other row is left to fit on
+        # Other rows of the same source remain unless a fold holds whole sources.
+        steps = intervals(table, left_out(table, folds, start=whole, own=not whole_folds))
         by_id = {run.id: step for run, step in zip(table.runs, steps, strict=True)}
-        folds = of_peaks(peaks.published)
-        bands = left_out_intervals(peaks, left_out_bytes(peaks, folds), folds)
+        bands = left_out_intervals(peaks, left_out_bytes(peaks, peak_folds), peak_folds)
         memory = {run.id: band for run, band in zip(peaks.runs, bands, strict=True)}
         predicted = [_with_memory(_with_time(row, by_id), memory) for row in shipped]
-        found.append(Column(name=name, rows=compare_runs(published, measured, predicted)))
+        rows = compare_runs(published, measured, predicted)
+        found.append(Column(name=name, rows=rows, folds=folds if whole_folds else {}))
     return found
 
 
 def _with_time(row: PredictedRun, steps: Mapping[str, Interval]) -> PredictedRun:
-    """The row with the step time and the interval that rows of other folds give."""
+    """The row with the step time and the interval of the other folds' fit."""
     found = steps.get(row.id)
     if found is None or row.step_time_s is None:
         return row
@@ -162,7 +188,7 @@ def _with_time(row: PredictedRun, steps: Mapping[str, Interval]) -> PredictedRun
 
 
 def _with_memory(row: PredictedRun, peaks: Mapping[str, Interval]) -> PredictedRun:
-    """The row with the peak and the interval that rows of other folds give."""
+    """The row with the peak and the interval of the other folds' fit."""
     found = peaks.get(row.id)
     if found is None or row.peak_memory_gib is None:
         return row
@@ -180,10 +206,17 @@ def _named(tables: Sequence[Path] | None) -> str:
     return " and ".join(path.name for path in tables)
 
 
-def _command(paths: Sequence[Path], failed: Path | None, cross_validate: bool, traced: bool) -> str:
+def _command(
+    paths: Sequence[Path],
+    failed: Path | None,
+    cross_validate: bool,
+    traced: bool,
+    prospective: Path | None,
+) -> str:
     words = ["shardwright validate"]
     words += [path.name for path in paths]
     words += [f"--failed {failed.name}"] if failed is not None else []
     words += ["--cross-validate"] if cross_validate else []
     words += ["--traced"] if traced else []
+    words += [f"--prospective {prospective.name}"] if prospective is not None else []
     return " ".join(words)

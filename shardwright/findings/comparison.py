@@ -7,6 +7,7 @@ from typing import Any
 
 from profiles.document import content_hash, encode
 from profiles.errors import DocumentError, MismatchError
+from profiles.units import format_percent
 from shardwright.findings.breakdown import (
     critical_rank,
     measured_bubble_s,
@@ -22,6 +23,10 @@ from simulator.values.prediction import Prediction
 # Of the measured step: parts that are off by more in both directions are not the proof that a step
 # inside its interval seems to be. Assumed: the error that a step's prediction is allowed to have.
 CANCELLING = 0.06
+# Relative CPU time of forward and backward passes from which a profile is taken as outdated: runs
+# within minutes of their profile were within 6 % (make demo).
+OUTDATED = 0.06
+_PASSES = "forward and backward"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +138,18 @@ def compare_run(answer: PlanFile, measured: Measurement) -> Comparison:
     )
 
 
+def outdated_profile(comparison: Comparison) -> str:
+    """Why the profile no longer describes the machine, or "": a shared machine changes its speed
+    within minutes, and then forward and backward passes take other CPU time than their blocks took
+    in the profile."""
+    rows = (row for row in comparison.rows if row.name == f"step: {_PASSES}")
+    error = next((row.cpu_error for row in rows), None)
+    if error is None or abs(error) <= OUTDATED:
+        return ""
+    slower = "slower" if error < 0 else "faster"
+    return f"{_PASSES} ran {format_percent(abs(error))} {slower} than profiled, in CPU time"
+
+
 def _step_row(prediction: Prediction, measured: Measurement) -> Row:
     step = prediction.step_time_s
     return Row(
@@ -164,7 +181,7 @@ def _part_rows(plan: Plan, prediction: Prediction, measured: Measurement) -> lis
     )
     rows = [
         replace(
-            _seconds("forward and backward", said.busy_s, found.busy_s, cpu_s),
+            _seconds(_PASSES, said.busy_s, found.busy_s, cpu_s),
             predicted_cpu=said.busy_s - runtime_s if runtime_s else None,
         )
     ]

@@ -33,3 +33,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1)
     lines = ["| " + " | ".join(line) + " |" for line in rows]
     heads = "| " + " | ".join(name.removeprefix(">") for name in head) + " |"
     return "\n".join([heads, f"|{rule}|", *lines])
+
+
+def section(title: str, *paragraphs: str) -> str:
+    """A heading of the second level and its paragraphs, without the empty ones."""
+    return "\n\n".join(part for part in (f"## {title}", *paragraphs) if part)

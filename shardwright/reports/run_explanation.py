@@ -33,13 +33,13 @@ def explanation_report(found: RunExplanation) -> RenderableType:
         Text(""),
         _coefficients(found),
         Text(
-            f"Fitted on {found.fitted.runs} rows, {format_percent(found.fitted.residual)} off on "
-            f"average, {found.fitted.date} ({found.fitted_file}): {found.fitted.method}."
+            f"Fitted on {found.fitted.runs} rows, {format_percent(found.fitted.residual)} off in "
+            f"the median without the effects of their sources, {found.fitted.date} "
+            f"({found.fitted_file}): {found.fitted.method}."
         ),
         Text(
-            "`own`: the device's, stack's or network's, or the one for all (.*); `of its kind`: it "
-            "has none of its own; weight: per cent that the step changes by for 1 % of the "
-            "coefficient; ±: its standard error."
+            "sources: how many determine the coefficient; weight: per cent that the step changes "
+            "for 1 % of the coefficient; ±: standard deviation for a new source."
         ),
         Text(""),
         _sources(found),
@@ -75,12 +75,12 @@ def _layout(run: TrainingRun) -> str:
 
 
 def _regime(used: IntervalUsed) -> str:
-    said = f"90 % interval of {used.rows} rows that were left out ({used.regime})"
-    if used.spread is not None:
-        said += f"; standard error by its coefficients alone: {format_percent(used.spread)}"
-    if used.scale != 1.0:
-        said += f", {used.scale:.2f} times as wide by the calibration's left-out runs"
-    return said
+    if used.spread is None:
+        return f"90 % interval of {used.rows} left-out rows ({used.basis})"
+    return (
+        f"90 % interval of {used.basis}, {used.rows} rows; standard deviation "
+        f"{format_percent(used.spread)}: coefficients, a new source, noise"
+    )
 
 
 def _terms(found: RunExplanation) -> RenderableType:
@@ -107,11 +107,11 @@ def _terms(found: RunExplanation) -> RenderableType:
 
 
 def _coefficients(found: RunExplanation) -> RenderableType:
-    rows = table("coefficient", ">value", ">±", "from", ">weight", "meaning")
+    rows = table("coefficient", ">value", ">±", "from", ">sources", ">weight", "meaning")
     for x in sorted(found.coefficients, key=lambda x: -abs(x.weight)):
         value, weight = f"{x.value:.4g}", f"{x.weight:.3f}"
-        error = "" if x.spread is None else format_percent(x.spread)
-        rows.add_row(x.name, value, error, x.origin, weight, x.meaning)
+        error, count = format_percent(x.spread), str(x.sources or "-")
+        rows.add_row(x.name, value, error, x.origin, count, weight, x.meaning)
     rows.columns[0].overflow = "fold"
     return rows
 

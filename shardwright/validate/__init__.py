@@ -1,1 +1,1 @@
-"""Predictions of published runs beside what was measured: errors, choices, pages."""
+"""Predictions of published runs against measurements: errors, choices, pages."""

@@ -16,7 +16,7 @@ WORST = 30
 
 
 def accuracy_html(study: AccuracyStudy) -> str:
-    """The page of the study: what the Markdown page says, behind two scatter plots."""
+    """The Markdown page of the study as HTML, with two scatter plots."""
     # Markup in the text is escaped (html=False in this preset) and no address becomes a link.
     markdown = MarkdownIt("js-default")
     head, *sections = accuracy_markdown(study, worst=WORST).split("\n## ")
@@ -30,7 +30,7 @@ def accuracy_html(study: AccuracyStudy) -> str:
 
 
 def _plots(study: AccuracyStudy) -> list[tuple[str, str]]:
-    """(title, picture) of step times and of peaks, where something was measured and predicted."""
+    """(title, picture) of step times and of peaks; no picture without a compared row."""
     times = [
         (row.run.id, row.measured.step_time_s, row.predicted.step_time_s) for row in study.rows
     ]

@@ -1,4 +1,4 @@
-"""How good the choices are that predictions lead to: regret, order of pairs, fits or fails."""
+"""Quality of choices made from predictions: regret, order of pairs, fits or fails."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CLOSE = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
-    """What the first-ranked layout costs over the best measured one, over `groups` workloads.
+    """Regret of `groups` workloads: `measured(first ranked) / measured(best) - 1`.
 
-    `mean` and `worst` are `measured(first ranked) / measured(best) - 1`; nan without a group.
+    Mean and worst over the workloads; nan without one.
     """
 
     groups: int
@@ -27,7 +27,7 @@ class Regret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairOrder:
-    """Of `pairs` of layouts that differ measurably, how many are predicted in the right order."""
+    """How many of `pairs` of layouts with different measured times are in the right order."""
 
     pairs: int
     right: int
@@ -40,10 +40,10 @@ class PairOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitVerdicts:
-    """Runs that ran and layouts that failed, and which of them were said to fit.
+    """Runs that ran and layouts that failed.
 
-    ran, ran_fits          runs with a verdict, and those of them said to fit
-    failed, failed_fits    failures with a verdict, and those of them said to fit
+    ran, ran_fits          runs with a verdict, and those predicted to fit
+    failed, failed_fits    failures with a verdict, and those predicted to fit
     """
 
     ran: int
@@ -53,7 +53,7 @@ class FitVerdicts:
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean of the two rates of right verdicts; nan where either side is empty."""
+        """Mean of the two rates of right verdicts; nan if either side is empty."""
         if not self.ran or not self.failed:
             return math.nan
         return (self.ran_fits / self.ran + 1.0 - self.failed_fits / self.failed) / 2.0
@@ -62,8 +62,8 @@ class FitVerdicts:
 def regret(rows: Iterable[ComparedRun]) -> Regret:
     """The regret over workloads (model, devices, sequence, batch) of LEAST_LAYOUTS or more.
 
-    Only rows with a measured and a predicted step time count, and only workloads whose four
-    figures are known. Of layouts predicted equal the earlier row is taken.
+    Only rows with a measured and a predicted step time and all four figures count. Ties are broken
+    by the order of the rows.
     """
     groups: dict[tuple[str, int, int, int], list[tuple[float, float]]] = {}
     for row in rows:
@@ -87,8 +87,8 @@ def regret(rows: Iterable[ComparedRun]) -> Regret:
 def pair_order(rows: Iterable[ComparedRun]) -> PairOrder:
     """How many pairs of one (model, devices, batch) are in the right order.
 
-    Pairs whose measured times are within CLOSE of each other do not count: published figures
-    are not sharper than that. Equal predictions are wrong.
+    Pairs with measured times within CLOSE of each other do not count: published figures are not
+    more precise. Equal predictions are wrong.
     """
     groups: dict[tuple[str, int, int], list[tuple[float, float]]] = {}
     for row in rows:
@@ -108,7 +108,7 @@ def pair_order(rows: Iterable[ComparedRun]) -> PairOrder:
 
 
 def fit_verdicts(ran: Sequence[ComparedRun], failed: Sequence[PredictedRun]) -> FitVerdicts:
-    """The verdicts on runs that ran and on layouts that failed; rows without one do not count."""
+    """The verdicts on both; rows without a verdict do not count."""
     kept = [row.predicted.fits for row in ran if row.predicted.fits is not None]
     lost = [row.fits for row in failed if row.fits is not None]
     return FitVerdicts(ran=len(kept), ran_fits=sum(kept), failed=len(lost), failed_fits=sum(lost))

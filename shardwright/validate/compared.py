@@ -1,4 +1,4 @@
-"""`ComparedRun`: a published run with what was measured and what was predicted of it."""
+"""`ComparedRun`: a published run with its measurement and its prediction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwright.validate.predicted import OK, PredictedRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """One run; errors are `predicted / measured - 1`, None where either is missing."""
+    """One run; errors are `predicted / measured - 1`, None if either is missing."""
 
     run: PublishedRun
     measured: Measured
@@ -31,13 +31,13 @@ class ComparedRun:
 
     @property
     def step_time_inside(self) -> bool:
-        """Whether the measured step time lies in the predicted interval; False without one."""
+        """Whether the measured step time is in the predicted interval; False without one."""
         made = self.predicted
         return _inside(self.measured.step_time_s, made.step_time_low_s, made.step_time_high_s)
 
     @property
     def memory_inside(self) -> bool:
-        """Whether the measured peak lies in the predicted interval; False without one."""
+        """Whether the measured peak is in the predicted interval; False without one."""
         made = self.predicted
         return _inside(
             self.measured.peak_memory_gib, made.peak_memory_low_gib, made.peak_memory_high_gib
@@ -57,7 +57,7 @@ def compare_runs(
     """The runs with their measurements and predictions, joined by id, in the order of `runs`.
 
     A run without a prediction counts as not predicted; one without a measurement as not measured.
-    Raises InputError where the predictions name an id twice or one that no run has.
+    Raises InputError if the predictions contain an id twice or an id of no run.
     """
     known = tuple(runs)
     ids = {run.id for run in known}

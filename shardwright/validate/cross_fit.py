@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.errors import ShardwrightError
 from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
 from shardwright.validate.compared import ComparedRun
@@ -16,18 +15,23 @@ from shardwright.validate.crossvalidate import members
 from shardwright.validate.groups import source_of
 from shardwright.validate.predicted import PredictedRun
 from shardwright.validate.targets import utilisation
-from simulator.training_run.fit.fit import Fitted, fit_coefficients
+from simulator.training_run.explain.predict_runs import unfitted_s
+from simulator.training_run.fit.fit import Fitted, Origin, fit_coefficients
+from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.step_spread import (
-    Information,
-    information_names,
+    knowledge_of,
+    spreads_with_effects,
     step_spreads,
 )
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficient_kinds import KINDS
+from simulator.training_run.step.coefficient_owner import cluster_of
 from simulator.training_run.step.coefficients import Assigned, assign
 from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.step_time import step_parts
+from simulator.values.prediction import Interval
 
 Array = NDArray[np.float64]
 
@@ -46,6 +50,7 @@ class FitTable:
     """Runs that can be predicted and have a measured step time, ready to be fitted on.
 
     published, runs   in one order;  measured_s  [runs]
+    origin            [runs] source and device
     weights           [runs] of each row in a fit
     """
 
@@ -54,6 +59,7 @@ class FitTable:
     features: Features
     assigned: Assigned
     measured_s: Array
+    origin: Origin
     weights: Array
 
 
@@ -70,7 +76,7 @@ def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -
             continue
         try:
             completed = complete_run(run)
-        except ShardwrightError:
+        except UnsupportedRunError:
             continue
         reached = utilisation(
             ComparedRun(run=run, measured=found, predicted=PredictedRun(id=run.id))
@@ -96,55 +102,83 @@ def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -
         features=features(runs),
         assigned=assign(runs),
         measured_s=np.asarray([times[run.id].step_time_s for run in runs], dtype=np.float64),
+        origin=Origin(
+            sources=[source_of(run.id) for run in runs], devices=[cluster_of(run) for run in runs]
+        ),
         weights=weights,
     )
 
 
-def fit(table: FitTable, *, without: Sequence[int] = (), start: Array | None = None) -> Fitted:
-    """The coefficients fitted on all rows but some; `start`  where the search begins."""
+def fit(table: FitTable, *, without: Sequence[int] = (), start: Fitted | None = None) -> Fitted:
+    """The coefficients fitted on all rows but some; with `start` its variances are kept and the
+    search begins at its coefficients."""
     weights = table.weights.copy()
     weights[np.asarray(without, dtype=np.intp)] = 0.0
     return fit_coefficients(
-        table.features, table.assigned, table.measured_s, weights=weights, start=start
+        table.features, table.assigned, table.measured_s, table.origin, weights=weights, start=start
     )
 
 
-def predicted_s(table: FitTable, values: Array) -> Array:
-    """[runs] step times under coefficients."""
-    return step_parts(table.features, table.assigned.of(values)).total_s
+def predicted_s(table: FitTable, fitted: Fitted, *, own: bool = False) -> Array:
+    """[runs] step times as of a new source or, with `own`, with the effects of their own source."""
+    values = table.assigned.of(fitted.values)
+    shift = np.zeros(len(table.runs))
+    if own:
+        none = np.zeros(len(KINDS))
+        deviations = np.asarray([fitted.deviations.get(s, none) for s in table.origin.sources])
+        pairs = zip(table.origin.sources, table.origin.devices, strict=True)
+        shift = np.asarray([fitted.clusters.get(pair, 0.0) for pair in pairs])
+        for place, kind in enumerate(KINDS):
+            moved = values[kind.name] * np.exp(deviations[:, place])
+            values[kind.name] = np.clip(moved, kind.least, kind.most)
+    return np.asarray(step_parts(table.features, values).total_s * np.exp(shift))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Of rows that were left out: time_s  [runs] predicted;  spread  [runs] of its logarithm, as
-    the rows that were fitted on tell (step_spread.py)."""
+    """Left-out rows: time_s  [runs] predicted;  spread  [runs] of its logarithm."""
 
     time_s: Array
     spread: Array
 
 
-def left_out(table: FitTable, folds: Mapping[str, str], *, start: Array | None = None) -> LeftOut:
+def left_out(
+    table: FitTable, folds: Mapping[str, str], *, start: Fitted | None = None, own: bool = False
+) -> LeftOut:
     """[runs] step times, each under coefficients that were fitted without its fold.
 
-    start  [coefficients] where each search begins: a fit of all rows is near, and shows in what
-           comes out by no more than the searches' tolerance
+    start  a fit of all rows, whose variances every fold takes
+    own    add the effects that the other rows of the run's source have; the spread is then that of
+           a row within its source
     """
     time_s = np.full(len(table.runs), np.nan)
     spread = time_s.copy()
     for members_of_fold in members(folds, [run.id for run in table.runs]).values():
         rows = np.asarray(members_of_fold, dtype=np.intp)
         fitted = fit(table, without=members_of_fold, start=start)
-        time_s[rows] = predicted_s(table, fitted.values)[rows]
-        spread[rows] = step_spreads(
-            [table.runs[i] for i in members_of_fold],
-            table.features.rows(rows),
-            table.assigned.rows(rows),
-            fitted.values,
-            information_of(table, fitted),
+        time_s[rows] = predicted_s(table, fitted, own=own)[rows]
+        some = table.features.rows(rows)
+        some = replace(some, microbatches=np.broadcast_to(some.microbatches, (rows.size,)))
+        assigned = table.assigned.rows(rows)
+        spread[rows] = (
+            spreads_with_effects(some, assigned, table.origin.rows(rows), fitted)
+            if own
+            else step_spreads(
+                [table.runs[i] for i in members_of_fold],
+                some,
+                assigned,
+                fitted.values,
+                knowledge_of(assigned, fitted),
+            )
         )
     return LeftOut(time_s=time_s, spread=spread)
 
 
-def information_of(table: FitTable, fitted: Fitted) -> Information:
-    """What the rows of a fit say of the coefficients."""
-    return Information(names=information_names(table.assigned), matrix=fitted.information)
+def intervals(table: FitTable, left: LeftOut) -> tuple[Interval, ...]:
+    """[runs] 90 % intervals of left-out step times, wider for options without a measured run."""
+    times = left.time_s.tolist()
+    rows = zip(table.runs, times, left.spread.tolist(), unfitted_s(table.runs, times), strict=True)
+    return tuple(
+        widened(step_interval(run, time_s, spread), unfitted)
+        for run, time_s, spread, unfitted in rows
+    )

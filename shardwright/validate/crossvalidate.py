@@ -1,8 +1,8 @@
-"""Which rows are left out together when constants are fitted: four ways, all deterministic.
+"""Folds of cross-validation: single rows, models, sources, frameworks, devices.
 
-Each function returns the fold of every run by id. Rows of one fold are predicted by constants that
-were fitted on the other folds. Folds depend on ids and on which rows there are, never on their
-order nor on chance.
+Each function returns the fold of every run by id. Rows of one fold are predicted with constants
+fitted on the other folds. Folds depend on ids and on the set of rows, not on their order or on
+chance.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from profiles.errors import InputError
 from profiles.published.run import PublishedRun
 from shardwright.validate.groups import source_of
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficient_owner import processor_of, software_of
 
 FOLDS = 5
 
@@ -20,7 +22,7 @@ FOLDS = 5
 def plain_folds(runs: Iterable[PublishedRun], *, count: int = FOLDS) -> dict[str, str]:
     """`count` folds of single rows: each source is dealt evenly, in the order of its ids' hashes.
 
-    Near-duplicates of a row may stay among those fitted on, so this is the kindest of the three.
+    Near-duplicates of a row may be in the other folds, so these folds give the lowest errors.
     """
     return _dealt(runs, lambda run: run.id, count)
 
@@ -28,8 +30,8 @@ def plain_folds(runs: Iterable[PublishedRun], *, count: int = FOLDS) -> dict[str
 def model_folds(runs: Iterable[PublishedRun], *, batches: int | None = None) -> dict[str, str]:
     """Leave one model out: a fold per architecture, across sources.
 
-    `batches` deals the architectures into that many folds, where a fit per architecture is too
-    slow: a model is still never among those fitted on when it is predicted.
+    batches   number of folds to combine the architectures into, if a fit per architecture is too
+              slow
     """
     kept = tuple(runs)
     keys = {run.id: model_key(run) for run in kept}
@@ -45,8 +47,21 @@ def source_folds(runs: Iterable[PublishedRun]) -> dict[str, str]:
     return {run.id: source_of(run.id) for run in runs}
 
 
+def framework_folds(runs: Iterable[TrainingRun]) -> dict[str, str]:
+    """Leave one framework out: a fold per framework with coefficients of its own, across sources.
+
+    Takes completed runs, since many rows name no framework.
+    """
+    return {run.id: software_of(run) for run in runs}
+
+
+def device_folds(runs: Iterable[TrainingRun]) -> dict[str, str]:
+    """Leave one device out: a fold per processor, whatever its memory and power limit."""
+    return {run.id: processor_of(run.device) for run in runs}
+
+
 def model_key(run: PublishedRun) -> str:
-    """What makes two runs runs of one model: its figures where stated, else its name."""
+    """The model of a run: its figures if stated, else its name."""
     if run.num_layers is None or run.hidden_size is None:
         return run.model.lower()
     experts = f"x{run.num_experts}" if run.num_experts else ""
@@ -54,8 +69,7 @@ def model_key(run: PublishedRun) -> str:
 
 
 def members(folds: Mapping[str, str], ids: Sequence[str]) -> dict[str, list[int]]:
-    """Each fold by name, with the places among `ids` of those that it leaves out; ids without a
-    fold are in none."""
+    """Each fold by name, with the places of its ids among `ids`."""
     found: dict[str, list[int]] = {fold: [] for fold in sorted({*folds.values()})}
     for place, run_id in enumerate(ids):
         if run_id in folds:
@@ -68,8 +82,8 @@ def _dealt(
 ) -> dict[str, str]:
     """Groups of each source in the order of their hashes, each to the fold that has fewest rows.
 
-    Balanced by rows within each source, so that every fold holds something of every source that
-    has `count` groups or more.
+    Balanced by rows within each source: every fold contains rows of every source with `count`
+    groups or more.
     """
     sources: dict[str, dict[str, list[str]]] = {}
     for run in runs:
@@ -77,7 +91,7 @@ def _dealt(
         groups.setdefault(group_of(run), []).append(run.id)
     folds: dict[str, str] = {}
     for source in sorted(sources):
-        # Where a source has few groups, which folds they land in is by hash too.
+        # The folds of a source with few groups are chosen by hash too.
         first = _number(source) % _checked(count)
         sizes = [0] * count
         for group in _by_hash(sources[source], prefix=source):

@@ -1,4 +1,4 @@
-"""How runs are grouped: by source, device, software stack, precision and size."""
+"""Groups of runs: by source, device, family, precision and size."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from profiles.published.run import PublishedRun
 SILENT = "not stated"
 _WORD = re.compile(r"[-_]")
 _DIGITS = re.compile(r"\d")
-# Sources that publish more than one table: their second word belongs to the name.
+# Sources with more than one table: the second word is part of the name.
 _TWO_WORDS = frozenset({"simumax", "vtrain", "megatron", "korthikanti"})
 _SIZES = (1, 8, 64, 512, 4096)
 
 
 def source_of(run_id: str) -> str:
-    """The source that an id names by its first word (or two).
+    """The source of a run: the first word of its id, or the first two.
 
     >>> source_of("vtrain-multi-007"), source_of("zb_t4_1.5B_ZB-1p_m24"), source_of("ultra-1B-0001")
     ('vtrain-multi', 'zb', 'ultra')
@@ -29,7 +29,7 @@ def source_of(run_id: str) -> str:
 
 
 def device_of(run: PublishedRun) -> str:
-    """The device by its name in the catalogue, or as published where that has none."""
+    """The device by its name in the catalogue, or as published if it is not there."""
     if not run.device:
         return SILENT
     try:
@@ -43,22 +43,13 @@ def precision_of(run: PublishedRun) -> str:
     return run.precision or SILENT
 
 
-def stack_of(run: PublishedRun) -> str:
-    """The framework without its version.
-
-    >>> stack_of(PublishedRun(row=1, id="a", framework="Megatron-LM 8aa4619 (Apr 2021)"))
-    'Megatron-LM'
-    """
-    words: list[str] = []
-    for word in run.framework.partition("(")[0].replace(",", " ").split():
-        if words and _DIGITS.search(word):
-            break
-        words.append(word)
-    return " ".join(words) or SILENT
+def family_of(run: PublishedRun) -> str:
+    """`dense`, `moe` or `lora`, as published."""
+    return run.family or SILENT
 
 
 def size_of(run: PublishedRun) -> str:
-    """The range of device counts that the run falls in, sortable as text.
+    """The range of the number of devices, sortable as text.
 
     >>> size_of(PublishedRun(row=1, id="a", num_devices=96))
     '65 to 512 devices'

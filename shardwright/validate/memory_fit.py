@@ -1,8 +1,8 @@
 """Fitting what is fitted of memory on some published runs, and predicting the others.
 
-Fitted are, for stacks whose files say so (peaks as nvidia-smi shows them), the factor of what comes
-and goes and what the device holds besides (`reserved_over_allocated`, `device_extra_gib` of the
-stack's file). All else is counted.
+Two numbers are fitted, for frameworks whose files say so (peaks as nvidia-smi shows them): the
+blocks that the allocator caches and the memory outside torch (`cached_over_working_set`,
+`device_extra_gib`). All else is counted.
 """
 
 from __future__ import annotations
@@ -14,15 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import ShardwrightError
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
 from shardwright.validate.crossvalidate import members
-from simulator.training_run.fit.interval import bands, memory_interval, memory_regimes_of
+from shardwright.validate.groups import source_of
+from simulator.training_run.fit.memory_interval import (
+    margin_names,
+    memory_interval,
+    source_spread,
+)
 from simulator.training_run.framework.framework import FrameworkMemory, memory_of
-from simulator.training_run.memory.footprint import GIB, footprint
+from simulator.training_run.memory.footprint import GIB, Footprint, footprint
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval
+
+# What an allocator caches, over the working set, and the device's memory outside torch, where no
+# peak of the framework is known (megatron-core.toml).
+USUAL_CACHED = 0.8
+USUAL_EXTRA_GIB = 3.5
 
 Array = NDArray[np.float64]
 
@@ -34,11 +45,11 @@ _FLOOR = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """A peak as nvidia-smi shows it: lasting + factor x passing + extra, in bytes."""
+    """A peak as nvidia-smi shows it: allocated + factor x working set + extra, in bytes."""
 
     stack: str
-    lasting: float
-    passing: float
+    allocated: float
+    working_set: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +107,18 @@ def _row(run: TrainingRun) -> DeviceRow | CountedRow:
     stack = memory_of(run)
     found = footprint(run)
     if stack.shows == "device" and stack.device_extra_gib.method == "fitted":
-        return _device_row(stack, found.shown_bytes, found.reserved_bytes, run)
+        return _device_row(stack, found, run)
     return CountedRow(shown=found.shown_bytes)
 
 
-def _device_row(
-    stack: FrameworkMemory, shown: float, reserved: float, run: TrainingRun
-) -> DeviceRow:
-    fullest = max(footprint(run).ranks, key=lambda rank: rank.reserved_bytes)
-    passing = fullest.activations + fullest.moment_bytes
-    context = shown - reserved - stack.device_extra_gib.value * GIB
-    lasting = fullest.static.total + fullest.always + context
-    return DeviceRow(stack=stack.name, lasting=lasting, passing=passing)
+def _device_row(stack: FrameworkMemory, found: Footprint, run: TrainingRun) -> DeviceRow:
+    fullest = max(found.ranks, key=lambda rank: rank.reserved_bytes)
+    context = get_device(run.device).reserved_bytes.value
+    return DeviceRow(
+        stack=stack.name,
+        allocated=fullest.allocated_bytes + fullest.lingering + context,
+        working_set=fullest.working_set,
+    )
 
 
 def fit_memory(table: MemoryTable, *, without: Sequence[int] = ()) -> MemoryFit:
@@ -127,8 +138,8 @@ def _device_fit(table: MemoryTable, places: Sequence[int]) -> tuple[float, float
     """(factor, bytes besides) with the least absolute relative error."""
     rows = [row for i in places if isinstance(row := table.rows[i], DeviceRow)]
     peaks = table.measured[list(places)]
-    left = np.asarray([[row.passing, GIB] for row in rows]) / peaks[:, None]
-    right = 1.0 - np.asarray([row.lasting for row in rows]) / peaks
+    left = np.asarray([[row.working_set, GIB] for row in rows]) / peaks[:, None]
+    right = 1.0 - np.asarray([row.allocated for row in rows]) / peaks
     weights: Array = np.ones(len(rows))
     found: Array = np.zeros(2)
     for _ in range(_ROUNDS):
@@ -147,10 +158,10 @@ def predicted_bytes(table: MemoryTable, fitted: MemoryFit) -> Array:
 def _predicted(row: DeviceRow | CountedRow, fitted: MemoryFit) -> float:
     if isinstance(row, DeviceRow):
         if row.stack not in fitted.device:
-            # No peak of the stack is left to fit on: tensors alone.
-            return row.lasting + row.passing
+            # No peak of the framework is left to fit on: what others leave.
+            return row.allocated + USUAL_CACHED * row.working_set + USUAL_EXTRA_GIB * GIB
         factor, extra = fitted.device[row.stack]
-        return row.lasting + factor * row.passing + extra
+        return row.allocated + factor * row.working_set + extra
     return row.shown
 
 
@@ -162,15 +173,25 @@ def left_out_bytes(table: MemoryTable, folds: Mapping[str, str]) -> Array:
     return found
 
 
-def ratios_by_regime(
+def ratios_by_source(
     table: MemoryTable, peaks: Array, *, without: Sequence[int] = ()
 ) -> dict[str, list[float]]:
-    """Measured over predicted, by regime of intervals (`memory_regimes_of`)."""
+    """Measured over predicted, by source."""
     left = set(without)
     found: dict[str, list[float]] = {}
-    for i, run in enumerate(table.runs):
+    for i, run in enumerate(table.published):
         if i not in left:
-            for name in memory_regimes_of(run):
+            found.setdefault(source_of(run.id), []).append(float(table.measured[i] / peaks[i]))
+    return found
+
+
+def ratios_by_framework(table: MemoryTable, peaks: Array) -> dict[str, list[float]]:
+    """Measured over predicted, by `FrameworkMemory.name`, by family and of all. What the device
+    shows says nothing of what fits: it has blocks that the allocator could have given back."""
+    found: dict[str, list[float]] = {}
+    for i, run in enumerate(table.runs):
+        if run.memory_kind != "device":
+            for name in margin_names(run):
                 found.setdefault(name, []).append(float(table.measured[i] / peaks[i]))
     return found
 
@@ -179,10 +200,10 @@ def left_out_intervals(
     table: MemoryTable, peaks: Array, folds: Mapping[str, str]
 ) -> tuple[Interval, ...]:
     """[runs] 90 % intervals of peaks that were left out, each from the rows of the other folds
-    alone (cross-conformal prediction; Vovk, Annals of Mathematics and AI 74, 2015)."""
+    alone; of the shipped spread where those are of one source."""
     found: dict[int, Interval] = {}
     for rows in members(folds, [run.id for run in table.published]).values():
-        known = bands(ratios_by_regime(table, peaks, without=rows))
+        spread = source_spread(ratios_by_source(table, peaks, without=rows))
         for i in rows:
-            found[i] = memory_interval(table.runs[i], float(peaks[i]), known)
+            found[i] = memory_interval(table.runs[i], float(peaks[i]), spread)
     return tuple(found[i] for i in range(len(table.runs)))

@@ -1,7 +1,6 @@
-"""What other tools reach or claim on published runs, with citations.
+"""Errors of other tools on published runs, with citations.
 
-`run` figures were made by running the tool's release on the rows that it or others published;
-`claimed` ones are the authors'. Row counts tell whether they cover all rows or those of one table.
+`run`: the tool's release was run on published rows; `claimed`: its authors' figure.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from profiles.document import read_document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """An error that a tool reaches on rows of `source` (`groups.source_of`), or "" for its own."""
+    """Error of a tool on rows of `source` (`groups.source_of`), or "" for its own rows."""
 
     tool: str
     source: str
@@ -32,6 +31,6 @@ class Peers:
 
 
 def peers() -> tuple[Peer, ...]:
-    """All of them, as the accuracy page lists them."""
+    """All of them, in the order of the accuracy page."""
     path = Path(__file__).with_name("peers.toml")
     return read_document(path, Peers, schema="shardwright/peers@1").peers

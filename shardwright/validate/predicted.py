@@ -24,12 +24,12 @@ OK = "ok"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedRun:
-    """What was predicted of the run `id`; None where nothing was.
+    """The prediction of the run `id`; None for a figure without one.
 
-    The low and high values bound a 90 % interval; `status` is `ok` or `unsupported: why`.
-    `memory_left_gib` is what the device has beyond what the run needs to run at all (`fits` where
-    that is not negative), `out_of_memory_probability` that it needs more than the device has,
-    `memory_counted` says what is needed of what there is, part by part.
+    low, high         bounds of the 90 % intervals
+    fits              memory_left_gib, device memory minus the memory needed, is not negative
+    status            `ok` or `unsupported: why`
+    memory_counted    the memory needed and available, part by part
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""How far predictions are from measurements: errors, intervals, ranks. Pure functions on values."""
+"""Errors of predictions, coverage of intervals, rank correlation. Pure functions on values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LEAST_RANKED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorSummary:
-    """Relative errors `predicted / measured - 1` of `count` rows; nan where there is none.
+    """Relative errors `predicted / measured - 1` of `count` rows; nan without a row.
 
     bias               mean signed error
-    interval_coverage  share of the rows whose measurement lies in the predicted interval
+    interval_coverage  share of the rows with the measurement in the predicted interval
     """
 
     count: int
@@ -34,7 +34,7 @@ class ErrorSummary:
 class Accuracy:
     """Predictions of some rows.
 
-    rows, measured    how many there are, and how many have a measured step time
+    rows, measured    number of rows, and of those with a measured step time
     predicted_share   share of the rows with the status `ok`
     rank_correlation  Spearman's within groups that differ only in layout, weighted by rows
     """
@@ -48,7 +48,7 @@ class Accuracy:
 
 
 def summarise(errors: Sequence[float], inside: Sequence[bool]) -> ErrorSummary:
-    """The summary of signed relative errors and of whether each row's interval held.
+    """The summary of signed relative errors and of whether each row is in its interval.
 
     >>> summarise([0.1, -0.3], [True, False]).mean_absolute
     0.2
@@ -67,7 +67,7 @@ def summarise(errors: Sequence[float], inside: Sequence[bool]) -> ErrorSummary:
 
 
 def accuracy(rows: Sequence[ComparedRun]) -> Accuracy:
-    """Everything about the predictions of `rows`; shares of no rows are nan."""
+    """All statistics of the predictions of `rows`; shares of no rows are nan."""
     return Accuracy(
         rows=len(rows),
         measured=sum(row.measured.step_time_s is not None for row in rows),
@@ -79,12 +79,12 @@ def accuracy(rows: Sequence[ComparedRun]) -> Accuracy:
 
 
 def step_time_summary(rows: Iterable[ComparedRun]) -> ErrorSummary:
-    """The errors of the step time over the rows that have both."""
+    """Errors of the step time of the compared rows."""
     return _summary((row.step_time_error, row.step_time_inside) for row in rows)
 
 
 def memory_summary(rows: Iterable[ComparedRun]) -> ErrorSummary:
-    """The errors of the peak memory over the rows that have both."""
+    """Errors of the peak memory of the compared rows."""
     return _summary((row.memory_error, row.memory_inside) for row in rows)
 
 
@@ -94,7 +94,7 @@ def _summary(rows: Iterable[tuple[float | None, bool]]) -> ErrorSummary:
 
 
 def worst_rows(rows: Iterable[ComparedRun], count: int) -> tuple[ComparedRun, ...]:
-    """The `count` rows with the largest absolute error of the step time; ties go by id."""
+    """The `count` rows with the largest absolute step-time error; ties are broken by id."""
     ranked = [(row.step_time_error, row) for row in rows]
     known = [(abs(error), row.run.id, row) for error, row in ranked if error is not None]
     known.sort(key=lambda entry: (-entry[0], entry[1]))
@@ -105,8 +105,8 @@ def rank_correlation(rows: Iterable[ComparedRun]) -> float:
     """Spearman's correlation of predicted and measured step time within workloads.
 
     Rows of one source, model, cluster size, sequence and batch differ only in their layout. The
-    mean over such groups of 3 or more, weighted by their rows; nan where there is none, or where
-    in every group one side has a single value.
+    mean over groups of 3 or more, weighted by their rows; nan without such a group, or if one side
+    is constant in every group.
     """
     groups: dict[Hashable, list[tuple[float, float]]] = {}
     for row in rows:
@@ -125,7 +125,7 @@ def rank_correlation(rows: Iterable[ComparedRun]) -> float:
 
 
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    """Spearman's rank correlation, ties sharing their mean rank; nan where a side is constant.
+    """Spearman's rank correlation, ties sharing their mean rank; nan if a side is constant.
 
     >>> spearman([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
     0.5

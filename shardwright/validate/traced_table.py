@@ -1,4 +1,4 @@
-"""Errors by source of predictions that went through the tracer, beside those from figures."""
+"""Errors by source of predictions from traced modules, next to those from figures."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from shardwright.reports.markdown_table import cell, percent, table
+from shardwright.reports.markdown_table import cell, percent, section, table
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.groups import source_of
 from shardwright.validate.statistics import step_time_summary
 from shardwright.validate.study import AccuracyStudy
 
-# Of a source's mean error from figures, what that from traced modules may be.
+# Highest ratio of a source's mean errors, from traced modules over from figures.
 TRACED_WITHIN = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedSource:
-    """A source's mean and median error from figures and from traced modules, of the rows that both
-    predict; `rows` of them, `dense` rows in all."""
+    """Mean and median error of a source from figures and from traced modules.
+
+    dense, rows   dense rows, and those that both predict
+    """
 
     name: str
     dense: int
@@ -34,8 +36,7 @@ class TracedSource:
 
 
 def traced_sources(study: AccuracyStudy) -> tuple[TracedSource, ...]:
-    """Every source with a measured dense row, through the tracer and beside it; none where nothing
-    was traced."""
+    """Every source with a measured dense row; none without a traced run."""
     found: dict[str, list[tuple[ComparedRun, ComparedRun]]] = {}
     for row, other in zip(study.columns[0].rows, study.traced, strict=False):
         if row.run.family in ("", "dense") and row.measured.step_time_s is not None:
@@ -58,12 +59,12 @@ def traced_sources(study: AccuracyStudy) -> tuple[TracedSource, ...]:
 
 
 def traced_table(study: AccuracyStudy) -> str:
-    """The table, or nothing where nothing was traced."""
+    """The section, or "" without a traced run."""
     found = traced_sources(study)
     if not found:
         return ""
     head = ["source", "dense rows", "traced", "figures: mean / median"]
-    head += ["traced: mean / median", "mean, times"]
+    head += ["traced: mean / median", "ratio of means"]
     rows = [
         [
             cell(x.name),
@@ -82,13 +83,10 @@ def traced_table(study: AccuracyStudy) -> str:
         if not row.supported and shown.supported and row.run.family in ("", "dense")
     )
     notes = [
-        "Every dense row's architecture is built by transformers on torch's meta device and traced "
-        "as a user's module is; the prediction is made from what the trace gives. Both columns "
-        f"have the coefficients of {cell(study.columns[0].name)} and are of the rows that both "
-        f"predict. The worst source is {worst:.2f} times as far off (target {TRACED_WITHIN} or "
-        "less)."
+        "Every dense row's architecture is built by transformers on torch's meta device, traced "
+        "like a user's module and predicted from the trace. Both columns use the coefficients of "
+        f"{cell(study.columns[0].name)} and contain the rows that both predict. The highest ratio "
+        f"is {worst:.2f} (target {TRACED_WITHIN} or less)."
     ]
     notes += [f"- {count} not traced: {cell(why)}" for why, count in reasons.most_common(6)]
-    return "\n".join(
-        ["## Step time from traced modules", "", table(head, rows), "", "\n".join(notes)]
-    )
+    return section("Step time from traced modules", table(head, rows), "\n".join(notes))

@@ -1,131 +1,170 @@
-"""The accuracy page's lead: sources, and classes of runs, that the fit has not seen."""
+"""First sections of the accuracy page: errors on runs that the fit has not seen."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from statistics import fmean, median
+from collections.abc import Iterable
 
-from shardwright.reports.markdown_table import cell, percent, table
+from shardwright.reports.markdown_table import cell, percent, section, table
 from shardwright.validate.compared import ComparedRun
-from shardwright.validate.groups import source_of
-from shardwright.validate.run_class import CLASSES, PLAIN, classes_of
-from shardwright.validate.statistics import ErrorSummary, memory_summary, step_time_summary
-from shardwright.validate.study import (
-    SOURCE_LEFT_OUT,
-    AccuracyStudy,
-    lost_to_baseline,
-    unseen_sources,
+from shardwright.validate.ledger import MOST_OPENINGS, LedgerEntry
+from shardwright.validate.prospective import (
+    FEWEST_ROWS,
+    GROUPS,
+    LATER_SOURCES,
+    SCORE_TARGETS,
+    ErrorScores,
+    locked_sources,
+    memory_scores,
+    step_scores,
 )
+from shardwright.validate.study import SOURCE_LEFT_OUT, AccuracyStudy, Column, lost_to_baseline
 
-# Grades of published rows: all stated, or one thing assumed.
-_WELL_STATED = ("A", "B")
-
-
-def unseen_lead(study: AccuracyStudy) -> str:
-    """What a source can expect that the fit has never met; "" without cross-validation."""
-    found = unseen_sources(study)
-    if not found:
-        return ""
-    rows = _left_out(study)
-    medians = sorted((step.median_absolute, name) for name, step in found.items())
-    means = [step.mean_absolute for step in found.values()]
-    shares = [step.interval_coverage for step in found.values()]
-    worst, where = medians[-1]
-    lines = [
-        f"**Sources that the fit has not seen** (each of {len(found)} left out whole): the median "
-        f"error of a source is {percent(median(m for m, _ in medians))} in the middle and "
-        f"{percent(worst)} at worst ({cell(where)}); mean errors average {percent(fmean(means))} "
-        f"over sources{_of_rows(rows)}; the 90 % intervals hold {percent(fmean(shares))} of a "
-        f"source's rows on average, {_fewest(found)}. {_memory(rows)}{_lost(study)}",
-        _classes(study, rows),
-    ]
-    return "\n\n".join(line for line in lines if line) + "\n\n"
+SCORES_HEAD = ("rows", "sources", "median", "mean", "bias", "intervals hold", "width")
+SCORES_NOTE = (
+    "In the following sections sources count alike: `median` is the median over sources of the "
+    "source's median absolute error, `mean` the mean over sources of its mean absolute error, "
+    "`bias` the median over sources of its median signed error. `intervals hold` is the share of "
+    "rows inside their 90 % interval, `width` the median of the interval's upper bound divided by "
+    "its lower bound."
+)
+_OTHERS = "all others"
 
 
-def memory_left_out(study: AccuracyStudy, source: str) -> ErrorSummary:
-    """The errors of a source's peaks where what is fitted of memory was fitted on others."""
-    return memory_summary(row for row in _left_out(study) if source_of(row.run.id) == source)
-
-
-def _left_out(study: AccuracyStudy) -> tuple[ComparedRun, ...]:
-    return next((c.rows for c in study.columns if c.name == SOURCE_LEFT_OUT), ())
-
-
-def _of_rows(rows: Sequence[ComparedRun]) -> str:
-    stated = step_time_summary(row for row in rows if row.measured.quality[:1] in _WELL_STATED)
-    if not stated.count:
-        return ""
-    return (
-        f" and {percent(stated.mean_absolute)} over the {stated.count} rows whose source states all"
-        " but one thing or everything"
-    )
-
-
-def _fewest(found: dict[str, ErrorSummary]) -> str:
-    share, name = min((step.interval_coverage, name) for name, step in found.items())
-    return f"{percent(share)} at least ({cell(name)})"
-
-
-def _memory(rows: Sequence[ComparedRun]) -> str:
-    groups: dict[str, list[ComparedRun]] = {}
-    for row in rows:
-        if row.memory_error is not None:
-            groups.setdefault(source_of(row.run.id), []).append(row)
-    if not groups:
-        return ""
-    whole = memory_summary(row for found in groups.values() for row in found)
-    means = [memory_summary(found).mean_absolute for found in groups.values()]
-    return (
-        f"Peak memory: mean error {percent(whole.mean_absolute)} over {whole.count} rows, "
-        f"{percent(fmean(means))} on average over {len(means)} sources. "
-    )
+def unseen_sections(study: AccuracyStudy) -> list[str]:
+    """Locked sources, predictions of earlier releases, then what was left out of the fit."""
+    sections = [_locked(study), _releases(study)]
+    columns = [column for column in study.columns if column.folds]
+    if columns:
+        sections.append(_left_out(study, columns))
+    return sections
 
 
 def lost_words(lost: Iterable[tuple[str, float, float]]) -> str:
-    """The sources that a constant predicts better, with both errors."""
+    """The sources that the baseline predicts better, with both errors."""
     return ", ".join(f"{cell(name)} ({percent(a)} against {percent(b)})" for name, a, b in lost)
+
+
+def _locked(study: AccuracyStudy) -> str:
+    note = (
+        f"{len(locked_sources())} of {len(LATER_SOURCES)} later sources are locked: "
+        f"{', '.join(locked_sources())}. The hash of their names chose them. Nothing is fitted on "
+        "them; elsewhere they count only in the totals of earlier releases. "
+        "`python -m tools.open_locked` compares the shipped coefficients with them and appends a "
+        f"line to docs/locked_ledger.csv; an issue may use {MOST_OPENINGS} openings."
+    )
+    if not study.ledger:
+        return section("Locked sources", note, "They have not been opened yet.")
+    latest = study.ledger[-1]
+    scores = latest.scores
+    targets = [
+        [target.name, target.reached(scores), target.bounds, target.verdict(scores)]
+        for target in SCORE_TARGETS
+    ]
+    held = ", ".join(f"{cell(name)} {percent(part)}" for name, part in scores.step.source_coverage)
+    return section(
+        "Locked sources",
+        note,
+        f"Latest opening ({cell(latest.date)}, commit {cell(latest.commit)}): {scores.rows} rows, "
+        f"{scores.unsupported} without a prediction.",
+        table(["score", "reached", "target", "result"], targets),
+        f"Intervals of sources with {FEWEST_ROWS} rows or more hold: {held or '-'}.",
+        f"All openings ({len(study.ledger)}):",
+        _openings(study.ledger),
+    )
+
+
+def _openings(ledger: Iterable[LedgerEntry]) -> str:
+    head = ["date", "commit", *SCORES_HEAD]
+    head += [f"{title.partition(' (')[0]}: median" for _, title, _ in GROUPS]
+    lines = []
+    for entry in ledger:
+        groups = [getattr(entry.scores, name) for name, _, _ in GROUPS]
+        medians = [percent(scores.median) for scores in (*groups, entry.scores.memory)]
+        lines.append([cell(entry.date), cell(entry.commit), *_cells(entry.scores.step), *medians])
+    return table([*head, "memory: median"], lines, words=2)
+
+
+def _releases(study: AccuracyStudy) -> str:
+    if not study.releases:
+        return ""
+    lines = []
+    for release in study.releases:
+        step, memory = step_scores(release.rows), memory_scores(release.rows)
+        peaks = [str(memory.rows), percent(memory.median), percent(memory.coverage)]
+        lines.append([cell(release.name), cell(release.predicted_on), *_cells(step), *peaks])
+    head = ["release", "predicted", *SCORES_HEAD, "peaks", "median", "intervals hold"]
+    return section(
+        "Predictions made before the measurements were seen",
+        "Each release predicted these runs before its authors had seen what was measured. The last "
+        "three columns are of peak memory.",
+        table(head, lines, words=2),
+    )
+
+
+def _left_out(study: AccuracyStudy, columns: Iterable[Column]) -> str:
+    """Scores of each way of leaving out, then of each fold; by group for whole sources."""
+    summary, parts = [], []
+    for column in columns:
+        scores = step_scores(column.rows)
+        summary.append([cell(column.name), *_cells(scores), percent(scores.worst_coverage)])
+        if column.name == SOURCE_LEFT_OUT:
+            parts += ["### Sources left out, by kind of run", _by_group(study, column)]
+            parts.append(_lost(study))
+        parts += [f"### {cell(column.name).capitalize()}, one by one", _by_fold(study, column)]
+    head = ["left out of the fit", *SCORES_HEAD, "lowest source"]
+    return section(
+        "Left out of the fit",
+        "Each source, framework or device is predicted with coefficients fitted without any of its "
+        "rows. Intervals of a source left out are calibrated on the other sources; frameworks and "
+        "devices left out use the shipped calibration. `lowest source` is the lowest interval "
+        f"coverage of a source with {FEWEST_ROWS} rows or more.",
+        table(head, summary),
+        *parts,
+    )
+
+
+def _by_group(study: AccuracyStudy, column: Column) -> str:
+    members = [(title, member) for _, title, member in GROUPS]
+    members.append((_OTHERS, lambda row: not any(member(row) for _, _, member in GROUPS)))
+    groups = {title: [row for row in column.rows if member(row)] for title, member in members}
+    return _table_of(study, "kind of run", groups)
+
+
+def _by_fold(study: AccuracyStudy, column: Column) -> str:
+    groups: dict[str, list[ComparedRun]] = {}
+    for row in column.rows:
+        if row.run.id in column.folds:
+            groups.setdefault(column.folds[row.run.id], []).append(row)
+    return _table_of(study, "left out", dict(sorted(groups.items())))
+
+
+def _table_of(study: AccuracyStudy, title: str, groups: dict[str, list[ComparedRun]]) -> str:
+    """Scores of groups of rows, next to the median of the judged column."""
+    judged = {row.run.id: row for row in study.rows}
+    lines = []
+    for name, rows in groups.items():
+        scores = step_scores(rows)
+        if scores.rows:
+            seen = step_scores(judged[row.run.id] for row in rows)
+            lines.append([cell(name), *_cells(scores), percent(seen.median)])
+    return table([title, *SCORES_HEAD, f"{cell(study.judged)}: median"], lines)
 
 
 def _lost(study: AccuracyStudy) -> str:
     lost = lost_to_baseline(study, of=SOURCE_LEFT_OUT)
     if not lost:
-        return "No source left out is predicted better by a constant 45 % of peak."
-    return f"Left out, a constant 45 % of peak is more accurate on: {lost_words(lost)}."
+        return "With any source left out, its errors are below those of a constant 45 % of peak."
+    return f"With the source left out, a constant 45 % of peak is closer on: {lost_words(lost)}."
 
 
-def _classes(study: AccuracyStudy, rows: Sequence[ComparedRun]) -> str:
-    """Errors of rows of left-out sources by class, beside those of the judged column."""
-    judged = {row.run.id: row for row in study.rows}
-    members: dict[str, list[ComparedRun]] = {name: [] for name in (*dict(CLASSES), PLAIN)}
-    for row in rows:
-        if row.step_time_error is not None:
-            for name in classes_of(row.run):
-                members[name].append(row)
-    head = [
-        *("left out whole", "rows", "sources", "median", "mean", "bias", "intervals hold"),
-        f"{cell(study.judged)}: median",
+def _cells(scores: ErrorScores) -> list[str]:
+    return [
+        str(scores.rows),
+        str(scores.sources),
+        percent(scores.median),
+        percent(scores.mean),
+        percent(scores.bias, signed=True),
+        percent(scores.coverage),
+        "-" if math.isnan(scores.width) else f"{scores.width:.2f}",
     ]
-    lines = []
-    for name, found in members.items():
-        if not found:
-            continue
-        step = step_time_summary(found)
-        lines.append(
-            [
-                cell(name),
-                str(step.count),
-                str(len({source_of(row.run.id) for row in found})),
-                percent(step.median_absolute),
-                percent(step.mean_absolute),
-                percent(step.bias, signed=True),
-                percent(step.interval_coverage),
-                percent(_median(judged[row.run.id] for row in found)),
-            ]
-        )
-    return table(head, lines) if lines else ""
-
-
-def _median(rows: Iterable[ComparedRun]) -> float:
-    step = step_time_summary(rows)
-    return step.median_absolute if step.count else math.nan

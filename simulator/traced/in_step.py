@@ -37,8 +37,7 @@ from profiles.hardware.kernels.attention_surface import (
 from profiles.model.graph import Op, OpKind
 from simulator.soft_maximum import larger
 from simulator.traced.op_cost import OpCost, price_op, pricer_of
-from simulator.training_run.step.coefficient_owner import processor
-from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.training_run.step.coefficients import matmul_coefficients
 
 EAGER_STEPS_SCHEMA = "shardwright/eager-steps@1"
 EAGER_STEPS_FILE = (
@@ -93,10 +92,7 @@ def matmul_seconds(op: Op, alone_s: float, device: Device) -> float:
     bits = _BITS.get(op.dtype)
     if bits is None:
         return alone_s
-    values = shipped_coefficients().values
-    name = processor(device)
-    matmul = values.get(f"matmul.{name}", values["matmul.*"])
-    power = values.get(f"power.{name}.{bits}", values["power.*"])
+    matmul, power = matmul_coefficients(device, bits)
     burst = matmul * alone_s
     sustained = power * op.work_flop / pricer_of(device).light.rate(op.dtype)
     return float(larger(np.asarray(burst), np.asarray(sustained)))

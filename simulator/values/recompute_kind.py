@@ -35,7 +35,11 @@ class RecomputeKind:
     again: Callable[[Transformer], Again]
 
 
-_INNER = ("mlp", "mlp-again", "routing", "experts", "shared")
+_ACTIVATION = ("activation", "expert-activation")
+_INNER = ("mlp", "mlp-again", "routing", "experts", "shared", *_ACTIVATION)
+# Shares of a fused layer's elementwise passes at Llama's widths (megatron-core.toml: 10 over the
+# hidden size, 4 of them the two norms', and 3 over an inner width of 3.5 hidden sizes).
+_OF_NORMS, _OF_ACTIVATION = 0.2, 0.5
 _ATTENTION = ("attention", "attention-again", "core")
 
 
@@ -69,15 +73,27 @@ RECOMPUTE_KINDS: dict[str, RecomputeKind] = {
     "attention": RecomputeKind(frees=_ATTENTION, again=_attention_module),
     # NeMo's "mlp": the feed-forward, its experts with it.
     "mlp": RecomputeKind(frees=_INNER, again=_always(Again(matmul=0.5, passes=0.5))),
+    # Megatron-Core's --recompute-modules: layernorm, moe_act (and activation functions of dense
+    # layers in forks of it), both, and layernorm with moe or mlp. Outputs alone are freed.
+    "norm": RecomputeKind(frees=("normed",), again=_always(Again(passes=_OF_NORMS))),
+    "activation": RecomputeKind(frees=_ACTIVATION, again=_always(Again(passes=_OF_ACTIVATION))),
+    "norm-activation": RecomputeKind(
+        frees=("normed", *_ACTIVATION), again=_always(Again(passes=_OF_NORMS + _OF_ACTIVATION))
+    ),
+    "norm-mlp": RecomputeKind(
+        frees=("normed", *_INNER), again=_always(Again(matmul=0.5, passes=0.5 + _OF_NORMS))
+    ),
     # MaxText's, which keeps the outputs of matmuls.
-    "minimal": RecomputeKind(frees=("core", "norm"), again=_always(Again(passes=1.0))),
+    "minimal": RecomputeKind(
+        frees=("core", "norm", "normed", *_ACTIVATION), again=_always(Again(passes=1.0))
+    ),
     # torchtitan's, which keeps every second matmul's.
     "alternate": RecomputeKind(
-        frees=("norm", "attention-again", "mlp-again", "routing", "shared"),
+        frees=("norm", "normed", "attention-again", "mlp-again", "routing", "shared"),
         again=_every_second_matmul,
     ),
     "full": RecomputeKind(
-        frees=("norm", *_ATTENTION, *_INNER),
+        frees=("norm", "normed", *_ATTENTION, *_INNER),
         again=_always(Again(matmul=1.0, core=1.0, unfused_core=1.0, passes=1.0)),
     ),
 }

@@ -14,7 +14,8 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
 from simulator.training_run.explain.predict_runs import predicted_parts
-from simulator.training_run.fit.interval import memory_interval, step_interval
+from simulator.training_run.fit.interval import step_interval
+from simulator.training_run.fit.memory_interval import memory_interval
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval

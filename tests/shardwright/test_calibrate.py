@@ -25,7 +25,7 @@ from shardwright.commands.tables.calibrate import (
 from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.reports.run_explanation import explanation_report
 from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.fit.recalibrate import read_calibration
+from simulator.training_run.fit.logged_source import read_calibration
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.step.coefficients import shipped_coefficients
 

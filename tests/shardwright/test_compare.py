@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import DocumentError, MismatchError
-from shardwright.findings.comparison import Comparison, Row, compare_run
+from shardwright.findings.comparison import Comparison, Row, compare_run, outdated_profile
 from shardwright.reports.chrome_trace import chrome_trace
 from shardwright.reports.html import report_html
 from shardwright.reports.markdown import comparison_markdown, verdict
@@ -53,6 +53,25 @@ def test_errors_that_cancel_are_named() -> None:
     assert compared(0.11, 0.10).cancelling is None
     # A step outside its interval is no proof of anything.
     assert compared(0.13, 0.10, inside=False).cancelling is None
+
+
+def test_a_profile_is_outdated_beyond_six_percent_of_cpu_time() -> None:
+    def compared(measured_cpu: float | None) -> Comparison:
+        row = Row(
+            name="step: forward and backward",
+            unit="s",
+            predicted=1.0,
+            measured=2.0,
+            measured_cpu=measured_cpu,
+        )
+        return replace(compare_run(answer(), run_of(answer())), rows=(row,))
+
+    assert outdated_profile(compared(None)) == ""
+    assert outdated_profile(compared(1.0 / 1.05)) == ""
+    # 1.0 s profiled, 0.8 s of CPU time: 25 % of those too slow.
+    expected = "forward and backward ran 25 % faster than profiled, in CPU time"
+    assert outdated_profile(compared(0.8)) == expected
+    assert "slower" in outdated_profile(compared(1.25))
 
 
 def test_a_run_of_another_plan_is_refused() -> None:

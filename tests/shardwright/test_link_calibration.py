@@ -13,7 +13,7 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright.asking.frameworks.measured_cluster import ANY_MODEL, measured_cluster
 from shardwright.commands.tables.calibrate_logs import calibrate_from_logs
-from simulator.training_run.fit.recalibrate import calibrated, read_calibration
+from simulator.training_run.fit.logged_source import calibrated, read_calibration
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.messages.rank_group import RankGroup
 from simulator.training_run.messages.run_links import links_of, moved
@@ -62,9 +62,9 @@ def test_a_slow_network_is_found_and_kept(tmp_path: Path) -> None:
     calibrate_from_logs([one, four], [], output, force=False)
     made = read_calibration(output)
     shipped = shipped_coefficients()
-    assert sorted(made.values) == ["inner.h100-sxm-80gb", "outer.infiniband"]
+    assert sorted(made.values) == ["inner.*", "outer.*"]
     after = calibrated(shipped, made).values
-    for name, factor in (("inner.h100-sxm-80gb", 1.0), ("outer.infiniband", 1.6)):
+    for name, factor in (("inner.*", 1.0), ("outer.*", 1.6)):
         assert after[name] == pytest.approx(factor * shipped.values[name], rel=0.01)
     assert made.runs == 0
     assert made.residual < 0.02 < 0.1 < made.error_before

@@ -40,7 +40,7 @@ from shardwright.findings.log_comparison import compare_log, likely_part
 from shardwright.reports.frameworks.log_report import log_comparison_report, log_report
 from shardwright.results.compared import LogComparisonResult
 from shardwright.results.shown import shown_as
-from simulator.training_run.fit.recalibrate import read_calibration
+from simulator.training_run.fit.logged_source import read_calibration
 from tests.interop.logs.written_log import WrittenRun, written
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,8 @@ from profiles.published.measured import Measured
 from profiles.published.run import FIGURES, PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.validate.memory_fit import (
+    USUAL_CACHED,
+    USUAL_EXTRA_GIB,
     CountedRow,
     DeviceRow,
     MemoryFit,
@@ -38,8 +43,10 @@ def _table(rows: list[DeviceRow | CountedRow], measured: list[float]) -> MemoryT
 
 
 def test_the_two_numbers_of_a_fold_come_from_the_others() -> None:
-    rows = [DeviceRow(stack="s", lasting=0.0, passing=float(10 + i % 4) * GIB) for i in range(8)]
-    passing = np.asarray([row.passing for row in rows])
+    rows = [
+        DeviceRow(stack="s", allocated=0.0, working_set=float(10 + i % 4) * GIB) for i in range(8)
+    ]
+    passing = np.asarray([row.working_set for row in rows])
     table = _table([*rows], [*(2.0 * passing[:4]), *passing[4:]])
     folds = {f"r{i}": ("high" if i < 4 else "low") for i in range(8)}
     found = left_out_bytes(table, folds)
@@ -49,21 +56,22 @@ def test_the_two_numbers_of_a_fold_come_from_the_others() -> None:
 
 
 def test_two_numbers_of_nvidia_smi_are_found_again() -> None:
-    passing = np.linspace(5.0, 40.0, 12) * GIB
-    lasting = np.linspace(12.0, 9.0, 12) * GIB
+    working_set = np.linspace(5.0, 40.0, 12) * GIB
+    allocated = np.linspace(12.0, 9.0, 12) * GIB
     rows: list[DeviceRow | CountedRow] = [
-        DeviceRow(stack="s", lasting=float(a), passing=float(b))
-        for a, b in zip(lasting, passing, strict=True)
+        DeviceRow(stack="s", allocated=float(a), working_set=float(b))
+        for a, b in zip(allocated, working_set, strict=True)
     ]
-    peaks = lasting + 1.3 * passing + 2.5 * GIB
+    peaks = allocated + 1.3 * working_set + 2.5 * GIB
     # One row that is far off moves a least-squares fit, not one of absolute errors.
     peaks[3] *= 1.5
     fitted = fit_memory(_table(rows, peaks.tolist()))
     factor, extra = fitted.device["s"]
     assert factor == pytest.approx(1.3, abs=0.01)
     assert extra / GIB == pytest.approx(2.5, abs=0.1)
+    # Without a peak of the framework, what others cache and hold outside torch.
     alone = predicted_bytes(_table(rows, peaks.tolist()), MemoryFit(device={}))
-    assert alone == pytest.approx(lasting + passing)
+    assert alone == pytest.approx(allocated + USUAL_CACHED * working_set + USUAL_EXTRA_GIB * GIB)
 
 
 def test_counted_rows_are_what_the_footprint_shows() -> None:
@@ -76,13 +84,18 @@ def test_counted_rows_are_what_the_footprint_shows() -> None:
     assert predicted_bytes(table, fit_memory(table)).tolist() == shown
 
 
-def test_intervals_of_a_fold_come_from_the_others() -> None:
+def test_intervals_of_a_source_come_from_the_others() -> None:
+    """Sources a and b measure e^0.1 and e^-0.1 times what is counted, c twice as much: the width of
+    a is that of b and c, sqrt((0.1^2 + log(2)^2) / 2), that of c is 0.1."""
     rows: list[DeviceRow | CountedRow] = [CountedRow(shown=10.0)] * 60
-    # 40 rows within 10 %, and a fold of 20 that is twice as large.
-    measured = [10.0 + 0.05 * i for i in range(-20, 20)] + [20.0] * 20
-    table = _table(rows, measured)
-    folds = {f"r{i}": str(i // 20) for i in range(60)}
-    peaks = predicted_bytes(table, fit_memory(table))
-    bands = left_out_intervals(table, peaks, folds)
-    assert all(band.high < 11.0 for band in bands[40:])
-    assert all(band.high == pytest.approx(20.0) for band in bands[:40])
+    ratios = [math.exp(0.1)] * 20 + [math.exp(-0.1)] * 20 + [2.0] * 20
+    table = _table(rows, [10.0 * ratio for ratio in ratios])
+    names = [f"{'abc'[i // 20]}-{i}" for i in range(60)]
+    table = replace(
+        table, published=tuple(PublishedRun(row=i + 1, id=name) for i, name in enumerate(names))
+    )
+    folds = {name: name[0] for name in names}
+    found = left_out_intervals(table, predicted_bytes(table, fit_memory(table)), folds)
+    wide = math.sqrt((0.1**2 + math.log(2) ** 2) / 2)
+    assert found[0].high == pytest.approx(10.0 * math.exp(1.644854 * wide))
+    assert found[59].high == pytest.approx(10.0 * math.exp(1.644854 * 0.1))

@@ -12,7 +12,7 @@ from profiles.errors import InfeasibleError, InputError, UnknownNameError
 from profiles.hardware.energy.grid_carbon import grid_of
 from shardwright.cli import app
 from shardwright.findings.answer_json import ANSWER_KEYS
-from simulator.training_run.fit.recalibrate import shipped_hash
+from simulator.training_run.fit.logged_source import shipped_hash
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 ASKED = ("plan", "llama-3.1-8b", "--global-batch", "64", "--seq", "4096", "--stack")
@@ -190,11 +190,11 @@ def test_what_own_runs_taught(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     based_on = shipped_hash(shipped_coefficients())
     path.write_text(
-        'schema = "shardwright/run-calibration@1"\nsource = "mine.csv"\nmethod = "by hand"\n'
+        'schema = "shardwright/run-calibration@2"\nsource = "mine.csv"\nmethod = "by hand"\n'
         f'date = "2026-11-22"\nruns = 3\nbased_on = "{based_on}"\nerror_before = 0.3\n'
         "residual = 0.1\n"
-        "left_out_error = 0.1\ninterval_scale = 0.5\n[values]\n"
-        '"matmul.h100-sxm-80gb" = 4.0\n"launch_us.megatron-core" = 6.0\n'
+        "left_out_error = 0.1\ncovariance = [[1e-4], [0.0, 1e-4]]\n[values]\n"
+        '"power.h100-sxm-80gb.16" = 6.0\n"level.megatron-core" = 1.0\n'
     )
     pins = ("--cp", "1", "--tp", "1", "--pp", "1", "--json")
     usual = json.loads(typed(*ASKED, "megatron-core", *ON, *pins))

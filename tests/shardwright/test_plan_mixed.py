@@ -50,7 +50,9 @@ def test_h100s_take_more_of_the_work_and_all_are_faster_than_some(folder: Path) 
     for pipeline in answer.plan.pipelines:
         for stage in pipeline.stages:
             blocks[stage.device] += stage.stage.num_blocks * pipeline.num_microbatches
-    assert blocks["h100-sxm-80gb"] > 2 * blocks["a100-sxm-80gb"] > 0
+    # An H100's matmuls run 2.3 times as fast as an A100's (989 / 1.55 against 312 / 1.14 TFLOP/s),
+    # its attention and memory 1.5 and 1.6 times: 1.8 times the blocks.
+    assert blocks["h100-sxm-80gb"] > 1.6 * blocks["a100-sxm-80gb"] > 0
     steps = {each.title: each.step_time_s for each in answer.compared}
     for other in ("h100-sxm-80gb alone", "a100-sxm-80gb alone", "all with equal shares"):
         assert answer.step_time_s < 0.8 * steps[other]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from profiles.errors import InputError
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.validate.crossvalidate import (
+    device_folds,
+    framework_folds,
     members,
     model_folds,
     model_key,
@@ -20,6 +23,7 @@ from shardwright.validate.crossvalidate import (
     source_folds,
 )
 from shardwright.validate.groups import source_of
+from simulator.training_run.reading.complete import complete_run
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"
 
@@ -65,6 +69,29 @@ def test_a_model_is_left_out_across_sources() -> None:
     for run in rows:
         twins = [other for other in rows if model_key(other) == model_key(run)]
         assert {batched[twin.id] for twin in twins} == {batched[run.id]}
+
+
+def test_a_framework_and_a_device_are_left_out_across_sources() -> None:
+    """torchtitan has the coefficients of torchtitan-compiled, an H800 the processor of an H100."""
+    rows = [
+        replace(
+            run,
+            num_heads=8,
+            ffn_size=256,
+            vocab_size=1000,
+            seq_len=1024,
+            global_batch=8 * run.row,
+            framework="torchtitan" if i % 3 else "nanotron",
+            device="H800" if i % 4 else "A100",
+        )
+        for i, run in enumerate(runs(12))
+    ]
+    completed = [complete_run(run) for run in rows]
+    frameworks, devices = framework_folds(completed), device_folds(completed)
+    assert list(frameworks) == list(devices) == [run.id for run in rows]
+    for i, run in enumerate(rows):
+        assert frameworks[run.id] == ("torchtitan-compiled" if i % 3 else "nanotron")
+        assert devices[run.id] == ("h100-sxm-80gb" if i % 4 else "a100-sxm-80gb")
 
 
 def test_models_are_known_by_figures_else_by_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -15,7 +16,11 @@ from shardwright.reports.markdown_table import cell, percent
 from shardwright.validate.accuracy_html import accuracy_html
 from shardwright.validate.accuracy_markdown import accuracy_markdown
 from shardwright.validate.compared import ComparedRun, compare_runs
+from shardwright.validate.groups import source_of
+from shardwright.validate.ledger import LedgerEntry
 from shardwright.validate.predicted import PredictedRun
+from shardwright.validate.prospective import score
+from shardwright.validate.releases import Release
 from shardwright.validate.scatter import Sample, scatter_svg
 from shardwright.validate.study import SOURCE_LEFT_OUT, AccuracyStudy, Column, lost_to_baseline
 
@@ -66,44 +71,115 @@ def test_the_markdown_page_says_what_the_rows_say() -> None:
     assert "5 runs, 4 with a measured step time, 80.0 % predicted" in page
     sources = next(line for line in page.splitlines() if line.startswith("| zb | 4 |"))
     assert "| 1.0 % / 1.0 % | 4.0 % / 4.0 % | +4.0 % | 50.0 % | 1.00 | 50.0 % / 50.0 % |" in sources
-    target = next(line for line in page.splitlines() if line.startswith("| zb | - |"))
+    target = next(line for line in page.splitlines() if line.startswith("| zb | 4 | mean |"))
     assert target.endswith("| 4.0 % (5.0 %) | - | 5.0 % (8.0 %) | yes |")
-    assert "- The 90 % intervals hold 50.0 % of the measured step times" in page
-    assert "- Of the rows that state devices, tp and pp, 100.0 % have a prediction" in page
+    assert "bias +4.0 %; the 90 % intervals hold 50.0 % of the rows" in page
     assert "6 of 6 pairs of schedules" in page
     assert "- 1: unsupported: num_layers \\| is not stated" in page
-    assert "No source is predicted better by a constant 45 % MFU." in page
+    assert "It is closer on no source." in page
+    assert "They have not been opened yet." in page
+    assert "Left out of the fit" not in page
     assert "shardwright validate runs.csv" in page
 
 
-def test_what_intervals_hold_of_sources_left_out_is_said() -> None:
-    """Two of four Zero Bubble rows lie inside, 1 of 1 of another source; the average over sources
-    weighs both alike."""
+def unseen_study() -> AccuracyStudy:
+    """The rows above and one of llmf, with sources, devices and frameworks left out, an earlier
+    release and two openings of the locked half."""
     other = compare_runs(
-        [PublishedRun(row=9, id="llmf-001")],
+        [PublishedRun(row=9, id="llmf-001", family="moe")],
         [Measured(id="llmf-001", step_time_s=1.0)],
-        [PredictedRun(id="llmf-001", step_time_s=1.0, step_time_low_s=0.9, step_time_high_s=1.1)],
+        [PredictedRun(id="llmf-001", step_time_s=0.8, step_time_low_s=0.7, step_time_high_s=1.4)],
     )
     rows = (*compared(1.04), *other)
-    found = AccuracyStudy(
-        columns=(Column(name="5-fold", rows=rows), Column(name=SOURCE_LEFT_OUT, rows=rows)),
+    seen = (*compared(1.01), *other)
+    sources = {row.run.id: source_of(row.run.id) for row in rows}
+    first = LedgerEntry(
+        date="2026-11-24", commit="aaa", rows_sha256="0", scores=score([*rows, *other])
+    )
+    return AccuracyStudy(
+        columns=(
+            Column(name="5-fold", rows=seen),
+            Column(name=SOURCE_LEFT_OUT, rows=rows, folds=sources),
+            Column(name="devices left out", rows=rows, folds=dict.fromkeys(sources, "h|100")),
+        ),
         judged="5-fold",
-        baseline=rows,
+        baseline=compared(1.5) + other,
+        ledger=(first, replace(first, date="2026-11-25", commit="bbb", scores=score(seen))),
+        releases=(Release(name="c731d44", predicted_on="2026-11-22", rows=rows),),
+        locked=3,
         table="a table",
         command="shardwright validate runs.csv",
-        date="2026-11-21",
+        date="2026-11-26",
     )
-    page = accuracy_markdown(found)
-    assert "hold 75.0 % of its rows on average over the sources, 60.0 % of all rows" in page
-    assert "hold 75.0 % of a source's rows on average, 50.0 % at least (zb)" in page
-    assert "Peak memory: mean error 5.0 % over 4 rows, 5.0 % on average over 1 sources" in page
-    assert "No source left out is predicted better by a constant 45 % of peak" in page
-    assert "With a whole source left out" not in accuracy_markdown(study())
+
+
+def lines_of(page: str, title: str) -> list[str]:
+    """The lines under a heading up to the next one."""
+    return re.split(r"\n##+ ", page.split(f"# {title}\n", 1)[1], maxsplit=1)[0].splitlines()
+
+
+def test_the_page_begins_with_the_hardest_test() -> None:
+    page = accuracy_markdown(unseen_study())
+    titles = re.findall(r"^##+ (.*)$", page, flags=re.MULTILINE)
+    assert titles[:8] == [
+        "Locked sources",
+        "Predictions made before the measurements were seen",
+        "Left out of the fit",
+        "Sources left out, by kind of run",
+        "Sources left out, one by one",
+        "Devices left out, one by one",
+        "Step time by source",
+        "Step time by family",
+    ]
+    assert "3 runs of locked sources removed." in page
+    assert "**with the source's own effect**" in page
+
+
+def test_the_ledger_leads_with_its_latest_entry() -> None:
+    lines = lines_of(accuracy_markdown(unseen_study()), "Locked sources")
+    assert any(
+        line.startswith("Latest opening (2026-11-25, commit bbb): 6 rows, 1 without")
+        for line in lines
+    )
+    # Medians of zb and llmf: 1 % and 20 %.
+    assert "| median over sources | 10.5 % | <= 12.0 % | met |" in lines
+    assert "| experts: median | 20.0 % | <= 16.0 % | missed |" in lines
+    assert "| mainstream: median | - | <= 10.0 % | no rows |" in lines
+    openings = [line for line in lines if line.startswith("| 2026-")]
+    assert [line.split(" | ")[:4] for line in openings] == [
+        ["| 2026-11-24", "aaa", "6", "2"],
+        ["| 2026-11-25", "bbb", "5", "2"],
+    ]
+
+
+def test_releases_and_rows_left_out_are_scored_by_source() -> None:
+    """Zero Bubble: four rows, 4 % too slow, two inside their interval of 0.5 to 2.5; llmf: 20 % too
+    fast, inside 0.7 to 1.4, of experts. Their widths: 5 and 2."""
+    page = accuracy_markdown(unseen_study())
+    scores = "| 5 | 2 | 12.0 % | 12.0 % | -8.0 % | 60.0 % | 5.00 |"
+    release = next(line for line in page.splitlines() if line.startswith("| c731d44 |"))
+    assert release == f"| c731d44 | 2026-11-22 {scores} 4 | 5.0 % | 0.0 % |"
+    summary = lines_of(page, "Left out of the fit")
+    assert f"| sources left out {scores} - |" in summary
+    assert f"| devices left out {scores} - |" in summary
+    llmf = "1 | 1 | 20.0 % | 20.0 % | -20.0 % | 100.0 % | 2.00 | 20.0 %"
+    kinds = lines_of(page, "Sources left out, by kind of run")
+    assert [line for line in kinds if line.startswith("| experts |")] == [f"| experts | {llmf} |"]
+    assert [line for line in kinds if "| all others |" in line] == [
+        "| all others | 4 | 1 | 4.0 % | 4.0 % | +4.0 % | 50.0 % | 5.00 | 1.0 % |"
+    ]
+    assert f"| llmf | {llmf} |" in lines_of(page, "Sources left out, one by one")
+    assert f"| h\\|100 {scores} 10.5 % |" in lines_of(page, "Devices left out, one by one")
+    assert "With any source left out, its errors are below those of a constant" in page
+    peaks = lines_of(page, "Peak memory by source")
+    assert peaks[1].endswith("| source left out: mean | intervals hold |")
+    assert peaks[3] == "| zb | 4 | 5.0 % | 5.0 % | +5.0 % | 0.0 % | 5.0 % | 0.0 % |"
 
 
 def test_every_table_row_has_the_cells_of_its_head() -> None:
     width = 0
-    for line in accuracy_markdown(study()).splitlines():
+    pages = accuracy_markdown(study()) + accuracy_markdown(unseen_study())
+    for line in pages.splitlines():
         if not line.startswith("|"):
             width = 0
             continue
@@ -116,10 +192,7 @@ def test_every_table_row_has_the_cells_of_its_head() -> None:
 def test_losing_to_the_baseline_is_said() -> None:
     lost = study(factor=1.7)
     assert lost_to_baseline(lost) == (("zb", pytest.approx(0.7), pytest.approx(0.5)),)
-    assert (
-        "A constant 45 % MFU is more accurate on: zb (70.0 % against 50.0 %)"
-        in accuracy_markdown(lost)
-    )
+    assert "It is closer on zb (70.0 % against 50.0 %)." in accuracy_markdown(lost)
 
 
 class Tags(HTMLParser):
@@ -143,10 +216,13 @@ class Tags(HTMLParser):
 
 
 def test_the_html_page_is_whole_and_escaped() -> None:
+    for each in (study(), unseen_study()):
+        tags = Tags()
+        tags.feed(accuracy_html(each))
+        assert tags.open == []
     page = accuracy_html(study())
     tags = Tags()
     tags.feed(page)
-    assert tags.open == []
     assert "script" not in tags.seen
     assert "&lt;script&gt;" in page
     assert "a table &lt;b&gt;" in page

@@ -22,7 +22,7 @@ from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.validate.choice import fit_verdicts, pair_order, regret
 from shardwright.validate.compared import ComparedRun, compare_runs
-from shardwright.validate.groups import device_of, size_of, source_of, stack_of
+from shardwright.validate.groups import device_of, family_of, size_of, source_of
 from shardwright.validate.predicted import PREDICTED_COLUMNS, PredictedRun
 from shardwright.validate.statistics import (
     accuracy,
@@ -163,8 +163,8 @@ def test_names_of_groups() -> None:
         "mlperf",
         "megatron-sc21",
     ]
-    run = PublishedRun(row=1, id="a", device="TPU-trillium", framework="nanotron v0.5-dev")
-    assert (device_of(run), stack_of(run), size_of(run)) == ("tpu-v6e", "nanotron", "not stated")
+    run = PublishedRun(row=1, id="a", device="TPU-trillium", family="moe")
+    assert (device_of(run), family_of(run), size_of(run)) == ("tpu-v6e", "moe", "not stated")
     assert device_of(PublishedRun(row=1, id="a", device="abacus")) == "abacus"
 
 

@@ -82,7 +82,7 @@ LLAMA_RUN = replace(
 def plain(**changes: float) -> dict[str, float]:
     """Coefficients that leave the counted seconds alone and add nothing; `changes` are by kind."""
     values = {
-        kind.name: 0.0 if kind.name.endswith(("_us", "_ms")) or kind.name == "spread" else 1.0
+        kind.name: 0.0 if kind.name.endswith(("_us", "_ms")) or kind.name == "congestion" else 1.0
         for kind in KINDS
     }
     # Matmuls at the surfaces' speed alone, without the second bound of the power limit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,12 @@ import pytest
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.schedules.action import ActionKind
 from simulator.schedules.schedule import build_schedule
-from simulator.training_run.fit.fit import fit_coefficients
+from simulator.training_run.fit.fit import Origin, fit_coefficients
 from simulator.training_run.framework.blocked_host import is_host_ahead, stalls, waiting_ranks
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import assign
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import step_parts
@@ -57,7 +59,10 @@ def stalled_messages(run: TrainingRun) -> float:
 
 
 def test_who_waits_and_who_stalls() -> None:
+    # Two all-reduces of four ranks, or two all-gathers and two reduce-scatters.
     assert waiting_ranks(RUN, NANOTRON) == 8.0
+    assert waiting_ranks(replace(RUN, sequence_parallel=True), NANOTRON) == 16.0
+    assert waiting_ranks(on_nodes(64, pp=1), NANOTRON) == 8.0
     assert not stalls(RUN, NANOTRON)
     for calm in (on_nodes(32), on_nodes(16, tp=16), on_nodes(64, pp=1)):
         assert not stalls(calm, NANOTRON), calm
@@ -65,7 +70,12 @@ def test_who_waits_and_who_stalls() -> None:
         assert stalls(stalled, NANOTRON), stalled
         assert not stalls(stalled, MEGATRON)
         assert waiting_ranks(stalled, MEGATRON) == 0.0
-    for other in (on_nodes(1, tp=2), on_nodes(16, pp=1), on_nodes(16, tp=1)):
+    for other in (
+        on_nodes(1, tp=2),
+        on_nodes(16, pp=1),
+        on_nodes(16, tp=1),
+        on_nodes(64, pp=1, tp=32),
+    ):
         assert waiting_ranks(other, NANOTRON) == 0.0, other
 
 
@@ -140,9 +150,25 @@ def test_a_fit_finds_the_time_of_a_message_again() -> None:
     ]
     x, assigned = features(runs), assign(runs)
     truth = assigned.starts()
-    truth[assigned.names.index("stall_ms.nanotron")] = 200.0
+    truth[assigned.names.index("stall_ms.*")] = 200.0
     times = step_parts(x, assigned.of(truth)).total_s
     times = np.where(np.arange(len(runs)) % 8 == 0, 10.0 * times, times)
-    fitted = fit_coefficients(x, assigned, times, weights=np.ones(len(runs)))
-    named = dict(zip(assigned.names, fitted.values.tolist(), strict=True))
-    assert named["stall_ms.nanotron"] == pytest.approx(200.0, rel=0.05)
+    origin = Origin(sources=["s"] * len(runs), devices=["h100"] * len(runs))
+    fitted = fit_coefficients(x, assigned, times, origin, weights=np.ones(len(runs)))
+    # One source: most of it is its own deviation, and both together are the planted value.
+    common = float(fitted.values[assigned.names.index("stall_ms.*")])
+    own = fitted.deviations["s"][[kind.name for kind in KINDS].index("stall_ms")]
+    assert common * math.exp(own) == pytest.approx(200.0, rel=0.07)
+
+
+def test_hops_between_nodes_add_to_the_host() -> None:
+    """Groups of 16 over two nodes: two all-reduces per pass, each of two hops; forward and backward
+    in 32 layers and four micro-batches at 1 s a hop. It adds to the time of 80 kernels per layer at
+    1 s each on the host."""
+    run = replace(on_nodes(2, pp=1, tp=16), global_batch=4)
+    assert run.num_microbatches == 4
+    hops = 2 * 2 * 2
+    assert total(run, hop_us=1e6) == pytest.approx(32 * 4 * hops, rel=0.01)
+    kernels = 80 * 32 * 4
+    both = total(run, hop_us=1e6, launch_us=1e6)
+    assert both == pytest.approx(kernels + 32 * 4 * hops, rel=0.01)

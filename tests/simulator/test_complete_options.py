@@ -12,9 +12,9 @@ from profiles.errors import UnknownNameError
 from profiles.published.run import MEASURED_COLUMNS, PublishedRun
 from profiles.published.run_table import read_runs
 from simulator.training_run.explain.predict_runs import predict_runs
-from simulator.training_run.fit.interval import shipped_intervals
 from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
+from simulator.training_run.step.coefficients import shipped_coefficients
 
 RUN = PublishedRun(
     row=1,
@@ -101,15 +101,14 @@ def test_options_widen_the_interval_by_half_of_what_they_change() -> None:
     assert uneven.step_time_s is not None
     slower = uneven.step_time_s.value - plain.step_time_s.value
     assert slower > 0
-    # The band by hand, from the shipped widths: e to the power of so many of the step's own.
-    known = shipped_intervals().step
+    # The interval by hand: e to the power of the shipped quantile times the step's spread.
     for found, beside_s in ((plain, 0.0), (uneven, 0.5 * slower)):
         assert found.run is not None
         spread = float(run_spreads([found.run])[0])
-        width = spread / math.sqrt(1 + (spread / known.ceiling) ** 2)
+        half = shipped_coefficients().quantile * spread
         time = found.step_time_s
         assert time is not None
-        assert time.high == pytest.approx(time.value * math.exp(known.high * width) + beside_s)
+        assert time.high == pytest.approx(time.value * math.exp(half) + beside_s)
 
 
 def test_columns_are_checked_and_measured_ones_pass(tmp_path: Path) -> None:

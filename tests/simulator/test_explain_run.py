@@ -15,7 +15,7 @@ from profiles.published.run_table import read_runs
 from simulator.training_run.explain.explain_memory import explain_memory
 from simulator.training_run.explain.explain_run import RunExplanation, explain_run
 from simulator.training_run.explain.predict_runs import predict_runs
-from simulator.training_run.fit.recalibrate import Calibration, calibrated_interval
+from simulator.training_run.fit.logged_source import Calibration, calibrated_interval
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
@@ -116,7 +116,7 @@ def test_kept_layers_compute_to_the_activations() -> None:
 
 
 def test_weights_are_shares_of_what_is_proportional() -> None:
-    """The step is homogeneous of degree 1 in all but `spread`, the exponents of the kinds that
+    """The step is homogeneous of degree 1 in all but `congestion`, the exponents of the kinds that
     multiply each other (shares and speeds) apart: a run on one device without messages is the sum
     of terms of one coefficient each, so its weights add up to 1."""
     alone = [run for run in completed(FIGURES, every=1) if run.num_devices == 1]
@@ -138,8 +138,8 @@ def test_weights_are_shares_of_what_is_proportional() -> None:
         ]
     dense = next(run for run in alone if not run.model.num_experts)
     found = explain_run(dense, shipped_coefficients())
-    # `pace` multiplies `matmul` and `power`.
-    weights = [x.weight for x in found.coefficients if not x.name.startswith("pace.")]
+    # `level` multiplies all others.
+    weights = [x.weight for x in found.coefficients if not x.name.startswith("level.")]
     assert sum(weights) == pytest.approx(1.0, abs=2e-3)
 
 
@@ -157,21 +157,17 @@ def test_a_calibration_shows_in_values_origins_and_interval() -> None:
         error_before=0.2,
         residual=0.05,
         left_out_error=0.1,
-        interval_scale=0.5,
-        values={
-            f"matmul.{run.device}": 1.0,
-            f"launch_us.{run.stack}": 5.0,
-            name: 1.5 * own[name].value,
-        },
+        values={name: 1.5 * own[name].value},
+        covariance=((1e-4,),),
     )
     found = explain_run(run, shipped_coefficients(), made)
     changed = {x.name: x for x in found.coefficients}
     assert changed[name].origin == "calibration"
     assert changed[name].value == pytest.approx(1.5 * own[name].value)
-    assert own[name].origin in ("own", "of its kind")
+    assert own[name].origin == "fitted"
+    assert changed[name].spread == pytest.approx(0.01)
     value = found.step.interval.value
     assert found.step.interval == calibrated_interval(run, value, made)
-    assert found.step.scale == 0.5
     assert sum(line.time_s for line in found.lines) == pytest.approx(value, rel=1e-9)
 
 

@@ -36,11 +36,12 @@ def test_what_a_device_shows_is_no_more_than_it_has() -> None:
     run = replace(
         GPT_ROW, model="GPT", num_layers=32, hidden_size=4096, ffn_size=16384, num_heads=32,
         num_kv_heads=32, num_devices=8, dp=8, tp=1, pp=1, micro_batch=1, global_batch=8,
-        seq_len=5632, recompute="none", zero_stage=1, framework="Megatron-Core 0.12",
+        seq_len=6400, recompute="none", zero_stage=1, framework="Megatron-Core 0.12",
         peak_memory_kind="nvidia-smi",
     )  # fmt: skip
     found, device = footprint(complete_run(run)), get_device("a100-sxm-80gb")
-    assert found.needed_bytes <= device.usable_bytes < found.reserved_bytes
+    # Cached blocks leave less room than the 3.5 GiB that are outside torch (megatron-core.toml).
+    assert found.needed_bytes <= device.usable_bytes < found.reserved_bytes + 3.5 * 2**30
     assert found.shown_bytes == pytest.approx(device.memory_bytes.value)
 
 

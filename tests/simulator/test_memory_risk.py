@@ -8,10 +8,12 @@ import pytest
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.failed_layout import read_failed_layouts
 from profiles.published.run_table import read_runs
-from simulator.training_run.fit.interval import (
+from simulator.training_run.fit.memory_interval import (
+    margin_names,
     memory_interval,
     memory_margin,
     out_of_memory_probability,
+    shipped_memory_intervals,
 )
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.reading.complete import complete_run
@@ -27,7 +29,8 @@ def a_run(stack="megatron-core"):
 
 def test_a_band_is_two_quantiles():
     run = a_run()
-    band = memory_interval(run, 1.0)
+    band = shipped_memory_intervals().margins["megatron-core"]
+    assert margin_names(run) == ("megatron-core", "megatron-*", "*")
     assert memory_margin(run, 0.05) == pytest.approx(band.high)
     assert memory_margin(run, 0.95) == pytest.approx(band.low)
     # Half of the runs need more than the middle of the band, in the logarithm.
@@ -44,6 +47,12 @@ def test_the_probability_undoes_the_margin():
 def test_a_framework_whose_memory_is_predicted_too_low_gets_more_room():
     assert memory_margin(a_run("torchtitan-compiled"), 0.1) > 1.5
     assert memory_margin(a_run("megatron-core"), 0.1) < 1.25
+
+
+def test_the_interval_of_a_new_source_is_wider_than_the_margin():
+    """A layout is refused by what its own framework's rows need, not by what sources differ in."""
+    run = a_run()
+    assert memory_interval(run, 1.0).high > memory_margin(run, 0.05)
 
 
 @pytest.mark.skipif(not TRUTH.is_dir(), reason="no ../shared/truth beside the repository")

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from profiles.hardware.catalogue.relatives import relative_of
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.reading.memory_text import memory_kind_of
+from tests.simulator.described_runs import at_starts
 from tests.simulator.gpt_row import GPT_ROW
 
 
@@ -69,7 +71,7 @@ def test_a_device_that_cannot_be_is_an_error(device: str) -> None:
         ),
         (
             {"framework": "DeepSpeed 0.10 Ulysses", "device": "a100-sxm-80gb", "seq_len": 65536},
-            "unknown-2023",
+            "transformers",
         ),
         ({"framework": "Megatron-DeepSpeed", "device": "a800-sxm-80gb"}, "unknown-2023"),
         ({"framework": "DeepSpeed ZeRO-3", "device": "a800-sxm-80gb"}, "transformers"),
@@ -112,3 +114,22 @@ def test_the_first_word_of_a_precision_is_what_it_computes_in() -> None:
     run = replace(GPT_ROW, precision="bf16 autocast + stochastic rounding")
     assert complete_run(run).precision == "bf16"
     assert "taken as bf16" in said(precision="bf16 autocast + stochastic rounding")
+
+
+@pytest.mark.parametrize(
+    ("device", "per_node", "name"),
+    [
+        ("Ascend 910B", 8, "ascend-910b"),
+        ("intel-max-1550", 12, "max-1550/2"),
+        ("intel-max-1550", 6, "max-1550"),
+        ("AMD MI355X", 8, "mi355x"),
+    ],
+)
+def test_devices_without_measured_kernels_borrow_a_relatives(
+    device: str, per_node: int, name: str
+) -> None:
+    run = replace(GPT_ROW, device=device, devices_per_node=per_node, num_devices=2 * per_node)
+    done = complete_run(replace(run, tp=1, pp=2, dp=None, global_batch=12 * per_node))
+    assert done.device == name
+    assert relative_of(name).measured_on in ("a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm")
+    assert 0.0 < at_starts([done]).total_s[0] < 60.0

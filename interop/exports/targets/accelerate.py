@@ -25,6 +25,10 @@ from interop.exports.values.yaml_text import yaml_text
 _RECOMPUTE = {
     "selective": "none",
     "attention": "full",
+    "norm": "full",
+    "activation": "full",
+    "norm-activation": "full",
+    "norm-mlp": "full",
     "mlp": "full",
     "minimal": "full",
     "alternate": "full",

@@ -29,6 +29,10 @@ _RECOMPUTE = {
     "none": "minimal",  # remat_policy keeps matmuls and the attention core at most
     "selective": "minimal",
     "attention": "full",
+    "norm": "minimal",
+    "activation": "minimal",
+    "norm-activation": "minimal",
+    "norm-mlp": "full",
     "mlp": "full",
     "alternate": "full",
 }

@@ -238,9 +238,14 @@ def _recompute(planned: PlannedRun, kind: str, layers: int) -> dict[str, Any]:
         method = {"recompute_method": "block", "recompute_num_layers": layers}
         every = {"recompute_method": "uniform", "recompute_num_layers": 1}
         return {"recompute_granularity": "full", **(method if layers else every)}
-    if kind == "mlp":
-        model = planned.run.model
-        dense = ["mlp"] if model.num_dense_layers else []
-        modules = dense + (["moe"] if model.num_experts else [])
-        return {"recompute_granularity": "selective", "recompute_modules": modules}
-    return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+    modules = ["layernorm"] if "norm" in kind else []
+    model = planned.run.model
+    if kind.endswith("mlp"):
+        modules += ["mlp"] if model.num_dense_layers else []
+        modules += ["moe"] if model.num_experts else []
+    if kind.endswith("activation") and model.num_experts:
+        modules.append("moe_act")
+    return {
+        "recompute_granularity": "selective",
+        "recompute_modules": modules or ["core_attn"],
+    }

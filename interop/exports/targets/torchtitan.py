@@ -31,6 +31,10 @@ _SCHEDULES = {
 _RECOMPUTE = {
     "selective": "none",  # of a fused attention core nothing is kept that it would free
     "attention": "alternate",
+    "norm": "alternate",
+    "activation": "alternate",
+    "norm-activation": "alternate",
+    "norm-mlp": "alternate",
     "mlp": "alternate",
     "minimal": "alternate",
 }

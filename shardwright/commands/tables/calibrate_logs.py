@@ -18,7 +18,7 @@ from shardwright.asking.frameworks.measured_cluster import MeasuredCluster, meas
 from shardwright.commands.tables.calibrate import fit_and_write, write_calibration
 from shardwright.console.output import note, show
 from shardwright.reports.terminal import table
-from simulator.training_run.fit.recalibrate import Calibration, shipped_hash
+from simulator.training_run.fit.logged_source import Calibration, shipped_hash
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 
@@ -103,7 +103,6 @@ def _of_links(links: MeasuredCluster, source: str) -> Calibration:
         error_before=links.factors.error_before,
         residual=links.factors.error_after,
         left_out_error=links.factors.error_after,
-        interval_scale=1.0,
         values=dict(links.after),
     )
 

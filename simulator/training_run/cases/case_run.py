@@ -6,7 +6,8 @@ What a case does not say is answered by general rules, and each such answer is s
   (profiles/data/published/known_models.toml), else of the known model that is nearest in
   parameters, with as many layers as the parameters need;
 - tokens per step: 4 million from 30 billion parameters or a trillion tokens on, 2 million below
-  (LLaMA, arXiv 2302.13971, table 2, and GPT-3, arXiv 2005.14165, table 2.1);
+  (LLaMA, arXiv 2302.13971, table 2, and GPT-3, arXiv 2005.14165, table 2.1), 16 million from 30
+  billion parameters and ten trillion tokens on (Llama 3, arXiv 2407.21783, section 3.4.1);
 - devices: the power of two that trains it in the 30 to 60 days that most published runs took at
   40 % of the peak, with at least 2048 tokens of a step for each (LLaMA, arXiv 2302.13971, has as
   many); device-hours hardly depend on it;
@@ -34,6 +35,7 @@ from simulator.training_run.reading.device_text import device_of
 from simulator.training_run.reading.network_text import network_of
 from simulator.training_run.run.unsupported import UnsupportedRunError
 
+_MOST_TOKENS, _LARGEST_BATCH = 1e13, 2**24
 _LARGE, _MANY_TOKENS, _LARGE_BATCH, _SMALL_BATCH = 30e9, 1e12, 2**22, 2**21
 # Printed batches are rounded: a power of two that is as near as this is meant.
 _ROUNDED = 0.06
@@ -262,8 +264,11 @@ def _batch_tokens(
         tokens = known.global_batch * known.seq_len
         said.append(f"{tokens / 1e6:.3g} million tokens per step ({known.name}, {known.source})")
         return float(tokens)
-    large = parameters >= _LARGE or (case.tokens or 0.0) >= _MANY_TOKENS
+    trained = case.tokens or 0.0
+    large = parameters >= _LARGE or trained >= _MANY_TOKENS
     tokens = _LARGE_BATCH if large else _SMALL_BATCH
+    if parameters >= _LARGE and trained >= _MOST_TOKENS:
+        tokens = _LARGEST_BATCH
     said.append(f"{tokens / 2**20:g} x 2^20 tokens per step")
     return float(tokens)
 

@@ -65,8 +65,8 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
             MemoryLine(
                 name="allocator's blocks beyond the tensors",
                 memory_bytes=rank.reserved_bytes - rank.allocated_bytes - rank.lingering,
-                numbers=f"(activations + moment) x ({stack.reserved_over_allocated.value:g} - 1): "
-                f"{stack.reserved_over_allocated.source}",
+                numbers=f"(moment + one layer) x {stack.cached_over_working_set.value:g}: "
+                f"{stack.cached_over_working_set.source}",
             )
         )
         lines.append(
@@ -91,10 +91,10 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
         held = device.reserved_bytes
         extra = stack.device_extra_gib
         lines.append(MemoryLine(name="device's own", memory_bytes=held.value, numbers=held.source))
+        beside = found.shown_bytes - held.value - held_bytes(rank, device.usable_bytes)
+        full = ", as far as the device has room" if beside < extra.value * GIB else ""
         lines.append(
-            MemoryLine(
-                name="context, kernels, NCCL", memory_bytes=extra.value * GIB, numbers=extra.source
-            )
+            MemoryLine(name="kernels, NCCL", memory_bytes=beside, numbers=f"{extra.source}{full}")
         )
     return MemoryExplanation(
         rank=rank.rank,

@@ -6,7 +6,7 @@ Values only; `shardwright/reports/run_explanation.py` prints them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device, get_link, node_design
@@ -15,28 +15,15 @@ from profiles.hardware.kernels.gemm_surface import load_surface
 from simulator.training_run.explain.explain_memory import MemoryExplanation, explain_memory
 from simulator.training_run.explain.explain_step import StepLine, step_lines
 from simulator.training_run.explain.predict_runs import unfitted_s
-from simulator.training_run.fit.interval import (
-    Band,
-    may_stall,
-    memory_interval,
-    memory_regime,
-    shipped_intervals,
-    stalled_regimes,
-    step_interval,
-    widened,
-)
-from simulator.training_run.fit.recalibrate import (
+from simulator.training_run.fit.interval import step_interval, widened
+from simulator.training_run.fit.logged_source import (
     Calibration,
     calibrated,
-    calibrated_interval,
-    is_calibrated,
+    calibrated_knowledge,
 )
-from simulator.training_run.fit.step_spread import (
-    coefficient_spreads,
-    shipped_information,
-    step_spreads,
-)
-from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.fit.memory_interval import memory_interval, shipped_memory_intervals
+from simulator.training_run.fit.step_spread import coefficient_spreads, step_spreads
+from simulator.training_run.framework.framework import load_framework, memory_of
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import COEFFICIENTS_FILE, CoefficientFile, assign
@@ -54,11 +41,10 @@ _NO_WEIGHT = 1e-7
 class CoefficientUsed:
     """A coefficient that the step depends on.
 
-    origin   `own`, `of its kind` (none of its own: the value that members are drawn towards),
-             `assumed` (where fits begin) or `calibration`
+    origin   `fitted`, `of its family`, `assumed` (the start of its kind) or `calibration`
     weight   per cent that the step changes by when the coefficient changes by 1 %
-    spread   standard deviation of its logarithm that the fit leaves it (step_spread.py); None where
-             a calibration gave it
+    spread   standard deviation of its logarithm for a new source (step_spread.py)
+    sources  number of sources that determine it
     """
 
     name: str
@@ -66,7 +52,8 @@ class CoefficientUsed:
     meaning: str
     origin: str
     weight: float
-    spread: float | None
+    spread: float
+    sources: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +68,15 @@ class SourceUsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalUsed:
-    """An interval with the rows that were left out whose residuals it is made of.
+    """An interval and its basis.
 
-    regime  of those rows;  spread  of the step, that its coefficients leave it (step_spread.py)
+    basis   the rows whose residuals it is made of, or the fitted model;  rows  their number
+    spread  standard deviation of the logarithm of a step (step_spread.py); None for memory
     """
 
     interval: Interval
-    regime: str
+    basis: str
     rows: int
-    scale: float = 1.0
     spread: float | None = None
 
 
@@ -116,29 +103,38 @@ def explain_run(
     """The explanation of a completed run's prediction."""
     x = features([run])
     assigned = assign([run])
-    file = calibrated(shipped, calibration, run)
+    file = calibrated(shipped, calibration)
+    known = calibrated_knowledge(calibration)
     values = assigned.from_file(file)
     lines = step_lines(x, assigned.of(values))
     total = float(step_parts(x, assigned.of(values)).total_s[0])
     slopes = log_slopes(x, assigned.of(values))
     weights = [float(slopes[KINDS[kind].name][0]) for kind in assigned.kinds]
-    spreads = coefficient_spreads(assigned, shipped_information()).tolist()
-    spread = float(step_spreads([run], x, assigned, values, shipped_information())[0])
+    spreads = coefficient_spreads(assigned, known).tolist()
+    spread = float(step_spreads([run], x, assigned, values, known)[0])
     overridden = {} if calibration is None else calibration.values
     meanings = {kind.name: kind.meaning for kind in KINDS}
     memory, why = _memory(run)
     return RunExplanation(
         run=run,
         lines=lines,
-        step=_step(run, total, spread, calibration),
+        step=_step(run, total, spread, shipped),
         coefficients=tuple(
             CoefficientUsed(
                 name=name,
                 value=float(values[i]),
                 meaning=meanings[KINDS[assigned.kinds[i]].name],
-                origin=_origin(name, overridden, shipped),
+                origin=_origin(
+                    name,
+                    assigned.family_names[assigned.families[i]]
+                    if assigned.families[i] >= 0
+                    else "",
+                    overridden,
+                    shipped,
+                ),
                 weight=weights[i],
-                spread=None if name in overridden else spreads[i],
+                spread=spreads[i],
+                sources=file.sources_of.get(name, 0),
             )
             for i, name in enumerate(assigned.names)
             if abs(weights[i]) > _NO_WEIGHT
@@ -147,47 +143,37 @@ def explain_run(
         fitted_file="/".join(COEFFICIENTS_FILE.parts[-4:]),
         sources=(*_surfaces(run), *_rates(run)),
         memory=memory,
-        memory_interval=None
-        if memory is None
-        else _used(
-            memory_interval(run, memory.shown_bytes),
-            memory_regime(run, shipped_intervals().memory),
-            shipped_intervals().memory,
-        ),
+        memory_interval=None if memory is None else _peak(run, memory.shown_bytes),
         why_no_memory=why,
     )
 
 
-def _origin(name: str, overridden: Mapping[str, float], shipped: CoefficientFile) -> str:
+def _origin(
+    name: str, family: str, overridden: Mapping[str, float], shipped: CoefficientFile
+) -> str:
     if name in overridden:
         return "calibration"
     if name in shipped.values:
-        return "own"
-    return "of its kind" if f"{name.partition('.')[0]}.*" in shipped.values else "assumed"
+        return "fitted"
+    return "of its family" if family in shipped.values else "assumed"
 
 
-def _step(
-    run: TrainingRun, time_s: float, spread: float, calibration: Calibration | None
-) -> IntervalUsed:
-    known = shipped_intervals().step
-    names = (name for name in stalled_regimes(run) if may_stall(run) and name in known.stalled)
-    regime = next(names, "")
-    rows = known.stalled[regime].rows if regime else known.rows
-    found = IntervalUsed(
-        # What no fitted run had widens it, as in the batch predictions.
+def _step(run: TrainingRun, time_s: float, spread: float, shipped: CoefficientFile) -> IntervalUsed:
+    return IntervalUsed(
+        # Options without a measured run widen it, as in the batch predictions.
         interval=widened(step_interval(run, time_s, spread), unfitted_s([run], [time_s])[0]),
-        regime=regime or f"{known.sources} sources, each left out whole",
-        rows=rows,
+        basis="the fitted model",
+        rows=shipped.runs,
         spread=spread,
     )
-    if calibration is None or not is_calibrated(run, calibration):
-        return found
-    interval = calibrated_interval(run, time_s, calibration)
-    return replace(found, interval=interval, scale=calibration.interval_scale)
 
 
-def _used(interval: Interval, regime: str, bands: Mapping[str, Band]) -> IntervalUsed:
-    return IntervalUsed(interval=interval, regime=regime, rows=bands[regime].rows)
+def _peak(run: TrainingRun, shown_bytes: float) -> IntervalUsed:
+    known = shipped_memory_intervals().spread
+    basis = f"{known.sources} sources, each left out"
+    if not memory_of(run).compared:
+        basis += "; no peak of this framework was ever compared"
+    return IntervalUsed(interval=memory_interval(run, shown_bytes), basis=basis, rows=known.rows)
 
 
 def _memory(run: TrainingRun) -> tuple[MemoryExplanation | None, str]:

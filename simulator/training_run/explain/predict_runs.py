@@ -9,13 +9,9 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
 from simulator.training_run.explain.fit_words import fit_words
-from simulator.training_run.fit.interval import (
-    memory_interval,
-    out_of_memory_probability,
-    step_interval,
-    widened,
-)
-from simulator.training_run.fit.step_spread import Array, shipped_information, step_spreads
+from simulator.training_run.fit.interval import step_interval, widened
+from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
+from simulator.training_run.fit.step_spread import Array, shipped_knowledge, step_spreads
 from simulator.training_run.memory.footprint import Footprint, footprint
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
@@ -165,5 +161,5 @@ def predicted_steps(runs: Sequence[TrainingRun]) -> tuple[StepParts, Array]:
     assigned = assign(runs)
     values = assigned.from_file(shipped_coefficients())
     x = features(runs)
-    spreads = step_spreads(runs, x, assigned, values, shipped_information())
+    spreads = step_spreads(runs, x, assigned, values, shipped_knowledge())
     return step_parts(x, assigned.of(values)), spreads

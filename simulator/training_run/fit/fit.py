@@ -1,18 +1,25 @@
-"""Fitting the coefficients of described runs to measured step times.
+"""Fit of the coefficients of described runs to measured step times.
 
-Least squares of the logarithm of predicted over measured, each coefficient drawn towards its kind's
-mean and that towards where it starts, in units of the spread that its kind is given (a hierarchical
-prior, as in Gelman and Hill 2007, chapter 12): what the rows do not determine stays where it was.
-Residuals are capped softly (Cauchy's loss): published tables hold mistakes, and runs with trouble
-that no figure of theirs shows, up to a hundred times slower than their like.
+A hierarchical model of the logarithm of a step time (Gelman and Hill 2007, chapters 12 and 13):
+
+    log t = log f(x; theta + u_s) + v_(s, device) + e
+
+theta are the common coefficients, drawn towards their families and those towards physical starting
+values. u_s is the deviation of source s from them, one per kind of coefficient, with variances that
+the fit estimates. v is the effect of a device within its source. Whatever is peculiar to one source
+ends up in u_s and v, not in theta; a run of a new source is predicted with u = v = 0. Residuals e
+have a Cauchy-like likelihood: published tables contain mistakes, and runs with trouble that none of
+their columns shows, up to a hundred times slower than similar ones.
+
+The variances are estimated by expectation-maximization on the linearized model (Dempster, Laird and
+Rubin 1977), each with an inverse-gamma prior around its kind's `between`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,210 +27,331 @@ from numpy.typing import NDArray
 from simulator.training_run.step.coefficient_kinds import KINDS, Kind
 from simulator.training_run.step.coefficients import Assigned
 from simulator.training_run.step.features import Features
-from simulator.training_run.step.step_slopes import NUDGE
+from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_time import step_parts
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
 Array = NDArray[np.float64]
+Places = NDArray[np.intp]
 
-# The noise floor of published step times is about 5 % (same configuration measured again: 6 %
-# median, NVIDIA's own tables); residuals are counted in these units.
-_NOISE = 0.05
-# Beyond so many units a residual pulls less and less.
-_CAP = 4.0
-# The search ends when a step gains less than this share of the sum of squares.
-_GAIN = 1e-7
-_MOST_STEPS = 200
-# Share of the variance between members of a kind that lies between their families. Frameworks of
-# one generation are hardly more alike than those of two: with 0.1, 0.25 and 0.5 the errors of whole
-# sources left out are 13.8, 13.9 and 14.5 % on average (22 sources, 2026-11-22).
-_FAMILY, _FAMILY_OF_STACKS = 0.5, 0.15
+# Residuals beyond so many standard deviations count less and less.
+_CAP = 3.0
+# Prior weight of a variance, in members: three sources' worth.
+_PRIOR_MEMBERS = 3.0
+# Where the noise of a row within its source starts: published step times agree to about 5 %.
+_NOISE = 0.06
+# Where the spread of the level between devices of one source starts: assumed, estimated by the fit.
+_CLUSTER = 0.06
+# Median of the absolute value of a standard normal variable.
+_NORMAL_MEDIAN = 0.6745
+_ROUNDS = 4
+# A descent ends when a step gains less than this share of the objective.
+_GAIN = 1e-5
+_MOST_STEPS = 60
+# Share of the prior variance of a family's members that lies between families.
+_FAMILY = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variances:
+    """Standard deviations of logarithms: coefficients between sources by kind, the level between
+    devices of one source, and a row within its source."""
+
+    between: Mapping[str, float] = field(
+        default_factory=lambda: {kind.name: kind.between for kind in KINDS}
+    )
+    cluster: float = _CLUSTER
+    noise: float = _NOISE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """values  [coefficients] in the order of `Assigned.names`; family_values in that of
-    `Assigned.family_names`; kind_values by kind name; residual  mean absolute error of the rows
-    fitted on, nan without any.
+    """Common coefficients and the effects of the sources that they were fitted on.
 
-    information  [coefficients, families, kinds] squared: the normal matrix at the optimum, whose
-                 inverse is the covariance of the logarithms of all three
+    values         [coefficients] in the order of `Assigned.names`
+    family_values  in the order of `Assigned.family_names`
+    variances      estimated
+    covariance     [coefficients, families] squared: of the logarithms, sources' effects integrated
+                   out (Laplace approximation)
+    residual       median absolute relative error of the fitted rows without their source's effect
+    deviations     by source [kinds] u_s;  clusters  by (source, device) v
+    joint          covariance of coefficients, families, deviations and clusters
     """
 
     values: Array
     family_values: Array
-    kind_values: dict[str, float]
+    variances: Variances
+    covariance: Array
     residual: float
-    information: Array
+    deviations: Mapping[str, Array]
+    clusters: Mapping[tuple[str, str], float]
+    joint: Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tree:
-    """What each coefficient, then each family, is drawn towards: its parent's place among
-    [coefficients, families, kinds], and how far it may lie from it. The variance that a kind allows
-    its members is shared between the family and the member, so that it is the same with a family
-    and without."""
+class Origin:
+    """[runs] the source of each row and the device that it ran on."""
 
-    parents: NDArray[np.intp]
-    spreads: Array
+    sources: Sequence[str]
+    devices: Sequence[str]
 
-    @classmethod
-    def of(cls, assigned: Assigned) -> _Tree:
-        count, families = len(assigned.names), len(assigned.family_names)
-        kinds = np.asarray((*assigned.kinds, *assigned.family_kinds), dtype=np.intp)
-        family = np.asarray((*assigned.families, *[-1] * families), dtype=np.intp)
-        of_family = np.asarray([share_of_family(kind) for kind in KINDS])[kinds]
-        is_family = np.arange(kinds.size) >= count
-        shared = np.where(is_family, of_family, np.where(family >= 0, 1.0 - of_family, 1.0))
-        return cls(
-            parents=np.where(family >= 0, count + family, count + families + kinds),
-            spreads=np.sqrt(shared) * np.asarray([kind.spread for kind in KINDS])[kinds],
+    def rows(self, index: Places) -> Origin:
+        """The origin of some of the rows."""
+        return Origin(
+            sources=[self.sources[i] for i in index], devices=[self.devices[i] for i in index]
         )
 
 
-def share_of_family(kind: Kind) -> float:
-    """Share of the variance of a kind's members that lies between their families."""
-    return _FAMILY_OF_STACKS if kind.owner.startswith("stack") else _FAMILY
+def prior_spread(kind: Kind, *, in_family: bool) -> float:
+    """Prior standard deviation of the logarithm of a coefficient around its family or start."""
+    return kind.spread * math.sqrt(1.0 - _FAMILY if in_family else 1.0)
 
 
 def fit_coefficients(
     x: Features,
     assigned: Assigned,
     measured_s: Array,
+    origin: Origin,
     *,
     weights: Array,
-    start: Array | None = None,
-    prior: Array | None = None,
+    start: Fitted | None = None,
 ) -> Fitted:
-    """The coefficients under which predicted step times come nearest to the measured ones.
+    """The coefficients, effects and variances under which measured step times are most likely.
 
-    weights  [runs] of each run's squared residual, 0 leaves it out
-    start    [coefficients] where the search begins;  prior  [coefficients] instead of the kinds'
+    weights  [runs] of each run in the likelihood, 0 leaves it out
+    start    a fit of other rows: the search begins at its coefficients and keeps its variances
     """
-    # Here, since most that reads this module fits nothing.
-    from scipy.sparse import csr_array
-
-    count, family_count = len(assigned.names), len(assigned.family_names)
-    tree = _Tree.of(assigned)
-    kind_start = np.log(np.asarray([kind.start for kind in KINDS]))
-    kind_spread = np.asarray([kind.spread for kind in KINDS])
     used = np.flatnonzero(weights > 0)
-    rows = x.rows(used)
-    index = {kind: found[used] for kind, found in assigned.index.items()}
-    target = np.log(measured_s[used])
-    root = np.sqrt(weights[used])
-    given = None if prior is None else np.log(prior)
-    below = count + family_count
-    begin = np.log(assigned.starts() if start is None else start)
-    theta = np.concatenate([begin, kind_start[list(assigned.family_kinds)], kind_start])
-    low, high = _bounds(assigned)
+    problem = _Problem(x, assigned, measured_s, origin, weights, used)
+    theta = problem.start(start)
+    variances = Variances() if start is None else start.variances
+    for _ in range(_ROUNDS if start is None else 0):
+        theta = _descend(problem, theta, variances)
+        variances = problem.estimated(theta, variances)
+    theta = _descend(problem, theta, variances)
+    return problem.fitted(theta, variances)
 
-    def missed(values: Array, nudged: str = "") -> Array:
-        """[used] log of predicted over measured, all coefficients of one kind a little larger."""
-        c = {kind: values[i] for kind, i in index.items()}
-        if nudged:
-            c[nudged] = c[nudged] * math.exp(NUDGE)
-        return np.asarray(np.log(step_parts(rows, c).total_s) - target)
 
-    def residuals(theta: Array) -> Array:
-        miss = missed(np.exp(theta[:count])) / _NOISE
-        # Cauchy's loss by hand, so that the prior stays quadratic.
-        soft = np.sign(miss) * _CAP * np.sqrt(np.log1p((miss / _CAP) ** 2))
-        own = (theta[:below] - theta[tree.parents]) / tree.spreads
-        if given is not None:
-            own[:count] = (theta[:count] - given) / tree.spreads[:count]
-        of_kind = (theta[below:] - kind_start) / kind_spread
-        return np.concatenate([root * soft, own, of_kind])
+class _Problem:
+    """The rows with the place of every unknown: coefficients, families, deviations, clusters."""
 
-    def slopes(theta: Array) -> csr_array:
-        """[residuals, theta]: a run takes one coefficient of each kind, so one more prediction per
-        kind gives every column, and a row has as many entries as there are kinds."""
-        values = np.exp(theta[:count])
-        base = missed(values)
-        miss = base / _NOISE
-        soft = np.abs(_CAP * np.sqrt(np.log1p((miss / _CAP) ** 2)))
-        # d soft / d miss, 1 where both vanish.
-        bend = np.divide(
-            np.abs(miss), soft * (1 + (miss / _CAP) ** 2), out=np.ones_like(miss), where=soft > 0
+    def __init__(
+        self,
+        x: Features,
+        assigned: Assigned,
+        measured_s: Array,
+        origin: Origin,
+        weights: Array,
+        used: Places,
+    ) -> None:
+        own = origin.rows(used)
+        self.x = replace_microbatches(x.rows(used), used.size)
+        self.index = {kind: found[used] for kind, found in assigned.index.items()}
+        self.target = np.log(measured_s[used])
+        self.weights = weights[used]
+        self.assigned = assigned
+        self.sources = sorted(set(own.sources))
+        self.pairs = sorted(set(zip(own.sources, own.devices, strict=True)))
+        place = {name: i for i, name in enumerate(self.sources)}
+        self.source = np.asarray([place[name] for name in own.sources], dtype=np.intp)
+        pair = {name: i for i, name in enumerate(self.pairs)}
+        self.pair = np.asarray(
+            [pair[key] for key in zip(own.sources, own.devices, strict=True)], dtype=np.intp
         )
-        run = np.arange(used.size)
-        entries = []
-        for kind, i in index.items():
-            slope = (missed(values, kind) - base) / NUDGE / _NOISE
-            entries.append((run, i, root * bend * slope))
-        own = np.arange(below)
-        entries.append((used.size + own, own, 1 / tree.spreads))
-        held = own if given is None else own[count:]
-        entries.append((used.size + held, tree.parents[held], -1 / tree.spreads[held]))
-        kinds = below + np.arange(len(KINDS))
-        entries.append((used.size + kinds, kinds, 1 / kind_spread))
-        lines, columns, each = (np.concatenate(part) for part in zip(*entries, strict=True))
-        shape = (used.size + theta.size, theta.size)
-        return csr_array((each, (lines, columns)), shape=shape)
+        self.count = len(assigned.names)
+        self.common = self.count + len(assigned.family_names)
+        self.clusters = self.common + len(KINDS) * len(self.sources)
+        self.size = self.clusters + len(self.pairs)
+        kinds = [KINDS[k] for k in (*assigned.kinds, *assigned.family_kinds)]
+        families = np.asarray(
+            (*assigned.families, *[-1] * len(assigned.family_names)), dtype=np.intp
+        )
+        self.parent = np.where(families >= 0, self.count + families, -1)
+        self.center = np.asarray(
+            [
+                0.0 if parent >= 0 else math.log(kind.start)
+                for kind, parent in zip(kinds, self.parent, strict=True)
+            ]
+        )
+        has_members = np.arange(self.common) >= self.count
+        self.spread = np.asarray([kind.spread for kind in kinds]) * np.where(
+            self.parent >= 0,
+            math.sqrt(1.0 - _FAMILY),
+            np.where(has_members, math.sqrt(_FAMILY), 1.0),
+        )
+        self.limits = {k.name: (k.least, k.most) for k in KINDS}
 
-    theta = _descend(residuals, slopes, theta, low, high)
-    values = np.exp(theta[:count])
-    miss = missed(values)
-    jacobian = slopes(theta)
-    return Fitted(
-        values=values,
-        family_values=np.exp(theta[count:below]),
-        kind_values={kind.name: float(np.exp(theta[below + i])) for i, kind in enumerate(KINDS)},
-        residual=float(np.abs(np.expm1(miss)).mean()) if used.size else math.nan,
-        information=(jacobian.T @ jacobian).toarray(),
-    )
+    def start(self, other: Fitted | None) -> Array:
+        """Where the search begins."""
+        theta = np.zeros(self.size)
+        values, families = (
+            self.assigned.starts(),
+            [KINDS[k].start for k in self.assigned.family_kinds],
+        )
+        theta[: self.common] = np.log(
+            (*values, *families) if other is None else (*other.values, *other.family_values)
+        )
+        if other is not None:
+            for place, name in enumerate(self.sources):
+                if name in other.deviations:
+                    theta[self._deviations(place)] = other.deviations[name]
+            for place, key in enumerate(self.pairs):
+                theta[self.clusters + place] = other.clusters.get(key, 0.0)
+        return theta
+
+    def _deviations(self, source: int) -> slice:
+        begin = self.common + source * len(KINDS)
+        return slice(begin, begin + len(KINDS))
+
+    def coefficients(self, theta: Array) -> tuple[dict[str, Array], dict[str, NDArray[np.bool_]]]:
+        """Per kind [used] the value of every run, and whether it lies inside its limits."""
+        values, inside = {}, {}
+        for k, (kind, index) in enumerate(self.index.items()):
+            least, most = self.limits[kind]
+            raw = np.exp(theta[index] + theta[self.common + self.source * len(KINDS) + k])
+            values[kind] = np.clip(raw, least, most)
+            inside[kind] = (raw >= least) & (raw <= most)
+        return values, inside
+
+    def missed(self, theta: Array) -> Array:
+        """[used] logarithm of predicted over measured."""
+        values, _ = self.coefficients(theta)
+        total = step_parts(self.x, values).total_s
+        return np.asarray(np.log(total) + theta[self.clusters + self.pair] - self.target)
+
+    def prior(self, theta: Array, variances: Variances) -> Array:
+        """[unknowns] distance from the prior mean in standard deviations."""
+        parents = np.where(self.parent >= 0, theta[self.parent], self.center)
+        common = (theta[: self.common] - parents) / self.spread
+        return np.concatenate([common, theta[self.common :] / self.effects(variances)])
+
+    def effects(self, variances: Variances) -> Array:
+        """[deviations, clusters] prior standard deviations."""
+        each = [variances.between[kind] for kind in self.index]
+        return np.concatenate(
+            [np.tile(each, len(self.sources)), np.full(len(self.pairs), variances.cluster)]
+        )
+
+    def objective(self, theta: Array, variances: Variances) -> float:
+        """Minus twice the logarithm of the posterior, but for a constant."""
+        miss = self.missed(theta) / variances.noise
+        robust = _CAP**2 * np.log1p((miss / _CAP) ** 2)
+        prior = self.prior(theta, variances)
+        return float(self.weights @ robust + prior @ prior)
+
+    def normal(self, theta: Array, variances: Variances) -> tuple[Array, Array]:
+        """The Gauss-Newton matrix of the objective's half and minus its gradient."""
+        from scipy.sparse import csr_array
+
+        values, inside = self.coefficients(theta)
+        slopes = log_slopes(self.x, values)
+        run = np.arange(self.target.size)
+        columns, entries = [self.clusters + self.pair], [np.ones(run.size)]
+        for k, (kind, index) in enumerate(self.index.items()):
+            slope = np.where(inside[kind], slopes[kind], 0.0)
+            columns += [index, self.common + self.source * len(KINDS) + k]
+            entries += [slope, slope]
+        jacobian = csr_array(
+            (np.concatenate(entries), (np.tile(run, len(columns)), np.concatenate(columns))),
+            shape=(run.size, self.size),
+        )
+        miss = self.missed(theta)
+        # Iteratively reweighted least squares of Cauchy's loss.
+        weight = self.weights / (1.0 + (miss / variances.noise / _CAP) ** 2)
+        weight = weight / variances.noise**2
+        scaled = jacobian.multiply(np.sqrt(weight)[:, None]).tocsr()
+        matrix = (scaled.T @ scaled).toarray()
+        downhill = -(jacobian.T @ (weight * miss))
+        common = np.arange(self.common)
+        inverse = 1.0 / self.spread**2
+        matrix[common, common] += inverse
+        held = np.flatnonzero(self.parent >= 0)
+        np.add.at(matrix, (self.parent[held], self.parent[held]), inverse[held])
+        np.add.at(matrix, (held, self.parent[held]), -inverse[held])
+        np.add.at(matrix, (self.parent[held], held), -inverse[held])
+        distance = self.prior(theta, variances)
+        pull = distance[: self.common] / self.spread
+        downhill[: self.common] -= pull
+        np.add.at(downhill, self.parent[held], pull[held])
+        spread = self.effects(variances)
+        rest = np.arange(self.common, self.size)
+        matrix[rest, rest] += 1.0 / spread**2
+        downhill[self.common :] -= distance[self.common :] / spread
+        return matrix, downhill
+
+    def estimated(self, theta: Array, variances: Variances) -> Variances:
+        """The variances that the effects and residuals at `theta` suggest."""
+        matrix, _ = self.normal(theta, variances)
+        squares = theta**2 + np.diag(np.linalg.inv(matrix))
+        members = len(self.sources)
+        between = {}
+        for k, kind in enumerate(KINDS):
+            mine = squares[self.common + k : self.clusters : len(KINDS)]
+            total = _PRIOR_MEMBERS * kind.between**2 + mine.sum()
+            between[kind.name] = math.sqrt(total / (_PRIOR_MEMBERS + members))
+        clusters = _PRIOR_MEMBERS * _CLUSTER**2 + squares[self.clusters :].sum()
+        miss = np.abs(self.missed(theta))
+        return Variances(
+            between=between,
+            cluster=math.sqrt(clusters / (_PRIOR_MEMBERS + len(self.pairs))),
+            noise=max(0.02, _weighted_median(miss, self.weights) / _NORMAL_MEDIAN),
+        )
+
+    def fitted(self, theta: Array, variances: Variances) -> Fitted:
+        """The result at the optimum."""
+        matrix, _ = self.normal(theta, variances)
+        joint = np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+        alone = theta.copy()
+        alone[self.common :] = 0.0
+        miss = np.abs(np.expm1(self.missed(alone)))
+        return Fitted(
+            values=np.exp(theta[: self.count]),
+            family_values=np.exp(theta[self.count : self.common]),
+            variances=variances,
+            covariance=joint[: self.common, : self.common],
+            residual=_weighted_median(miss, self.weights),
+            deviations={
+                name: theta[self._deviations(place)] for place, name in enumerate(self.sources)
+            },
+            clusters={
+                key: float(theta[self.clusters + place]) for place, key in enumerate(self.pairs)
+            },
+            joint=joint,
+        )
 
 
-def _bounds(assigned: Assigned) -> tuple[Array, Array]:
-    """[coefficients, families, kinds] logarithms between which each must lie, as physics has it."""
-    kinds = [KINDS[k] for k in (*assigned.kinds, *assigned.family_kinds, *range(len(KINDS)))]
-    low = np.asarray([math.log(kind.least) if kind.least else -np.inf for kind in kinds])
-    return low, np.log(np.asarray([kind.most for kind in kinds]))
+def replace_microbatches(x: Features, runs: int) -> Features:
+    """The features with one entry per run in the array that sets the number of runs."""
+    return replace(x, microbatches=np.broadcast_to(x.microbatches, (runs,)))
 
 
-def _descend(
-    residuals: Callable[[Array], Array],
-    slopes: Callable[[Array], csr_array],
-    theta: Array,
-    low: Array,
-    high: Array,
-) -> Array:
-    """Where the sum of squared residuals is least between bounds, from `theta` downwards:
-    Levenberg-Marquardt with the damping of Madsen, Nielsen and Tingleff (Methods for Non-Linear
-    Least Squares Problems, DTU 2004, algorithm 3.16), steps cut off at the bounds and what lies
-    at one and points outwards left out. The prior has a term in every direction, so the normal
-    equations are well posed; on them a step takes a twentieth of scipy's bounded least_squares,
-    which decomposes the Jacobian (46 s a fit against 2, 2026-11-22)."""
-    theta = np.clip(theta, low, high)
-    missed = residuals(theta)
-    cost = float(missed @ missed)
-    damping, growth = 1e-3, 2.0
-    jacobian = slopes(theta)
-    normal, downhill = (jacobian.T @ jacobian).toarray(), -jacobian.T @ missed
+def _weighted_median(values: Array, weights: Array) -> float:
+    """The median of values that count by their weights; nan without any."""
+    if not values.size:
+        return math.nan
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, 0.5 * total[-1])])
+
+
+def _descend(problem: _Problem, theta: Array, variances: Variances) -> Array:
+    """The minimum of the objective from `theta` downwards: Levenberg-Marquardt with the damping of
+    Madsen, Nielsen and Tingleff (Methods for Non-Linear Least Squares Problems, DTU 2004)."""
+    cost = problem.objective(theta, variances)
+    damping = 1e-3
     for _ in range(_MOST_STEPS):
-        scale = damping * np.diag(normal)
-        held = ((theta <= low) & (downhill < 0)) | ((theta >= high) & (downhill > 0))
-        free = np.flatnonzero(~held)
-        step = np.zeros(theta.size)
-        step[free] = np.linalg.solve(
-            normal[np.ix_(free, free)] + np.diag(scale[free]), downhill[free]
-        )
-        step = np.clip(theta + step, low, high) - theta
-        tried = residuals(theta + step)
-        gain = cost - float(tried @ tried)
-        if gain > 0:
-            expected = float(2 * step @ downhill - step @ normal @ step)
-            damping *= max(1 / 3, 1 - (2 * gain / expected - 1) ** 3) if expected > 0 else 1.0
-            growth = 2.0
-            theta, missed, cost = theta + step, tried, cost - gain
-            if gain < _GAIN * cost:
+        matrix, downhill = problem.normal(theta, variances)
+        scale = np.diag(matrix)
+        gain = 0.0
+        while damping < 1e6:
+            tried = theta + np.linalg.solve(matrix + np.diag(damping * scale), downhill)
+            gain = cost - problem.objective(tried, variances)
+            if gain > 0:
                 break
-            jacobian = slopes(theta)
-            normal, downhill = (jacobian.T @ jacobian).toarray(), -jacobian.T @ missed
-        else:
-            damping, growth = damping * growth, growth * 2
-            if growth > 2.0**40:
-                break
+            damping *= 4.0
+        if gain <= 0:
+            break
+        theta, cost = tried, cost - gain
+        damping = max(damping / 5.0, 1e-9)
+        if gain < _GAIN * abs(cost):
+            break
     return theta

@@ -1,29 +1,28 @@
-"""How far a predicted step time may lie off because its coefficients are known only so well.
+"""How far a predicted step time may lie from a measured one.
 
-A fit leaves its coefficients with a covariance: the inverse of the normal matrix at its optimum
-(Seber and Wild, Nonlinear Regression, Wiley 1989, section 2.1; with the prior, the Laplace
-approximation of Gelman et al., Bayesian Data Analysis, 3rd edition, section 4.1). A run's step
-follows each of its coefficients with a slope (step_slopes.py), so that to first order its logarithm
-has the variance slopes x covariance x slopes. A coefficient without rows of its own is as far from
-its family's, or its kind's, as the fit lets its like be: a run on a device or with a framework that
-nobody ran is the less certain, the more of its step hangs on that.
+The variance of the logarithm of measured over predicted is the sum of the parts of the fitted model
+(fit.py): the uncertainty of the common coefficients (to first order, slopes x covariance x slopes;
+Seber and Wild, Nonlinear Regression, Wiley 1989, section 2.1), the deviation of a new source from
+them (slope squared x variance between sources, per kind), the effect of its cluster, and the noise
+of a row. A coefficient without rows has its kind's prior variance around its family or start, so a
+run on an unknown device is as uncertain as the part of its step that depends on the device.
 """
 
 from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.training_run.fit.fit import share_of_family
-from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.fit.fit import Fitted, Origin, prior_spread
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficient_kinds import KINDS, Kind
+from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
 from simulator.training_run.step.coefficients import (
     COEFFICIENTS_FILE,
     Assigned,
@@ -35,134 +34,172 @@ from simulator.training_run.step.step_slopes import log_slopes
 
 Array = NDArray[np.float64]
 
-INFORMATION_FILE = COEFFICIENTS_FILE.with_name("run_information.npz")
+COVARIANCE_FILE = COEFFICIENTS_FILE.with_name("run_covariance.npz")
+# Standard deviation of the logarithm of a step for a framework that the row does not name as such
+# (TrainingRun.stack_assumed): frameworks of one kind differ by the prior spread of `level`, and one
+# inferred from a layout may be of another kind, taken as twice that. Assumed.
+_ASSUMED = {
+    "fork": BY_NAME["level"].spread,
+    "dated": BY_NAME["level"].spread,
+    "inferred": 2.0 * BY_NAME["level"].spread,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Information:
-    """What the fitted runs say of the coefficients.
+class Knowledge:
+    """What a fit knows of its coefficients.
 
-    names   of coefficients, of their families and of their kinds (`matmul.hopper.*`, `matmul.*`)
-    matrix  [names, names] the inverse of the covariance of their logarithms (`Fitted.information`)
+    names        of coefficients and of their families
+    covariance   [names, names] of their logarithms
+    between      by kind, standard deviation between sources
+    noise        standard deviation of the logarithm of a row within its source
     """
 
     names: tuple[str, ...]
-    matrix: Array
+    covariance: Array
+    between: Mapping[str, float]
+    noise: float
 
     @functools.cached_property
     def places(self) -> dict[str, int]:
-        """name -> its row; of a kind with one coefficient for all that coefficient's."""
-        return {name: place for place, name in reversed(tuple(enumerate(self.names)))}
-
-    @functools.cached_property
-    def covariance(self) -> Array:
-        """[names, names]"""
-        return np.asarray(np.linalg.inv(self.matrix))
+        """name -> its row."""
+        return {name: place for place, name in enumerate(self.names)}
 
 
-def information_names(assigned: Assigned) -> tuple[str, ...]:
-    """The names of the rows of `Fitted.information`."""
-    return (*assigned.names, *assigned.family_names, *(f"{kind.name}.*" for kind in KINDS))
+def knowledge_of(assigned: Assigned, fitted: Fitted) -> Knowledge:
+    """What a fit knows, for runs of a source that it has not seen."""
+    variances = fitted.variances
+    return Knowledge(
+        names=(*assigned.names, *assigned.family_names),
+        covariance=fitted.covariance,
+        between=_new_cluster(variances.between, variances.cluster),
+        noise=variances.noise,
+    )
+
+
+def _new_cluster(between: Mapping[str, float], cluster: float) -> dict[str, float]:
+    """Standard deviations between sources by kind; a new source's cluster is new too."""
+    return {**between, "level": math.hypot(between["level"], cluster)}
 
 
 def step_spreads(
-    runs: Sequence[TrainingRun],
-    x: Features,
-    assigned: Assigned,
-    values: Array,
-    information: Information,
+    runs: Sequence[TrainingRun], x: Features, assigned: Assigned, values: Array, known: Knowledge
 ) -> Array:
-    """[runs] standard deviation of the logarithm of each predicted step time, were the runs fitted
-    on off by the fit's noise alone.
+    """[runs] standard deviation of the logarithm of measured over predicted step times.
 
-    values  [coefficients] those that the steps are predicted with
-
-    A framework that takes the coefficients of another (`coefficients_of`) lies as far from it as
-    the members of a family from their mean.
+    values  [coefficients] that the steps are predicted with
     """
     slopes = log_slopes(x, assigned.of(values))
-    places, own = _placed(assigned, information)
-    rows = np.arange(len(runs))
-    each = np.zeros((rows.size, len(information.names)))
-    variance = np.zeros(rows.size)
-    borrows = np.asarray([load_framework(run.stack).coefficients_of != "" for run in runs])
-    kinds = {kind.name: kind for kind in KINDS}
-    for name, index in assigned.index.items():
-        # Kinds share no coefficient, so that no place is set twice.
-        each[rows, places[index]] = slopes[name]
-        beside = own[index]
-        if kinds[name].owner.startswith("stack"):
-            beside = np.maximum(beside, np.where(borrows, _around_family(kinds[name]), 0.0))
-        variance += slopes[name] ** 2 * beside
-    return np.asarray(np.sqrt(variance + np.sum((each @ information.covariance) * each, axis=1)))
+    places, own = _placed(assigned, known)
+    rows = np.arange(x.microbatches.size)
+    each = np.zeros((rows.size, len(known.names)))
+    assumed = np.asarray([_ASSUMED.get(run.stack_assumed, 0.0) for run in runs])
+    variance = known.noise**2 + assumed**2
+    for kind, index in assigned.index.items():
+        # Two kinds share no coefficient, so no place is set twice.
+        found = places[index]
+        each[rows, np.maximum(found, 0)] += np.where(found >= 0, slopes[kind], 0.0)
+        variance += slopes[kind] ** 2 * (own[index] + known.between[kind] ** 2)
+    return np.asarray(np.sqrt(variance + np.sum((each @ known.covariance) * each, axis=1)))
+
+
+def spreads_with_effects(x: Features, assigned: Assigned, origin: Origin, fitted: Fitted) -> Array:
+    """[runs] the same with the effects of each run's own source, as far as the fit knows it; x and
+    assigned hold the values that `fitted` was made from."""
+    values = {}
+    rows = np.arange(len(origin.sources))
+    places = {name: place for place, name in enumerate(fitted.deviations)}
+    clusters = {pair: place for place, pair in enumerate(fitted.clusters)}
+    source = np.asarray([places.get(name, -1) for name in origin.sources], dtype=np.intp)
+    pairs = zip(origin.sources, origin.devices, strict=True)
+    cluster = np.asarray([clusters.get(pair, -1) for pair in pairs], dtype=np.intp)
+    deviations = np.asarray([*fitted.deviations.values(), np.zeros(len(KINDS))])[source]
+    for place, kind in enumerate(KINDS):
+        raw = fitted.values[assigned.index[kind.name]] * np.exp(deviations[:, place])
+        values[kind.name] = np.clip(raw, kind.least, kind.most)
+    slopes = log_slopes(x, values)
+    common = len(assigned.names) + len(assigned.family_names)
+    each = np.zeros((rows.size, fitted.joint.shape[0]))
+    variance = np.full(rows.size, fitted.variances.noise**2)
+    for place, kind in enumerate(KINDS):
+        slope = slopes[kind.name]
+        each[rows, assigned.index[kind.name]] += slope
+        seen = np.flatnonzero(source >= 0)
+        each[seen, common + source[seen] * len(KINDS) + place] = slope[seen]
+        new = (slope * fitted.variances.between[kind.name]) ** 2
+        variance += np.where(source < 0, new, 0.0)
+    seen = np.flatnonzero(cluster >= 0)
+    each[seen, common + len(places) * len(KINDS) + cluster[seen]] = 1.0
+    variance += np.where(cluster < 0, fitted.variances.cluster**2, 0.0)
+    return np.asarray(np.sqrt(variance + np.sum((each @ fitted.joint) * each, axis=1)))
 
 
 def run_spreads(runs: Sequence[TrainingRun]) -> Array:
-    """[runs] the same of completed runs under the coefficients that the project ships."""
+    """[runs] the same for completed runs under the shipped coefficients."""
     if not runs:
         return np.zeros(0)
     assigned = assign(runs)
     values = assigned.from_file(shipped_coefficients())
-    x = features(runs, all_fit=True)
-    return step_spreads(runs, x, assigned, values, shipped_information())
+    return step_spreads(runs, features(runs, all_fit=True), assigned, values, shipped_knowledge())
 
 
-def coefficient_spreads(assigned: Assigned, information: Information) -> Array:
-    """[coefficients] standard deviation of the logarithm of each, as in `step_spreads`, but for
-    what a framework that borrows them adds."""
-    places, own = _placed(assigned, information)
-    return np.asarray(np.sqrt(np.diag(information.covariance)[places] + own))
+def coefficient_spreads(assigned: Assigned, known: Knowledge) -> Array:
+    """[coefficients] standard deviation of the logarithm of each for a new source."""
+    places, own = _placed(assigned, known)
+    fitted = np.where(places >= 0, np.diag(known.covariance)[places], 0.0)
+    between = np.asarray([known.between[KINDS[k].name] for k in assigned.kinds])
+    return np.asarray(np.sqrt(fitted + own + between**2))
 
 
-def _placed(assigned: Assigned, information: Information) -> tuple[NDArray[np.intp], Array]:
-    """[coefficients] the row of each, or of the family or kind whose value it takes; its variance
-    around that."""
+def _placed(assigned: Assigned, known: Knowledge) -> tuple[NDArray[np.intp], Array]:
+    """[coefficients] the row of each or of its family, -1 for neither, and the prior variance
+    around that row or around the start."""
     places, own = [], []
     for name, number, family in zip(assigned.names, assigned.kinds, assigned.families, strict=True):
         kind = KINDS[number]
         family_name = assigned.family_names[family] if family >= 0 else ""
-        if name in information.places:
-            place, around = information.places[name], 0.0
-        elif family_name in information.places:
-            place, around = information.places[family_name], _around_family(kind)
+        if name in known.places:
+            places.append(known.places[name])
+            own.append(0.0)
         else:
-            place, around = information.places[f"{kind.name}.*"], kind.spread**2
-        places.append(place)
-        own.append(around)
+            places.append(known.places.get(family_name, -1))
+            own.append(prior_spread(kind, in_family=family_name in known.places) ** 2)
     return np.asarray(places, dtype=np.intp), np.asarray(own)
 
 
-def _around_family(kind: Kind) -> float:
-    """Variance of the logarithms of a family's members around their mean."""
-    return (1.0 - share_of_family(kind)) * kind.spread**2
-
-
 @functools.cache
-def shipped_information() -> Information:
+def shipped_knowledge() -> Knowledge:
     """What the project's coefficients rest on."""
-    return read_information(INFORMATION_FILE)
+    file = shipped_coefficients()
+    names, covariance = read_covariance(COVARIANCE_FILE)
+    return Knowledge(
+        names=names,
+        covariance=covariance,
+        between=_new_cluster(
+            {**{name: kind.between for name, kind in BY_NAME.items()}, **file.between}, file.cluster
+        ),
+        noise=file.noise,
+    )
 
 
-def read_information(path: Path) -> Information:
-    """What `information_bytes` made."""
+def read_covariance(path: Path) -> tuple[tuple[str, ...], Array]:
+    """Names and covariance that `covariance_bytes` made."""
     with np.load(path, allow_pickle=False) as file:
         names = tuple(file["names"].tolist())
         matrix = np.zeros((len(names), len(names)))
-        matrix[file["rows"], file["columns"]] = file["values"]
-        matrix[file["columns"], file["rows"]] = file["values"]
-    return Information(names=names, matrix=matrix)
+        lower = np.tril_indices(len(names))
+        matrix[lower] = file["lower"]
+        matrix.T[lower] = file["lower"]
+    return names, matrix
 
 
-def information_bytes(information: Information) -> bytes:
-    """The content of a file of numpy's arrays: the names, and what is not 0 of the lower half of
-    the matrix, in single precision. Equal information gives equal bytes."""
-    rows, columns = np.nonzero(np.tril(information.matrix))
+def covariance_bytes(names: Sequence[str], covariance: Array) -> bytes:
+    """The content of a file of numpy arrays: names, and the lower half of the covariance in single
+    precision. Equal values give equal bytes."""
     stream = io.BytesIO()
     np.savez_compressed(
         stream,
-        names=np.asarray(information.names),
-        rows=rows.astype(np.uint16),
-        columns=columns.astype(np.uint16),
-        values=information.matrix[rows, columns].astype(np.float32),
+        names=np.asarray(names),
+        lower=covariance[np.tril_indices(len(names))].astype(np.float32),
     )
     return stream.getvalue()

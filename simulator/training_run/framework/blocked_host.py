@@ -4,12 +4,21 @@ A framework whose file says `blocking_messages` (nanotron) sends shape and strid
 tensor, and the receiving host reads them before it goes on. In its one published sweep (Ultra-Scale
 Playbook, 847 runs on 1 to 64 nodes of H100) that shows in three ways:
 
-- **Waits.** With stages on several nodes a collective of tensor parallelism takes the host a time
-  that grows with its ranks, whatever its bytes (`waiting_ranks`, coefficient `wait_us`).
+- **Waits.** In some jobs a collective takes the host about 0.3 ms per rank, whatever its bytes
+  (coefficient `wait_us`): those of tensor parallelism (`waiting_ranks`) and the all-reduces of
+  gradient buckets (gradient_buckets.py). ZeRO 1's reduce-scatters take less than a tenth of it.
 - **Stalls.** In some jobs with stages every message takes 0.28 s, whatever its bytes, model and
   number of stages, in the others next to nothing (`stalls`, coefficient `stall_ms`).
 - **Lead.** Elsewhere the host runs ahead of its device, and freed tensors that a collective still
   reads pile up (`is_host_ahead`; what lingers is in the framework's file).
+
+Which jobs wait: with stages, all on several nodes. Without stages, one in ten on 2 to 32 nodes; on
+64 nodes 16 of 20 with tensor-parallel groups of up to two nodes, 3 of 18 with groups of four.
+
+Without stages on 64 nodes both kinds of collective show the same time: 0.37 ms per rank of tensor
+parallelism's and 0.35 ms per rank of a bucket, over four models, tp 2 to 16 and dp 32 to 256
+(16 jobs, 6 % apart). With stages and tp 1, 0.23 ms per rank of a bucket (37 jobs, 2026-11-24). What
+makes a host wait per rank is not known.
 
 Which jobs stall is chance as far as a layout tells: 0.1 of those with stages do on up to 16 nodes,
 0.4 on 32, 0.97 on 64, and 50 of 52 with tensor-parallel groups over four nodes. Predicted is the
@@ -25,14 +34,25 @@ from simulator.training_run.run.training_run import TrainingRun
 
 # Halfway, in the logarithm, between 32 nodes, where the fewer jobs stall, and 64, where most do.
 _STALLING_NODES = 45.0
+# Without stages collectives wait from here on: 16 of 20 jobs on 64 nodes, one in ten on 2 to 32
+# nodes (ultra rows, 2026-11-24); sizes between were not measured.
+_WAITING_NODES = 64
 # Groups over two nodes stall no more often than those in one; the sweep's next size is four.
 _CALM_TENSOR_NODES = 2.0
 
 
 def waiting_ranks(run: TrainingRun, stack: Framework) -> float:
-    """Ranks of the two collectives of a layer's forward that wait for the host."""
-    waits = stack.blocking_messages and run.pp > 1 and run.num_nodes > 1 and run.tp > 1
-    return 2.0 * run.tp if waits else 0.0
+    """Ranks of the collectives of a layer's forward that wait for the host."""
+    if not collectives_wait(run, stack) or run.tp == 1:
+        return 0.0
+    return (4.0 if run.sequence_parallel else 2.0) * run.tp
+
+
+def collectives_wait(run: TrainingRun, stack: Framework) -> bool:
+    """Whether collectives take the host a time per rank in most jobs of this layout."""
+    if not stack.blocking_messages or run.num_nodes == 1:
+        return False
+    return run.pp > 1 or (run.num_nodes >= _WAITING_NODES and not _is_wide(run))
 
 
 def stalls(run: TrainingRun, stack: Framework) -> bool:

@@ -9,6 +9,7 @@ does not state is that of another file, but for names, date and source.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ _STAGE_SPLITS = ("even", "cost")
 _PEAK_RANKS = ("any", "first")
 _SHOWN = ("allocated", "reserved", "device")
 # Keys of a file that `like` does not hand on.
-_OWN: tuple[str, ...] = ("name", "names", "devices", "offered", "date", "source", "like")
+_OWN: tuple[str, ...] = ("name", "names", "forks", "devices", "offered", "date", "source", "like")
 _OWN += ("compiled_name", "coefficients_of")
 
 
@@ -75,9 +76,10 @@ class FrameworkMemory:
     always             tensors of a rank that are there for the whole run
     moments            what may be the peak
     lingering          blocks that a host running ahead leaves waiting
-    reserved_over_allocated   for what comes and goes within a step: blocks that the allocator takes
-                       where there is room, over tensors
-    needed_over_allocated     the same where there is not: what a layout needs to run at all
+    cached_over_working_set   free blocks that the allocator keeps where there is room, over the
+                       working set: the tensors of the peak's moment and what one layer keeps
+    needed_over_allocated     for what comes and goes within a step: blocks over tensors where there
+                       is no room, so what a layout needs to run at all
     compared           its counts were held against measured peaks, or are those of one that was
     device_extra_gib   what nvidia-smi shows beyond torch's blocks, above the device's own figure
     """
@@ -97,7 +99,7 @@ class FrameworkMemory:
     stage_split: str
     peak_rank: str
     shows: str
-    reserved_over_allocated: Sourced
+    cached_over_working_set: Sourced
     needed_over_allocated: Sourced
     device_extra_gib: Sourced
     layers: tuple[KeptTensor, ...]
@@ -174,6 +176,7 @@ class Framework:
     """A framework of a generation; every file says where each entry is read off.
 
     names      beginnings of the framework names that mean it, lower case
+    forks      words by which a longer name is that of a fork or wrapper of it, lower case
     devices    beginnings of the names of devices that run nothing else
     offered    among those that a plan for any framework tries: false for the old, for those of one
                device, and for some of which no run was fitted
@@ -199,24 +202,24 @@ class Framework:
                and as gradients are summed
     optimizer_traffic_bytes   read and written per parameter by one optimizer step
     accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
-               beyond writing a 16-bit gradient
+               beyond writing a 16-bit gradient, less what hides under the matmul that does it
     tensor_dispatch   host time of an op on a tensor that is split over ranks, over a plain one's
     sends_tokens_once   a token goes to each node once, whatever the number of its experts there
                (expert_dispatch.py)
     overlaps_host   transfers to and from host memory go on beside computing
-    own_executor   exchanges gradients and parameters as ours does (step_messages.py): without a
-               pipeline sharded ones in every backward, beside one whole ones after the last
-    splits_sends   tensor-parallel ranks send a share each between stages and gather it there,
-               with or without sequence parallelism
-    blocking_messages   the host waits for every message between stages: sizes travel ahead and are
-               read on the host before the tensor is asked for (blocked_host.py says what that
-               costs)
+    own_executor   exchanges gradients and parameters as ours does (step_messages.py)
+    splits_sends   tensor-parallel ranks send a share each between stages and gather it there
+    blocking_messages   the host waits for every message between stages, whose size it reads first
+               (blocked_host.py)
+    bucket_bytes   size limit of a separately exchanged bucket of gradients; 0 for no buckets
+    copied_tensors   weight tensors per layer that ZeRO 1 copies from a gathered buffer, one slice
+               per rank at a time; 0 if it gathers in place
     usual_zero_stage, usual_sequence_parallel   what it does where a source is silent
     gathered_in_pipelines   ZeRO 3 keeps a stage's parameters and gradients whole beside a pipeline
-    microbatch_per_stage   a rank's sequences are split into as many micro-batches as the pipeline
-               has stages, where a source is silent
+    microbatch_per_stage   silent sources have as many micro-batches as stages
     usual_chunks   chunks per rank of an interleaved pipeline, where a source is silent; 0 for the
                fewest that split the layers evenly
+    prunes_recompute   full recomputation leaves out a layer's last matmul, which no gradient reads
     selective      the kind of `TrainingRun.recompute` that its "selective" means
     compiled_name  the framework that it is under torch.compile; "" where that is not told apart
     memory         what it keeps, by ZeRO stage
@@ -242,6 +245,7 @@ class Framework:
     accumulation_bytes: float
     memory: tuple[FrameworkMemory, ...]
     rules: FrameworkRules
+    forks: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     offered: bool = True
     coefficients_of: str = ""
@@ -251,12 +255,15 @@ class Framework:
     own_executor: bool = False
     splits_sends: bool = False
     blocking_messages: bool = False
+    bucket_bytes: float = 0.0
+    copied_tensors: float = 0.0
     overlaps_host: bool = False
     usual_zero_stage: int = 0
     usual_sequence_parallel: bool = False
     gathered_in_pipelines: bool = False
     microbatch_per_stage: bool = False
     usual_chunks: int = 0
+    prunes_recompute: bool = False
     selective: str = "selective"
     compiled_name: str = ""
     expert_kernels: float = 1.0
@@ -330,9 +337,8 @@ def _merged_file(name: str, before: tuple[str, ...]) -> tuple[Path, dict[str, An
     """A file's path and what it says, over what the file says that it is like."""
     path = Path(name) if name.endswith(".toml") else FRAMEWORK_FOLDER / f"{name}.toml"
     if not name.endswith(".toml") and name not in framework_names():
-        raise UnknownNameError(
-            "framework", name, framework_names(), where="--stack", meant=framework_of(name)
-        )
+        meant = framework_of(name) or fork_of(name)
+        raise UnknownNameError("framework", name, framework_names(), where="--stack", meant=meant)
     if name in before:
         raise DocumentError(f"{path}: like goes round in a circle: {' -> '.join((*before, name))}")
     own = read_mapping(path)
@@ -372,6 +378,21 @@ def framework_of(text: str) -> str:
     ]
     name = max(found)[1] if found else ""
     return (load_framework(name).compiled_name or name) if name and "compile" in asked else name
+
+
+def fork_of(text: str) -> str:
+    """The framework that a longer name is a fork or wrapper of, or "": the first word decides.
+
+    >>> fork_of("Megatron-Kwai"), fork_of("XTuner (DeepSpeed)")
+    ('megatron-core', 'transformers')
+    """
+    found = [
+        (match.start(), -len(word), name)
+        for name in framework_names()
+        for word in load_framework(name).forks
+        if (match := re.search(rf"(?<![a-z0-9]){re.escape(word)}(?![a-z])", text.lower()))
+    ]
+    return min(found)[2] if found else ""
 
 
 def memory_of(run: TrainingRun) -> FrameworkMemory:

@@ -12,13 +12,16 @@ PARTS = (
     "",
     "input",
     "norm",
+    "normed",
     "attention",
     "attention-again",
     "core",
     "mlp",
     "mlp-again",
+    "activation",
     "routing",
     "experts",
+    "expert-activation",
     "shared",
 )
 CONDITIONS = (
@@ -52,7 +55,8 @@ class KeptTensor:
     """A tensor that stays in memory.
 
     part    of a layer, which says what recomputation frees it: `input` is the layer's own input,
-            `core` the attention itself, `-again` what keeping every second matmul leaves out
+            `core` the attention itself, `-again` what keeping every second matmul leaves out,
+            `normed` the output of a norm, `activation` that of an activation function
     width   elements per token, or of a whole weight (framework/tensor_width.py)
     bytes   per element;  count  tensors of this kind
     split   over what it is divided: `tp`, `sequence` (tp where sequence parallelism is on), `none`

@@ -13,8 +13,9 @@ from simulator.training_run.framework.kept_tensor import KeptTensor
 from simulator.training_run.memory.tensor_sizes import TensorSizes
 from simulator.values.recompute_kind import recompute_kind
 
-_DENSE_PARTS = ("input", "norm", "attention", "attention-again", "core", "mlp", "mlp-again")
-_EXPERT_PARTS = (*_DENSE_PARTS[:-2], "routing", "experts", "shared")
+_BOTH = ("input", "norm", "normed", "attention", "attention-again", "core")
+_DENSE_PARTS = (*_BOTH, "mlp", "mlp-again", "activation")
+_EXPERT_PARTS = (*_BOTH, "routing", "experts", "expert-activation", "shared")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,8 @@ class RankFootprint:
     kept          what its layers keep of one micro-batch;  in_flight  such micro-batches at once
     activations   of all of them at the peak
     moment        the peak's name;  moment_bytes  what is there besides at it
+    working_set   what comes and goes while one layer computes: the moment's tensors and what a
+                  layer keeps
     lingering     blocks that wait for a collective's stream, as far as the device has room
     reserved_bytes   blocks of the allocator, where there is room;  needed_bytes  to run at all
     """
@@ -51,6 +53,7 @@ class RankFootprint:
     activations: float
     moment: str
     moment_bytes: float
+    working_set: float
     lingering: float
     reserved_bytes: float
     needed_bytes: float
@@ -106,8 +109,11 @@ def footprint(run: TrainingRun) -> Footprint:
     )
     reserved = max(rank.reserved_bytes for rank in ranks)
     usable = get_device(run.device).usable_bytes
-    device = max(held_bytes(rank, usable) for rank in ranks)
-    device += get_device(run.device).reserved_bytes.value + stack.device_extra_gib.value * GIB
+    # What is outside torch takes room from cached blocks.
+    needed = max(rank.needed_bytes for rank in ranks)
+    held = max(held_bytes(rank, usable) for rank in ranks)
+    device = min(held + stack.device_extra_gib.value * GIB, max(usable, needed))
+    device += get_device(run.device).reserved_bytes.value
     kind = run.memory_kind or stack.shows
     shown = _shown(ranks, stack, kind, usable)
     by_kind = {
@@ -119,7 +125,7 @@ def footprint(run: TrainingRun) -> Footprint:
         ranks=ranks,
         allocated_bytes=max(rank.allocated_bytes for rank in ranks),
         reserved_bytes=reserved,
-        needed_bytes=max(rank.needed_bytes for rank in ranks),
+        needed_bytes=needed,
         device_bytes=device,
         shown_bytes=by_kind[kind],
         shown_rank=shown.rank,
@@ -265,7 +271,10 @@ def _rank_footprint(
             moments.append((moment.name, activations, extra))
     name, held, extra = max(moments, key=lambda item: item[1] + item[2])
     lasting, passing = static.total + always, held + extra
-    reserved = lasting + passing * stack.reserved_over_allocated.value
+    # Micro-batches that wait fill blocks of equal sizes again and again. Blocks are left over from
+    # tensors that come and go while one layer computes.
+    working_set = extra + (max((each.bytes_each for each in kept), default=0.0) if held else 0.0)
+    reserved = lasting + passing + working_set * stack.cached_over_working_set.value
     layers_in_flight = sum(share.num_layers for share in mine) * in_flight
     waiting = sum(
         sizes.bytes_of(tensor.one(), here) * min(tensor.most, tensor.each * layers_in_flight)
@@ -282,6 +291,7 @@ def _rank_footprint(
         activations=held,
         moment=name,
         moment_bytes=extra,
+        working_set=working_set,
         lingering=lingering,
         reserved_bytes=reserved + lingering,
         # They come back in pieces between kept tensors: the runs that failed needed room for both.

@@ -8,7 +8,6 @@ from simulator.training_run.messages.expert_dispatch import sent_once
 from simulator.training_run.messages.far_seconds import FarCut, far_cut
 from simulator.training_run.messages.rank_group import (
     context_group,
-    data_group,
     expert_group,
     stage_stride,
     tensor_group,
@@ -62,12 +61,11 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
         far = far_cut(run, boundary / share, run.far_levels)
     tensor_steps = steps(tensor)
     return {
-        "socket_calls": 2.0 if run.tp > max(1, links.node_devices // 2) else 0.0,
-        "tensor_rings": 4.0 * (run.tp - 1) if run.tp > links.node_devices else 0.0,
         "tensor_inner": tensor.inner_s,
         "tensor_outer": tensor.outer_s,
         "tensor_inner_steps": tensor_steps[0],
-        "tensor_outer_steps": tensor_steps[1],
+        "tensor_outer_steps": 0.0 if stack.blocking_messages else tensor_steps[1],
+        "tensor_host_hops": tensor_steps[1] if stack.blocking_messages else 0.0,
         "tensor_far": tensor.far_s + tensor.far_latency_s,
         "expert_inner": expert.inner_s + expert.inner_latency_s,
         "expert_outer": expert.outer_s + expert.outer_latency_s,
@@ -78,7 +76,6 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
         "cut_inner": cut.inner_s,
         "cut_outer": cut.outer_s,
         "cut_steps": float(run.pp > 1),
-        "cut_peers": float(run.tp * crosses),
         "cut_far": far.bytes_s,
         "cut_far_latency": far.latency_s,
         "cut_crossings": float(far.crossings),
@@ -95,7 +92,6 @@ def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[
         "gather_outer": gather.outer_s,
         "gather_steps": sum(gather_steps),
         "gather_far": gather.far_s + gather.far_latency_s,
-        "reduce_ranks": _ring_hops(run, links),
         "reduce_inner": reduce.inner_s,
         "reduce_outer": reduce.outer_s,
         "reduce_steps": sum(reduce_steps),
@@ -104,16 +100,3 @@ def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[
         "sync_outer": sync.outer_s + sync.outer_latency_s,
         "sync_far": sync.far_s + sync.far_latency_s,
     }
-
-
-def _ring_hops(run: TrainingRun, links: Links) -> float:
-    """Hops of a ring over the ranks that exchange gradients once per step, in hops between nodes:
-    one inside a node is as much shorter as its latency. None where adapters alone are summed, in
-    one small message, nor where every layer is exchanged by itself (ZeRO 3)."""
-    if run.lora or run.zero_stage >= 3:
-        return 0.0
-    ranks = run.sharing_ranks
-    inside = data_group(run).within(links.node_devices)
-    between = max(0.0, ranks / inside - 1.0)
-    outer_s = links.outer.latency_s or links.inner_latency_s
-    return between + (ranks - 1.0 - between) * min(1.0, links.inner_latency_s / outer_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simulator.collectives import NOTHING, CollectiveTime
 from simulator.training_run.framework.framework import Framework
+from simulator.training_run.messages.gradient_buckets import gradient_buckets
 from simulator.training_run.messages.gradient_exchange import (
     GradientMessage,
     compressed,
@@ -60,6 +61,7 @@ def data_messages(
     shared, experts = rank_parameters(run, stack)
     reduce = NOTHING
     replicas = expert_replicas(run)
+    buckets = gradient_buckets(run, stack)
     if run.compression:
         for message, ranks in _compressed(run, stack):
             reduce += moved(message.operation, message.size_bytes, ranks, links)
@@ -68,7 +70,8 @@ def data_messages(
         if not run.compression:
             sharded = run.zero_stage >= (2 if stack.own_executor else 1)
             operation = "reduce_scatter" if sharded else "all_reduce"
-            reduce += moved(operation, count * gradient, ranks, links)
+            each = moved(operation, count * gradient / buckets, ranks, links)
+            reduce += each * buckets
         if run.zero_stage >= 1 and not gathers:
             stored = count * 4.0 if stack.own_executor and run.zero_stage == 1 else weights
             reduce += moved("all_gather", stored, ranks, links)

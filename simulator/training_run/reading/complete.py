@@ -59,7 +59,7 @@ def complete_as_usual(run: PublishedRun) -> TrainingRun:
         raise UnsupportedRunError(run.id, "; ".join(run.faults))
     said: list[str] = []
     device = device_of(run, said)
-    stack = stack_of(run, device, said)
+    stack, stack_assumed = stack_of(run, device, said)
     known = known_model(run.model)
     if known is not None:
         run = fill_from_recipe(run, model=known.name, device=device.name, said=said)
@@ -95,6 +95,7 @@ def complete_as_usual(run: PublishedRun) -> TrainingRun:
         precision=_precision(run, device, stack, said),
         schedule=schedule_of(run, layout.pp, vpp, said),
         stack=stack,
+        stack_assumed=stack_assumed,
         lora=lora,
         memory_kind=memory_kind_of(run.peak_memory_kind, said),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
@@ -53,7 +54,8 @@ _SWITCHED_ON = ("1", "1.0", "true", "yes", "on")
 _SWITCHED_OFF = ("0", "0.0", "false", "off")
 # Parts of a layer whose activations a fused attention does not keep anyway, or that are small.
 _LLAMA_8B = re.compile(r"llama-?3(\.1)?[\s_-]*8b", re.I)
-_MLP_MODULES = ("mlp", "moe", "layernorm", "norm", "shared_experts", "act")
+_MODULE_LIST = re.compile(r"selective modules:(.*)$|selective \((.*)\)$")
+_MODULE_WORDS = ("mlp", "moe", "norm", "shared_experts", "act", "core_attn", "mla_up_proj")
 
 
 def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
@@ -68,10 +70,9 @@ def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
         return "none"
     if "offload" in text:
         said.append(f"what {run.recompute!r} offloads to the host is not modelled")
-    if text.startswith("selective modules"):
-        modules = [m.strip() for m in text.partition(":")[2].split(",") if m.strip()]
-        inner = all(any(word in m for word in _MLP_MODULES) for m in modules)
-        kind = "mlp" if inner and modules else "selective"
+    modules = _modules(text)
+    if modules:
+        kind = _kind_of_modules(modules)
         said.append(f"recompute of {', '.join(modules)} taken as {kind!r}")
         return kind
     for start, kind in (("none", "none"), ("no", "none"), ("minimal", "minimal")):
@@ -79,7 +80,14 @@ def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
             return kind
     if text in _SWITCHED_OFF:
         return "none"
-    if "qkv_proj" in text or "save_" in text:
+    if "except_mlp" in text:
+        said.append(f"recompute {run.recompute!r} taken as 'mlp'")
+        return "mlp"
+    if "qkv_proj" in text or "out_proj" in text:
+        # MaxText keeps the outputs of these matmuls alone (get_remat_policy, layers/models.py).
+        said.append(f"recompute {run.recompute!r} taken as 'full'")
+        return "full"
+    if "save_" in text:
         said.append(f"recompute {run.recompute!r} taken as 'minimal'")
         return "minimal"
     framework = load_framework(stack)
@@ -95,6 +103,35 @@ def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
         said.append(f"recompute {run.recompute!r} taken as 'full'")
         return "full"
     raise UnsupportedRunError(run.id, f"the recompute {run.recompute!r} is not known")
+
+
+def _modules(text: str) -> list[str]:
+    """Modules listed in a text: `selective modules: norm,moe_act`, `selective (norm + act)`."""
+    found = _MODULE_LIST.match(text)
+    if not found:
+        return []
+    listed = re.split(r"[,+]| and ", found[1] or found[2] or "")
+    modules = [module.strip() for module in listed if module.strip()]
+    known = all(any(word in module for word in _MODULE_WORDS) for module in modules)
+    return modules if known or text.startswith("selective modules") else []
+
+
+def _kind_of_modules(modules: Sequence[str]) -> str:
+    """The kind that recomputes modules of Megatron-Core's --recompute-modules. All but the norms
+    and the feed-forward keep little that a fused attention does not keep anyway."""
+    norm = any("norm" in module for module in modules)
+    activation = any("act" in module for module in modules)
+    inner = any(
+        word in module
+        for module in modules
+        for word in ("mlp", "moe", "shared_experts")
+        if "act" not in module
+    )
+    if inner:
+        return "norm-mlp" if norm else "mlp"
+    if norm:
+        return "norm-activation" if activation else "norm"
+    return "activation" if activation else "selective"
 
 
 def _fp32_products(run: PublishedRun, text: str, name: str) -> str:

@@ -1,10 +1,10 @@
 """`possible_run`: a published run ran, so no assumption is taken under which it could not have.
 
-Where the answers that silence usually gets need more memory than the device has, or make no layout
-at all, the row's silences are answered otherwise: fewest of them at once, and of those that are
-possible then the answers with the shortest predicted step, since nobody pays for more than is
-needed. What the row itself says is never changed; a row that cannot have run as it says keeps its
-usual answers, and `fits` says so.
+If the usual answers to a row's silences need more memory than the device has, or make no layout at
+all, other answers are tried. A row that states part of its layout keeps as many usual answers as
+possible; a row that states none of it ran what an expert would have chosen. Of the remaining
+answers those with the shortest predicted step are taken. What the row itself states is never
+changed; a row that cannot have run as stated keeps its usual answers, and `fits` says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from profiles.published.run import PublishedRun
 from simulator.training_run.framework.framework import load_framework, memory_of
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
-from simulator.training_run.reading.stack_text import may_be_newer
+from simulator.training_run.reading.framework_candidates import framework_candidates
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
 from simulator.training_run.step.coefficients import assign, shipped_coefficients
@@ -35,6 +35,8 @@ _SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
 _GIB = 2**30
 _AXES = ("tp", "pp", "cp")
 _MOST_TP = 8
+# Answers that are changed at once in a row without any degree: tp, pp and one more.
+_MOST_CHANGES = 3
 _MOST_DEGREE = 64
 
 Answers = Mapping[str, Any]
@@ -68,10 +70,15 @@ def _least_costly(
     usual: TrainingRun | None,
     complete: Callable[[PublishedRun], TrainingRun],
 ) -> tuple[TrainingRun, Answers] | None:
-    """The fastest of the runs that change the fewest answers and are possible."""
+    """The fastest possible run: of all that change up to `_MOST_CHANGES` answers if the row states
+    no degree, otherwise of those that change the fewest."""
     silent = _silences(run, usual)
-    for count in range(1, len(silent) + 1):
-        possible: list[tuple[float, int, TrainingRun, Answers]] = []
+    free = len(_silent_axes(run)) == len(_AXES)
+    if free and "recompute" in silent:
+        silent["recompute"] = [{"recompute": "selective"}, {"recompute": "full"}]
+    most = min(len(silent), _MOST_CHANGES) if free else len(silent)
+    possible: list[tuple[float, int, TrainingRun, Answers]] = []
+    for count in range(1, most + 1):
         for answers in _choices(silent, count):
             try:
                 done = complete(replace(run, **answers))
@@ -79,8 +86,10 @@ def _least_costly(
                 continue
             if _could_run(done, 1.0):
                 possible.append((_step_s(done), len(possible), done, answers))
-        if possible:
+        if possible and (not free or count == most):
             _, _, done, answers = min(possible, key=lambda each: each[:2])
+            if usual is not None:
+                done = replace(done, stack_assumed=usual.stack_assumed)
             return done, answers
     return None
 
@@ -98,9 +107,8 @@ def _silences(run: PublishedRun, usual: TrainingRun | None) -> dict[str, list[An
     if usual is None or len(axes) == len(_AXES):
         found |= {axis: _degrees(run, axis) for axis in axes}
     if usual is not None:
-        newer = may_be_newer(run, usual.stack)
-        if newer:
-            found["framework"] = [{"framework": newer}]
+        others = framework_candidates(run, get_device(usual.device))[1:]
+        found["framework"] = [{"framework": each.stack} for each in others]
         if run.micro_batch is None and usual.micro_batch > 1:
             smaller = [n for n in range(usual.micro_batch - 1, 0, -1) if usual.micro_batch % n == 0]
             found["micro_batch"] = [{"micro_batch": n} for n in smaller]

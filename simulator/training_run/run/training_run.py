@@ -28,6 +28,9 @@ class TrainingRun:
     vpp           model chunks per pipeline rank
     stack         the framework: a name, or the path of its file (simulator/training_run/
                   framework.py)
+    stack_assumed  how the stack was chosen: "" as named, `fork` (the name is that of a fork or
+                  wrapper), `dated` (its release was chosen by date or device), `inferred` (no known
+                  framework is named)
     lora          only low-rank adapters are trained
     optimizer_offload   the optimizer's states, fp32 master weights with them, are in host memory
     activation_offload  share (0 to 1) of what layers keep for their backward that is in host memory
@@ -92,6 +95,7 @@ class TrainingRun:
     local_workers: int = 1
     wide_layers: int = 0
     memory_kind: str = ""
+    stack_assumed: str = ""
     defaults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`KINDS`: the kinds of fitted coefficients, each with its meaning, its start and whose it is."""
+"""`KINDS`: the kinds of fitted coefficients, with meaning, starting value and owner."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from dataclasses import dataclass
 class Kind:
     """A kind of coefficient.
 
-    owner   what has one each: `device`, `device and bits` (of the matmuls' data type), `stack`,
-            `stack and sharding` (of the optimizer), `network` (the outer link), or "" for one in
-            all
-    start, spread   where the fit begins, and how far (in log) it believes its members may lie
-    least, most   what physics allows: a message is never faster than alone, no share above 1
-    meaning  in words; source  of the start
+    owner    who has one each: `stack` (a framework), `device and bits` (of the matmuls' data type),
+             `attention kernel`, or "" for one value shared by all runs
+    start    the physical starting value, its origin in `source`
+    spread   prior standard deviation of the logarithm around the start
+    between  prior standard deviation of the logarithm between sources: how far one source's value
+             lies from the common one. The fit estimates it from here (`Variances`)
+    least, most   physical limits: a message is never faster than alone, no share exceeds 1
     """
 
     name: str
     owner: str
     start: float
     spread: float
+    between: float
     meaning: str
     source: str
     least: float = 0.0
@@ -30,50 +32,52 @@ class Kind:
 
 KINDS = (
     Kind(
+        name="level",
+        owner="stack",
+        start=1.0,
+        spread=0.05,
+        between=0.10,
+        meaning="measured step time over the sum of all other terms",
+        source="1 by definition; its variation between sources is the effect of a source",
+    ),
+    Kind(
         name="matmul",
-        owner="device",
+        owner="",
         start=0.8,
-        spread=0.06,
-        meaning="matmul time in a training step over that of the kernel surface (power limit, "
-        "layouts of gradients, neighbours in the cache)",
-        source="kernels of 3 ms run 7 to 18 % slower than bursts (gemm_surface.py), which `power` "
-        "says too: where both bind, their 6-norm is up to 1.12 of either, and fits that began at 1 "
-        "ended near 0.75",
+        spread=0.03,
+        between=0.06,
+        meaning="matmul time in a step over that of the kernel surface (power limit, layouts of "
+        "gradients, cache contents)",
+        source="kernels of 3 ms run 7 to 18 % slower than bursts (gemm_surface.py). `power` covers "
+        "the same effect; where both bind, their 6-norm is up to 1.12 times either",
     ),
     Kind(
         name="power",
         owner="device and bits",
         start=1.40,
-        spread=0.20,
-        meaning="matmul time over that at the datasheet's peak when matmuls run back to back, "
+        spread=0.10,
+        between=0.10,
+        meaning="matmul time over that at the data sheet's peak when matmuls run back to back "
         "under the power limit",
         source="kernels of 3 ms and more: 0.87 of the peak on A100, 0.73 on H100, 0.58 on GB200 "
         "(gemm_surface.py)",
     ),
     Kind(
-        name="pace",
-        owner="stack",
-        start=1.0,
-        spread=0.06,
-        meaning="matmul time in a framework over that on the same device in others: layouts, casts "
-        "of weights, what runs beside on other streams",
-        source="one device's matmuls, by definition; the spread is what sources of one framework "
-        "differ by",
-    ),
-    Kind(
         name="grouped",
-        owner="stack",
+        owner="",
         start=1.3,
-        spread=0.25,
+        spread=0.12,
+        between=0.25,
         meaning="time of experts' matmuls over that of equal shares one after the other: uneven "
         "routing, padding, launches",
         source="assumed",
     ),
     Kind(
         name="attention",
-        owner="stack",
+        owner="attention kernel",
         start=1.1,
-        spread=0.12,
+        spread=0.06,
+        between=0.08,
         meaning="time of the attention core over that of the surface",
         source="attention_surface.py: the backward is derived",
     ),
@@ -81,234 +85,249 @@ KINDS = (
         name="state",
         owner="",
         start=1.5,
-        spread=0.5,
-        meaning="time of the recurrence of state layers (Mamba-2 and its kin) over that of its "
-        "products as batched matmuls and of its bytes at the full bandwidth",
+        spread=0.25,
+        between=0.5,
+        meaning="time of the recurrence of state layers (Mamba-2 and relatives) over that of its "
+        "products as batched matmuls and of its bytes at full bandwidth",
         source="assumed: kernels in Triton, tiles of 64 to 128; one measured forward takes 0.8 of "
-        "what is counted (state_work.py). One source alone has such layers (Megatron-Bridge's "
-        "tables): where that is left out nothing else is known",
+        "what is counted (state_work.py)",
     ),
     Kind(
         name="passes",
-        owner="stack",
-        start=1.2,
-        spread=0.35,
-        meaning="bytes that elementwise work moves over those counted, at the full bandwidth",
-        source="measured copies reach 0.78 to 0.96 of the bandwidth (kernels/memory_rates.toml)",
+        owner="",
+        start=1.6,
+        spread=0.17,
+        between=0.25,
+        meaning="bytes that elementwise work moves over those counted, at full bandwidth",
+        source="in steps of modules norms reach 0.42 to 0.49 of the bandwidth and elementwise "
+        "kernels 0.98 (profiles/data/calibration/module_steps.toml); half of a layer's passes are "
+        "of norms",
     ),
     Kind(
         name="casts",
-        owner="stack",
+        owner="",
         start=0.5,
-        spread=0.5,
-        meaning="bytes of casts to 8 or 4 bits over those of kernels of their own "
-        "(quantised_bytes.py): what norms and activations before a matmul write in fewer bits "
-        "themselves costs nothing",
+        spread=0.25,
+        between=0.5,
+        meaning="bytes of casts to 8 or 4 bits over those of separate kernels "
+        "(quantised_bytes.py); casts fused into the preceding kernel cost nothing",
         source="assumed: Transformer Engine fuses the cast into two of a layer's four inputs",
     ),
     Kind(
         name="scores",
-        owner="stack",
+        owner="",
         start=1.1,
-        spread=0.3,
-        meaning="bytes that the softmax and dropout of an unfused attention core move over those "
-        "counted, at the full bandwidth",
+        spread=0.15,
+        between=0.3,
+        meaning="bytes that softmax and dropout of an unfused attention core move over those "
+        "counted, at full bandwidth",
         source="measured copies reach 0.78 to 0.96 of the bandwidth (kernels/memory_rates.toml)",
     ),
     Kind(
         name="launch_us",
-        owner="stack",
+        owner="",
         start=25.0,
-        spread=0.6,
-        meaning="host microseconds per kernel counted: dispatch, autograd and Python around it",
-        source="assumed: a launch takes 4 to 10 us (device files, launch_us), and a first fit that "
-        "began at 6 ended near 40 on these same runs",
+        spread=0.3,
+        between=0.6,
+        meaning="host microseconds per kernel counted: dispatch, autograd, Python",
+        source="assumed: a launch takes 4 to 10 us (device files, launch_us); eager PyTorch adds "
+        "Python and autograd of each op, of which some are no kernel",
     ),
     Kind(
-        name="socket_us",
-        owner="stack",
-        start=30.0,
-        spread=1.0,
-        meaning="host microseconds per tensor-parallel collective whose processes sit on both "
-        "sockets of a node: it bounds steps that the host bounds",
-        source="assumed",
-    ),
-    Kind(
-        name="ring_us",
-        owner="stack",
-        start=4.0,
-        spread=0.5,
-        meaning="microseconds per ring step of a tensor-parallel collective that crosses nodes, "
-        "beyond its bytes",
-        source="assumed: a step pipelines hops of 3 to 5 us in a node and 12 us between nodes "
-        "(latency_us in profiles/data/links); two spreads reach from 1.5 to 11 us",
+        name="hop_us",
+        owner="",
+        start=400.0,
+        spread=0.25,
+        between=0.5,
+        meaning="latency of a hop between nodes in a collective of tensor parallelism in jobs "
+        "whose hosts block on messages, for links of 12 us: every rank waits for the others' hosts",
+        source="layers of nanotron take 3.3 ms longer with tp 16 than they compute and move bytes "
+        "and 9.5 ms with tp 32, at hidden sizes of 2048 to 8192 alike: eight collectives of one "
+        "and of three hops (ultra rows with one sequence per micro-batch, 2026-11-24)",
     ),
     Kind(
         name="wait_us",
-        owner="stack",
-        start=600.0,
-        spread=0.5,
-        meaning="host microseconds per rank of a tensor-parallel collective while messages between "
-        "nodes are outstanding that the host waits for (blocked_host.py)",
-        source="layers of nanotron with stages on several nodes take 5 ms + 2.45 ms x tp, four "
-        "collectives each (ultra rows, 2026-11-21)",
+        owner="",
+        start=300.0,
+        spread=0.25,
+        between=0.5,
+        meaning="host microseconds per rank of a collective in jobs whose collectives wait for the "
+        "host (blocked_host.py)",
+        source="nanotron with stages on several nodes: layers of eight collectives take 5 ms + "
+        "2.45 ms x tp; without stages on 64 nodes: 0.37 ms per rank of those and 0.35 ms per rank "
+        "of a gradient bucket (ultra rows, 2026-11-24)",
     ),
     Kind(
         name="stall_ms",
-        owner="stack",
+        owner="",
         start=280.0,
-        spread=0.3,
+        spread=0.15,
+        between=0.3,
         meaning="milliseconds of a message between stages in jobs whose messages stall",
         source="nanotron: 280 ms, 5 % apart, over 2 to 64 nodes and 4 to 32 stages (ultra rows, "
         "2026-11-21)",
     ),
     Kind(
         name="inner",
-        owner="device",
+        owner="",
         start=1.05,
-        spread=0.1,
+        spread=0.05,
+        between=0.1,
         least=1.0,
-        meaning="time of messages inside a node in a step over that alone: of the measured curves, "
-        "or at the link's rate and efficiency where none was measured",
-        source="nccl-tests themselves (profiles/data/collectives)",
+        meaning="time of messages inside a node in a step over that of the measured curves, or of "
+        "the link's rate and efficiency where no curve was measured",
+        source="nccl-tests (profiles/data/collectives)",
     ),
     Kind(
         name="outer",
-        owner="network",
+        owner="",
         start=1.02,
         spread=0.03,
+        between=0.1,
         least=1.0,
-        meaning="time of messages between nodes in a step over that alone, at the rate and "
-        "efficiency of the link",
-        source="the links' efficiency is what collectives alone reach (profiles/data/links)",
+        meaning="time of messages between nodes in a step over that at the rate and efficiency of "
+        "the link",
+        source="collectives alone reach the links' efficiency (profiles/data/links)",
+    ),
+    Kind(
+        name="congestion",
+        owner="",
+        start=0.03,
+        spread=0.35,
+        between=0.7,
+        meaning="share by which bytes between nodes take longer, per doubling of the nodes: flows "
+        "of different groups collide on shared switches",
+        source="assumed: collisions of hashed flows cost a third of the rate at a thousand nodes. "
+        "nanotron's tensor parallelism between nodes takes 10 % longer per doubling (ultra rows, 2 "
+        "to 64 nodes)",
     ),
     Kind(
         name="inner_step_us",
         owner="",
         start=12.0,
-        spread=0.5,
-        meaning="the same of a message inside a node, where no curve was measured",
+        spread=0.25,
+        between=0.5,
+        meaning="latency in a step of a message inside a node where no curve was measured",
         source="small collectives of 8 GPUs take 20 to 40 us (collectives.csv.gz)",
     ),
     Kind(
         name="outer_step_us",
-        owner="stack",
-        start=12.0,
+        owner="",
+        start=30.0,
         spread=0.5,
-        meaning="latency in a step of a message between nodes whose link has 12 us alone; links of "
-        "other latency in proportion (run_links.py)",
-        source="profiles/data/links/ib-ndr.toml",
+        between=1.0,
+        meaning="latency in a step of a message of data parallelism between nodes whose link has "
+        "12 us alone; links of other latency in proportion (run_links.py)",
+        source="12 us alone (profiles/data/links/ib-ndr.toml); exchanges whose buckets are not "
+        "counted (Framework.bucket_bytes) are several collectives, each with this latency",
     ),
     Kind(
         name="cut_step_us",
-        owner="stack",
+        owner="",
         start=60.0,
-        spread=0.6,
-        meaning="microseconds that a send between stages takes beyond its bytes: launch, "
-        "synchronisation, waiting for the peer's host",
-        source="assumed",
-    ),
-    Kind(
-        name="cut_peer_us",
-        owner="stack",
-        start=10.0,
-        spread=1.2,
-        meaning="microseconds that each tensor-parallel rank beside adds to a send to another node",
+        spread=0.3,
+        between=0.6,
+        meaning="microseconds of a send between stages in addition to its bytes: launch, "
+        "synchronization, waiting for the peer's host",
         source="assumed",
     ),
     Kind(
         name="reduce_exposed",
-        owner="stack and sharding",
+        owner="",
         start=0.6,
-        spread=0.6,
-        meaning="time of the gradients' exchange that shows, over its messages alone: below 1 what "
-        "hides under the backward, above 1 what buckets, copies and waits add",
+        spread=0.3,
+        between=0.6,
+        meaning="exposed time of the gradient exchange over the time of its messages alone: below "
+        "1 if part of it hides under the backward, above 1 with bucket copies and waits",
         source="assumed",
     ),
     Kind(
-        name="reduce_rank_us",
-        owner="stack and sharding",
-        start=120.0,
-        spread=1.2,
-        meaning="microseconds per hop between nodes of the step's exchange beyond its bytes: the "
-        "latency of a ring step times the number of collectives",
-        source="assumed: 10 collectives of 12 us a step (latency_us in profiles/data/links)",
+        name="slice_us",
+        owner="",
+        start=10.0,
+        spread=0.25,
+        between=0.5,
+        meaning="host microseconds to copy one rank's slice of a gathered tensor to its place",
+        source="an op of PyTorch without autograd takes the host about 5 us; here two (a view, a "
+        "copy) and a slice in Python",
     ),
     Kind(
         name="tensor_exposed",
-        owner="stack",
+        owner="",
         start=0.95,
-        spread=0.15,
+        spread=0.07,
+        between=0.15,
         most=1.0,
-        meaning="share of tensor-parallel messages that does not hide",
+        meaning="exposed share of tensor-parallel messages",
         source="blocking calls of Megatron-LM",
     ),
     Kind(
         name="expert_exposed",
-        owner="stack",
+        owner="",
         start=0.8,
-        spread=0.3,
+        spread=0.15,
+        between=0.3,
         most=1.0,
-        meaning="share of experts' all-to-alls that does not hide",
-        source="assumed: shared experts and the sorting of tokens may run beside them",
+        meaning="exposed share of the experts' all-to-alls",
+        source="assumed: shared experts and the sorting of tokens may overlap with them",
     ),
     Kind(
         name="context_exposed",
-        owner="stack",
+        owner="",
         start=0.5,
-        spread=0.5,
+        spread=0.25,
+        between=0.5,
         most=1.0,
-        meaning="share of context parallelism's messages that does not hide under the attention",
-        source="assumed: a ring's next keys and values arrive while the last are worked on",
+        meaning="exposed share of context-parallel messages that fit under the attention",
+        source="assumed: a ring's next keys and values arrive while the last are processed",
     ),
     Kind(
         name="gather_exposed",
-        owner="stack",
-        start=0.15,
-        spread=0.6,
+        owner="",
+        start=0.25,
+        spread=0.3,
+        between=0.6,
         most=1.0,
-        meaning="share of ZeRO-3's messages that costs time although they fit under the compute",
-        source="assumed",
+        meaning="exposed share of ZeRO-3's messages that fit under the compute",
+        source="assumed: the first and last unit of a pass have nothing to hide under (2 of some "
+        "30), and collectives take some of the multiprocessors that matmuls need",
     ),
     Kind(
         name="cut_exposed",
-        owner="stack",
+        owner="",
         start=0.7,
-        spread=0.6,
+        spread=0.3,
+        between=0.6,
         most=1.0,
-        meaning="share of sends between stages that does not hide in the steady state",
+        meaning="exposed share of sends between stages in the steady state",
         source="assumed",
     ),
     Kind(
         name="optimizer",
-        owner="stack",
+        owner="",
         start=1.3,
-        spread=0.4,
-        meaning="time of the optimizer over that of its bytes at the full bandwidth",
+        spread=0.2,
+        between=0.4,
+        meaning="time of the optimizer over that of its bytes at full bandwidth",
         source="assumed",
     ),
     Kind(
         name="step_ms",
-        owner="stack",
+        owner="",
         start=10.0,
-        spread=0.8,
-        meaning="milliseconds per step whatever its size: gradient norm, loss scale, data, logging",
+        spread=0.4,
+        between=0.8,
+        meaning="milliseconds per step of any size: gradient norm, loss scale, data, logging",
         source="assumed",
     ),
     Kind(
         name="microbatch_ms",
-        owner="stack",
+        owner="",
         start=1.0,
-        spread=0.8,
+        spread=0.4,
+        between=0.8,
         meaning="milliseconds of host work outside the layers per micro-batch and model chunk",
         source="assumed",
     ),
-    Kind(
-        name="spread",
-        owner="",
-        start=0.004,
-        spread=0.7,
-        meaning="what the slowest of many nodes costs, per doubling of the nodes",
-        source="assumed",
-    ),
 )
+BY_NAME = {kind.name: kind for kind in KINDS}

@@ -1,7 +1,7 @@
-"""Who owns the coefficient that a run takes, and what that owner is akin to.
+"""The owner of each coefficient that a run takes, and the owner's family.
 
-An owner is a device (and data type), a software of a generation, or a network; its family is what
-the fit draws it towards, and what it takes where it has no rows of its own.
+An owner is a device with a data type, a framework or a kind of attention kernel. The fit draws
+members of a family towards the family's value, and an owner without rows takes that value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulator.training_run.framework.graph_compiler import attention_kernel, co
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import Kind
 
-# Processors by the beginnings of their names in the catalogue.
+# Architectures by the beginnings of the devices' names in the catalogue.
 _ARCHITECTURES = (
     ("v100", "volta"),
     ("a100", "ampere"),
@@ -27,33 +27,16 @@ _ARCHITECTURES = (
     ("mi", "cdna"),
     ("tpu", "tpu"),
 )
-# Frameworks of one generation, by the beginnings of their names: what the fit draws each towards.
-_GENERATIONS = (
-    ("megatron-2021", "megatron-2021"),
-    ("megatron-deepspeed", "megatron-2021"),
-    ("oneflow", "megatron-2021"),
-    ("megatron", "megatron-core"),
-    ("torch", "torch"),
-    ("nemo-automodel", "torch"),
-    ("transformers", "torch"),
-    ("nanotron", "torch"),
-)
 _BITS = {"fp32": 32, "fp8": 8, "int8": 8, "mxfp8": 8, "nvfp4": 4}
-# Protocols over Ethernet's wires.
-_ETHERNET = ("ethernet", "roce", "efa", "slingshot", "data-centre network")
 
 
 def owner_of(kind: Kind, run: TrainingRun) -> str:
-    """Whose coefficient of a kind a run takes."""
-    if kind.owner == "device":
-        return processor_of(run.device)
+    """The owner of the coefficient of a kind that a run takes; `*` for kinds with one value."""
     if kind.owner == "device and bits":
         return f"{processor_of(run.device)}.{_BITS.get(run.precision, 16)}"
-    if kind.owner == "stack and sharding":
-        return f"{stack_owner(run)}.{_sharding(run)}"
-    if kind.owner == "stack":
-        return stack_owner(run)
-    return (run.node_network.kind or "*") if kind.owner == "network" else "*"
+    if kind.owner == "attention kernel":
+        return f"{attention_kernel(run, load_framework(run.stack))}-kernels"
+    return stack_owner(run) if kind.owner == "stack" else "*"
 
 
 def software_of(run: TrainingRun) -> str:
@@ -66,10 +49,6 @@ def stack_owner(run: TrainingRun) -> str:
     """The framework, and on devices of graph compilers that it is compiled there."""
     name = software_of(run)
     return f"{name} (compiled)" if compiles_graphs(run) else name
-
-
-def _sharding(run: TrainingRun) -> str:
-    return "sharded" if run.zero_stage else "whole"
 
 
 @functools.cache
@@ -94,26 +73,19 @@ def _datasheet(device: Device) -> tuple[object, ...]:
 
 
 def family_of(kind: Kind, run: TrainingRun) -> str:
-    """What the owner of a run's coefficient is akin to: of a device its architecture (and data
-    type), of a framework its generation (its attention: the kernel), of a network its protocol, ""
-    for all others. An owner without rows of its own takes its family's value, and rows of one tell
-    of the others."""
-    if kind.owner == "network":
-        return "over-ethernet" if run.node_network.kind in _ETHERNET else ""
-    if kind.name == "attention":
-        return f"{attention_kernel(run, load_framework(run.stack))}-kernels"
-    if kind.owner in ("stack", "stack and sharding"):
-        compiled = compiles_graphs(run)
-        found = "compiled" if compiled else _beginning(_GENERATIONS, software_of(run))
-        sharded = f".{_sharding(run)}" if kind.owner == "stack and sharding" else ""
-        return f"{found}{sharded}" if found else ""
-    family = _beginning(_ARCHITECTURES, run.device)
-    if kind.owner == "device":
-        return family
-    if kind.owner == "device and bits" and family:
-        return f"{family}.{_BITS.get(run.precision, 16)}"
-    return ""
+    """The architecture and data type of a device's coefficient, which a device without rows takes;
+    "" for all other kinds."""
+    if kind.owner != "device and bits":
+        return ""
+    architecture = architecture_of(run.device)
+    return f"{architecture}.{_BITS.get(run.precision, 16)}" if architecture else ""
 
 
-def _beginning(table: tuple[tuple[str, str], ...], name: str) -> str:
-    return next((family for start, family in table if name.startswith(start)), "")
+def architecture_of(device: str) -> str:
+    """The architecture of a device by its name in the catalogue; "" if none is known."""
+    return next((name for start, name in _ARCHITECTURES if device.startswith(start)), "")
+
+
+def cluster_of(run: TrainingRun) -> str:
+    """The device whose level differs between the clusters of one source."""
+    return processor_of(run.device)

@@ -1,9 +1,8 @@
-"""The fitted coefficients of described runs: what each means, its value, and where it came from.
+"""The fitted coefficients of described runs: values, sources and how they are assigned to runs.
 
-A coefficient belongs to something physical: a device, a framework of a generation, a kind of link.
-There is none per model, per run or per table. One that a run needs and the file lacks takes the
-value of its family (`matmul.hopper.*`: what the fit pulls members of a family towards), else that
-of its kind (`matmul.*`: what it pulls families towards).
+A coefficient belongs to something physical: a device, a framework, an attention kernel, or all
+runs. There is none per model, run or table. A coefficient that a run needs and the file lacks takes
+the value of its family (`power.hopper.16.*`), otherwise the start of its kind.
 """
 
 from __future__ import annotations
@@ -17,26 +16,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.document import read_document
+from profiles.hardware.catalogue.device import Device
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficient_kinds import KINDS
-from simulator.training_run.step.coefficient_owner import family_of, owner_of
+from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
+from simulator.training_run.step.coefficient_owner import (
+    architecture_of,
+    family_of,
+    owner_of,
+    processor,
+)
 
 Array = NDArray[np.float64]
 
-COEFFICIENTS_SCHEMA = "shardwright/run-coefficients@1"
+COEFFICIENTS_SCHEMA = "shardwright/run-coefficients@2"
 COEFFICIENTS_FILE = Path(__file__).parents[3] / "profiles" / "data" / "calibration" / "runs.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoefficientFile:
-    """profiles/data/calibration/runs.toml."""
+    """profiles/data/calibration/runs.toml.
+
+    residual   median absolute relative error on the fitted rows, without their source's effect
+    between    by kind, standard deviation of a coefficient's logarithm between sources
+    cluster    the same of the level between the devices of one source
+    noise      standard deviation of the logarithm of a row within its source
+    quantile   half width of a 90 % interval in standard deviations
+    sources_of   by coefficient the number of sources that determine it
+    """
 
     source: str
     method: str
     date: str
     runs: int
     residual: float
+    cluster: float = 0.0
+    noise: float = 0.0
+    quantile: float = 1.645
     values: Mapping[str, float] = field(default_factory=dict)
+    between: Mapping[str, float] = field(default_factory=dict)
+    sources_of: Mapping[str, int] = field(default_factory=dict)
 
 
 @functools.cache
@@ -45,13 +63,21 @@ def shipped_coefficients() -> CoefficientFile:
     return read_document(COEFFICIENTS_FILE, CoefficientFile, schema=COEFFICIENTS_SCHEMA)
 
 
+def matmul_coefficients(device: Device, bits: int) -> tuple[float, float]:
+    """The shipped `matmul` and `power` of a device's matmuls in a data type of so many bits."""
+    values = shipped_coefficients().values
+    names = (f"power.{processor(device)}.{bits}", f"power.{architecture_of(device.name)}.{bits}.*")
+    power = next((values[name] for name in names if name in values), BY_NAME["power"].start)
+    return values.get("matmul.*", BY_NAME["matmul"].start), power
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """Which coefficient each run takes.
+    """The coefficient of each kind that each run takes.
 
     names, kinds   of every coefficient; index  per kind the coefficient of every run
     family_names, family_kinds   of every family of coefficients of one kind
-    families       of every coefficient its family, -1 for none
+    families       the family of every coefficient, -1 for none
     """
 
     names: tuple[str, ...]
@@ -69,24 +95,22 @@ class Assigned:
         """Those of some of the runs."""
         return replace(self, index={kind: found[index] for kind, found in self.index.items()})
 
+    def family_name(self, place: int) -> str:
+        """The family of a coefficient, "" for none."""
+        family = self.families[place]
+        return self.family_names[family] if family >= 0 else ""
+
     def starts(self) -> Array:
         """Where fits begin, per coefficient."""
         return np.asarray([KINDS[k].start for k in self.kinds])
 
-    def spreads(self) -> Array:
-        """How far (in log) each may lie from what it is drawn to."""
-        return np.asarray([KINDS[k].spread for k in self.kinds])
-
     def from_file(self, file: CoefficientFile) -> Array:
-        """The values of a file: a coefficient's own, else its family's, else its kind's, else where
-        fits begin."""
+        """[coefficients] The values of a file: the coefficient's own, otherwise its family's,
+        otherwise the start of its kind."""
         found = []
         for name, k, family in zip(self.names, self.kinds, self.families, strict=True):
-            kind = KINDS[k]
-            asked = [name, f"{kind.name}.*"]
-            if family >= 0:
-                asked.insert(1, self.family_names[family])
-            found.append(next((file.values[n] for n in asked if n in file.values), kind.start))
+            names = (name, self.family_names[family]) if family >= 0 else (name,)
+            found.append(next((file.values[n] for n in names if n in file.values), KINDS[k].start))
         return np.asarray(found)
 
 

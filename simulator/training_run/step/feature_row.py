@@ -10,6 +10,7 @@ from simulator.training_run.framework.graph_compiler import compiles_graphs
 from simulator.training_run.framework.run_conditions import BLOCK_SCALED
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.memory.host_offload import activation_host_s, optimizer_host_s
+from simulator.training_run.messages.gradient_buckets import copied_slices, waiting_buckets
 from simulator.training_run.messages.message_row import layer_messages_row, mesh_messages_row
 from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.messages.step_messages import extra_pass_bytes
@@ -145,6 +146,8 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
     layer_gradients = 0.0 if run.lora else layer_parameters(run)
     row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth
     row["waiting_ranks"] = waiting_ranks(run, stack)
+    row["waiting_buckets"] = waiting_buckets(run, stack)
+    row["copied_slices"] = copied_slices(run, stack)
     row["stalls"] = float(stalls(run, stack))
     return row | wide_stages_row(run)
 

@@ -39,8 +39,6 @@ class Features:
     pass_*, score_*       bytes over the device's bandwidth, in seconds
     kernels_*             launched by the host; launches  1 where it launches any, 0 where a
                           whole step is one program
-    socket_calls          tensor-parallel collectives between processes of both sockets, forward
-    tensor_rings          ring steps of tensor parallelism's collectives that cross nodes, forward
     recomputed_*          share of the forward's matmuls, attention and passes that the backward
                           does again
     head_*                of the logits and the loss, per micro-batch; head_peak of their matmuls
@@ -49,13 +47,12 @@ class Features:
     tensor_*              collectives of tensor parallelism; forward ones, backward as many;
     expert_*              all-to-alls of experts, forward (backward as many)
     context_*             of context parallelism, forward (backward twice)
-    cut_*                 one send between stages, one direction; cut_peers are the tensor-parallel
-                          ranks that send side by side to another node
+    cut_*                 one send between stages, one direction
     gather_*              gathering a layer's sharded weights once (ZeRO-3), reducing its gradients
-    reduce_*              exchanging gradients and weights once per step; reduce_ranks are the
-                          hops of one such ring, in hops between nodes
+    reduce_*              exchanging gradients and weights once per step
     sync_*                exchanging weights between the workers of local steps, per step
     *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
+    tensor_host_hops      those of tensor parallelism between nodes if hosts block on messages
     *_far                 seconds over the slowest level beyond (far_seconds.py), 0 without any;
                           cut_far_latency of a send, cut_crossings cuts between its parts
     wide_*                of a layer, what bf16 takes beyond the run's lower precision;
@@ -69,6 +66,8 @@ class Features:
     idle_share            of zero-bubble and interleaved schedules: idle time of the step over a
                           stage's time per micro-batch (0 for others, which have a closed form)
     waiting_ranks         ranks of tensor parallelism's collectives that wait for the host, forward
+    waiting_buckets       gradient buckets that wait for the host, times their ranks, per step
+    copied_slices         slices of gathered weights that are copied to their tensors, per step
     stalls                1 where messages between stages stall (blocked_host.py)
     """
 
@@ -99,8 +98,6 @@ class Features:
     launches: Array
     kernels_forward: Array
     kernels_backward: Array
-    socket_calls: Array
-    tensor_rings: Array
     recomputed_matmul: Array
     recomputed_attention: Array
     recomputed_pass: Array
@@ -112,6 +109,7 @@ class Features:
     tensor_outer: Array
     tensor_inner_steps: Array
     tensor_outer_steps: Array
+    tensor_host_hops: Array
     expert_inner: Array
     expert_outer: Array
     context_inner: Array
@@ -119,18 +117,18 @@ class Features:
     cut_inner: Array
     cut_outer: Array
     cut_steps: Array
-    cut_peers: Array
     gather_inner: Array
     gather_outer: Array
     gather_steps: Array
     reduce_inner: Array
     reduce_outer: Array
     reduce_steps: Array
-    reduce_ranks: Array
     optimizer_s: Array
     accumulation_s: Array
     idle_share: Array
     waiting_ranks: Array
+    waiting_buckets: Array
+    copied_slices: Array
     stalls: Array
     tensor_far: Array
     expert_far: Array

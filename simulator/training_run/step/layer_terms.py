@@ -35,7 +35,7 @@ def _recomputed(name: str, share: Callable[[Features], Array]) -> Term:
 
 
 def _tensor(x: Features, c: Coefficients, e: Earlier) -> Array:
-    messages = moved(x.tensor_inner, x.tensor_outer, x.tensor_far, c)
+    messages = moved(x, "tensor", c)
     messages = messages + US * x.tensor_inner_steps * c["inner_step_us"]
     messages = messages + US * x.tensor_outer_steps * c["outer_step_us"]
     return messages * passes(x) * c["tensor_exposed"]
@@ -43,7 +43,7 @@ def _tensor(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
     """Under what two micro-batches compute at a time, where the schedule pairs their passes."""
-    messages = moved(x.expert_inner, x.expert_outer, x.expert_far, c) * passes(x)
+    messages = moved(x, "expert", c) * passes(x)
     messages = messages * c["expert_exposed"]
     if not np.any(x.overlaps_experts > 0):
         return messages
@@ -54,7 +54,7 @@ def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
 def _context(x: Features, c: Coefficients, e: Earlier) -> Array:
     """A ring's next keys and values arrive while the last ones are worked on (Liu et al., arXiv
     2310.01889, section 3): what the attention is too short for shows, and of the rest a share."""
-    messages = named("messages", 3.0 * moved(x.context_inner, x.context_outer, x.context_far, c))
+    messages = named("messages", 3.0 * moved(x, "context", c))
     core = [f"{name}, {way}" for name in ("attention", "softmax and dropout") for way in _WAYS]
     attention = named("attention", sum((e.of[name] for name in core), np.zeros(1)))
     shown = c["context_exposed"] * np.minimum(messages, attention)
@@ -63,13 +63,13 @@ def _context(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 def _host(x: Features, c: Coefficients, e: Earlier) -> Array:
     kernels = x.kernels_forward + x.kernels_backward + x.recomputed_matmul * x.kernels_forward
-    calls = x.socket_calls * c["socket_us"] + x.waiting_ranks * c["wait_us"]
-    host = named("host", US * (kernels * c["launch_us"] + passes(x) * calls))
+    waits = passes(x) * x.waiting_ranks
+    host = named("host", US * (kernels * c["launch_us"] + waits * c["wait_us"]))
     return larger(e.layer, host) - e.layer
 
 
 def _gathered(x: Features, c: Coefficients, e: Earlier) -> Array:
-    messages = moved(x.gather_inner, x.gather_outer, x.gather_far, c)
+    messages = moved(x, "gather", c)
     messages = named("messages", messages + US * x.gather_steps * c["outer_step_us"])
     shown = c["gather_exposed"] * np.minimum(messages, e.layer)
     return larger(e.layer, messages) - e.layer + shown
@@ -83,9 +83,7 @@ def _host_memory(x: Features, c: Coefficients, e: Earlier) -> Array:
 _FORWARD = (
     _kernels(
         "matmuls, forward",
-        lambda x, c, e: (
-            c["pace"] * larger(c["matmul"] * x.matmul_forward, c["power"] * x.peak_forward)
-        ),
+        lambda x, c, e: larger(c["matmul"] * x.matmul_forward, c["power"] * x.peak_forward),
     ),
     _kernels("attention, forward", lambda x, c, e: c["attention"] * x.attention_forward),
     _kernels("recurrence of states, forward", lambda x, c, e: c["state"] * x.state_forward),
@@ -100,9 +98,7 @@ _FORWARD = (
 _BACKWARD = (
     _kernels(
         "matmuls, backward",
-        lambda x, c, e: (
-            c["pace"] * larger(c["matmul"] * x.matmul_backward, c["power"] * x.peak_backward)
-        ),
+        lambda x, c, e: larger(c["matmul"] * x.matmul_backward, c["power"] * x.peak_backward),
     ),
     _kernels("attention, backward", lambda x, c, e: c["attention"] * x.attention_backward),
     _kernels("recurrence of states, backward", lambda x, c, e: c["state"] * x.state_backward),
@@ -133,8 +129,8 @@ LAYER_TERMS = (
     Term("experts' all-to-alls", "expert_s", _experts, per=LAYER),
     _kernels("waiting for the host", _host),
     _kernels(
-        "ring steps of tensor parallelism between nodes",
-        lambda x, c, e: US * c["ring_us"] * x.tensor_rings * passes(x),
+        "hops of tensor parallelism between nodes",
+        lambda x, c, e: US * c["hop_us"] * x.tensor_host_hops * passes(x),
     ),
     Term("gathering sharded weights (ZeRO-3)", "gather_s", _gathered, per=BESIDE),
     Term("activations to host memory and back", "host_s", _host_memory, per=BESIDE),

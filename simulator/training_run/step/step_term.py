@@ -80,10 +80,19 @@ class Term:
     words: str = field(default="", kw_only=True)
 
 
-def moved(inner: Array, outer: Array, far: Array, c: Coefficients) -> Array:
-    """Seconds of a message: inside nodes, over the network and over what lies beyond it are at work
-    at once, the slowest binds (simulator/collectives.py)."""
-    return np.maximum(np.maximum(inner * c["inner"], outer * c["outer"]), far)
+def between_nodes(x: Features, c: Coefficients) -> Array:
+    """Time of bytes between nodes over that alone: flows collide the more, the more nodes share a
+    network."""
+    return c["outer"] * (1.0 + c["congestion"] * np.log2(x.nodes))
+
+
+def moved(x: Features, kind: str, c: Coefficients) -> Array:
+    """Seconds of the messages of a kind (`tensor`, `reduce`, ...): inside nodes, over the network
+    and over what lies beyond it are at work at once, the slowest binds (simulator/collectives.py).
+    """
+    inner, outer, far = (getattr(x, f"{kind}_{level}") for level in ("inner", "outer", "far"))
+    seconds: Array = np.maximum(np.maximum(inner * c["inner"], outer * between_nodes(x, c)), far)
+    return seconds
 
 
 def passes(x: Features) -> Array:

@@ -22,12 +22,13 @@ from simulator.training_run.step.step_term import (
     Coefficients,
     Earlier,
     Term,
+    between_nodes,
     moved,
 )
 
 
 def _logits(x: Features, c: Coefficients, e: Earlier) -> Array:
-    matmuls = c["pace"] * larger(c["matmul"] * x.head_matmul, c["power"] * x.head_peak)
+    matmuls = larger(c["matmul"] * x.head_matmul, c["power"] * x.head_peak)
     return matmuls + c["passes"] * x.head_pass + c["optimizer"] * x.head_accumulation
 
 
@@ -53,8 +54,8 @@ def _idle(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 def _sends(x: Features, c: Coefficients, e: Earlier) -> Array:
     """Of every micro-batch and chunk the exposed share, and all of the ramp's, both directions."""
-    latency = US * (x.cut_steps * c["cut_step_us"] + x.cut_peers * c["cut_peer_us"])
-    send = named("send", x.cut_inner * c["inner"] + x.cut_outer * c["outer"] + latency)
+    latency = US * c["cut_step_us"] * x.cut_steps
+    send = named("send", x.cut_inner * c["inner"] + x.cut_outer * between_nodes(x, c) + latency)
     sends = 2.0 * send * (x.microbatches * x.vpp * c["cut_exposed"] + x.pp - 1.0)
     return np.where(x.pp > 1, sends, 0.0)
 
@@ -103,7 +104,7 @@ def _stalled(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _exchange(x: Features, c: Coefficients, e: Earlier) -> Array:
-    messages = moved(x.reduce_inner, x.reduce_outer, x.reduce_far, c)
+    messages = moved(x, "reduce", c)
     return (messages + US * x.reduce_steps * c["outer_step_us"]) * c["reduce_exposed"]
 
 
@@ -113,7 +114,7 @@ def _not_hidden(x: Features, c: Coefficients, e: Earlier) -> Array:
     micro-batch's layers at most."""
     if not np.any(x.reduce_far > 0):
         return np.zeros(1)
-    near = np.maximum(x.reduce_inner * c["inner"], x.reduce_outer * c["outer"])
+    near = np.maximum(x.reduce_inner * c["inner"], x.reduce_outer * between_nodes(x, c))
     slower = np.maximum(x.reduce_far - near, 0.0)
     return np.maximum((1.0 - c["reduce_exposed"]) * slower - x.layers * e.layer, 0.0)
 
@@ -142,14 +143,19 @@ TERMS: tuple[Term, ...] = (
     Term("exchange of gradients and weights", "reduce_s", _exchange),
     Term("exchange over a slow level that nothing hides", "reduce_s", _not_hidden),
     Term(
-        "ring steps of that exchange",
+        "gradient buckets that wait for the host",
         "reduce_s",
-        lambda x, c, e: US * c["reduce_rank_us"] * x.reduce_ranks,
+        lambda x, c, e: US * c["wait_us"] * x.waiting_buckets,
+    ),
+    Term(
+        "copies of gathered slices",
+        "reduce_s",
+        lambda x, c, e: US * c["slice_us"] * x.copied_slices,
     ),
     Term(
         "averaging the workers of local steps",
         "reduce_s",
-        lambda x, c, e: moved(x.sync_inner, x.sync_outer, x.sync_far, c),
+        lambda x, c, e: moved(x, "sync", c),
     ),
     Term("optimizer", "optimizer_s", lambda x, c, e: c["optimizer"] * x.optimizer_s),
     Term(
@@ -166,10 +172,5 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "each step, whatever its size", "overhead_s", lambda x, c, e: MS * c["step_ms"] * x.launches
-    ),
-    Term(
-        "the slowest of the nodes",
-        "overhead_s",
-        lambda x, c, e: c["spread"] * np.log2(x.nodes) * e.step,
     ),
 )

@@ -72,8 +72,8 @@ def step_seconds(x: Features, c: Coefficients, key: Callable[[Term], Key]) -> di
 
     c  per kind of coefficient the value of every run (coefficients.Assigned.of)
 
-    A stage's time per micro-batch is what its layers, logits and chunks take; the busiest stage
-    sets the pace of all micro-batches.
+    A stage's time per micro-batch is that of its layers, logits and chunks; the busiest stage sets
+    the pace of all micro-batches. The coefficient `level` multiplies every term.
     """
     earlier = Earlier(layer=np.zeros(1))
     by_key: dict[tuple[Key, Per], Array] = {}
@@ -106,7 +106,7 @@ def step_seconds(x: Features, c: Coefficients, key: Callable[[Term], Key]) -> di
             each = term.seconds(x, c, earlier)
             _add(found, key(term), each)
             earlier.step = named("step so far", earlier.step + each, defined=False)
-    return found
+    return {name: c["level"] * each for name, each in found.items()}
 
 
 def _add(sums: dict[Key, Array], key: Key, value: Array) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import Framework
 from simulator.training_run.framework.graph_compiler import attention_kernel
 from simulator.training_run.run.training_run import TrainingRun
@@ -40,5 +43,13 @@ def recomputed_shares(run: TrainingRun, stack: Framework) -> tuple[float, float,
     """Shares of the forward's matmuls, attention core and passes that are done again."""
     again = recompute_kind(run.recompute).again(run.model)
     share = recomputed_share(run) if run.recompute == "full" else 1.0
+    if run.recompute == "full" and stack.prunes_recompute:
+        again = replace(again, matmul=again.matmul - _last_matmul(run.model))
     core = again.unfused_core if attention_kernel(run, stack) == "unfused" else again.core
     return share * again.matmul, share * core, share * again.passes
+
+
+def _last_matmul(model: Transformer) -> float:
+    """Share of a layer's matmuls that the down projection is."""
+    down = model.dense_parameters / (3 if model.gated else 2)
+    return down / (model.mixer_parameters + model.dense_parameters)

@@ -12,7 +12,7 @@ from planner.layout.layout_space import LayoutSpace
 from planner.layout.memory_limit import MemoryLimit
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
-from simulator.training_run.fit.interval import out_of_memory_probability
+from simulator.training_run.fit.memory_interval import out_of_memory_probability
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question
 

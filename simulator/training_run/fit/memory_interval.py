@@ -1,0 +1,176 @@
+"""90 % intervals of predicted peaks, and the margin that a layout needs to fit.
+
+Two questions, two widths.
+
+- How far is the peak of somebody else's run from its prediction? A new source is off as other
+  sources are (`between`: what its rows share, such as a version or the tool that prints), and its
+  rows differ among each other (`within`). Both are standard deviations of log(measured /
+  predicted), with peaks predicted without their source. Their squares add up.
+- How probably does a layout run out of memory? The framework is the one that was counted, so the
+  margin is the band of the residuals of its own rows, with folds of them left out (`margins`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist, fmean, median
+
+from profiles.document import read_document
+from simulator.training_run.framework.framework import memory_of
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import COEFFICIENTS_FILE
+from simulator.values.prediction import Interval
+
+MEMORY_INTERVALS_SCHEMA = "shardwright/memory-intervals@1"
+MEMORY_INTERVALS_FILE = COEFFICIENTS_FILE.with_name("memory_intervals.toml")
+# A band needs so many residuals; the ends of a band of 15 to 38 are its extremes.
+FEWEST = 15
+EVERY = "*"
+# Share of the residuals beyond each end of a band or interval.
+_TAIL = 0.05
+_OF_NINE_TENTHS = NormalDist().inv_cdf(1.0 - _TAIL)
+# `between` of a framework whose memory was never compared with a measured peak: root mean square of
+# the median log(measured / predicted) of the sources whose stacks were new when release c731d44
+# predicted them (FlagPerf 0.14, torchao 0.05, Kwai 0.24, vocabulary parallelism 0.83).
+NEVER_COMPARED = 0.44
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Measured over predicted: 5 % of left-out rows lie below `low`, 5 % above `high`."""
+
+    low: float
+    high: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpread:
+    """Standard deviations of log(measured / predicted) of peaks: of sources' medians about the
+    prediction (`between`), and of a source's rows about their median (`within`)."""
+
+    between: float
+    within: float
+    rows: int
+    sources: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryIntervalFile:
+    """profiles/data/calibration/memory_intervals.toml; margins  bands by framework."""
+
+    source: str
+    method: str
+    date: str
+    spread: SourceSpread
+    margins: Mapping[str, Band] = field(default_factory=dict)
+
+
+@functools.cache
+def shipped_memory_intervals() -> MemoryIntervalFile:
+    """The widths that the project ships."""
+    return read_document(MEMORY_INTERVALS_FILE, MemoryIntervalFile, schema=MEMORY_INTERVALS_SCHEMA)
+
+
+def memory_interval(
+    run: TrainingRun, peak_bytes: float, spread: SourceSpread | None = None
+) -> Interval:
+    """The interval of a predicted peak; `spread` other than the shipped one.
+
+    Raises what memory_of raises.
+    """
+    factor = math.exp(_OF_NINE_TENTHS * memory_spread(run, spread))
+    return Interval(value=peak_bytes, low=peak_bytes / factor, high=peak_bytes * factor)
+
+
+def memory_spread(run: TrainingRun, spread: SourceSpread | None = None) -> float:
+    """The standard deviation of log(measured / predicted) of a run of a new source."""
+    known = spread or shipped_memory_intervals().spread
+    between = known.between if memory_of(run).compared else max(NEVER_COMPARED, known.between)
+    return math.hypot(between, known.within)
+
+
+def source_spread(ratios: Mapping[str, Sequence[float]]) -> SourceSpread | None:
+    """The spread of measured over predicted ratios by source; None for fewer than two sources.
+
+    Every source counts once, whatever its rows. A source of one row has no `within`.
+    """
+    if len(ratios) < 2:
+        return None
+    logs = [[math.log(ratio) for ratio in rows] for rows in ratios.values()]
+    medians = [median(rows) for rows in logs]
+    within = [
+        fmean((one - middle) ** 2 for one in rows)
+        for rows, middle in zip(logs, medians, strict=True)
+        if len(rows) > 1
+    ]
+    return SourceSpread(
+        between=math.sqrt(fmean(middle**2 for middle in medians)),
+        within=math.sqrt(fmean(within)) if within else 0.0,
+        rows=sum(map(len, logs)),
+        sources=len(logs),
+    )
+
+
+def margin_names(run: TrainingRun) -> tuple[str, ...]:
+    """The bands that a run's margin may come from, the narrowest first: of what its framework keeps
+    at its ZeRO stage (`FrameworkMemory.name`), of its family (the name's first word), of all
+    frameworks.
+
+    Raises what memory_of raises.
+    """
+    name = memory_of(run).name
+    return (name, family_of(name), EVERY)
+
+
+def family_of(name: str) -> str:
+    """The band of a family: `torchtitan-*` of `torchtitan` and of `torchtitan-gathered`."""
+    return f"{name.partition('-')[0]}-*"
+
+
+def is_family(name: str) -> bool:
+    """Whether a band is of a family."""
+    return name.endswith("-*")
+
+
+def memory_margin(run: TrainingRun, risk: float) -> float:
+    """The ratio of a run's peak to its prediction that is exceeded with probability `risk`.
+
+    Ratios are taken as log-normal, with the band's two ends as their 5 % and 95 % quantiles.
+    """
+    return math.exp(_ratios(margin_names(run)).inv_cdf(1.0 - risk))
+
+
+def out_of_memory_probability(run: TrainingRun, peak_bytes: float, capacity_bytes: float) -> float:
+    """The probability that a run of this predicted peak needs more than `capacity_bytes`."""
+    return 1.0 - _ratios(margin_names(run)).cdf(math.log(capacity_bytes / peak_bytes))
+
+
+@functools.cache
+def _ratios(names: tuple[str, ...]) -> NormalDist:
+    """The logarithm of measured over predicted peaks of the first band among `names`."""
+    known = shipped_memory_intervals().margins
+    band = next(known[name] for name in names if name in known)
+    low, high = math.log(band.low), math.log(band.high)
+    return NormalDist((low + high) / 2, (high - low) / (2 * _OF_NINE_TENTHS))
+
+
+def band_of(ratios: Sequence[float]) -> Band:
+    """The band of measured over predicted ratios, each end with the finite-sample rank of split
+    conformal prediction (ceil(0.95 (n + 1)) of n; Lei et al., JASA 113(523), 2018, section 2)."""
+    ordered = sorted(ratios)
+    count = len(ordered)
+    rank = min(count, math.ceil(0.95 * (count + 1)))
+    return Band(low=ordered[count - rank], high=ordered[rank - 1], rows=count)
+
+
+def bands(ratios: Mapping[str, Sequence[float]]) -> dict[str, Band]:
+    """The band of every name with enough rows, and of all."""
+    return {
+        name: band_of(found)
+        for name, found in sorted(ratios.items())
+        if len(found) >= FEWEST or name == EVERY
+    }
