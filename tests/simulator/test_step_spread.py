@@ -25,6 +25,7 @@ from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_time import step_parts
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN
 
+KIND = {kind.name: kind for kind in KINDS}
 RUNS = (GPT_RUN, LLAMA_RUN, replace(GPT_RUN, num_devices=64, dp=64 // GPT_RUN.tp // GPT_RUN.pp))
 
 
@@ -66,6 +67,23 @@ def test_a_spread_by_hand() -> None:
     each = dict(zip(assigned.names, coefficient_spreads(assigned, known), strict=True))
     assert each[unknown] == pytest.approx(kinds["passes"].spread)
     assert each[named["level"]] == pytest.approx(math.hypot(0.02, 0.1))
+
+
+def test_a_device_known_by_its_data_sheet_alone_is_less_certain() -> None:
+    """Intel's Max 1550: no kernel of it was measured and no run of its architecture was fitted. The
+    same run on a data sheet's variance of 0.3^2 more than the spread of its coefficients."""
+    run = replace(LLAMA_RUN, device="max-1550")
+    known = shipped_knowledge()
+    x, assigned = features([run], all_fit=True), assign([run])
+    values = assigned.from_file(shipped_coefficients())
+    fitted = replace(
+        known,
+        names=(*known.names, "power.max-1550.16"),
+        covariance=np.pad(known.covariance, ((0, 1), (0, 1))),
+    )
+    fitted.covariance[-1, -1] = KIND["power"].spread ** 2
+    as_fitted = float(step_spreads([run], x, assigned, values, fitted)[0])
+    assert run_spreads([run])[0] == pytest.approx(math.hypot(as_fitted, 0.3))
 
 
 def test_a_spread_against_draws_of_new_sources() -> None:
