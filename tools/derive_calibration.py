@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import math
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,13 @@ from simulator.training_run.step.step_slopes import log_slopes
 NORMAL_QUANTILE = 1.645
 # Rows of one source at most that count for the quantile.
 _ROWS_OF_A_SOURCE = 5
+# Why a coefficient may lie at a limit or more than two prior widths from its start.
+_REASONS = {
+    "power.a100-sxm-80gb.16": "an A100 is not power limited: its long matmuls reach 0.87 of the "
+    "peak, a factor of 1.15 (profiles/hardware/kernels/gemm_surface.py)",
+    "grouped.*": "the start contains no uneven routing; the fullest rank of a layer sets the pace "
+    "(six sources with experts)",
+}
 # A coefficient within this factor of a limit is at it.
 _AT_LIMIT = 1.001
 
@@ -96,16 +104,19 @@ def determined_by(table: FitTable, fitted: Fitted) -> dict[str, int]:
 
 
 def doubtful(table: FitTable, fitted: Fitted) -> list[str]:
-    """Coefficients at a limit or more than two prior widths from their start."""
+    """Coefficients at a limit or more than two prior widths from their start, with the reason."""
     found = []
     values = zip(table.assigned.names, table.assigned.kinds, fitted.values.tolist(), strict=True)
     for name, number, value in values:
         kind = KINDS[number]
         widths = math.log(value / kind.start) / kind.spread
+        reason = _REASONS.get(name, "not explained")
         if value <= kind.least * _AT_LIMIT or value * _AT_LIMIT >= kind.most:
-            found.append(f"{name} = {value:.4g} is at a limit")
+            found.append(f"{name} = {value:.4g} is at a limit: {reason}")
         elif abs(widths) > 2.0:
-            found.append(f"{name} = {value:.4g} is {widths:+.1f} prior widths from {kind.start:g}")
+            found.append(
+                f"{name} = {value:.4g} is {widths:+.1f} prior widths from {kind.start:g}: {reason}"
+            )
     return found
 
 
@@ -163,6 +174,8 @@ def coefficients_text(table: FitTable, fitted: Fitted, quantile: float, today: s
     known = fitted_names(table)
     own = {name: value for name, value in zip(names, values, strict=True) if name in known}
     lines += [f'"{name}" = {value:.5g}' for name, value in sorted(own.items())]
+    notes = [textwrap.wrap(each, 98) for each in doubtful(table, fitted)]
+    lines += [f"# {line}" for each in notes for line in each]
     lines += ["", "[between]"]
     lines += [f"{kind} = {value:.4f}" for kind, value in sorted(variances.between.items())]
     lines += ["", "[sources_of]"]

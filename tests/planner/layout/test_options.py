@@ -131,7 +131,7 @@ def test_nothing_asked_is_one_option():
     assert legal_layouts(asked.space, ground).plain
 
 
-@pytest.mark.parametrize(("gigabits", "crosses"), [(10.0, "pp"), (400.0, "dp"), (6400.0, "dp")])
+@pytest.mark.parametrize(("gigabits", "crosses"), [(10.0, "pp"), (1600.0, "dp"), (6400.0, "dp")])
 def test_what_crosses_a_line_between_sites(gigabits, crosses):
     """A slow line carries activations, or nothing: one site does the work; a fast one gradients.
     Whichever the planner takes, the other axis pinned across the line is no faster."""
@@ -148,11 +148,12 @@ def test_what_crosses_a_line_between_sites(gigabits, crosses):
 
 
 def test_sites_with_a_fast_line_are_one_machine():
-    """At the network's own rate and latency a third level changes nothing."""
+    """At the network's own rate and latency a third level changes nothing, but for the collisions
+    of flows, which are counted in the nodes' network alone."""
     flat = solved(question(on="8x8xh100-sxm", batch=128)).chosen
     racks = solved(replace(question(batch=128), cluster=fat_tree(8))).chosen
     assert racks.prediction.step_time_s.value == pytest.approx(
-        flat.prediction.step_time_s.value, rel=1e-4
+        flat.prediction.step_time_s.value, rel=1e-3
     )
 
 
