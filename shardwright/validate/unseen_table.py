@@ -116,8 +116,7 @@ def _left_out(study: AccuracyStudy, columns: Iterable[Column]) -> str:
     return section(
         "Left out of the fit",
         "Each source, framework or device is predicted with coefficients fitted without any of its "
-        "rows. Intervals of a source left out are calibrated on the other sources; frameworks and "
-        "devices left out use the shipped calibration. `lowest source` is the lowest interval "
+        "rows; intervals follow from the same fit. `lowest source` is the lowest interval "
         f"coverage of a source with {FEWEST_ROWS} rows or more.",
         table(head, summary),
         *parts,
