@@ -170,16 +170,19 @@ def test_open_rows_come_within_their_target(
 def test_no_source_is_far_off_or_below_its_interval(
     compared: tuple[ComparedRun, ...], with_effects: tuple[ComparedRun, ...]
 ) -> None:
-    """90 % intervals of new sources contain 85 % of a source's rows on average and 60 % of each
-    source with five rows or more; with its own effect no source but the sweep whose slow rows have
-    network trouble is off by more than a sixth."""
+    """90 % intervals of new sources contain 85 % of all rows and 75 % of each source's, but 60 % of
+    SimuMax's, which are predicted 23 % too fast without their own effect. With its own effect no
+    source but the sweep whose slow rows have network trouble is off by more than a sixth (before
+    source effects were fitted apart, shipped predictions were)."""
     inside: dict[str, list[bool]] = {}
     for row in compared:
         if row.step_time_error is not None:
             inside.setdefault(source_of(row.run.id), []).append(row.step_time_inside)
-    shares = {source: sum(held) / len(held) for source, held in inside.items() if len(held) >= 5}
-    assert np.mean([*shares.values()]) >= 0.85
-    assert min(shares.values()) >= 0.6, shares
+    every = [held for rows in inside.values() for held in rows]
+    assert sum(every) >= 0.85 * len(every)
+    for source, held in inside.items():
+        least = 0.6 if source == "simumax-b200" else 0.75
+        assert sum(held) >= least * len(held), source
     for source in inside:
         if source != "ultra":
             mine = [row for row in with_effects if source_of(row.run.id) == source]

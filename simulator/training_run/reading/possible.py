@@ -71,12 +71,29 @@ def _least_costly(
     complete: Callable[[PublishedRun], TrainingRun],
 ) -> tuple[TrainingRun, Answers] | None:
     """The fastest possible run: of all that change up to `_MOST_CHANGES` answers if the row states
-    no degree, otherwise of those that change the fewest."""
+    no degree, otherwise of those that change the fewest. A row without degrees keeps its most
+    probable framework if that has a possible layout: another is no layout."""
     silent = _silences(run, usual)
-    free = len(_silent_axes(run)) == len(_AXES)
-    if free and "recompute" in silent:
+    if len(_silent_axes(run)) < len(_AXES):
+        return _fastest(run, usual, complete, silent, every=False)
+    if "recompute" in silent:
         silent["recompute"] = [{"recompute": "selective"}, {"recompute": "full"}]
-    most = min(len(silent), _MOST_CHANGES) if free else len(silent)
+    layouts = {name: answers for name, answers in silent.items() if name != "framework"}
+    found = _fastest(run, usual, complete, layouts, every=True)
+    return found or _fastest(run, usual, complete, silent, every=True)
+
+
+def _fastest(
+    run: PublishedRun,
+    usual: TrainingRun | None,
+    complete: Callable[[PublishedRun], TrainingRun],
+    silent: Mapping[str, list[Answers]],
+    *,
+    every: bool,
+) -> tuple[TrainingRun, Answers] | None:
+    """The fastest possible run of those that change the fewest answers or, with `every`, of all
+    that change up to `_MOST_CHANGES`."""
+    most = min(len(silent), _MOST_CHANGES) if every else len(silent)
     possible: list[tuple[float, int, TrainingRun, Answers]] = []
     for count in range(1, most + 1):
         for answers in _choices(silent, count):
@@ -86,7 +103,7 @@ def _least_costly(
                 continue
             if _could_run(done, 1.0):
                 possible.append((_step_s(done), len(possible), done, answers))
-        if possible and (not free or count == most):
+        if possible and (not every or count == most):
             _, _, done, answers = min(possible, key=lambda each: each[:2])
             if usual is not None:
                 done = replace(done, stack_assumed=usual.stack_assumed)
