@@ -26,7 +26,6 @@ from simulator.training_run.fit.step_spread import (
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficient_owner import cluster_of
 from simulator.training_run.step.coefficients import Assigned, assign
 from simulator.training_run.step.features import Features, features
@@ -121,16 +120,11 @@ def fit(table: FitTable, *, without: Sequence[int] = (), start: Fitted | None = 
 
 def predicted_s(table: FitTable, fitted: Fitted, *, own: bool = False) -> Array:
     """[runs] step times as of a new source or, with `own`, with the effects of their own source."""
-    values = table.assigned.of(fitted.values)
-    shift = np.zeros(len(table.runs))
-    if own:
-        none = np.zeros(len(KINDS))
-        deviations = np.asarray([fitted.deviations.get(s, none) for s in table.origin.sources])
-        pairs = zip(table.origin.sources, table.origin.devices, strict=True)
-        shift = np.asarray([fitted.clusters.get(pair, 0.0) for pair in pairs])
-        for place, kind in enumerate(KINDS):
-            moved = values[kind.name] * np.exp(deviations[:, place])
-            values[kind.name] = np.clip(moved, kind.least, kind.most)
+    if not own:
+        return step_parts(table.features, table.assigned.of(fitted.values)).total_s
+    values = fitted.values_of(table.assigned, table.origin)
+    pairs = zip(table.origin.sources, table.origin.devices, strict=True)
+    shift = np.asarray([fitted.clusters.get(pair, 0.0) for pair in pairs])
     return np.asarray(step_parts(table.features, values).total_s * np.exp(shift))
 
 

@@ -19,10 +19,15 @@ from simulator.training_run.fit.logged_source import (
     Recalibration,
     calibrated,
     calibrated_interval,
+    calibrated_knowledge,
     is_calibrated,
     recalibrate,
 )
-from simulator.training_run.fit.step_spread import Knowledge
+from simulator.training_run.fit.step_spread import (
+    Knowledge,
+    coefficient_spreads,
+    shipped_knowledge,
+)
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
@@ -114,6 +119,19 @@ def test_a_slower_cluster_is_learned_from_one_log_and_more_surely_from_four() ->
     unknown = step_interval(runs[4], last)
     assert max(errors) < 0.05
     assert widths[1] < widths[0] < unknown.high / unknown.low
+
+
+def test_logs_do_not_narrow_a_framework_and_device_that_nothing_was_fitted_on() -> None:
+    runs = some_runs(a_source(), 4)
+    shipped = shipped_coefficients()
+    found = recalibrate(runs, (1.02 * times(runs, shipped)).tolist(), shipped)
+    known = calibrated_knowledge(calibration_of(found))
+    other = replace(runs[0], id="other", device="max-1550")
+    assigned = assign([other])
+    power = [name.startswith("power.") for name in assigned.names].index(True)
+    assert assigned.names[power] not in known.places
+    before = coefficient_spreads(assigned, shipped_knowledge())[power]
+    assert coefficient_spreads(assigned, known)[power] == pytest.approx(before, rel=0.02)
 
 
 def test_a_configuration_measured_twice_does_not_predict_itself() -> None:

@@ -69,6 +69,22 @@ def test_a_spread_by_hand() -> None:
     assert each[named["level"]] == pytest.approx(math.hypot(0.02, 0.1))
 
 
+def test_only_logged_coefficients_have_no_variance_between_sources() -> None:
+    """Logs of one framework say nothing of how another source runs another framework, be it fitted
+    or not."""
+    x, assigned = features([LLAMA_RUN]), assign([LLAMA_RUN])
+    values = assigned.from_file(shipped_coefficients())
+    slope = float(log_slopes(x, assigned.of(values))["level"][0])
+    level = next(name for name in assigned.names if name.startswith("level."))
+    shipped = shipped_knowledge()
+    new = float(step_spreads([LLAMA_RUN], x, assigned, values, shipped)[0])
+    logged = replace(shipped, logged=frozenset([level]))
+    own = float(step_spreads([LLAMA_RUN], x, assigned, values, logged)[0])
+    assert new**2 - own**2 == pytest.approx((slope * shipped.between["level"]) ** 2)
+    elsewhere = replace(shipped, logged=frozenset(["level.another framework"]))
+    assert step_spreads([LLAMA_RUN], x, assigned, values, elsewhere)[0] == new
+
+
 def test_a_device_known_by_its_data_sheet_alone_is_less_certain() -> None:
     """Intel's Max 1550: no kernel of it was measured and no run of its architecture was fitted. The
     same run on a data sheet's variance of 0.3^2 more than the spread of its coefficients."""

@@ -86,6 +86,18 @@ class Fitted:
     clusters: Mapping[tuple[str, str], float]
     joint: Array
 
+    def values_of(self, assigned: Assigned, origin: Origin) -> dict[str, Array]:
+        """Per kind the value of every run, with the deviations of its own source where known."""
+        none = np.zeros(len(KINDS))
+        deviations = np.asarray([self.deviations.get(s, none) for s in origin.sources])
+        values = assigned.of(self.values)
+        return {
+            kind.name: np.clip(
+                values[kind.name] * np.exp(deviations[:, place]), kind.least, kind.most
+            )
+            for place, kind in enumerate(KINDS)
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:

@@ -193,15 +193,8 @@ def calibrated_knowledge(calibration: Calibration | None) -> Knowledge:
     whole = np.zeros((count + len(others), count + len(others)))
     whole[:count, :count] = covariance
     whole[count:, count:] = shipped.covariance[np.ix_(kept, kept)]
-    known_kinds = {name.partition(".")[0] for name in names}
-    between = {k: 0.0 if k in known_kinds else v for k, v in shipped.between.items()}
-    # Another device or framework than the logged one deviates as before.
-    for place, name in enumerate(others):
-        kind = name.partition(".")[0]
-        if kind in known_kinds:
-            whole[count + place, count + place] += shipped.between[kind] ** 2
-    return Knowledge(
-        names=(*names, *others), covariance=whole, between=between, noise=shipped.noise
+    return replace(
+        shipped, names=(*names, *others), covariance=whole, logged=frozenset(calibration.values)
     )
 
 

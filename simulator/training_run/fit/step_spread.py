@@ -63,12 +63,14 @@ class Knowledge:
     covariance   [names, names] of their logarithms
     between      by kind, standard deviation between sources
     noise        standard deviation of the logarithm of a row within its source
+    logged       coefficients that hold for one source, which its logs gave
     """
 
     names: tuple[str, ...]
     covariance: Array
     between: Mapping[str, float]
     noise: float
+    logged: frozenset[str] = frozenset()
 
     @functools.cached_property
     def places(self) -> dict[str, int]:
@@ -119,7 +121,7 @@ def step_spreads(
         # Two kinds share no coefficient, so no place is set twice.
         found = places[index]
         each[rows, np.maximum(found, 0)] += np.where(found >= 0, slopes[kind], 0.0)
-        variance += slopes[kind] ** 2 * (own[index] + known.between[kind] ** 2)
+        variance += slopes[kind] ** 2 * own[index]
     return np.asarray(np.sqrt(variance + np.sum((each @ known.covariance) * each, axis=1)))
 
 
@@ -132,18 +134,13 @@ def _device_spread(device: str) -> float:
 def spreads_with_effects(x: Features, assigned: Assigned, origin: Origin, fitted: Fitted) -> Array:
     """[runs] the same with the effects of each run's own source, as far as the fit knows it; x and
     assigned hold the values that `fitted` was made from."""
-    values = {}
     rows = np.arange(len(origin.sources))
     places = {name: place for place, name in enumerate(fitted.deviations)}
     clusters = {pair: place for place, pair in enumerate(fitted.clusters)}
     source = np.asarray([places.get(name, -1) for name in origin.sources], dtype=np.intp)
     pairs = zip(origin.sources, origin.devices, strict=True)
     cluster = np.asarray([clusters.get(pair, -1) for pair in pairs], dtype=np.intp)
-    deviations = np.asarray([*fitted.deviations.values(), np.zeros(len(KINDS))])[source]
-    for place, kind in enumerate(KINDS):
-        raw = fitted.values[assigned.index[kind.name]] * np.exp(deviations[:, place])
-        values[kind.name] = np.clip(raw, kind.least, kind.most)
-    slopes = log_slopes(x, values)
+    slopes = log_slopes(x, fitted.values_of(assigned, origin))
     common = len(assigned.names) + len(assigned.family_names)
     each = np.zeros((rows.size, fitted.joint.shape[0]))
     variance = np.full(rows.size, fitted.variances.noise**2)
@@ -173,23 +170,21 @@ def coefficient_spreads(assigned: Assigned, known: Knowledge) -> Array:
     """[coefficients] standard deviation of the logarithm of each for a new source."""
     places, own = _placed(assigned, known)
     fitted = np.where(places >= 0, np.diag(known.covariance)[places], 0.0)
-    between = np.asarray([known.between[KINDS[k].name] for k in assigned.kinds])
-    return np.asarray(np.sqrt(fitted + own + between**2))
+    return np.asarray(np.sqrt(fitted + own))
 
 
 def _placed(assigned: Assigned, known: Knowledge) -> tuple[NDArray[np.intp], Array]:
-    """[coefficients] the row of each or of its family, -1 for neither, and the prior variance
-    around that row or around the start."""
+    """[coefficients] the row of each or of its family, -1 for neither, and the variance around that
+    row or around the start: of the prior, and between sources unless the source's logs gave it."""
     places, own = [], []
     for name, number, family in zip(assigned.names, assigned.kinds, assigned.families, strict=True):
         kind = KINDS[number]
         family_name = assigned.family_names[family] if family >= 0 else ""
-        if name in known.places:
-            places.append(known.places[name])
-            own.append(0.0)
-        else:
-            places.append(known.places.get(family_name, -1))
-            own.append(prior_spread(kind, in_family=family_name in known.places) ** 2)
+        variance = 0.0 if name in known.logged else known.between[kind.name] ** 2
+        if name not in known.places:
+            variance += prior_spread(kind, in_family=family_name in known.places) ** 2
+        places.append(known.places.get(name, known.places.get(family_name, -1)))
+        own.append(variance)
     return np.asarray(places, dtype=np.intp), np.asarray(own)
 
 
