@@ -7,6 +7,7 @@ template, which is the only place that writes markup.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 WIDTH = 900.0
@@ -134,9 +135,10 @@ def even_ticks(end: float, most: int = 8) -> list[float]:
     >>> even_ticks(1.66)
     [0.0, 0.5, 1.0, 1.5]
     """
-    if not end > 0:
-        return [0.0]
     least = end / most
+    # Below it a float has no exact tenths, and its power of ten may be 0.
+    if not least > sys.float_info.min * 10.0:
+        return [0.0]
     power = 10.0 ** math.floor(math.log10(least))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * 0.999)
     return [i * step for i in range(int(end / step * 1.000001) + 1)]

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as some
 
 from profiles.errors import InputError
@@ -29,6 +29,8 @@ def test_bars_are_per_cent_of_the_axis():
 
 
 @given(some.lists(some.tuples(some.floats(-1e9, 1e9), some.floats(-1e9, 1e9)), max_size=8))
+@example([(0.0, 5e-324)])
+@example([(0.0, 3e-308)])
 def test_no_bar_and_no_tick_leaves_the_axis(ends):
     drawn = chart(*ends)
     for bar in bars_of(drawn):
