@@ -83,13 +83,15 @@ def one_log(table: FitTable, *, picks: int, logs: Sequence[int] = (1,)) -> Itera
         if all(len(mine) < FEWEST for mine in clusters.values()):
             continue
         fitted = fit(table, without=rows.tolist(), start=whole)
-        base, known = _file(table, fitted), knowledge_of(table.assigned, fitted)
+        base = _file(table, fitted)
+        kept = np.setdiff1d(np.flatnonzero(table.weights > 0), rows)
+        known = knowledge_of(table.assigned, fitted, kept)
         for (device, stack), mine in sorted(clusters.items()):
-            kept = sorted(mine, key=lambda row: hash_of(table.runs[row].id))[:MOST]
-            if len(kept) < FEWEST:
+            chosen = sorted(mine, key=lambda row: hash_of(table.runs[row].id))[:MOST]
+            if len(chosen) < FEWEST:
                 continue
             for count in logs:
-                found = _cluster(table, kept, base, known, picks, count)
+                found = _cluster(table, chosen, base, known, picks, count)
                 if found is not None:
                     yield OneLog(
                         source=source,

@@ -25,7 +25,12 @@ from shardwright.validate.groups import source_of
 from shardwright.validate.prospective import Half, half_of
 from simulator.training_run.fit.evidence import EVIDENCE_FILE, EVIDENCE_SCHEMA, evidence_name
 from simulator.training_run.fit.fit import Fitted
-from simulator.training_run.fit.step_spread import COVARIANCE_FILE, covariance_bytes
+from simulator.training_run.fit.step_spread import (
+    COVARIANCE_FILE,
+    covariance_bytes,
+    fitted_places,
+    knowledge_of,
+)
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import COEFFICIENTS_FILE, COEFFICIENTS_SCHEMA
 from simulator.training_run.step.step_slopes import log_slopes
@@ -56,11 +61,8 @@ def main() -> None:
     unseen = left_out(table, source_folds(table.published), start=fitted)
     quantile = quantile_of(table, unseen)
     write_text(COEFFICIENTS_FILE, coefficients_text(table, fitted, quantile, today))
-    known = fitted_names(table)
-    names = (*table.assigned.names, *table.assigned.family_names)
-    places = [place for place, name in enumerate(names) if name in known]
-    covariance = fitted.covariance[np.ix_(places, places)]
-    write_bytes(COVARIANCE_FILE, covariance_bytes([names[i] for i in places], covariance))
+    known = knowledge_of(table.assigned, fitted, np.flatnonzero(table.weights > 0))
+    write_bytes(COVARIANCE_FILE, covariance_bytes(known.names, known.covariance))
     write_text(EVIDENCE_FILE, evidence_text(table, today))
     five = left_out(table, plain_folds(table.published), start=fitted, own=True)
     for title, found in (("5-fold, own effect", five), ("source left out", unseen)):
@@ -138,16 +140,6 @@ def _say_errors(title: str, table: FitTable, found: LeftOut, quantile: float) ->
     sys.stdout.write(f"{title}: median of {len(medians)} sources {np.median(medians):.1%}\n")
 
 
-def fitted_names(table: FitTable) -> set[str]:
-    """Coefficients of the fitted rows, and their families."""
-    assigned = table.assigned
-    used = np.flatnonzero(table.weights > 0)
-    places = {i for index in assigned.index.values() for i in index[used].tolist()}
-    return {assigned.names[i] for i in places} | {
-        assigned.family_name(i) for i in places if assigned.families[i] >= 0
-    }
-
-
 def coefficients_text(table: FitTable, fitted: Fitted, quantile: float, today: str) -> str:
     """profiles/data/calibration/runs.toml."""
     used = np.flatnonzero(table.weights > 0)
@@ -171,8 +163,7 @@ def coefficients_text(table: FitTable, fitted: Fitted, quantile: float, today: s
     ]
     names = (*table.assigned.names, *table.assigned.family_names)
     values = (*fitted.values.tolist(), *fitted.family_values.tolist())
-    known = fitted_names(table)
-    own = {name: value for name, value in zip(names, values, strict=True) if name in known}
+    own = {names[i]: values[i] for i in fitted_places(table.assigned, used)}
     lines += [f'"{name}" = {value:.5g}' for name, value in sorted(own.items())]
     notes = [textwrap.wrap(each, 98) for each in doubtful(table, fitted)]
     lines += [f"# {line}" for each in notes for line in each]

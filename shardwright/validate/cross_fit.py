@@ -147,6 +147,7 @@ def left_out(
     """
     time_s = np.full(len(table.runs), np.nan)
     spread = time_s.copy()
+    used = np.flatnonzero(table.weights > 0)
     for members_of_fold in members(folds, [run.id for run in table.runs]).values():
         rows = np.asarray(members_of_fold, dtype=np.intp)
         fitted = fit(table, without=members_of_fold, start=start)
@@ -162,7 +163,7 @@ def left_out(
                 some,
                 assigned,
                 fitted.values,
-                knowledge_of(assigned, fitted),
+                knowledge_of(table.assigned, fitted, np.setdiff1d(used, rows)),
             )
         )
     return LeftOut(time_s=time_s, spread=spread)

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.training_run.fit.fit import Fitted, Variances
 from simulator.training_run.fit.step_spread import (
     Knowledge,
     coefficient_spreads,
     covariance_bytes,
+    knowledge_of,
     read_covariance,
     run_spreads,
     shipped_knowledge,
@@ -134,6 +136,29 @@ def test_a_covariance_through_a_file(tmp_path: Path) -> None:
     found, matrix = read_covariance(path)
     assert found == names
     assert matrix == pytest.approx(covariance, rel=1e-6)
+
+
+def test_a_fit_knows_nothing_of_coefficients_without_rows() -> None:
+    """Two runs on different devices and frameworks, of which one was fitted on: the other's power
+    and level take their families', and its device is one without rows."""
+    assigned = assign([LLAMA_RUN, replace(GPT_RUN, device="v100-sxm2-16gb")])
+    count = len(assigned.names) + len(assigned.family_names)
+    fitted = Fitted(
+        values=assigned.starts(),
+        family_values=np.ones(len(assigned.family_names)),
+        variances=Variances(),
+        covariance=np.diag(np.arange(1.0, count + 1.0)),
+        residual=0.1,
+        deviations={},
+        clusters={},
+        joint=np.eye(count),
+    )
+    known = knowledge_of(assigned, fitted, np.asarray([0]))
+    level, power = (assigned.names[assigned.index[kind][0]] for kind in ("level", "power"))
+    assert {level, power, "level.frameworks.*", "matmul.*"} <= set(known.names)
+    other = (assigned.names[assigned.index[kind][1]] for kind in ("level", "power"))
+    assert not set(other) & set(known.names)
+    assert known.covariance[known.places[power]].sum() == assigned.names.index(power) + 1
 
 
 def test_knowledge_of_the_shipped_coefficients() -> None:

@@ -30,9 +30,10 @@ from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, of_each, plain, t
 
 
 def made(**values: float) -> Features:
-    """Features of one run, 0 where not given."""
+    """Features of one run, 0 where not given; all groups of ranks in one node."""
     names = [f.name for f in fields(Features)]
     assert set(values) <= set(names)
+    values = {name: 1.0 for name in names if name.endswith("_nodes")} | values
     return Features(**{name: np.asarray([float(values.get(name, 0.0))]) for name in names})
 
 
@@ -89,6 +90,42 @@ def test_exposed_messages_and_a_slow_host_by_hand() -> None:
     assert "host = kernels forward x launch_us" in found["waiting for the host"].formula
     shown = found["gathering sharded weights (ZeRO-3)"].time_s
     assert shown == pytest.approx(0.1002e-3, rel=1e-3)
+
+
+EXCHANGE = "exchange of gradients and weights"
+
+
+def test_an_exchange_that_nothing_hides_by_hand() -> None:
+    """4 ms between two nodes, 10 % longer for one doubling, of which a quarter goes on beside
+    layers of 20 ms and shows 10 %; the rest takes 1.5 times as long."""
+    x = made(
+        microbatches=2, pp=1, vpp=1, dp=16, devices=16, nodes=8, layers=2, last_layers=2,
+        attention_forward=10e-3, reduce_outer=4e-3, data_nodes=2, overlapped_exchange=0.25,
+    )  # fmt: skip
+    c = plain(congestion=0.1, reduce_exposed=1.5, gather_exposed=0.1)
+    found = by_name(x, c)[EXCHANGE].time_s
+    assert found == pytest.approx(1.1e-3 * 0.1 + 3.3e-3 * 1.5)
+
+
+@pytest.mark.parametrize(
+    ("vpp", "microbatches", "room"),
+    [
+        (1, 8, 2.0),  # the passes of one micro-batch, whatever the stages
+        (2, 8, 2.0 * (4 + 1) / 2),  # and of four through the other chunk
+        (4, 8, 2.0 * (4 * 3 + 1) / 4),
+        (4, 2, 2.0 * (2 * 3 + 1) / 4),  # there are only two
+    ],
+)
+def test_an_exchange_beside_layers_by_hand(vpp: int, microbatches: int, room: float) -> None:
+    """Four stages of two layers of 1 ms; messages of 4 ms, half of what fits shows. The last
+    chunk's share of the messages has its own pass alone."""
+    x = made(
+        microbatches=microbatches, pp=4, vpp=vpp, dp=16, devices=64, nodes=8, layers=2,
+        last_layers=2, attention_forward=1e-3, reduce_inner=4e-3, overlapped_exchange=1.0,
+    )  # fmt: skip
+    beyond = max(six_norm(room, 4.0) - room, (six_norm(2.0, 4.0) - 2.0) / vpp)
+    found = by_name(x, plain(gather_exposed=0.5))[EXCHANGE].time_s
+    assert found == pytest.approx(1e-3 * (beyond + 0.5 * min(4.0, room)))
 
 
 def test_recomputation_by_hand() -> None:

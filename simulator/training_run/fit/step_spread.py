@@ -78,15 +78,27 @@ class Knowledge:
         return {name: place for place, name in enumerate(self.names)}
 
 
-def knowledge_of(assigned: Assigned, fitted: Fitted) -> Knowledge:
-    """What a fit knows, for runs of a source that it has not seen."""
+def knowledge_of(assigned: Assigned, fitted: Fitted, used: NDArray[np.intp]) -> Knowledge:
+    """What a fit knows, for runs of a source that it has not seen.
+
+    used  the rows that it was fitted on: coefficients of other rows alone are unknown
+    """
     variances = fitted.variances
+    names = (*assigned.names, *assigned.family_names)
+    places = fitted_places(assigned, used)
     return Knowledge(
-        names=(*assigned.names, *assigned.family_names),
-        covariance=fitted.covariance,
+        names=tuple(names[i] for i in places),
+        covariance=fitted.covariance[np.ix_(places, places)],
         between=_new_cluster(variances.between, variances.cluster),
         noise=variances.noise,
     )
+
+
+def fitted_places(assigned: Assigned, used: NDArray[np.intp]) -> list[int]:
+    """Of coefficients and then families, those that the rows `used` depend on."""
+    own = {i for index in assigned.index.values() for i in index[used].tolist()}
+    families = {assigned.families[i] for i in own if assigned.families[i] >= 0}
+    return sorted(own) + sorted(len(assigned.names) + family for family in families)
 
 
 def _new_cluster(between: Mapping[str, float], cluster: float) -> dict[str, float]:

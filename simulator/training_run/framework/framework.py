@@ -207,6 +207,9 @@ class Framework:
     sends_tokens_once   a token goes to each node once, whatever the number of its experts there
                (expert_dispatch.py)
     overlaps_host   transfers to and from host memory go on beside computing
+    overlapped_exchange   share of the bytes of the gradients' and weights' exchange that are sent
+               beside the passes of one micro-batch: gradients under its backward as they are made,
+               weights under the next step's first forward
     own_executor   exchanges gradients and parameters as ours does (step_messages.py)
     splits_sends   tensor-parallel ranks send a share each between stages and gather it there
     blocking_messages   the host waits for every message between stages, whose size it reads first
@@ -258,6 +261,7 @@ class Framework:
     bucket_bytes: float = 0.0
     copied_tensors: float = 0.0
     overlaps_host: bool = False
+    overlapped_exchange: float = 0.0
     usual_zero_stage: int = 0
     usual_sequence_parallel: bool = False
     gathered_in_pipelines: bool = False

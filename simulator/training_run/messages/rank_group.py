@@ -19,6 +19,17 @@ class RankGroup:
         """Ranks of the group."""
         return math.prod(count for count, _ in self.axes)
 
+    def nodes(self, node_devices: int) -> float:
+        """Nodes from the group's first rank to its last, where it lies densest.
+
+        >>> RankGroup(((8, 8),)).nodes(8)
+        8.0
+        >>> RankGroup(((4, 1),)).nodes(8)
+        1.0
+        """
+        extent = 1 + sum((count - 1) * stride for count, stride in self.axes)
+        return float(math.ceil(extent / node_devices))
+
     def within(self, part_devices: int) -> int:
         """Ranks that surely lie together in a part of so many consecutive devices: of an axis
         those of the largest blocks that divide both it and the part.

@@ -205,22 +205,18 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
     return precision
 
 
-# Layers of a chunk: what most published interleaved runs have that print chunks (1 and 4 in
-# Korthikanti et al., 2 to 4 in NeMo's and MLPerf's recipes, 3 to 5 in SC'21).
-_LAYERS_PER_CHUNK = 4
+# Layers of a chunk at most: the median of the published interleaved runs that print their chunks is
+# 2 in five sources (NeMo AutoModel, Kwai, MindSpeed, MLPerf, Megatron-LM's README), 1 in two
+# (Korthikanti et al., the zero-bubble paper) and 3.8 in Megatron-Bridge's recipes.
+_LAYERS_PER_CHUNK = 2
 
 
 def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[str]) -> int:
-    """Model chunks per pipeline rank; silent: 1, or with an interleaved schedule the fewest above 1
-    that divide a rank's layers into chunks of four at most (Megatron-LM splits evenly; embedding
-    and head may make the split even: 126 layers on 16 ranks), with a V-shaped one 2. A run of
-    Megatron-Core that names no schedule either is taken to interleave, as its documentation
-    advises for large pipelines, and so is one that names no framework.
-
-    Megatron-LM's README (f2e5db402c, 2024-07-15) agrees without naming a number: its 177B at pp 6
-    and a batch of 1152 falls from 47 % MFU on 96 devices to 44 on 2304 and 42 on 4608. Idle stages
-    alone, 1 / (1 + (pp - 1) / (chunks m)) with m = 576, 24 and 12 micro-batches of one sequence,
-    make 39 and 33 % of one chunk per rank, 45 and 43 % of four, which is what the rule gives."""
+    """Model chunks per pipeline rank. Where the source gives none: 2 with a V-shaped schedule; with
+    an interleaved one the fewest that divide a rank's layers into chunks of two at most
+    (Megatron-LM splits evenly; embedding and head may make the split even: 126 layers on 16 ranks);
+    otherwise 1. A run of Megatron-Core that names no schedule either is taken to interleave, as its
+    documentation advises for large pipelines, and so is one that names no framework."""
     if pp == 1:
         return 1
     if run.vpp is not None:

@@ -234,12 +234,13 @@ KINDS = (
     Kind(
         name="reduce_exposed",
         owner="",
-        start=0.6,
-        spread=0.3,
-        between=0.6,
-        meaning="exposed time of the gradient exchange over the time of its messages alone: below "
-        "1 if part of it hides under the backward, above 1 with bucket copies and waits",
-        source="assumed",
+        start=1.1,
+        spread=0.2,
+        between=0.4,
+        meaning="time of a gradient exchange that nothing hides over that of its messages: bucket "
+        "copies, waiting for the slowest rank",
+        source="1 and the copies: a bucket is read and written once more at memory bandwidth, some "
+        "ten times that of the network",
     ),
     Kind(
         name="slice_us",
@@ -288,7 +289,8 @@ KINDS = (
         spread=0.3,
         between=0.6,
         most=1.0,
-        meaning="exposed share of ZeRO-3's messages that fit under the compute",
+        meaning="exposed share of messages of weights and gradients that fit under the layers "
+        "during which they are sent",
         source="assumed: the first and last unit of a pass have nothing to hide under (2 of some "
         "30), and collectives take some of the multiprocessors that matmuls need",
     ),

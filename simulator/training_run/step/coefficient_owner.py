@@ -73,8 +73,10 @@ def _datasheet(device: Device) -> tuple[object, ...]:
 
 
 def family_of(kind: Kind, run: TrainingRun) -> str:
-    """The architecture and data type of a device's coefficient, which a device without rows takes;
-    "" for all other kinds."""
+    """The architecture and data type of a device's coefficient, all frameworks of a framework's:
+    what an owner without rows takes. "" for all other kinds."""
+    if kind.owner == "stack":
+        return "frameworks"
     if kind.owner != "device and bits":
         return ""
     architecture = architecture_of(run.device)

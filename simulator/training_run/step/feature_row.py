@@ -138,6 +138,7 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
     # States in fewer bits are read and written in them.
     traffic = stack.optimizer_traffic_bytes - 2.0 * saved_moments_bytes(run.optimizer)
     row["optimizer_s"] = updated * traffic / bandwidth
+    row["overlapped_exchange"] = stack.overlapped_exchange
     row["host_step_s"] = 0.0
     if run.optimizer_offload and not run.lora:
         row["optimizer_s"] = 0.0

@@ -52,6 +52,8 @@ class Features:
     reduce_*              exchanging gradients and weights once per step
     sync_*                exchanging weights between the workers of local steps, per step
     *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
+    *_nodes               nodes from the first rank of such a group to its last; data_* of the
+                          groups that gather weights and exchange gradients; nodes  of the run
     tensor_host_hops      those of tensor parallelism between nodes if hosts block on messages
     *_far                 seconds over the slowest level beyond (far_seconds.py), 0 without any;
                           cut_far_latency of a send, cut_crossings cuts between its parts
@@ -59,6 +61,8 @@ class Features:
                           wide_first, wide_last so many layers of the first and the last stage
     host_step_s           an optimizer in host memory, per step; host_layer_s  what a layer keeps
                           there, down and up; overlaps_host  1 where both go on beside computing
+    overlapped_exchange   share of the exchange's messages that go on beside the passes of a
+                          micro-batch
     overlaps_experts      1 where the experts' all-to-alls do
     extra_pass_s          streaming what compression and outer optimizers move, per step
     optimizer_s           streaming the optimizer's bytes at the device's bandwidth
@@ -152,6 +156,11 @@ class Features:
     host_layer_s: Array
     overlaps_host: Array
     overlaps_experts: Array
+    overlapped_exchange: Array
+    tensor_nodes: Array
+    expert_nodes: Array
+    context_nodes: Array
+    data_nodes: Array
 
     def rows(self, index: NDArray[np.intp]) -> Features:
         """The features of some of the runs; arrays of one number are of all runs alike."""

@@ -80,10 +80,21 @@ class Term:
     words: str = field(default="", kw_only=True)
 
 
-def between_nodes(x: Features, c: Coefficients) -> Array:
-    """Time of bytes between nodes over that alone: flows collide the more, the more nodes share a
-    network."""
-    return c["outer"] * (1.0 + c["congestion"] * np.log2(x.nodes))
+# Whose nodes the messages of a kind cross; those of other kinds cross all nodes of the run.
+_NODES = {
+    "tensor": "tensor_nodes",
+    "expert": "expert_nodes",
+    "context": "context_nodes",
+    "gather": "data_nodes",
+    "reduce": "data_nodes",
+}
+
+
+def between_nodes(nodes: Array, c: Coefficients) -> Array:
+    """Time of bytes between nodes over that without other traffic: flows collide on the switches
+    that they share, and the further apart the ranks of a group are, the more switches they cross.
+    """
+    return c["outer"] * (1.0 + c["congestion"] * np.log2(nodes))
 
 
 def moved(x: Features, kind: str, c: Coefficients) -> Array:
@@ -91,7 +102,8 @@ def moved(x: Features, kind: str, c: Coefficients) -> Array:
     and over what lies beyond it are at work at once, the slowest binds (simulator/collectives.py).
     """
     inner, outer, far = (getattr(x, f"{kind}_{level}") for level in ("inner", "outer", "far"))
-    seconds: Array = np.maximum(np.maximum(inner * c["inner"], outer * between_nodes(x, c)), far)
+    network = outer * between_nodes(getattr(x, _NODES.get(kind, "nodes")), c)
+    seconds: Array = np.maximum(np.maximum(inner * c["inner"], network), far)
     return seconds
 
 

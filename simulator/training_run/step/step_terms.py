@@ -55,7 +55,9 @@ def _idle(x: Features, c: Coefficients, e: Earlier) -> Array:
 def _sends(x: Features, c: Coefficients, e: Earlier) -> Array:
     """Of every micro-batch and chunk the exposed share, and all of the ramp's, both directions."""
     latency = US * c["cut_step_us"] * x.cut_steps
-    send = named("send", x.cut_inner * c["inner"] + x.cut_outer * between_nodes(x, c) + latency)
+    send = named(
+        "send", x.cut_inner * c["inner"] + x.cut_outer * between_nodes(x.nodes, c) + latency
+    )
     sends = 2.0 * send * (x.microbatches * x.vpp * c["cut_exposed"] + x.pp - 1.0)
     return np.where(x.pp > 1, sends, 0.0)
 
@@ -104,19 +106,24 @@ def _stalled(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _exchange(x: Features, c: Coefficients, e: Earlier) -> Array:
+    """What a framework overlaps hides under layers, like ZeRO-3's gathers; of what fits under them
+    a share shows, and all of what does not fit.
+
+    A chunk's gradients are whole after its last micro-batch, and its weights are needed at its
+    first. Interleaved schedules run a chunk's passes of p micro-batches one after the other
+    (Narayanan et al., SC'21, section 2.2.2), so that the messages of v chunks have the passes of p
+    micro-batches of v - 1 chunks to hide under, and those of the last chunk one pass.
+    """
     messages = moved(x, "reduce", c)
-    return (messages + US * x.reduce_steps * c["outer_step_us"]) * c["reduce_exposed"]
-
-
-def _not_hidden(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """What a slow level adds because gradients find nothing more to hide under: they are whole in
-    the last micro-batch only, so that what a level takes beyond the nodes' network hides under one
-    micro-batch's layers at most."""
-    if not np.any(x.reduce_far > 0):
-        return np.zeros(1)
-    near = np.maximum(x.reduce_inner * c["inner"], x.reduce_outer * between_nodes(x, c))
-    slower = np.maximum(x.reduce_far - near, 0.0)
-    return np.maximum((1.0 - c["reduce_exposed"]) * slower - x.layers * e.layer, 0.0)
+    messages = named("messages", messages + US * x.reduce_steps * c["outer_step_us"])
+    beside = x.overlapped_exchange * messages
+    layers = x.layers * e.layer
+    rounds = np.minimum(x.pp, x.microbatches)
+    room = named("room", layers * (rounds * (x.vpp - 1.0) + 1.0) / x.vpp)
+    all_chunks = larger(room, beside) - room
+    last_chunk = (larger(layers, beside) - layers) / x.vpp
+    shown = np.maximum(all_chunks, last_chunk) + c["gather_exposed"] * np.minimum(beside, room)
+    return shown + (1.0 - x.overlapped_exchange) * c["reduce_exposed"] * messages
 
 
 TERMS: tuple[Term, ...] = (
@@ -141,7 +148,6 @@ TERMS: tuple[Term, ...] = (
     ),
     Term("messages that stall", "stall_s", _stalled),
     Term("exchange of gradients and weights", "reduce_s", _exchange),
-    Term("exchange over a slow level that nothing hides", "reduce_s", _not_hidden),
     Term(
         "gradient buckets that wait for the host",
         "reduce_s",
