@@ -337,8 +337,15 @@ class _Search:
 
 def family(run: TrainingRun) -> tuple[object, ...]:
     """What makes two layouts look different to a reader: the mesh and the schedule."""
-    mesh = (run.tp, run.cp, run.expert_parallel, run.pp, run.dp, run.schedule)
-    return (*mesh, run.precision, run.axis_order, run.compression, run.local_steps)
+    mesh = (
+        run.degrees.tp,
+        run.degrees.cp,
+        run.degrees.ep,
+        run.degrees.pp,
+        run.degrees.dp,
+        run.schedule,
+    )
+    return (*mesh, run.precision, run.degrees.axis_order, run.compression, run.local_steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def sensitivities(
     usable = get_device(base.device).usable_bytes
     tried("10 GiB more memory per device", question, capacity=1 + 10 * 2**30 / usable)
     tried("10 GiB less memory per device", question, capacity=1 - 10 * 2**30 / usable)
-    if base.num_devices > base.node_devices:
+    if base.degrees.num_devices > base.node_devices:
         tried(
             "a network of twice the rate between nodes",
             question,

@@ -29,7 +29,7 @@ def nearby_batches(
 ) -> tuple[NearbyBatch, ...]:
     """Of the batches below and of those above the nearest that is worth it, each solved as long as
     there is time; none where the batch is round and no device idle."""
-    idle = question.cluster.num_devices - chosen.run.num_devices
+    idle = question.cluster.num_devices - chosen.run.degrees.num_devices
     if not idle and question.global_batch % _ROUND == 0:
         return ()
     now = chosen.run.global_batch / chosen.step_time_s

@@ -23,6 +23,7 @@ from profiles.units import format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.price_words import price_words
 from shardwright.reports.terminal import table, usd_heading
+from simulator.training_run.run.training_run import setting_of
 from simulator.values.plan_file import PlanFile
 from simulator.values.plan_title import plan_title
 
@@ -133,7 +134,7 @@ def _layout_figures(answer: LayoutFile) -> dict[str, object]:
     run, prediction = answer.chosen.run, answer.chosen.prediction
     step, usd = prediction.step_time_s, prediction.usd_per_million_tokens
     for name in ("pp", "dp", "tp", "vpp", "schedule", "micro_batch", "zero_stage"):
-        found[name] = getattr(run, name)
+        found[name] = setting_of(run, name)
     return (
         found
         | _price_figures(prediction.price_usd_per_hour)

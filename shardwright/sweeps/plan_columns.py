@@ -10,6 +10,7 @@ from planner.many.sweep import Question, Row
 from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.reports.brief.columns import Column
 from shardwright.reports.brief.plan_table import PLAN_COLUMNS, layout_row, plan_rows
+from simulator.training_run.run.training_run import setting_of
 
 # Columns of `plan --csv` that a sweep's own replace.
 _REPLACED = ("row", "model", "cluster", "stack", "price", "why_not_first")
@@ -79,13 +80,14 @@ def plan_figures(number: int, row: Row, flags: tuple[str, ...] = ()) -> dict[str
     if isinstance(answer, LayoutFile) and answer.chosen is not None:
         chosen = answer.chosen.run
         found = layout_row("", "", "", "", answer.chosen)
-        found |= {"cp": chosen.cp, "ep": chosen.expert_parallel, "recompute": chosen.recompute}
+        found |= {name: setting_of(chosen, name) for name in _DEGREES}
+        found["recompute"] = chosen.recompute
         precision, price = chosen.precision, answer.chosen.prediction.price_usd_per_hour
     elif answer is not None and not isinstance(answer, LayoutFile) and answer.plan is not None:
         chosen, found = answer.plan, plan_rows(answer)[0]
+        found |= {name: getattr(chosen, name) for name in _DEGREES if hasattr(chosen, name)}
         price = answer.prediction.price_usd_per_hour if answer.prediction else None
     if chosen is not None:
-        found |= {name: getattr(chosen, name) for name in _DEGREES if hasattr(chosen, name)}
         found["schedule"] = chosen.schedule
     return {
         **found,

@@ -70,6 +70,11 @@ class Degrees:
             raise UnknownNameError("axis order", self.axis_order, AXIS_ORDERS)
 
     @property
+    def used(self) -> frozenset[str]:
+        """Names of the degrees above 1."""
+        return frozenset(name for name in _TEXT_ORDER if getattr(self, name) > 1)
+
+    @property
     def stage_ranks(self) -> int:
         """Ranks that run one pipeline rank's stages."""
         return self.tp * self.cp * self.dp

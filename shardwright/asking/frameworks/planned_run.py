@@ -28,6 +28,7 @@ from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.decision import plan_decision
+from simulator.values.degrees import Degrees
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile
 
@@ -50,8 +51,8 @@ def _of_layout(opened: OpenedPlan, answer: LayoutFile, *, runnable: bool) -> Pla
     if chosen is None:
         raise DocumentError(f"{opened.path} holds no plan: its status is {answer.status!r}")
     run = chosen.run
-    if run.pp == 1:
-        run = replace(run, vpp=1)
+    if run.degrees.pp == 1:
+        run = replace(run, degrees=replace(run.degrees, vpp=1))
     own = runnable and opened.runs_here
     return PlannedRun(
         plan=opened.path.name,
@@ -85,14 +86,8 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
         id=plan.model,
         model=figures,
         device=device,
-        num_devices=plan.world_size,
         node_devices=node_devices,
-        dp=plan.dp,
-        tp=plan.tp,
-        pp=plan.pp,
-        vpp=plan.vpp,
-        cp=1,
-        expert_parallel=1,
+        degrees=Degrees(tp=plan.tp, pp=plan.pp, dp=plan.dp, vpp=plan.vpp),
         sequence_parallel=False,
         zero_stage=plan.zero_stage,
         recompute=_kind(stages),

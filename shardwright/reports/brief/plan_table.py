@@ -50,7 +50,7 @@ def layout_row(
         "cluster": cluster,
         "stack": stack,
         "layout": layout_title(choice.run),
-        "devices": choice.run.num_devices,
+        "devices": choice.run.degrees.num_devices,
         "devices_idle": choice.idle_devices,
         **_ends("step_time_s", found.step_time_s),
         **_ends("mfu", found.mfu_range),

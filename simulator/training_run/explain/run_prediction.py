@@ -152,10 +152,12 @@ def _stage_seconds(
     backward += _one(x.pass_backward + 1.5 * x.score_forward + x.state_backward) + again
     head = _one(x.head_matmul + x.head_pass) / (forward + backward)
     layers, last = _one(x.layers), _one(x.last_layers)
-    layer_s = each / max(layers + (head if run.pp == 1 else 0.0), last + head)
+    layer_s = each / max(layers + (head if run.degrees.pp == 1 else 0.0), last + head)
     ahead = forward / (forward + backward)
     weight = 0.5 * _one(x.matmul_backward) / backward if backward else 0.0
-    send = seconds["cut_s"] / max(1, 2 * run.num_microbatches * run.vpp + 2 * (run.pp - 1))
+    send = seconds["cut_s"] / max(
+        1, 2 * run.num_microbatches * run.degrees.vpp + 2 * (run.degrees.pp - 1)
+    )
     outer = {0, len(plan.stages) - 1}
     own = len(plan.block_entries) - run.model.num_layers
     found = []

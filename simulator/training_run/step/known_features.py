@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import layer_features, mesh_features
+from simulator.values.degrees import Degrees
 
 Array = NDArray[np.float64]
 
@@ -86,7 +87,8 @@ def forget_features() -> None:
 
 def without_size(base: TrainingRun) -> TrainingRun:
     """The run without its name, its devices and its batch: equal for neighbouring questions."""
-    return replace(base, id="", num_devices=1, node_devices=1, global_batch=1, defaults=())
+    one = Degrees(tp=1, pp=1, dp=1, axis_order=base.degrees.axis_order)
+    return replace(base, id="", degrees=one, node_devices=1, global_batch=1, defaults=())
 
 
 @functools.lru_cache(maxsize=2 * _RUNS)

@@ -40,7 +40,7 @@ def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
     """The virtual stages of a run, of all copies that its ranks hold, in the order of the model and
     cut as its framework does."""
     split = load_framework(run.stack).memory[0].stage_split
-    return _split(run.model, run.pp, run.vpp, run.schedule, split)
+    return _split(run.model, run.degrees.pp, run.degrees.vpp, run.schedule, split)
 
 
 def split_stages(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
@@ -50,7 +50,7 @@ def split_stages(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
            equal layers, where needed with the embedding and the head counted as a layer each (Zero
            Bubble README, "Notices"), else as equal as can be with the rest in front
     """
-    return _split(run.model, run.pp, run.vpp, run.schedule, split)
+    return _split(run.model, run.degrees.pp, run.degrees.vpp, run.schedule, split)
 
 
 def rank_conditions(rank: int, shares: Sequence[StageShare]) -> frozenset[str]:
