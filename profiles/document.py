@@ -23,7 +23,7 @@ import tempfile
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,16 +35,24 @@ T = TypeVar("T")
 _FLATTENED = "flattened"
 
 
-def flattened(*names: str, **renamed: str) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class _Flattened:
+    attributes: Mapping[str, str]
+    optional: frozenset[str]
+
+
+def flattened(*names: str, optional: Sequence[str] = (), **renamed: str) -> dict[str, Any]:
     """Metadata of a dataclass field whose value is written as keys of the surrounding table.
 
     names     attributes of the value that are written under their own names
+    optional  more of them, whose keys a file may leave out
     renamed   key -> attribute
 
     A property is written too; when read, its key must agree with the value. For example
-    `degrees: Degrees = field(metadata=flattened("tp", "pp", "num_devices", expert_parallel="ep"))`.
+    `size: Size = field(metadata=flattened("width", optional=("area",), height="depth"))`.
     """
-    return {_FLATTENED: {name: name for name in names} | renamed}
+    attributes = {name: name for name in (*names, *optional)} | renamed
+    return {_FLATTENED: _Flattened(attributes, frozenset(optional))}
 
 
 def read_document(path: str | Path, cls: type[T], *, schema: str) -> T:
@@ -192,9 +200,9 @@ def encode(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = [(name, getattr(value, name)) for name in _names(type(value))]
         table = {name: encode(item) for name, item in pairs if item is not None}
-        for name, _, keys in _flattened_fields(type(value)):
+        for name, _, attributes in _flattened_fields(type(value)):
             held = getattr(value, name)
-            table |= {key: encode(getattr(held, attribute)) for key, attribute in keys.items()}
+            table |= {key: encode(getattr(held, one)) for key, one in attributes.items()}
         return table
     if isinstance(value, enum.Enum):
         return value.value
@@ -217,7 +225,9 @@ def _flattened_fields(cls: type) -> tuple[tuple[str, Any, Mapping[str, str]], ..
     """Fields whose values are flattened into the table: name, type, and attribute by key."""
     found = [each for each in dataclasses.fields(cls) if _FLATTENED in each.metadata]
     hints = typing.get_type_hints(cls) if found else {}
-    return tuple((each.name, hints[each.name], each.metadata[_FLATTENED]) for each in found)
+    return tuple(
+        (each.name, hints[each.name], each.metadata[_FLATTENED].attributes) for each in found
+    )
 
 
 def decode(cls: Any, data: Any, *, where: str) -> Any:
@@ -297,8 +307,8 @@ def _decode_dataclass(cls: Any, data: Any, where: str) -> Any:
         raise DocumentError(f"{where}: the key {missing[0]!r} is missing ({cls.__name__})")
     values = {key: decode(kinds[key], item, where=_join(where, key)) for key, item in data.items()}
     try:
-        for name, kind, keys in _flattened_fields(cls):
-            values[name] = _unflattened(kind, keys, values)
+        for name, kind, attributes in _flattened_fields(cls):
+            values[name] = _unflattened(kind, attributes, values)
         return cls(**values)
     except InputError as error:
         if str(error).startswith(where):
@@ -306,16 +316,15 @@ def _decode_dataclass(cls: Any, data: Any, where: str) -> Any:
         raise DocumentError(f"{where}: {error}") from error
 
 
-def _unflattened(kind: Any, keys: Mapping[str, str], values: dict[str, Any]) -> Any:
+def _unflattened(kind: Any, attributes: Mapping[str, str], values: dict[str, Any]) -> Any:
     """The value of a flattened field, whose keys are taken out of `values`."""
-    found = {key: values.pop(key) for key in keys if key in values}
+    found = {key: values.pop(key) for key in attributes if key in values}
     own, _ = _fields(kind)
-    made = kind(**{keys[key]: item for key, item in found.items() if keys[key] in own})
+    made = kind(**{attributes[key]: item for key, item in found.items() if attributes[key] in own})
     for key, item in found.items():
-        if item != getattr(made, keys[key]):
-            raise InputError(
-                f"{key} is {item}, the other keys give {getattr(made, keys[key])}; change one"
-            )
+        held = getattr(made, attributes[key])
+        if item != held:
+            raise InputError(f"{key} is {item}, the other keys give {held}; change one")
     return made
 
 
@@ -343,12 +352,11 @@ def _fields(cls: type) -> tuple[dict[str, Any], tuple[str, ...]]:
     kinds: dict[str, Any] = {}
     required: list[str] = []
     for field in dataclasses.fields(cls):
-        keys = field.metadata.get(_FLATTENED)
-        if keys is not None:
-            own, own_required = _fields(hints[field.name])
-            for key, attribute in keys.items():
-                kinds[key] = own.get(attribute, int)
-                required += [key] if attribute in own_required else []
+        flat = field.metadata.get(_FLATTENED)
+        if flat is not None:
+            own, _ = _fields(hints[field.name])
+            kinds |= {key: own.get(one, int) for key, one in flat.attributes.items()}
+            required += [key for key in flat.attributes if key not in flat.optional]
         elif field.init:
             kinds[field.name] = hints[field.name]
             no_default = field.default is field.default_factory is dataclasses.MISSING

@@ -52,6 +52,7 @@ def single_changes(run: TrainingRun, *, precisions: tuple[str, ...] = ()) -> lis
 def _candidates(
     run: TrainingRun, rules: FrameworkRules, precisions: tuple[str, ...]
 ) -> Iterator[tuple[str, int | bool | str, TrainingRun]]:
+    degrees = run.degrees
     for size in _halves_and_doubles(run.micro_batch):
         yield "micro_batch", size, replace(run, micro_batch=size)
     for kind in rules.recompute:
@@ -63,14 +64,14 @@ def _candidates(
             if changed is not None:
                 yield axis, degree, changed
     if run.model.num_experts:
-        for degree in _halves_and_doubles(run.degrees.ep):
-            if run.degrees.stage_ranks % degree == 0:
+        for degree in _halves_and_doubles(degrees.ep):
+            if degrees.stage_ranks % degree == 0:
                 yield "ep", degree, with_settings(run, {"ep": degree})
     yield from _pipelines(run, rules)
-    for stage in rules.zero_stages_at(run.degrees.pp):
+    for stage in rules.zero_stages_at(degrees.pp):
         if stage != run.zero_stage:
             yield "zero_stage", stage, replace(run, zero_stage=stage)
-    if run.degrees.tp > 1 and rules.sequence_parallel:
+    if degrees.tp > 1 and rules.sequence_parallel:
         on = not run.sequence_parallel
         yield "sequence_parallel", on, replace(run, sequence_parallel=on)
     if run.optimizer_offload:
@@ -125,12 +126,13 @@ def _with_degree(run: TrainingRun, axis: str, degree: int) -> TrainingRun | None
 def _pipelines(
     run: TrainingRun, rules: FrameworkRules
 ) -> Iterator[tuple[str, int | bool | str, TrainingRun]]:
-    if run.degrees.pp == 1:
+    degrees = run.degrees
+    if degrees.pp == 1:
         return
     if "vpp" in rules.axes and run.schedule in ("1f1b", _INTERLEAVED):
-        per_rank = run.model.num_layers // run.degrees.pp
-        for chunks in sorted({1, *_halves_and_doubles(run.degrees.vpp)}):
-            if chunks != run.degrees.vpp and per_rank % chunks == 0:
+        per_rank = run.model.num_layers // degrees.pp
+        for chunks in sorted({1, *_halves_and_doubles(degrees.vpp)}):
+            if chunks != degrees.vpp and per_rank % chunks == 0:
                 schedule = _INTERLEAVED if chunks > 1 else "1f1b"
                 yield "vpp", chunks, with_settings(run, {"vpp": chunks, "schedule": schedule})
     for schedule in rules.schedules:

@@ -62,7 +62,7 @@ class BranchSolver:
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
         traced = self.chain.refine(cell, below, lower)
-        if cell.pp == 1:
+        if cell.degrees.pp == 1:
             return traced
         if self._ideals is None:
             proved_s = max(lower, self._relaxed(cell))
@@ -97,7 +97,7 @@ class BranchSolver:
         """Seconds that no order of the blocks undercuts; 0 where only timelines tell."""
         if is_timed(cell):
             return 0.0
-        costs, graph = self.costs, self.costs.model.graph(cell.micro_batch, cell.tp)
+        costs, graph = self.costs, self.costs.model.graph(cell.micro_batch, cell.degrees.tp)
         totals = costs.totals(cell)
         return relaxed_bound(
             costs.problem(cell),
@@ -113,7 +113,7 @@ class BranchSolver:
 
     def certified(self, cell: Cell, effort: float) -> bool:
         """False: the integer programme knows one order only."""
-        return cell.pp == 1 and self.chain.certified(cell, effort)
+        return cell.degrees.pp == 1 and self.chain.certified(cell, effort)
 
     def _as_run(self, found: Refinement) -> Refinement | None:
         """The plan with the blocks of each stage in the order in which the model runs them."""

@@ -8,7 +8,7 @@ from planner.cell import Cell
 from planner.chain.problem import Array
 from planner.costs.cell_memory import CellMemory
 from planner.costs.chain_costs import of_each
-from planner.costs.placement import Places, dp_group, first_device
+from planner.costs.placement import Places
 from planner.costs.priced_model import PricedModel
 from planner.costs.split_problem import Ranges
 from simulator.traced.step_tail import Held, Tail, Tie
@@ -29,7 +29,8 @@ class CellTails:
         """Seconds of a rank with so many parameters, of which so many are trained, apart from the
         optimizer on a CPU, which takes one parameter after the other."""
         place = self._places.of(cell, rank)
-        key = (place[0], place[2], cell.tp, cell.pp > 1, cell.zero_stage, count, trained)
+        tp, piped = cell.degrees.tp, cell.degrees.pp > 1
+        key = (place[0], place[2], tp, piped, cell.zero_stage, count, trained)
         if key not in self._known:
             tail = self._price(cell, rank, int(trained), int(count - trained))
             on_cpu = self._on_cpu(cell, rank)
@@ -38,14 +39,15 @@ class CellTails:
 
     def of_ranges(self, cell: Cell, rank: int) -> Array:
         """[n, n+1] seconds of a stage of blocks [i, j)."""
+        degrees = cell.degrees
         ties_s = self.ties_s(cell)
         place = self._places.of(cell, rank)
-        key = (place, cell.tp, cell.dp, cell.pp > 1, cell.zero_stage, ties_s)
+        key = (place, degrees.tp, degrees.dp, degrees.pp > 1, cell.zero_stage, ties_s)
         if key not in self._ranges:
             found = of_each(
                 lambda count, trained: self.of_count(cell, rank, count, trained),
-                self._memory.parameters(cell.tp).count,
-                self._memory.trained(cell.tp).count,
+                self._memory.parameters(degrees.tp).count,
+                self._memory.trained(degrees.tp).count,
             )
             if self._on_cpu(cell, rank):
                 found = found + self._cpu_optimizer(cell, rank)
@@ -57,7 +59,7 @@ class CellTails:
     def of_blocks(self, cell: Cell, rank: int) -> Array:
         """[n] seconds that each block adds, at least, to those of the rank that holds it: a CPU's
         optimizer, with what several blocks hold counted with the first of them."""
-        trained = self._memory.trained(cell.tp)
+        trained = self._memory.trained(cell.degrees.tp)
         seconds = np.zeros(len(trained.elements))
         if self._on_cpu(cell, rank):
             seconds = np.diagonal(self._cpu_optimizer(cell, rank), offset=1).copy()
@@ -67,8 +69,8 @@ class CellTails:
 
     def of_rank(self, cell: Cell, rank: int, ranges: Ranges) -> float:
         """Seconds of a rank that holds several ranges of blocks."""
-        trained = self._memory.trained(cell.tp)
-        count = self._memory.parameters(cell.tp).of(ranges)
+        trained = self._memory.trained(cell.degrees.tp)
+        count = self._memory.parameters(cell.degrees.tp).of(ranges)
         seconds = self.of_count(cell, rank, count, trained.of(ranges))
         if self._on_cpu(cell, rank):
             optimizer = self._cpu_optimizer(cell, rank)
@@ -81,32 +83,34 @@ class CellTails:
     def ties_s(self, cell: Cell) -> float:
         """Seconds in which the ranks at the chain's two ends sum the gradients of what both hold; a
         tie of other ranks is in predictions alone, which no price of a cell may exceed."""
-        ends = (cell.rank_of(0), cell.rank_of(cell.num_stages - 1))
-        sizes = self._memory.trained(cell.tp).at_ends if ends[0] != ends[1] else ()
-        devices = tuple(first_device(cell, rank) for rank in ends)
+        degrees = cell.degrees
+        ends = (cell.rank_of(0), cell.rank_of(degrees.num_stages - 1))
+        sizes = self._memory.trained(degrees.tp).at_ends if ends[0] != ends[1] else ()
+        devices = tuple(degrees.rank(pp=rank) for rank in ends)
         return sum(
             self._model.tie_s(
                 Tie(elements=size, devices=devices),
-                shards=cell.dp if cell.zero_stage >= 2 else 1,
-                tp=cell.tp,
+                shards=degrees.dp if cell.zero_stage >= 2 else 1,
+                tp=degrees.tp,
             )
             for size in sizes
         )
 
     def _on_cpu(self, cell: Cell, rank: int) -> bool:
-        return self._model.cluster.device_at(first_device(cell, rank)).type == "cpu"
+        return self._model.cluster.device_at(cell.degrees.rank(pp=rank)).type == "cpu"
 
     def _cpu_optimizer(self, cell: Cell, rank: int) -> Array:
         """[n, n+1] seconds of the optimizer on a CPU."""
-        return self._memory.trained(cell.tp).ranged(
+        return self._memory.trained(cell.degrees.tp).ranged(
             lambda size: self._price(cell, rank, size).optimizer_s
         )
 
     def _price(self, cell: Cell, rank: int, trained: int, frozen: int = 0) -> Tail:
+        degrees = cell.degrees
         return self._model.tail(
             Held(trained=(trained,), frozen=frozen),
-            dp_group(cell, rank),
+            degrees.group("dp", pp=rank),
             zero_stage=cell.zero_stage,
-            tp=cell.tp,
-            pipelined=cell.pp > 1,
+            tp=degrees.tp,
+            pipelined=degrees.pp > 1,
         )

@@ -7,7 +7,7 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.problem import Array, BlockCosts
 from planner.costs.chain_costs import ChainCosts, beside_units
-from planner.costs.placement import Places, dp_group, first_device, tp_group
+from planner.costs.placement import Places
 from planner.costs.priced_model import PricedModel
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
@@ -31,18 +31,19 @@ class CellTimes:
     def chain(self, cell: Cell, rank: int) -> ChainCosts:
         """What the kinds of block cost on a rank's devices; in a cell that shards weights without a
         pipeline, with FSDP2's buffers beside them."""
+        degrees = cell.degrees
         place = self._places.of(cell, rank)[:2]
-        key: tuple[object, ...] = (cell.micro_batch, cell.tp, place)
+        key: tuple[object, ...] = (cell.micro_batch, degrees.tp, place)
         if key not in self._chains:
-            self._chains[key] = self._model.chain(cell.micro_batch, tp_group(cell, rank))
-        if cell.pp > 1 or cell.zero_stage < 2 or cell.dp == 1:
+            self._chains[key] = self._model.chain(cell.micro_batch, degrees.group("tp", pp=rank))
+        if degrees.pp > 1 or cell.zero_stage < 2 or degrees.dp == 1:
             return self._chains[key]
-        sharded = (*key, cell.zero_stage, cell.dp, cell.num_microbatches > 1)
+        sharded = (*key, cell.zero_stage, degrees.dp, cell.num_microbatches > 1)
         if sharded not in self._chains:
             buffers = unit_buffers(
-                self._model.graph(cell.micro_batch, cell.tp),
+                self._model.graph(cell.micro_batch, degrees.tp),
                 zero_stage=cell.zero_stage,
-                dp=cell.dp,
+                dp=degrees.dp,
                 num_microbatches=cell.num_microbatches,
                 sizes=self._model.stack.bytes_of(self._model.workload.precision),
                 on_cpu=self._model.cluster.device_at(0).type == "cpu",
@@ -53,15 +54,16 @@ class CellTimes:
     def gathers(self, cell: Cell, rank: int) -> tuple[Array, Array]:
         """[K, S] exposed seconds of gathering sharded parameters, and of a CPU's copies of them, in
         forward and in backward. The gathering is split evenly, as the simulator does."""
+        degrees = cell.degrees
         chain = self.chain(cell, rank)
-        group = dp_group(cell, rank)
+        group = degrees.group("dp", pp=rank)
         device = self._model.cluster.device_at(group[0])
         sizes = self._model.stack.bytes_of(self._model.workload.precision)
         copied = device.type == "cpu" and sizes.working_copy_bytes > 0
         if not copied and (cell.zero_stage < 2 or len(group) < 2):
             return np.zeros_like(chain.backward_s), np.zeros_like(chain.backward_s)
         key = (
-            (cell.micro_batch, cell.num_microbatches, cell.tp, cell.pp > 1, cell.zero_stage),
+            (cell.micro_batch, cell.num_microbatches, degrees.tp, degrees.pp > 1, cell.zero_stage),
             self._places.of(cell, rank),
         )
         if key not in self._gathered:
@@ -74,15 +76,15 @@ class CellTimes:
                     precision=self._model.workload.precision,
                     cluster=self._model.cluster,
                     stack=self._model.stack,
-                    pipelined=cell.pp > 1,
-                    sharing=cell.tp,
+                    pipelined=degrees.pp > 1,
+                    sharing=degrees.tp,
                 )
                 forward, backward = copy_seconds(
                     cost,
                     sizes,
                     device,
-                    sharded=cell.zero_stage >= 2 and cell.dp > 1,
-                    pipelined=cell.pp > 1,
+                    sharded=cell.zero_stage >= 2 and degrees.dp > 1,
+                    pipelined=degrees.pp > 1,
                     num_microbatches=cell.num_microbatches,
                 )
                 return gather / 2 + forward, gather / 2 + backward
@@ -100,14 +102,15 @@ class CellTimes:
     def beside(self, cell: Cell, rank: int) -> tuple[float, float]:
         """Seconds of a stage's forward and of its backward that no block of it carries, at least:
         all of them where every kind of block or none was measured in a pipeline."""
+        degrees = cell.degrees
         kinds = [row[0] for row in self.chain(cell, rank).blocks]
-        measured = self._model.cluster.device_at(first_device(cell, rank)).measurements
+        measured = self._model.cluster.device_at(degrees.rank(pp=rank)).measurements
         # A stage carries a mean over those of its blocks that were measured.
         alone = [
             missing_overhead(
                 [kind],
-                pp=cell.pp,
-                vpp=cell.vpp,
+                pp=degrees.pp,
+                vpp=degrees.vpp,
                 num_microbatches=cell.num_microbatches,
                 measured=measured,
             )
@@ -121,16 +124,17 @@ class CellTimes:
 
     def slowest(self, cell: Cell, rank: int) -> float:
         """By which a rank's blocks take longer where it is the slowest (slowest_rank.py)."""
+        degrees = cell.degrees
         work_s = 0.0
-        if cell.pp == 1:
+        if degrees.pp == 1:
             blocks = self.chain(cell, rank).blocks
-            kinds = self._model.kinds(cell.micro_batch, cell.tp)
+            kinds = self._model.kinds(cell.micro_batch, degrees.tp)
             work_s = cell.num_microbatches * sum(blocks[kind][0].work_s for kind in kinds)
         return slowest_rank(
             self._model.cluster,
-            first_device(cell, rank),
-            cell.pp * cell.dp * cell.tp,
-            pipelined=cell.pp > 1,
+            degrees.rank(pp=rank),
+            degrees.num_devices,
+            pipelined=degrees.pp > 1,
             work_s=work_s,
         )
 
@@ -160,16 +164,17 @@ class CellTimes:
 
     def send_s(self, cell: Cell, stage: int, size_bytes: float) -> float:
         """Seconds over the cut before a virtual stage."""
+        degrees = cell.degrees
         if stage == 0:
             return 0.0
         source, target = cell.rank_of(stage - 1), cell.rank_of(stage)
         if source == target:
             return 0.0
-        devices = (first_device(cell, source), first_device(cell, target))
-        key = (cell.tp, cell.dp, source, target, size_bytes)
+        devices = (degrees.rank(pp=source), degrees.rank(pp=target))
+        key = (degrees.tp, degrees.dp, source, target, size_bytes)
         if key not in self._sends:
             cost = price_collective(
-                "send", size_bytes, devices, self._model.cluster, sharing=cell.tp
+                "send", size_bytes, devices, self._model.cluster, sharing=degrees.tp
             )
             self._sends[key] = cost.time_s
         return self._sends[key]

@@ -54,13 +54,14 @@ class CellTotals:
     def of(self, cell: Cell) -> ChainTotals:
         """What the bound of a cell needs; the fastest of the cluster's places for everything but
         the busiest rank of devices of several types."""
-        graph = self._model.graph(cell.micro_batch, cell.tp)
+        degrees = cell.degrees
+        graph = self._model.graph(cell.micro_batch, degrees.tp)
         least = self._least(cell)
         times = least.seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
         beside = min(sum(self._times.beside(cell, r)) for r in self._places.distinct(cell))
         return ChainTotals(
-            total_s=float(times.sum()) + cell.num_stages * beside,
-            busiest_s=self._busiest_s(cell, times, graph) + cell.vpp * beside,
+            total_s=float(times.sum()) + degrees.num_stages * beside,
+            busiest_s=self._busiest_s(cell, times, graph) + degrees.vpp * beside,
             last_s=float(times[-1]) + beside,
             send_s=least.crossing_s,
             # Blocks with branches may stand in another order, and another one first.
@@ -70,21 +71,24 @@ class CellTotals:
 
     def _least(self, cell: Cell) -> _Least:
         """The least figures over the cluster's places, whatever the schedule."""
-        key = (cell.micro_batch, cell.tp, cell.pp, cell.dp, cell.zero_stage)
+        degrees = cell.degrees
+        key = (cell.micro_batch, degrees.tp, degrees.pp, degrees.dp, cell.zero_stage)
         if key not in self._leasts:
             places = self._places.distinct(cell)
             single, trained = (
                 np.diagonal(held.count, offset=1)
-                for held in (self._memory.parameters(cell.tp), self._memory.trained(cell.tp))
+                for held in (self._memory.parameters(degrees.tp), self._memory.trained(degrees.tp))
             )
             # No block has fewer trained parameters, nor fewer frozen ones beside them.
             fewest = float(trained.min())
             least = fewest + float((single - trained).min())
             crossing = 0.0
-            if cell.pp > 1:
-                size = crossings_of(self._model.graph(cell.micro_batch, cell.tp)).least
+            if degrees.pp > 1:
+                size = crossings_of(self._model.graph(cell.micro_batch, degrees.tp)).least
                 # The last is the way back to rank 0, which only interleaved stages take.
-                crossing = 2 * min(self._times.send_s(cell, s, size) for s in range(1, cell.pp + 1))
+                crossing = 2 * min(
+                    self._times.send_s(cell, s, size) for s in range(1, degrees.pp + 1)
+                )
             self._leasts[key] = _Least(
                 seconds=np.min([self._times.seconds(cell, rank) for rank in places], axis=0),
                 crossing_s=crossing,
@@ -95,17 +99,18 @@ class CellTotals:
 
     def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
         """R of `planner.costs.bound`; `times` [n] of the blocks at the fastest place."""
+        degrees = cell.degrees
         kinds = [ref.kind for ref in graph.chain]
-        sharded = (cell.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
+        sharded = (degrees.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
         # Interleaved stages are near even, so that every rank holds so many blocks at least.
         even = self._mixed and cell.schedule == "interleaved"
-        fewest = cell.vpp * (len(kinds) // cell.num_stages) if even else 0
+        fewest = degrees.vpp * (len(kinds) // degrees.num_stages) if even else 0
         slowest = self._times.slowest(cell, 0)
-        key = (cell.tp, cell.micro_batch, cell.pp, *sharded, fewest, slowest)
+        key = (degrees.tp, cell.micro_batch, degrees.pp, *sharded, fewest, slowest)
         if key not in self._busiest:
-            found = least_busiest_s(times, kinds, cell.pp)
+            found = least_busiest_s(times, kinds, degrees.pp)
             if self._mixed:
-                places = [self._times.seconds(cell, rank).min(axis=1) for rank in range(cell.pp)]
+                places = [self._times.seconds(cell, rank).min(axis=1) for rank in range(degrees.pp)]
                 each = np.asarray(places)[:, kinds]
                 found = max(found, unlike_busiest_s(each))
                 if fewest:

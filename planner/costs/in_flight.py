@@ -9,8 +9,11 @@ from simulator.schedules.in_flight import in_flight as held_by_ranks
 def in_flight(cell: Cell) -> tuple[int, ...]:
     """Micro-batches that each virtual stage keeps when its rank keeps most, for the last time (for
     the first, where the backward is split: those before their I, of which all is kept)."""
-    held = held_by_ranks(cell.schedule, cell.pp, cell.num_microbatches, cell.vpp, until_input=True)
-    found = [0] * cell.num_stages
+    degrees = cell.degrees
+    held = held_by_ranks(
+        cell.schedule, degrees.pp, cell.num_microbatches, degrees.vpp, until_input=True
+    )
+    found = [0] * degrees.num_stages
     for rank, stages in enumerate(held):
         for count, stage in zip(stages, cell.stages_of(rank), strict=True):
             found[stage] = count

@@ -13,6 +13,7 @@ from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import AXIS_ORDERS
+from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval
 
 LAYOUT_SCHEMA = "shardwright/layout@1"
@@ -145,13 +146,7 @@ class LayoutFile:
 
 def layout_title(run: TrainingRun) -> str:
     """`tp4 cp2 pp8 dp16, interleaved x4, micro-batch 1, ZeRO 1, recompute selective`."""
-    parts = [run.degrees.mesh_text]
-    if run.degrees.pp > 1:
-        chunks = f" x{run.degrees.vpp}" if run.degrees.vpp > 1 else ""
-        parts.append(f"{run.schedule}{chunks}")
-    parts.append(f"micro-batch {run.micro_batch}")
-    if run.zero_stage:
-        parts.append(f"ZeRO {run.zero_stage}")
+    parts = [plan_title(run)]
     if run.recompute != "none":
         some = f" ({run.recompute_layers} layers per stage)" if run.recompute_layers else ""
         parts.append(f"recompute {run.recompute}{some}")

@@ -337,15 +337,9 @@ class _Search:
 
 def family(run: TrainingRun) -> tuple[object, ...]:
     """What makes two layouts look different to a reader: the mesh and the schedule."""
-    mesh = (
-        run.degrees.tp,
-        run.degrees.cp,
-        run.degrees.ep,
-        run.degrees.pp,
-        run.degrees.dp,
-        run.schedule,
-    )
-    return (*mesh, run.precision, run.degrees.axis_order, run.compression, run.local_steps)
+    degrees = run.degrees
+    mesh = (degrees.tp, degrees.cp, degrees.ep, degrees.pp, degrees.dp, run.schedule)
+    return (*mesh, run.precision, degrees.axis_order, run.compression, run.local_steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def nearest_misses(cells: Sequence[Cell], missing: Sequence[float]) -> dict[Cell
     found: dict[tuple[int, int, int], Cell] = {}
     lack = dict(zip(cells, missing, strict=True))
     for cell in sorted(cells, key=lambda cell: (lack[cell], cell.micro_batch, cell)):
-        found.setdefault((cell.pp, cell.dp, cell.tp), cell)
+        found.setdefault((cell.degrees.pp, cell.degrees.dp, cell.degrees.tp), cell)
     return {cell: lack[cell] for cell in list(found.values())[:_CELLS_TRIED]}
 
 

@@ -115,11 +115,11 @@ def _decided(answer: PlanFile) -> dict[str, str]:
         found["why nothing fits"] = f"{why.term} of stage {why.stage} of {why.nearest}"
     if plan is None:
         return found
-    per_rank = f", {plan.vpp} stages per rank" if plan.vpp > 1 else ""
+    per_rank = f", {plan.degrees.vpp} stages per rank" if plan.degrees.vpp > 1 else ""
     return found | {
-        "pipeline ranks (pp)": str(plan.pp),
-        "replicas (dp)": str(plan.dp),
-        "tensor parallel (tp)": str(plan.tp),
+        "pipeline ranks (pp)": str(plan.degrees.pp),
+        "replicas (dp)": str(plan.degrees.dp),
+        "tensor parallel (tp)": str(plan.degrees.tp),
         "schedule": f"{plan.schedule}{per_rank}",
         "micro-batch": f"{plan.micro_batch} ({plan.num_microbatches} per step)",
         "ZeRO stage": str(plan.zero_stage),

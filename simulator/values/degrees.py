@@ -8,15 +8,20 @@ Megatron-Core (core/parallel_state.py, `order="tp-cp-ep-dp-pp"`), `tp-cp-pp-dp` 
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from profiles.errors import InputError, UnknownNameError
 
-AXIS_ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp")
 Axis = Literal["tp", "cp", "dp", "pp"]
 AXES: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
+_INNER_FIRST: dict[str, tuple[Axis, ...]] = {
+    "tp-cp-dp-pp": AXES,
+    "tp-cp-pp-dp": ("tp", "cp", "pp", "dp"),
+}
+AXIS_ORDERS = tuple(_INNER_FIRST)
 _TEXT_ORDER = ("tp", "cp", "pp", "dp", "ep", "vpp")
 _ALWAYS_PRINTED = ("tp", "pp", "dp")
 
@@ -47,9 +52,9 @@ class Degrees:
     divide the ranks of a stage, UnknownNameError for an unknown axis order.
     """
 
-    pp: int
-    dp: int
-    tp: int
+    pp: int = 1
+    dp: int = 1
+    tp: int = 1
     cp: int = 1
     ep: int = 1
     vpp: int = 1
@@ -101,15 +106,8 @@ class Degrees:
         >>> Degrees(tp=4, pp=2, dp=8, axis_order="tp-cp-pp-dp").stride("dp")
         8
         """
-        inner = self.tp * self.cp
-        if axis == "tp":
-            return 1
-        if axis == "cp":
-            return self.tp
-        outer_axis = self.axis_order[-2:]
-        if axis != outer_axis:
-            return inner
-        return inner * (self.dp if outer_axis == "pp" else self.pp)
+        order = _INNER_FIRST[self.axis_order]
+        return math.prod(map(self.size, order[: order.index(axis)]))
 
     def rank(self, *, pp: int = 0, dp: int = 0, cp: int = 0, tp: int = 0) -> int:
         """Number of the rank with these coordinates; rank r runs on device r of the cluster.
@@ -128,21 +126,18 @@ class Degrees:
             )
         return Coordinates(*(rank // self.stride(axis) % self.size(axis) for axis in AXES))
 
-    def group(self, axis: Axis, rank: int = 0) -> tuple[int, ...]:
-        """Ranks that differ from `rank` in their position on one axis only, itself included.
+    def group(
+        self, axis: Axis, *, pp: int = 0, dp: int = 0, cp: int = 0, tp: int = 0
+    ) -> tuple[int, ...]:
+        """Ranks along an axis that have the given coordinates on the others.
 
-        >>> Degrees(tp=2, pp=2, dp=2).group("dp", 5)
+        >>> Degrees(tp=2, pp=2, dp=2).group("dp", pp=1, tp=1)
         (5, 7)
         """
+        rank = self.rank(pp=pp, dp=dp, cp=cp, tp=tp)
         stride, size = self.stride(axis), self.size(axis)
         first = rank - rank // stride % size * stride
         return tuple(range(first, first + size * stride, stride))
-
-    def groups(self, axis: Axis) -> tuple[tuple[int, ...], ...]:
-        """All groups of an axis; each rank is in one of them."""
-        stride, size = self.stride(axis), self.size(axis)
-        firsts = [r for r in range(self.num_devices) if r // stride % size == 0]
-        return tuple(self.group(axis, first) for first in firsts)
 
     @property
     def mesh_text(self) -> str:
@@ -167,7 +162,7 @@ class Degrees:
 def parse_degrees(text: str) -> Degrees:
     """The inverse of `Degrees.text`; degrees that are not named are 1. Raises InputError.
 
-    >>> parse_degrees("tp4 pp2") == Degrees(tp=4, pp=2, dp=1)
+    >>> parse_degrees("tp4 pp2") == Degrees(tp=4, pp=2)
     True
     """
     found: dict[str, int] = {}
@@ -183,4 +178,4 @@ def parse_degrees(text: str) -> Degrees:
                 f"degrees {text!r}: {word!r} is not a degree; write each once, as in "
                 f"'tp4 cp2 pp2 dp4 ep8 vpp2', and at the end an order ({', '.join(AXIS_ORDERS)})"
             )
-    return Degrees(**{"pp": 1, "dp": 1, "tp": 1, **found}, axis_order=order)
+    return Degrees(**found, axis_order=order)

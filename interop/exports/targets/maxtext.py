@@ -125,12 +125,12 @@ def _batch(planned: PlannedRun) -> dict[str, Any]:
     run = planned.run
     if run.degrees.pp > 1:
         return {
-            "per_device_batch_size": run.global_batch / planned.run.degrees.num_devices,
+            "per_device_batch_size": run.global_batch / run.degrees.num_devices,
             "num_pipeline_microbatches": run.num_microbatches,
             "gradient_accumulation_steps": 1,
         }
     return {
-        "per_device_batch_size": run.micro_batch * run.degrees.dp / planned.run.degrees.num_devices,
+        "per_device_batch_size": run.micro_batch * run.degrees.dp / run.degrees.num_devices,
         "gradient_accumulation_steps": run.num_microbatches,
     }
 
@@ -149,11 +149,8 @@ def _mesh(planned: PlannedRun) -> dict[str, Any]:
         "data": 1 if sharded else replicas // min(experts, replicas),
         "pipeline": run.degrees.pp,
     }
-    room = (
-        planned.run.degrees.num_devices
-        if planned.device_type == "tpu"
-        else planned.devices_per_node
-    )
+    whole = planned.device_type == "tpu"
+    room = run.degrees.num_devices if whole else planned.devices_per_node
     found: dict[str, Any] = {}
     for axis, degree in degrees.items():
         inner = math.gcd(degree, room)

@@ -28,7 +28,6 @@ from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.decision import plan_decision
-from simulator.values.degrees import Degrees
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile
 
@@ -87,7 +86,7 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
         model=figures,
         device=device,
         node_devices=node_devices,
-        degrees=Degrees(tp=plan.tp, pp=plan.pp, dp=plan.dp, vpp=plan.vpp),
+        degrees=plan.degrees,
         sequence_parallel=False,
         zero_stage=plan.zero_stage,
         recompute=_kind(stages),
@@ -96,7 +95,7 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
         global_batch=plan.workload.global_batch,
         seq_len=plan.workload.sequence_length,
         precision=plan.workload.precision,
-        schedule=plan.schedule if plan.pp > 1 else "1f1b",
+        schedule=plan.schedule if plan.degrees.pp > 1 else "1f1b",
         stack=EXECUTOR,
     )
     return PlannedRun(
@@ -140,7 +139,7 @@ def _place(plan: Plan, machine: Mapping[str, str]) -> tuple[str, int, str]:
         cluster = get_cluster(plan.cluster, local=local_profile())
     except ShardwrightError:
         kind = machine.get("type", "gpu")
-        return plan.cluster, plan.world_size, kind
+        return plan.cluster, plan.degrees.num_devices, kind
     group = cluster.groups[0]
     return group.device.name, group.devices_per_node, group.device.type
 
@@ -163,7 +162,7 @@ def _plan_stages(plan: Plan, num_layers: int) -> tuple[PlannedStage, ...]:
         kinds = zip(blocks, stage.recompute, strict=True)
         found.append(
             PlannedStage(
-                rank=kind.rank_of(plan.pp, number),
+                rank=kind.rank_of(plan.degrees.pp, number),
                 recompute=tuple(again.value for block, again in kinds if first <= block < last),
                 has_embedding=number == 0,
                 has_head=number == len(plan.stages) - 1,

@@ -67,11 +67,12 @@ def is_host_ahead(run: TrainingRun, stack: Framework) -> bool:
     second micro-batch on, so that its host waits in each collective, and is ahead only where groups
     are smaller than a node.
     """
+    degrees = run.degrees
     if not stack.blocking_messages or stalls(run, stack):
         return False
-    if run.degrees.pp == 1:
+    if degrees.pp == 1:
         return not _is_large(run) or _is_wide(run)
-    return run.degrees.pp > 2 or run.degrees.tp < run.node_devices
+    return degrees.pp > 2 or degrees.tp < run.node_devices
 
 
 def _is_large(run: TrainingRun) -> bool:

@@ -29,10 +29,11 @@ def cuts_cross_nodes(run: TrainingRun) -> bool:
 def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, float]:
     """The features that messages of a layer and sends between stages make, by their names in
     `Features`."""
+    degrees = run.degrees
     h, width = run.model.hidden_size, element_bytes(run)
     boundary = run.tokens * h * width
     tensor = NOTHING
-    if run.degrees.tp > 1:
+    if degrees.tp > 1:
         # Two all-reduces per pass, or with sequence parallelism as many pairs of all-gather and
         # reduce-scatter (Korthikanti et al., arXiv 2205.05198, section 4.2.2), which switches that
         # reduce do not speed up.
@@ -41,22 +42,22 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
             each = moved(operation, boundary, tensor_group(run), links)
             tensor += each * run.model.blocks_per_layer
     expert = NOTHING
-    if run.degrees.ep > 1 and run.model.num_experts:
+    if degrees.ep > 1 and run.model.num_experts:
         share = run.model.num_expert_layers / run.model.num_layers
         # The fullest rank is sent more than the others, and all wait for it.
         routed = run.tokens * run.model.expert_width * width * run.model.top_k
-        routed *= run.expert_imbalance / (run.degrees.tp if run.sequence_parallel else 1)
+        routed *= run.expert_imbalance / (degrees.tp if run.sequence_parallel else 1)
         expert = moved("all_to_all", routed, expert_group(run), links) * (2.0 * share)
         if stack.sends_tokens_once:
             expert = sent_once(expert, model=run.model, group=expert_group(run), links=links)
     context = NOTHING
-    if run.degrees.cp > 1:
-        kv = run.tokens * width * 2 * run.model.head_size * run.model.num_kv_heads / run.degrees.tp
-        context = moved("all_gather", kv * run.degrees.cp, context_group(run), links)
+    if degrees.cp > 1:
+        kv = run.tokens * width * 2 * run.model.head_size * run.model.num_kv_heads / degrees.tp
+        context = moved("all_gather", kv * degrees.cp, context_group(run), links)
     cut, far = NOTHING, FarCut()
-    crosses = run.degrees.pp > 1 and cuts_cross_nodes(run)
-    if run.degrees.pp > 1:
-        share = run.degrees.tp if run.sequence_parallel or stack.splits_sends else 1
+    crosses = degrees.pp > 1 and cuts_cross_nodes(run)
+    if degrees.pp > 1:
+        share = degrees.tp if run.sequence_parallel or stack.splits_sends else 1
         cut = sent(boundary / share, links, crosses_nodes=crosses)
         far = far_cut(run, boundary / share, run.far_levels)
     tensor_steps = steps(tensor)
@@ -75,7 +76,7 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
         "context_far": context.far_s + context.far_latency_s,
         "cut_inner": cut.inner_s,
         "cut_outer": cut.outer_s,
-        "cut_steps": float(run.degrees.pp > 1),
+        "cut_steps": float(degrees.pp > 1),
         "cut_far": far.bytes_s,
         "cut_far_latency": far.latency_s,
         "cut_crossings": float(far.crossings),

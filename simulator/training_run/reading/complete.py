@@ -207,10 +207,11 @@ def _precision(run: PublishedRun, device: Device, stack: str, said: list[str]) -
 
 def _check(run: PublishedRun, done: TrainingRun, device: Device) -> None:
     """Raises UnsupportedRunError for what cannot be run at all."""
+    degrees = done.degrees
     heads, kv_heads = done.model.num_heads, done.model.num_kv_heads
-    if heads % done.degrees.tp:
+    if heads % degrees.tp:
         raise UnsupportedRunError(
-            run.id, f"tp={done.degrees.tp} does not divide {heads} attention heads"
+            run.id, f"tp={degrees.tp} does not divide {heads} attention heads"
         )
     if heads % kv_heads:
         raise UnsupportedRunError(
@@ -228,29 +229,28 @@ def _check(run: PublishedRun, done: TrainingRun, device: Device) -> None:
                 f"{device.memory_bytes.value / 2**30:.0f} GiB",
             )
     if (
-        done.global_batch % (done.degrees.dp * done.micro_batch)
-        and math.ceil(done.global_batch / (done.degrees.dp * done.micro_batch)) == 1
+        done.global_batch % (degrees.dp * done.micro_batch)
+        and math.ceil(done.global_batch / (degrees.dp * done.micro_batch)) == 1
     ):
         raise UnsupportedRunError(
             run.id,
-            f"a global batch of {done.global_batch} does not fill dp={done.degrees.dp} ranks of "
+            f"a global batch of {done.global_batch} does not fill dp={degrees.dp} ranks of "
             f"micro-batch {done.micro_batch}",
         )
 
 
 def _with_defaults(done: TrainingRun, said: list[str]) -> TrainingRun:
-    if done.model.num_layers < done.degrees.pp:
-        said.append(
-            f"pp={done.degrees.pp} stages for {done.model.num_layers} layers: some hold none"
-        )
+    degrees = done.degrees
+    if done.model.num_layers < degrees.pp:
+        said.append(f"pp={degrees.pp} stages for {done.model.num_layers} layers: some hold none")
     if done.num_nodes > 1:
         network = done.node_network
         if network.assumed:
             said.append(f"{network.words} ({network.source})")
-    rest = done.global_batch % (done.degrees.dp * done.micro_batch)
+    rest = done.global_batch % (degrees.dp * done.micro_batch)
     if rest:
         said.append(
             f"{done.num_microbatches} micro-batches, of which the last holds {rest} of "
-            f"{done.degrees.dp * done.micro_batch} sequences"
+            f"{degrees.dp * done.micro_batch} sequences"
         )
     return replace(done, defaults=tuple(said))

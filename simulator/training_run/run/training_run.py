@@ -17,7 +17,9 @@ from simulator.training_run.run.far_level import FarLevel
 from simulator.training_run.run.low_bits import FROZEN_TYPES, USUAL_OPTIMIZER, moments_bytes
 from simulator.values.degrees import AXIS_ORDERS, Degrees
 
-_WRITTEN_DEGREES = ("tp", "pp", "dp", "cp", "vpp", "axis_order", "num_devices")
+_KEYS = flattened(
+    *("tp", "pp", "dp", "cp", "vpp"), optional=("axis_order", "num_devices"), expert_parallel="ep"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class TrainingRun:
     model: Transformer
     device: str
     node_devices: int
-    degrees: Degrees = field(metadata=flattened(*_WRITTEN_DEGREES, expert_parallel="ep"))
+    degrees: Degrees = field(metadata=_KEYS)
     sequence_parallel: bool
     zero_stage: int
     recompute: str

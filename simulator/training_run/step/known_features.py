@@ -87,7 +87,7 @@ def forget_features() -> None:
 
 def without_size(base: TrainingRun) -> TrainingRun:
     """The run without its name, its devices and its batch: equal for neighbouring questions."""
-    one = Degrees(tp=1, pp=1, dp=1, axis_order=base.degrees.axis_order)
+    one = Degrees(axis_order=base.degrees.axis_order)
     return replace(base, id="", degrees=one, node_devices=1, global_batch=1, defaults=())
 
 

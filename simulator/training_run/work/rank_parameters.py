@@ -15,11 +15,12 @@ def layer_parameters(run: TrainingRun) -> float:
 
 def _shared_parameters(run: TrainingRun) -> float:
     """Of an average layer on one tp rank, what every data-parallel rank has alike."""
+    degrees = run.degrees
     model = run.model
-    layer = (model.mixer_parameters + model.small_parameters) / run.degrees.tp
+    layer = (model.mixer_parameters + model.small_parameters) / degrees.tp
     expert_share = model.num_expert_layers / model.num_layers
-    layer += (1 - expert_share) * model.dense_density * model.dense_parameters / run.degrees.tp
-    shared = model.shared_expert_parameters / run.degrees.tp
+    layer += (1 - expert_share) * model.dense_density * model.dense_parameters / degrees.tp
+    shared = model.shared_expert_parameters / degrees.tp
     return layer + expert_share * (shared + model.router_parameters)
 
 
@@ -33,7 +34,8 @@ def _expert_parameters(run: TrainingRun) -> float:
 def expert_ranks(run: TrainingRun) -> int:
     """Ranks over which experts are spread; without expert parallelism tensor parallelism splits
     each."""
-    return run.degrees.ep if run.degrees.ep > 1 else run.degrees.tp
+    degrees = run.degrees
+    return degrees.ep if degrees.ep > 1 else degrees.tp
 
 
 def _expert_replicas(run: TrainingRun) -> int:
