@@ -10,11 +10,11 @@ from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
 from simulator.goodput.lasting import delivered, reliability
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
+from simulator.mfu import mfu, model_flop_per_token
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.logged_source import Calibration, calibrated_interval
@@ -38,18 +38,17 @@ def choice_of(
     run = layout.run
     step = _step(layout, coefficients or shipped_coefficients(), calibration)
     per_s = tokens_per_s(run, step)
-    peak = get_device(run.device).peak(run.precision).value
-    mfu = per_s.scaled(model_flop_per_token(run.model, run.seq_len) / (run.num_devices * peak))
+    used = mfu_of_run(run, step)
     usd_per_hour = price(cluster)
     usd = usd_per_million_tokens(per_s, cluster.num_devices, usd_per_hour)
-    kwh = kwh_per_million_tokens(per_s, cluster, power_mfu(run, mfu.value, cluster.num_devices))
+    kwh = kwh_per_million_tokens(per_s, cluster, power_mfu(run, used.value, cluster.num_devices))
     lasting = reliability(run.model.parameters, run.num_devices, run.device, inputs)
     return LayoutChoice(
         run=run,
         prediction=LayoutPrediction(
             step_time_s=step,
             parts=layout.parts,
-            mfu=mfu.value,
+            mfu=used.value,
             peak_memory_bytes=layout.memory.needed_bytes,
             out_of_memory_probability=out_of_memory_probability(
                 run, layout.memory.needed_bytes, get_device(run.device).usable_bytes
@@ -58,7 +57,7 @@ def choice_of(
             usd_per_million_tokens=usd,
             kwh_per_million_tokens=kwh,
             tokens_per_s=per_s,
-            mfu_range=mfu,
+            mfu_range=used,
             peak_memory_range=memory_interval(run, layout.memory.needed_bytes),
             reliability=lasting,
             usd_per_million_tokens_delivered=delivered(usd, lasting.goodput),
@@ -67,6 +66,13 @@ def choice_of(
         why_not_first="" if best is None else why_not_first(layout, best),
         idle_devices=cluster.num_devices - run.num_devices,
     )
+
+
+def mfu_of_run(run: TrainingRun, step: Interval) -> Interval:
+    """The MFU of a run's step."""
+    flop = run.global_batch * run.seq_len * model_flop_per_token(run.model, run.seq_len)
+    peak = get_device(run.device).peak(run.precision).value
+    return mfu(flop, step, run.num_devices * peak)
 
 
 def power_mfu(run: TrainingRun, mfu: float, num_devices: int) -> float:
@@ -93,19 +99,6 @@ def _step(
     prices = LayoutPrices(run, coefficients)
     usual_s = float(prices.exact_parts(published).total_s[0])
     return widened(found, time_s - usual_s)
-
-
-def model_flop_per_token(model: Transformer, seq_len: int) -> float:
-    """Forward and backward, without recomputation: PaLM, arXiv 2204.02311, appendix B, with the
-    experts that a token visits and without the table of embeddings; in a window the keys that it
-    holds, and no arithmetic of a state."""
-    idle = (model.num_experts - model.top_k) * model.expert_parameters * model.num_expert_layers
-    used = model.parameters - idle - model.hidden_size * model.learned_positions
-    if not model.tied_embeddings:
-        used -= model.hidden_size * model.vocab_size
-    near = model.window_layers * min(model.window, seq_len)
-    keys = (model.attention_count - model.window_layers) * seq_len + near
-    return float(6 * used + 12 * model.num_heads * model.head_size * keys)
 
 
 _PART_WORDS = {
