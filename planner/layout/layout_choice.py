@@ -49,7 +49,9 @@ def choice_of(
             step_time_s=step,
             parts=layout.parts,
             mfu=used.value,
-            peak_memory_bytes=layout.memory.needed_bytes,
+            peak_memory_bytes=layout.memory.allocated_bytes,
+            reserved_memory_bytes=layout.memory.reserved_bytes,
+            required_memory_bytes=layout.memory.needed_bytes,
             out_of_memory_probability=out_of_memory_probability(
                 run, layout.memory.needed_bytes, get_device(run.device).usable_bytes
             ),
@@ -58,7 +60,7 @@ def choice_of(
             kwh_per_million_tokens=kwh,
             tokens_per_s=per_s,
             mfu_range=used,
-            peak_memory_range=memory_interval(run, layout.memory.needed_bytes),
+            peak_memory_range=memory_interval(run, layout.memory.allocated_bytes),
             reliability=lasting,
             usd_per_million_tokens_delivered=delivered(usd, lasting.goodput),
             kwh_per_million_tokens_delivered=delivered(kwh, lasting.goodput),

@@ -11,7 +11,7 @@ from interop.configs.imported_run import IMPORTED_SCHEMA
 from planner.heterogeneous.mixed_answer import MIXED_SCHEMA
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile, layout_decision
 from planner.many.answer_file import read_layout
-from profiles.document import read_mapping, write_document
+from profiles.document import read_mapping, schema_name, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer, why_not_run
@@ -98,7 +98,7 @@ def open_plan(path: str | Path) -> OpenedPlan:
     if isinstance(tag, str) and tag in _OTHERS:
         raise DocumentError(f"{path} {_OTHERS[tag]}")
     answer: PlanFile | LayoutFile
-    if isinstance(tag, str) and tag.partition("@")[0] == LAYOUT_SCHEMA.partition("@")[0]:
+    if schema_name(tag) == schema_name(LAYOUT_SCHEMA):
         answer = read_layout(Path(path))
         if answer.chosen is not None:
             now = layout_decision(answer.chosen.run)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich.text import Text
+
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, write_text
 from profiles.units import format_time
@@ -12,6 +14,7 @@ from shardwright.console.output import note, print_json, show
 from shardwright.findings.layout_explanation import chosen_run, explain_layout
 from shardwright.reports.layout_report import layout_report
 from shardwright.reports.run_explanation import explanation_report
+from simulator.mfu import MFU_DEFINITION
 
 _SAME = 1e-3  # relative; more apart, and the file is of another release or a calibration
 
@@ -41,3 +44,4 @@ def predict_layout(
     show(layout_report(answer))
     if explain:
         show(explanation_report(found))
+        show(Text(MFU_DEFINITION))

@@ -138,6 +138,8 @@ def _facts(prediction: Prediction, measured: Measurement | None) -> list[dict[st
         facts.append(fact("Measured step", format_time(measured.step_wall_s), said))
     speed = f"{format_count(prediction.per_s.value)} {prediction.counted_in}/s"
     of = f"of {format_bytes(tight.capacity_bytes)}, rank {tight.rank}"
+    if tight.required_bytes is not None:
+        of = f"needs {format_bytes(tight.required_bytes)} {of}"
     bubble = format_percent(prediction.bubble_fraction)
     facts += [
         fact("MFU", format_share(prediction.mfu), speed),

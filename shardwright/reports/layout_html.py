@@ -37,8 +37,9 @@ def layout_html(
         fact(
             "Peak memory",
             format_bytes(prediction.peak_memory_bytes),
-            f"of {format_bytes(get_device(run.device).usable_bytes)}; "
-            f"{_range(memory, format_bytes)}",
+            f"{_range(memory, format_bytes)}; needs "
+            f"{format_bytes(prediction.required_memory_bytes)} of "
+            f"{format_bytes(get_device(run.device).usable_bytes)}",
         ),
         fact("Speed", f"{format_count(prediction.tokens_per_s.value)} tokens/s", "all devices"),
     ]

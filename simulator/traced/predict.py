@@ -355,8 +355,8 @@ def _limit(
     ranks: tuple[RankMemory, ...],
     critical: int,
 ) -> str:
-    tight = max(ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
-    use = tight.peak_bytes / tight.capacity_bytes
+    tight = max(ranks, key=lambda rank: rank.use)
+    use = tight.use
     if use > 1:
         return f"memory of rank {tight.rank}: {use:.0%} of what the device has"
     largest = max(components, key=lambda part: part.time_s)

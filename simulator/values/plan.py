@@ -13,7 +13,7 @@ from profiles.errors import InputError
 from simulator.schedules.schedule import schedule_kind
 from simulator.values.workload import Workload
 
-PLAN_SCHEMA = "shardwright/plan@1"
+PLAN_SCHEMA = "shardwright/plan@2"
 
 
 class Recompute(StrEnum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from profiles.document import read_document, read_mapping, write_document
+from profiles.document import Migration, read_document, read_mapping, write_document
 from profiles.errors import DocumentError
 from simulator.values.decision import check_decision, plan_decision
 from simulator.values.plan import PLAN_SCHEMA, Plan
@@ -91,6 +91,27 @@ class PlanFile:
     machine: Mapping[str, str] = field(default_factory=dict)
 
 
+def _of_first_version(data: dict[str, Any]) -> dict[str, Any]:
+    """The peak of a layout was what must fit, and the parts of a rank's memory added up to it.
+
+    How much of it is allocated is not in the file: the peak stays as it is, an upper bound.
+    """
+    prediction = data.get("prediction")
+    if data.get("solver") == "layouts" and isinstance(prediction, dict):
+        for rank in prediction.get("ranks", ()):
+            parts = (rank.get(f"{name}_bytes", 0.0) for name in _FIRST_PARTS)
+            rank["required_bytes"] = sum(parts)
+    return data
+
+
+_FIRST_PARTS = (
+    *("parameters", "gradients", "optimizer"),
+    *("activations", "transient", "communication"),
+)
+EARLIER_PLANS: Mapping[str, Migration] = {"shardwright/plan@1": _of_first_version}
+"""How plan files of earlier versions are read."""
+
+
 def read_plan_file(path: str | Path) -> PlanFile:
     """The plan file at `path`.
 
@@ -98,7 +119,7 @@ def read_plan_file(path: str | Path) -> PlanFile:
     """
     data = read_mapping(path)
     provenance = data.get("provenance")
-    answer = read_document(path, PlanFile, schema=PLAN_SCHEMA)
+    answer = read_document(path, PlanFile, schema=PLAN_SCHEMA, earlier=EARLIER_PLANS)
     if answer.plan is not None:
         decided = provenance.get("decided") if isinstance(provenance, Mapping) else None
         check_decision(str(path), decided, plan_decision(answer.plan))

@@ -53,7 +53,13 @@ class NotApplicable(Exception):
 
 
 def in_the_answer(answered: Answered) -> Numbers:
-    """The prediction inside the answer of `plan`."""
+    """The prediction inside the answer of `plan`, memory also in the unit of tables."""
+    found = _in_the_answer(answered)
+    memory = {name: value for name, value in found.items() if name.startswith("peak_memory_bytes")}
+    return found | {name.replace("_bytes", "_gib"): value / _GIB for name, value in memory.items()}
+
+
+def _in_the_answer(answered: Answered) -> Numbers:
     answer = answered.answer
     if isinstance(answer, LayoutFile):
         assert answer.chosen is not None
@@ -331,12 +337,11 @@ def _of_row(made: PredictedRun) -> Numbers:
     cells = dict(zip(PREDICTED_COLUMNS, row_of(made), strict=True))
     found: Numbers = {}
     for name, column, unit in (
-        ("step_time_s", "step_time", 1.0),
-        ("peak_memory_bytes", "peak_memory", _GIB),
+        ("step_time_s", "step_time", "s"),
+        ("peak_memory_gib", "peak_memory", "gib"),
     ):
-        end = "s" if name == "step_time_s" else "gib"
         for key, cell in ((name, ""), (f"{name} low", "_low"), (f"{name} high", "_high")):
-            text = cells[f"{column}{cell}_{end}"]
+            text = cells[f"{column}{cell}_{unit}"]
             if text:
-                found[key] = float(text) * unit
+                found[key] = float(text)
     return found

@@ -54,10 +54,6 @@ DISAGREE: dict[Route, tuple[str, tuple[Kind, ...]]] = {
         "the command predict prints the prediction that the file holds",
         tuple(Kind),
     ),
-    routes.of_the_row: (
-        "the peak of an answer is what must fit, that of a row what is allocated",
-        (Kind.FRAMEWORK, Kind.EXECUTOR),
-    ),
     routes.of_the_module_row: (
         "simulator/modules is a third model of a step",
         (Kind.EXECUTOR, Kind.BLOCKS),

@@ -65,7 +65,8 @@ def _of_layout(opened: OpenedPlan, answer: LayoutFile, *, runnable: bool) -> Pla
             tokens_per_s=chosen.prediction.tokens_per_s,
             mfu=chosen.prediction.mfu_range,
             peak_memory_bytes=chosen.prediction.peak_memory_range,
-            peak_bytes=tuple(rank.needed_bytes for rank in footprint(run).ranks),
+            required_memory_bytes=chosen.prediction.required_memory_bytes,
+            peak_bytes=tuple(rank.allocated_bytes for rank in footprint(run).ranks),
         ),
         device_type=get_device(run.device).type,
     )
@@ -116,6 +117,7 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
             tokens_per_s=prediction.per_s,
             mfu=prediction.mfu,
             peak_memory_bytes=prediction.peak_memory_bytes,
+            required_memory_bytes=prediction.fullest.limiting_bytes,
             peak_bytes=tuple(rank.peak_bytes for rank in prediction.ranks),
         ),
         device_type=device_type,
