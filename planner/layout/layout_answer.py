@@ -123,6 +123,7 @@ class LayoutFile:
     considered   layouts priced or refuted; too_big  by their least memory; pruned  by their bound;
                  refined  one by one
     nearby_batches   the nearest batches that more devices divide, where that trains faster
+    calibration  what the coefficients were refitted on, "" for the shipped ones
     """
 
     status: str
@@ -142,6 +143,7 @@ class LayoutFile:
     infeasibility: LayoutInfeasibility | None = None
     sensitivities: tuple[Sensitivity, ...] = ()
     nearby_batches: tuple[NearbyBatch, ...] = ()
+    calibration: str = ""
     assumptions: tuple[str, ...] = ()
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from interop.configs.imported_run import IMPORTED_SCHEMA
 from planner.heterogeneous.mixed_answer import MIXED_SCHEMA
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile, layout_decision
 from planner.many.answer_file import read_layout
 from profiles.document import read_mapping, schema_name, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
-from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer, why_not_run
+from shardwright.asking.executor_layouts import runnable_answer, why_not_run
 from shardwright.asking.places import local_profile
 from simulator.values.decision import check_decision
 from simulator.values.measurement import MEASUREMENT_SCHEMA

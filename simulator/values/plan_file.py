@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,22 @@ class PlanFile:
     infeasibility: Infeasibility | None = None
     assumptions: tuple[str, ...] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
+
+    def with_prediction(self, prediction: Prediction) -> PlanFile:
+        """The answer with another prediction of its plan, and the figures that repeat it."""
+        usd = prediction.usd_per_million_tokens
+        per_sample = prediction.usd_per_million_samples
+        return replace(
+            self,
+            prediction=prediction,
+            step_time_s=prediction.step_time_s.value,
+            step_time_low_s=prediction.step_time_s.low,
+            step_time_high_s=prediction.step_time_s.high,
+            mfu=prediction.mfu.value,
+            peak_memory_bytes=prediction.peak_memory_bytes.value,
+            usd_per_million_tokens=None if usd is None else usd.value,
+            usd_per_million_samples=None if per_sample is None else per_sample.value,
+        )
 
 
 def _of_first_version(data: dict[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def profiled_cpu() -> Cluster:
         memory_bytes=_number(8e9),
         reserved_bytes=_number(1e8),
         memory_bandwidth_bytes_per_s=_number(1e10),
-        power_w=_number(50),
+        power_w=_number(50.0),
         launch_s=_number(1e-6),
         measurements=Measurements(source="by hand", date=_DATE, matmul=products, memory=moved),
     )

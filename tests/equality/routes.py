@@ -10,19 +10,23 @@ import contextlib
 import io
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from planner.layout.layout_answer import LayoutFile, LayoutPrediction
 from profiles.document import encode
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.probe.profile_file import write_profile
 from profiles.published.module_table import ModuleRow
 from profiles.published.run import PublishedRun
 from shardwright import api
 from shardwright.asking.opened_plan import write_layout
+from shardwright.asking.places import local_profile
 from shardwright.asking.planned_step import PlannedStep
 from shardwright.asking.provenance import provenance
 from shardwright.cli import app
@@ -33,6 +37,7 @@ from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.prediction import Interval, Prediction
+from tests.equality.profiled_cpu import profiled_cpu
 from tests.equality.questions import Answered, Kind
 
 Numbers = dict[str, float]
@@ -90,16 +95,9 @@ def of_plan_and_model(answered: Answered) -> Numbers:
 
 
 def of_the_file(answered: Answered) -> Numbers:
-    """The command `predict` of the plan file."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = _written(answered.answer, Path(folder))
-        return _printed(path)
-
-
-def computed_from_the_file(answered: Answered) -> Numbers:
     """The command `predict` of a plan file whose stored step takes twice as long: it is computed
     from the plan again, not read back."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, local_machine_is(profiled_cpu()):
         path = _written(_slowed(answered.answer), Path(folder))
         return _printed(path)
 
@@ -139,6 +137,15 @@ def of_the_module_row(answered: Answered) -> Numbers:
     )
     with contextlib.redirect_stderr(io.StringIO()):
         return _of_row(predicted_modules([row], folder=Path(__file__).parents[2])[0])
+
+
+@contextlib.contextmanager
+def local_machine_is(cluster: Cluster) -> Iterator[None]:
+    """`local` names the cluster meanwhile."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", folder)
+        write_profile(local_profile(), cluster)
+        yield
 
 
 @dataclass(frozen=True, slots=True)

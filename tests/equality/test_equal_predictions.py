@@ -29,7 +29,6 @@ ROUTES = {
     routes.of_its_plan: tuple(kind for kind in Kind if kind is not Kind.FRAMEWORK),
     routes.of_plan_and_model: tuple(kind for kind in Kind if kind is not Kind.FRAMEWORK),
     routes.of_the_file: tuple(Kind),
-    routes.computed_from_the_file: tuple(Kind),
     routes.of_the_row: (Kind.FRAMEWORK, Kind.EXECUTOR),
     routes.of_the_module_row: (Kind.EXECUTOR, Kind.BLOCKS),
 }
@@ -38,21 +37,9 @@ ROUTES = {
 _TABLES = (routes.of_the_row, routes.of_the_module_row)
 
 DISAGREE: dict[Route, tuple[str, tuple[Kind, ...]]] = {
-    routes.of_its_plan: (
-        "predict() of a Plan wants the traced model",
-        ROUTES[routes.of_its_plan],
-    ),
-    routes.of_plan_and_model: (
-        "a Plan is priced by simulator/traced, its layout by simulator/training_run",
-        (Kind.EXECUTOR,),
-    ),
     routes.of_the_file: (
         "of a layout for `torch` the command prints the parts of a plan",
         (Kind.FRAMEWORK,),
-    ),
-    routes.computed_from_the_file: (
-        "the command predict prints the prediction that the file holds",
-        tuple(Kind),
     ),
     routes.of_the_module_row: (
         "simulator/modules is a third model of a step",

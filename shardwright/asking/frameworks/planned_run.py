@@ -13,14 +13,13 @@ from interop.exports.values.planned_run import (
     PlannedStage,
     stages_of_run,
 )
-from planner.layout.executable import first_layer
+from planner.layout.executable import EXECUTOR, first_layer
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, to_json
 from profiles.errors import DocumentError, InputError, ShardwrightError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
 from profiles.model.figures.described_model import describe_model
 from profiles.model.loaders import resolve_model
-from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan
 from shardwright.asking.places import local_profile, trace_cache
