@@ -18,8 +18,14 @@ from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from profiles.sourced import Sourced
 from shardwright.asking.asked_price import price_for
-from shardwright.asking.axes import Axes, axes_from
-from shardwright.asking.executor_layouts import executor_space, figures_of, runnable_answer, way_of
+from shardwright.asking.axes import axes_from
+from shardwright.asking.executor_layouts import (
+    executor_space,
+    figures_of,
+    layout_space_of,
+    runnable_answer,
+    way_of,
+)
 from shardwright.asking.named_model import (
     import_from_here,
     sample_of,
@@ -32,6 +38,7 @@ from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
 if TYPE_CHECKING:
+    from planner.layout.layout_space import LayoutSpace
     from profiles.model.building.build_given import Inputs, Module
 
 TP_DEGREES = (1, 2, 4, 8)
@@ -166,8 +173,9 @@ def plan(
             raise InputError(
                 "space is of our own executor; with stack= give pins (tp=, pp=, ...) in its place"
             )
+        layouts = axes.layout_space()
         return _plan_for_stack(
-            model, where, work, axes, stack, time_limit_s, price, progress, region
+            model, where, work, layouts, stack, time_limit_s, price, progress, region
         )
     if region != WORLD:
         raise InputError(
@@ -182,9 +190,10 @@ def plan(
             "shardwright.trace(module, inputs) traces a module"
         )
     way = way_of(model, where, seq=work.sequence_length, optimizer=work.optimizer, solver=solver)
-    if space is None and way.figures is not None:
+    if way.figures is not None:
+        layouts = axes.layout_space() if space is None else layout_space_of(space)
         answer = _plan_for_stack(
-            model, where, work, axes, EXECUTOR, time_limit_s, price, progress, region
+            model, where, work, layouts, EXECUTOR, time_limit_s, price, progress, region
         )
         return runnable_answer(answer, where, model if isinstance(model, TracedModel) else None)
     if space is None:
@@ -237,7 +246,7 @@ def _plan_for_stack(
     model: TracedModel | str,
     on: Cluster,
     work: Workload,
-    axes: Axes,
+    space: LayoutSpace,
     stack: str,
     time_limit_s: float | None,
     price: Sourced | str | None,
@@ -255,7 +264,6 @@ def _plan_for_stack(
         raise InputError(f"a model's name or a traced model is wanted, got {type(model).__name__}")
     name = model if isinstance(model, str) else model.source
     figures = figures_of(model, work.sequence_length)
-    space = axes.layout_space()
     question = LayoutQuestion(
         name=name,
         model=figures,
