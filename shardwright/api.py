@@ -202,7 +202,7 @@ def predict(
         return shown_as(PredictionResult, made)
     if model is not None:
         raise InputError(
-            f"a traced model goes with a Plan (answer.plan), got {type(chosen).__name__}; an "
+            f"a Plan is wanted (answer.plan) with a traced model, got {type(chosen).__name__}; an "
             "answer of plan() and a plan file need no model"
         )
     if isinstance(on, Cluster):

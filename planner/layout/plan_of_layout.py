@@ -53,6 +53,7 @@ def plan_of_layouts(
         infeasibility=_infeasibility(answer.infeasibility) if answer.infeasibility else None,
         assumptions=answer.assumptions,
         machine=cluster.machine,
+        calibration=answer.calibration,
     )
     return made if prediction is None else made.with_prediction(prediction)
 

@@ -9,7 +9,7 @@ from planner.layout.layout_answer import LayoutFile, LayoutPrediction
 from planner.layout.layout_choice import layout_prediction
 from planner.layout.plan_of_layout import plan_prediction
 from profiles.document import content_hash
-from profiles.errors import InputError, MismatchError, ShardwrightError
+from profiles.errors import MismatchError, ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
@@ -127,6 +127,7 @@ def _plan_again(answer: PlanFile) -> PlanFile:
     plan, stored = answer.plan, answer.prediction
     if plan is None or stored is None:
         return answer
+    _refuse_calibrated(answer.calibration)
     cluster = get_cluster(plan.cluster, local=local_profile())
     if plan.cluster == "local" and content_hash(cluster) != plan.cluster_hash:
         raise MismatchError("this machine's profile is not the one that the plan was made with")
@@ -136,12 +137,17 @@ def _plan_again(answer: PlanFile) -> PlanFile:
     return answer.with_prediction(predict_plan(plan, cluster, stored.price_usd_per_hour))
 
 
+def _refuse_calibrated(calibration: str) -> None:
+    """Raises MismatchError for a prediction with coefficients that the file does not hold."""
+    if calibration:
+        raise MismatchError(f"its coefficients were refitted on {calibration}")
+
+
 def _layout_again(answer: LayoutFile) -> LayoutFile:
     chosen = answer.chosen
     if chosen is None:
         return answer
-    if answer.calibration:
-        raise InputError(f"it rests on a calibration by {answer.calibration}")
+    _refuse_calibrated(answer.calibration)
     cluster = get_cluster(answer.cluster, local=local_profile())
     stored = chosen.prediction
     made = layout_prediction(chosen.run, cluster, stored.price_usd_per_hour)

@@ -24,6 +24,7 @@ from shardwright.reports.roofline import Roofline
 from shardwright.reports.roofline_picture import op_rows, roofline_picture
 from shardwright.reports.terminal import format_share, stages_line
 from shardwright.reports.timeline_picture import timeline_picture
+from simulator.mfu import MFU_DEFINITION
 from simulator.values.measurement import Measurement
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
@@ -69,6 +70,7 @@ def report_html(
     comparison = compare_run(answer, measured) if measured is not None else None
     return str(
         template("report.html.j2").render(
+            mfu_definition=MFU_DEFINITION,
             title=f"{plan.model} on {plan.cluster}",
             plan=plan,
             answer=answer,

@@ -66,6 +66,7 @@ class PlanFile:
     assumptions  what was assumed because no flag said it, each with the flag that changes it
     solver       what proved it: `dp`, `ilp` or `dp+ilp`
     machine      what the machine that runs it must show (Cluster.machine); empty where unknown
+    calibration  what the prediction's coefficients were refitted on, "" for the shipped ones
     """
 
     status: str
@@ -89,6 +90,7 @@ class PlanFile:
     infeasibility: Infeasibility | None = None
     assumptions: tuple[str, ...] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
+    calibration: str = ""
 
     def with_prediction(self, prediction: Prediction) -> PlanFile:
         """The answer with another prediction of its plan, and the figures that repeat it."""
