@@ -1,11 +1,13 @@
-"""Solving cells of a model with branches: the blocks' order is part of what is chosen.
+"""Solving cells of a model with branches: the order of the blocks is chosen too.
 
 1f1b, gpipe   the exact dynamic programme over ideals (planner/branching/ideal_partition.py)
 other         the chain's search on the traced order and on the one that the dynamic programme would
-              cut into as many stages, with the cell's own bound, which holds for any order; where
-              there are few orders on each of them, with the least of their bounds
+              cut into as many stages, with the cell's own bound, which holds for any order; if
+              there are few orders, on each of them, with the least of their bounds
 
-Where no other order is predicted to be faster, the answer is that of the traced order.
+Models with more than MOST_IDEALS ideals are cut along those of a window (chain/block_lattice.py);
+their bound is the linear programme's (planner/branching/relaxed_bound.py). If no other order is
+predicted to be faster, the answer is that of the traced order.
 """
 
 from __future__ import annotations
@@ -43,20 +45,14 @@ def cell_solver(costs: CellCosts, *, solver: str, seed: int) -> CellSolver | Bra
 
 
 class BranchSolver:
-    """As CellSolver, for blocks that have several orders.
+    """Like CellSolver, for blocks that have several orders."""
 
-    lattice  of the blocks; None where it is too large: then the traced order alone is solved, and
-             what parts of blocks could do at best is proved (planner/branching/relaxed_bound.py)
-    """
-
-    def __init__(
-        self, chain: CellSolver, costs: SimulatorCosts, lattice: BlockLattice | None
-    ) -> None:
+    def __init__(self, chain: CellSolver, costs: SimulatorCosts, lattice: BlockLattice) -> None:
         self.chain, self.costs, self.lattice = chain, costs, lattice
         self._entries = [
             ref.entry for ref in costs.model.graph(costs.model.micro_batches[0], 1).chain
         ]
-        self._ideals = IdealCosts(costs, lattice) if lattice is not None else None
+        self._ideals = IdealCosts(costs, lattice)
         self._solvers: dict[tuple[int, ...], CellSolver] = {}
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
@@ -64,11 +60,10 @@ class BranchSolver:
         traced = self.chain.refine(cell, below, lower)
         if cell.pp == 1:
             return traced
-        if self._ideals is None:
-            proved_s = max(lower, self._relaxed(cell))
-            return replace(traced, bound_s=min(proved_s, traced.step_time_s))
-        if self.lattice is not None and self.lattice.is_chain:
-            return traced
+        if self.lattice.is_chain:
+            if self.lattice.complete:
+                return traced
+            return replace(traced, bound_s=min(self._open_bound(cell, lower), traced.step_time_s))
         limit = min(below, traced.step_time_s)
         problem = self._ideals.problem(cell)
         if is_timed(cell):
@@ -76,11 +71,13 @@ class BranchSolver:
         else:
             found = partition_ideals(problem, below=limit)
             bound = found.step_time_s if found is not None else limit
+            if not self.lattice.complete:
+                bound = self._open_bound(cell, lower)
         orders = []
-        if found is not None and (is_timed(cell) or bound < limit * (1 - _BETTER)):
+        if found is not None and (is_timed(cell) or found.step_time_s < limit * (1 - _BETTER)):
             orders.append(found.order)
         every: tuple[tuple[int, ...], ...] = ()
-        if is_timed(cell) and self.lattice is not None:
+        if is_timed(cell) and self.lattice.complete:
             every = self.lattice.orders(MOST_ORDERS) or ()
         best, proved = traced, [traced.bound_s]
         for order in dict.fromkeys((*orders, *every)):
@@ -93,10 +90,12 @@ class BranchSolver:
             bound = max(bound, min(proved))
         return replace(best, bound_s=min(bound, best.step_time_s))
 
+    def _open_bound(self, cell: Cell, lower: float) -> float:
+        """Seconds that no order of the blocks undercuts, given the cell's bound."""
+        return lower if is_timed(cell) else max(lower, self._relaxed(cell))
+
     def _relaxed(self, cell: Cell) -> float:
-        """Seconds that no order of the blocks undercuts; 0 where only timelines tell."""
-        if is_timed(cell):
-            return 0.0
+        """Seconds that no way to deal the blocks to the stages undercuts."""
         costs, graph = self.costs, self.costs.model.graph(cell.micro_batch, cell.tp)
         totals = costs.totals(cell)
         return relaxed_bound(

@@ -1,10 +1,13 @@
-"""The sets of blocks that may stand before a cut: the ideals of a model's data flow.
+"""The sets of blocks that a cut may separate from the rest: the ideals of a model's data flow.
 
-A set of blocks is an ideal if it holds, with a block, every block whose tensors that one takes. The
-stages of a pipeline are the differences of nested ideals. A chain of n blocks has n + 1 ideals, its
-prefixes; two towers of a and b blocks have some a x b. Blocks that could change places with no
-other difference (a recommender's tables of one size) stand in the traced order: any plan is as good
-as the one with the earlier of them first.
+A set of blocks is an ideal if it contains, with each block, every block whose tensors that one
+takes. The stages of a pipeline are the differences of nested ideals. A chain of n blocks has n + 1
+ideals, its prefixes; two towers of a and b blocks have some a x b. Interchangeable blocks (a
+recommender's tables of one size) keep the traced order: any plan is as good as the one with the
+earlier of them first.
+
+Where there are too many ideals, blocks that are `window` or more apart in the traced order keep
+that order: as many ideals as fit, for the widest window that the limit allows.
 """
 
 from __future__ import annotations
@@ -26,16 +29,18 @@ Bools = npt.NDArray[np.bool_]
 class BlockLattice:
     """The ideals of `num_blocks` blocks, the empty one first and the full one last, by size.
 
-    before   per block the set (bits) of blocks that stand before it: those whose tensors it takes,
-             and the one of those like it that was traced before it
-    members  per ideal its blocks (bits)
-    cuts     [m] whether anything crosses there: a pipeline cannot be cut where nothing does
+    before    per block the set (bits) of blocks that come before it: those whose tensors it takes,
+              and the previously traced one of its interchangeable blocks
+    members   per ideal its blocks (bits)
+    cuts      [m] whether anything crosses there: a pipeline cannot be cut where nothing does
+    complete  False if a window left ideals out: then no partition along them is proven best
     """
 
     num_blocks: int
     before: tuple[int, ...]
     members: tuple[int, ...]
     cuts: tuple[bool, ...]
+    complete: bool = True
 
     @property
     def count(self) -> int:
@@ -75,16 +80,16 @@ class BlockLattice:
                 yield from self._orders(done | 1 << k, (*order, k))
 
 
-def lattice_of(graph: ModelGraph, limit: int) -> BlockLattice | None:
-    """The lattice of a graph's blocks; None where it has more than `limit` ideals.
+def lattice_of(graph: ModelGraph, limit: int) -> BlockLattice:
+    """The lattice of a graph's blocks, of the widest window if there are more than `limit` ideals.
 
-    The last block holds the loss, and stands behind all others.
+    The last block computes the loss and comes after all others.
     """
     n = len(graph.chain)
     flows = [(b.producer, k) for b in graph.branches for k in b.consumers]
     if not graph.branches:
         flows = [(k, k + 1) for k in range(n - 1)]
-    return lattice_of_flows(n, flows, limit, alike=_alike(graph))
+    return widest_lattice(n, flows, limit, alike=_alike(graph))
 
 
 def _alike(graph: ModelGraph) -> list[tuple[int, int]]:
@@ -107,17 +112,42 @@ def _alike(graph: ModelGraph) -> list[tuple[int, int]]:
     return found
 
 
+def widest_lattice(
+    num_blocks: int,
+    flows: list[tuple[int, int]],
+    limit: int,
+    *,
+    alike: Sequence[tuple[int, int]] = (),
+) -> BlockLattice:
+    """The complete lattice if it has at most `limit` ideals, else that of the widest window that
+    has; with a window of 1, the prefixes of the traced order, whatever the limit."""
+    complete = lattice_of_flows(num_blocks, flows, limit, alike=alike)
+    if complete is not None:
+        return complete
+    widest = lattice_of_flows(num_blocks, flows, num_blocks + 1, alike=alike, window=1)
+    assert widest is not None  # a chain of n blocks has n + 1 ideals
+    for window in range(2, num_blocks):
+        wider = lattice_of_flows(num_blocks, flows, limit, alike=alike, window=window)
+        if wider is None:
+            break
+        widest = wider
+    return widest
+
+
 def lattice_of_flows(
     num_blocks: int,
     flows: list[tuple[int, int]],
     limit: int,
     *,
     alike: Sequence[tuple[int, int]] = (),
+    window: int | None = None,
 ) -> BlockLattice | None:
-    """The lattice of blocks in a traced order, and of pairs (block, one that takes its tensors).
+    """The lattice of blocks in a traced order, given pairs (block, one that takes its tensors);
+    None if it has more than `limit` ideals.
 
-    alike  pairs of blocks of which the second stands behind the first, though it takes nothing
-           from it
+    alike   pairs of blocks of which the second comes after the first, though it takes nothing
+            from it
+    window  blocks that are so many or more apart keep the traced order
     """
     before = [0] * num_blocks
     for producer, consumer in flows:
@@ -126,6 +156,9 @@ def lattice_of_flows(
         before[consumer] |= 1 << producer
     for earlier, later in alike:
         before[later] |= 1 << earlier
+    if window is not None:
+        for later in range(window, num_blocks):
+            before[later] |= (1 << (later - window + 1)) - 1
     before[-1] = (1 << (num_blocks - 1)) - 1
     layer, members = {0}, [0]
     while layer:
@@ -143,5 +176,9 @@ def lattice_of_flows(
         for m in members
     )
     return BlockLattice(
-        num_blocks=num_blocks, before=tuple(before), members=tuple(members), cuts=cuts
+        num_blocks=num_blocks,
+        before=tuple(before),
+        members=tuple(members),
+        cuts=cuts,
+        complete=window is None,
     )
