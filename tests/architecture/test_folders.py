@@ -58,6 +58,7 @@ ORDER = {
         "planner/search",
         "planner/heterogeneous",
         "planner/layout",
+        "planner/strategy_graph",
         "planner/op_sharding",
         "planner/many",
         "planner/sizing",

@@ -35,7 +35,6 @@ HEAVY = {
     "ortools": ("planner/",),
     "ray": ("planner/many/ray_workers",),
     "pyarrow": ("shardwright/sweeps/parquet_file",),
-    "numba": (),
     "matplotlib": ("shardwright/reports/print_figure", "shardwright/reports/brief/brief_figure"),
     "yaml": ("interop/", "shardwright/"),
     "typer": ("shardwright/",),

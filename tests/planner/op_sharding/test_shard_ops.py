@@ -23,8 +23,8 @@ from planner.op_sharding import (
     shard_ops,
 )
 from planner.op_sharding.block_problem import NANOSECOND_S, build_problem
-from planner.op_sharding.integer_programme import cost_of, usage_over_time
-from planner.op_sharding.solve_block import lagrangian_bound
+from planner.strategy_graph.elimination import eliminate
+from planner.strategy_graph.solve import lagrangian_bound
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.building.build import BuiltModel, assumed_loss, build_model
@@ -186,7 +186,7 @@ def brute_force(
                 cost += round(times * seconds / NANOSECOND_S)
             states.append([set(s) for s in uses.states].index(read))
         if limit is not None:
-            usage = usage_over_time(problem.abstract, (*chosen, *states))
+            usage = problem.abstract.usage_over_time((*chosen, *states))
             if usage.max() > limit:
                 continue
         best = min(best, cost)
@@ -305,9 +305,11 @@ def test_bounds_stay_under_brute_force_within_memory(graph: OpGraph, part: float
     if best == 10**17:
         assert found.status is Status.INFEASIBLE
         return
-    bound, fitting = lagrangian_bound(problem.abstract)
+    free_choice = eliminate(problem.abstract)
+    assert free_choice is not None
+    bound, fitting = lagrangian_bound(problem.abstract, free_choice)
     assert bound <= best
-    assert fitting is None or cost_of(problem.abstract, fitting) >= best
+    assert fitting is None or problem.abstract.cost_of(fitting) >= best
     assert found.memory_bytes <= limit
     assert found.lower_bound_s / NANOSECOND_S <= best + 40
     assert found.seconds / NANOSECOND_S == pytest.approx(best, abs=40)
