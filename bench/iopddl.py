@@ -27,7 +27,9 @@ from profiles.text_file import read_text
 
 FOLDER = Path(__file__).parents[2] / "shared" / "yardsticks" / "iopddl"
 MOST_SECONDS = 60.0
-MOST_ABOVE = 0.10  # of the best known, on every instance
+CLOSED, MOST_ABOVE = frozenset("ABGP"), 0.01
+"""Instances that the integer program solves within a minute on an idle core, and how far above the
+best known cost they may be. On the others the search's answer only has to be allowed."""
 
 MARGIN = 0.02
 """The part of a time limit that is not used: for the end of the process, and for a busy machine."""
@@ -161,7 +163,7 @@ def solve_command(arguments: argparse.Namespace) -> int:
 
 
 def run() -> int:
-    """Prints the table; 1 where an instance has no solution or one that is too dear."""
+    """Prints the table; 1 if an instance has no solution, or one of CLOSED too expensive a one."""
     if not FOLDER.is_dir():
         print("iopddl: not run, ../shared/yardsticks/iopddl is absent")
         return 0
@@ -169,7 +171,8 @@ def run() -> int:
     bad = 0
     for found in iopddl_rows(FOLDER, most_time_s=MOST_SECONDS):
         above = found.above_best_known
-        bad |= above > MOST_ABOVE
+        bad |= above > (MOST_ABOVE if found.instance in CLOSED else math.inf)
+        bad |= found.row.solution.cost is None
         solution = found.row.solution
         print(
             f"  {found.instance:2} {solution.cost!s:>15} {found.best_known!s:>15} {above:+9.4%} "

@@ -115,6 +115,17 @@ def test_no_sequence_split_costs_no_less(llama: OpGraph, answer: OpSharding) -> 
     assert shard_ops(llama, mesh(), allowed=plain).seconds > answer.seconds
 
 
+def test_a_mesh_of_two_axes_is_answered_without_a_limit_and_in_little_time(
+    llama: OpGraph, answer: OpSharding
+) -> None:
+    """Its graph is too wide for elimination; the optimum on 2 x 4 is 0.4 % below that on 8."""
+    two = Mesh(cluster=NODE, names=("dp", "tp"), sizes=(2, 4))
+    found = shard_ops(llama, two, time_limit_s=3.0)
+    assert found.status is Status.FEASIBLE
+    assert 0.99 * answer.seconds < found.seconds < 1.2 * answer.seconds
+    assert found.lower_bound_s <= 0.997 * answer.seconds
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_few_key_value_heads_beat_columns(heads: int) -> None:
     graph = traced("llama-3.1-70b", 8192, num_hidden_layers=4, num_key_value_heads=heads)
