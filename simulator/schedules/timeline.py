@@ -33,11 +33,6 @@ class Timeline:
         """The actions as text."""
         return tuple(map(str, self.actions))
 
-    @property
-    def makespan_s(self) -> float:
-        """Seconds from the first action's start to the last one's end."""
-        return max(self.end_s)
-
     def stretched(self, factor: float) -> Timeline:
         """The same actions with every time multiplied by a factor."""
         return replace(
