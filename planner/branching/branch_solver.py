@@ -101,7 +101,7 @@ class BranchSolver:
         totals = costs.totals(cell)
         return relaxed_bound(
             costs.problem(cell),
-            [(branch.producer, k) for branch in graph.branches for k in branch.consumers],
+            graph.flows,
             crossing_s=totals.send_s,
             tail_s=totals.any_tail_s,
             tails_s=costs.tails_of_blocks(cell),
