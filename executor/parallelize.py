@@ -37,7 +37,7 @@ from profiles.model.building.tensor_parallel_rules import (
     matches,
     split_of,
 )
-from profiles.model.tracing.trace_local_sizes import use_local_sizes
+from profiles.model.tracing.trace_tensor_parallel import use_local_sizes
 from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
 from simulator.values.plan import Plan
 
