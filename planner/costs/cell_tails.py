@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from planner.cell import Cell
 from planner.chain.problem import Array
 from planner.costs.cell_memory import CellMemory
@@ -53,17 +51,6 @@ class CellTails:
             found[1:, -1] += ties_s
             self._ranges[key] = found
         return self._ranges[key]
-
-    def of_blocks(self, cell: Cell, rank: int) -> Array:
-        """[n] seconds that each block adds, at least, to those of the rank that holds it: a CPU's
-        optimizer, with what several blocks hold counted with the first of them."""
-        trained = self._memory.trained(cell.tp)
-        seconds = np.zeros(len(trained.elements))
-        if self._on_cpu(cell, rank):
-            seconds = np.diagonal(self._cpu_optimizer(cell, rank), offset=1).copy()
-            for _, again, size in trained.repeated:
-                seconds[again] -= self._price(cell, rank, size).optimizer_s
-        return np.maximum(seconds, 0.0)
 
     def of_rank(self, cell: Cell, rank: int, ranges: Ranges) -> float:
         """Seconds of a rank that holds several ranges of blocks."""

@@ -66,10 +66,6 @@ class SimulatorCosts:
         """What the bound of a cell needs; the fastest of the cluster's places for everything."""
         return self._totals.of(cell)
 
-    def tails_of_blocks(self, cell: Cell) -> Array:
-        """[p, n] seconds that each block adds, at least, to a stage's after its last backward."""
-        return np.asarray([self._tails.of_blocks(cell, rank) for rank in range(cell.pp)])
-
     def problem(self, cell: Cell) -> PartitionProblem:
         """The cell's partition problem; where ranks hold several stages, or split the backward,
         its slots are the virtual stages."""
