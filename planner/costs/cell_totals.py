@@ -8,12 +8,7 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array
-from planner.costs.bound import (
-    ChainTotals,
-    least_busiest_s,
-    near_even_busiest_s,
-    unlike_busiest_s,
-)
+from planner.costs.bound import ChainTotals, least_busiest_s
 from planner.costs.cell_memory import CellMemory
 from planner.costs.cell_tails import CellTails
 from planner.costs.cell_times import CellTimes
@@ -47,13 +42,11 @@ class CellTotals:
     ) -> None:
         self._model, self._places = model, places
         self._times, self._memory, self._tails = times, memory, tails
-        self._mixed = not model.cluster.homogeneous
         self._leasts: dict[tuple[object, ...], _Least] = {}
         self._busiest: dict[tuple[object, ...], float] = {}
 
     def of(self, cell: Cell) -> ChainTotals:
-        """What the bound of a cell needs; the fastest of the cluster's places for everything but
-        the busiest rank of devices of several types."""
+        """What the bound of a cell needs; the fastest of the cluster's places for everything."""
         graph = self._model.graph(cell.micro_batch, cell.tp)
         least = self._least(cell)
         times = least.seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
@@ -95,21 +88,10 @@ class CellTotals:
 
     def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
         """R of `planner.costs.bound`; `times` [n] of the blocks at the fastest place."""
-        kinds = [ref.kind for ref in graph.chain]
         sharded = (cell.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
-        # Interleaved stages are near even, so that every rank holds so many blocks at least.
-        even = self._mixed and cell.schedule == "interleaved"
-        fewest = cell.vpp * (len(kinds) // cell.num_stages) if even else 0
         slowest = self._times.slowest(cell, 0)
-        key = (cell.tp, cell.micro_batch, cell.pp, *sharded, fewest, slowest)
+        key = (cell.tp, cell.micro_batch, cell.pp, *sharded, slowest)
         if key not in self._busiest:
-            found = least_busiest_s(times, kinds, cell.pp)
-            if self._mixed:
-                places = [self._times.seconds(cell, rank).min(axis=1) for rank in range(cell.pp)]
-                each = np.asarray(places)[:, kinds]
-                found = max(found, unlike_busiest_s(each))
-                if fewest:
-                    branched = bool(graph.branches)
-                    found = max(found, near_even_busiest_s(each, fewest, any_order=branched))
-            self._busiest[key] = found
+            kinds = [ref.kind for ref in graph.chain]
+            self._busiest[key] = least_busiest_s(times, kinds, cell.pp)
         return self._busiest[key]
