@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from executor.mesh import Mesh
-from executor.replay.in_place import written_units
+from executor.replay.data_flow import written_units
 from executor.split_layer import SplitLayer
 from executor.stages import StageModule
 from executor.working_copies import WorkingCopies
