@@ -1,15 +1,16 @@
-"""The exact dynamic programme: cut a chain into stages and choose strategies, provably best.
+"""The exact dynamic program: cut a chain into stages and choose strategies, provably optimal.
 
 Stages are placed from the last to the first. A label at (stage, first block) holds what the stages
 before it can still see of the objective: for 1f1b the sum of times behind, the longest steady path
 found so far and the latest end; for gpipe the slowest forward and backward and their sums. All of
-them only ever grow with a stage's backward time, so inside a stage the fastest strategies that fit
-its memory are enough (chain/stage_labels.py), and between stages only undominated labels are.
+them only grow with a stage's backward time, so inside a stage the fastest strategies that fit its
+memory are enough (chain/stage_labels.py), and between stages only undominated labels are: a label
+dominates another if it is at or below it in every column.
 
 Two prunings keep it exact. A stage whose time alone lifts the objective over a known plan is never
-built: the first pass allows stages up to a little over the mean, and is repeated wider only where
-its answer does not prove the rest superfluous. A label whose completion, with every remaining
-block at its fastest and perfectly even, exceeds a known plan is dropped.
+built: the first pass allows stages up to a little over the mean, and is repeated with a wider limit
+only if its answer does not prove the rest superfluous. A label whose completion, with every
+remaining block at its fastest and perfectly even, exceeds a known plan is dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.chain.dominance import undominated
 from planner.chain.ideal_problem import IdealProblem
 from planner.chain.problem import Array, Partition, PartitionProblem, step_time
 from planner.chain.stage_labels import Index, LabelSet, StageLabels
@@ -367,3 +367,22 @@ def _ranges(values: Array) -> Array:
     """[n, n+1]: sums of values[i:j]."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     return np.asarray(total[None, :] - total[:-1, None])
+
+
+def undominated(edges: Index, columns: Array, slack: float) -> Index:
+    """Positions, rising, of the labels that none kept before them in their group dominates.
+
+    edges    [groups + 1] where each group begins, and the number of labels at the end
+    columns  [labels, columns] sorted in each group so that no label is dominated by a later one
+    slack    in the columns' unit: a label that is better by no more than this counts as dominated
+             (sums of equal numbers in another order differ by a few units in the last place)
+    """
+    kept: list[int] = []
+    for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        rest = np.arange(begin, end)
+        while rest.size:
+            best = rest[0]
+            kept.append(int(best))
+            rest = rest[1:]
+            rest = rest[(columns[rest] + slack < columns[best]).any(axis=1)]
+    return np.asarray(kept, dtype=np.intp)

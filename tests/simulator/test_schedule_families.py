@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from simulator.schedules.bubble import longest_rank_s
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import (
     Action,
@@ -23,7 +22,7 @@ from simulator.schedules.schedule import (
     dependencies,
     schedule_names,
 )
-from simulator.schedules.timeline import simulate
+from simulator.schedules.timeline import longest_rank_s, simulate
 from tests.oracles.held_activations import Kept, most_held
 from tests.oracles.schedule_csv import schedule_from_csv, to_csv
 from tests.simulator.bubble_rate import bubble_rate, busiest_rank_s
