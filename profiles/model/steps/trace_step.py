@@ -1,9 +1,9 @@
 """Tracing one training step of a module on shapes: `trace_module_step`.
 
 The module runs forward, loss and backward on meta tensors, with the casts of autocast and an
-accelerator's kernels (trace_device_functions.py; a recurrent layer is one op). A dispatch mode below
-autograd notes every kernel and every byte while it is alive. Nothing is computed, so a batch of any
-size takes as long as its number of ops: about a millisecond each.
+accelerator's kernels (trace_device_functions.py; a recurrent layer is one op). A dispatch mode
+below autograd notes every kernel and every byte while it is alive. Nothing is computed, so a batch
+of any size takes as long as its number of ops: about a millisecond each.
 """
 
 from __future__ import annotations
