@@ -8,9 +8,8 @@ memory are enough (chain/stage_labels.py), and between stages only undominated l
 dominates another if it is at or below it in every column.
 
 Two prunings keep it exact. A stage whose time alone lifts the objective over a known plan is never
-built: the first pass allows stages up to a little over the mean, and is repeated with a wider limit
-only if its answer does not prove the rest superfluous. A label whose completion, with every
-remaining block at its fastest and perfectly even, exceeds a known plan is dropped.
+built. A label whose completion, with every remaining block at its fastest and perfectly even,
+exceeds a known plan is dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from planner.chain.problem import Array, Partition, PartitionProblem, step_time
 from planner.chain.stage_labels import Index, LabelSet, StageLabels
 
 _SLACK = 1e-12  # relative; sums taken in another order differ by a few ulp
-_FIRST_LIMIT = 1.25  # of the mean stage time; only decides how much is tried first
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,21 +53,7 @@ def partition(
 
     labels   of a problem that differs in nothing but the capacities, to save growing them again
     """
-    return solved(PartitionSolver(problem, labels_of(problem) if labels is None else labels), below)
-
-
-def solved(solver: PartitionSolver, below: float) -> Partition | None:
-    """What a solver finds under `below`: with stages a little over the mean first, and wider as
-    far as that does not prove the rest superfluous."""
-    limit = _FIRST_LIMIT * solver.mean_stage_time()
-    while True:
-        narrow = limit < solver.largest_stage_time()
-        found = solver.solve(limit, below)
-        best = min(below, found.step_time_s if found else np.inf)
-        needed = solver.stage_time_limit(best)
-        if not narrow or limit >= needed:
-            return found
-        limit = needed if np.isfinite(needed) else 2 * limit
+    return PartitionSolver(problem, labels_of(problem) if labels is None else labels).solve(below)
 
 
 class PartitionSolver:
@@ -97,15 +81,6 @@ class PartitionSolver:
         self.forward_before = np.concatenate([[0.0], np.cumsum(fastest)])
         self.backward_before = np.concatenate([[0.0], np.cumsum(np.min(least, axis=0))])
         self.time_before = self.forward_before + self.backward_before
-        self.longest_block = float(np.diff(self.time_before).max())
-
-    def mean_stage_time(self) -> float:
-        """Seconds that some stage takes at least: the mean, or the longest block."""
-        return max(float(self.time_before[-1]) / self.problem.num_stages, self.longest_block)
-
-    def largest_stage_time(self) -> float:
-        """Seconds of the longest range of blocks at its fastest: no stage takes longer."""
-        return float(max((f + b).max() for f, b in zip(self.forward, self.backward, strict=True)))
 
     def stage_time_limit(self, upper: float) -> float:
         """The blocks of no stage of a plan faster than `upper` take longer: a plan takes M T or
@@ -120,8 +95,9 @@ class PartitionSolver:
             limit = min(limit, (upper - whole) / (micro - window))
         return limit * (1 + 1e-9) - self.beside
 
-    def solve(self, limit: float, below: float) -> Partition | None:
-        """The best partition whose stages all take at most `limit` at their fastest."""
+    def solve(self, below: float) -> Partition | None:
+        """The best partition under `below` seconds; None if there is none."""
+        limit = self.stage_time_limit(below)
         tables = [self._stage_table(stage, limit) for stage in range(self.problem.num_stages)]
         if any(table[0].size == 0 for table in tables):
             return None
