@@ -33,8 +33,7 @@ from planner.layout.layout_space import (
     why_none,
 )
 from planner.layout.layouts import Layouts
-from planner.layout.memory_floor import MemoryFloors
-from planner.layout.memory_limit import MemoryLimit
+from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.mesh_bound import MeshBounds
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import Candidates, PricedLayout, Refiner, candidates_of

@@ -9,7 +9,7 @@ import json
 import time
 from dataclasses import dataclass
 
-from planner.many.tasks import answers_of
+from planner.many.local_workers import answers_of
 from planner.sizing.run_goal import PowerCurve
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import SizedDevice, size_device

@@ -87,7 +87,7 @@ class MatmulShape:
     k: int
 
 
-# Ops of a whole layer of a recurrence on a CPU (tracing/trace_recurrence.py), with its kind.
+# Ops of a whole layer of a recurrence on a CPU (tracing/trace_fused.py), with its kind.
 RECURRENCES: Mapping[str, str] = {
     f"shardwright.{kind}_layer{way}": kind
     for kind in ("lstm", "gru", "rnn")

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from profiles.model.graph import Op, Phase
+from profiles.model.tracing.trace_fused import LAYERS
 from profiles.model.tracing.trace_ops import describe_op
-from profiles.model.tracing.trace_recurrence import LAYERS
 
 # Positions of a measured sequence: the time of a layer grows with them, and this many hide what a
 # call takes by itself.
