@@ -8,9 +8,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from planner.layout.layout_goal import LayoutGoal
 from planner.layout.layout_ground import base_run
-from planner.layout.layout_search import LayoutOutcome, Progress, search_layouts
+from planner.layout.layout_search import LayoutGoal, LayoutOutcome, Progress, search_layouts
 from planner.layout.layout_space import LayoutGround, LayoutSpace
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices

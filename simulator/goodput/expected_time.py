@@ -3,7 +3,7 @@
 Per second of training time (steady steps, slow hosts and evaluations in it) a run with exponential
 interruptions takes
 
-    M e^(R/M) (e^((t+d)/M) - 1) / t        M, R, d, t as in checkpoint.py
+    M e^(R/M) (e^((t+d)/M) - 1) / t        M, R, d, t as in clusters.py
 
 seconds (Daly, FGCS 22(3), 2006, eq. 20), of which d/t are saves, N R' restarts (N failures, R'
 seconds each) and the rest is work that was done twice. Capacity that is taken back after its states
