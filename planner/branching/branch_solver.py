@@ -1,11 +1,13 @@
-"""Solving cells of a model with branches: the blocks' order is part of what is chosen.
+"""Solving cells of a model with branches: the order of the blocks is part of the decision.
 
-1f1b, gpipe   the exact dynamic programme over ideals (planner/branching/ideal_partition.py)
-other         the chain's search on the traced order and on the one that the dynamic programme would
-              cut into as many stages, with the cell's own bound, which holds for any order; where
-              there are few orders on each of them, with the least of their bounds
+1f1b, gpipe   the exact dynamic program over ideals (planner/branching/ideal_partition.py)
+others        the chain's search on the traced order and on the order that the dynamic program cuts
+              into as many stages, with the cell's own bound, which holds for every order; with at
+              most MOST_ORDERS orders, on each of them, with the least of their bounds
 
-Where no other order is predicted to be faster, the answer is that of the traced order.
+Models with more than MOST_IDEALS ideals are cut along those of a window (planner/chain/ideals.py);
+their bound is the linear program's (planner/branching/relaxed_bound.py). If no other order is
+predicted to be faster, the plan keeps the traced order.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from dataclasses import replace
 
 from planner.branching.ideal_costs import IdealCosts
 from planner.branching.ideal_partition import partition_ideals
-from planner.branching.ordered import Ordered
 from planner.branching.relaxed_bound import relaxed_bound
 from planner.cell import Cell
 from planner.cells.branch_and_bound import Refinement
 from planner.cells.cell_costs import CellCosts, CellSolver, is_timed
-from planner.chain.block_lattice import BlockLattice, lattice_of
+from planner.chain.ideals import BlockLattice, lattice_of
 from planner.chain.problem import Partition
 from planner.costs.costs import SimulatorCosts
+from planner.traced import Traced
+from profiles.model.graph import ModelGraph
+from profiles.model.tracing.block_order import in_order
 from simulator.values.plan import Plan, Stage
 
 MOST_IDEALS = 700  # arrays of 700 x 700 are 4 MB each; two towers of 25 blocks have 676
@@ -43,32 +47,25 @@ def cell_solver(costs: CellCosts, *, solver: str, seed: int) -> CellSolver | Bra
 
 
 class BranchSolver:
-    """As CellSolver, for blocks that have several orders.
+    """Like CellSolver, for blocks that have several orders."""
 
-    lattice  of the blocks; None where it is too large: then the traced order alone is solved, and
-             what parts of blocks could do at best is proved (planner/branching/relaxed_bound.py)
-    """
-
-    def __init__(
-        self, chain: CellSolver, costs: SimulatorCosts, lattice: BlockLattice | None
-    ) -> None:
+    def __init__(self, chain: CellSolver, costs: SimulatorCosts, lattice: BlockLattice) -> None:
         self.chain, self.costs, self.lattice = chain, costs, lattice
         self._entries = [
             ref.entry for ref in costs.model.graph(costs.model.micro_batches[0], 1).chain
         ]
-        self._ideals = IdealCosts(costs, lattice) if lattice is not None else None
+        self._ideals = IdealCosts(costs, lattice)
         self._solvers: dict[tuple[int, ...], CellSolver] = {}
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
         traced = self.chain.refine(cell, below, lower)
-        if cell.pp == 1:
+        if cell.degrees.pp == 1:
             return traced
-        if self._ideals is None:
-            proved_s = max(lower, self._relaxed(cell))
-            return replace(traced, bound_s=min(proved_s, traced.step_time_s))
-        if self.lattice is not None and self.lattice.is_chain:
-            return traced
+        if self.lattice.is_chain:
+            if self.lattice.complete:
+                return traced
+            return replace(traced, bound_s=min(self._open_bound(cell, lower), traced.step_time_s))
         limit = min(below, traced.step_time_s)
         problem = self._ideals.problem(cell)
         if is_timed(cell):
@@ -76,11 +73,13 @@ class BranchSolver:
         else:
             found = partition_ideals(problem, below=limit)
             bound = found.step_time_s if found is not None else limit
+            if not self.lattice.complete:
+                bound = self._open_bound(cell, lower)
         orders = []
-        if found is not None and (is_timed(cell) or bound < limit * (1 - _BETTER)):
+        if found is not None and (is_timed(cell) or found.step_time_s < limit * (1 - _BETTER)):
             orders.append(found.order)
         every: tuple[tuple[int, ...], ...] = ()
-        if is_timed(cell) and self.lattice is not None:
+        if is_timed(cell) and self.lattice.complete:
             every = self.lattice.orders(MOST_ORDERS) or ()
         best, proved = traced, [traced.bound_s]
         for order in dict.fromkeys((*orders, *every)):
@@ -93,11 +92,13 @@ class BranchSolver:
             bound = max(bound, min(proved))
         return replace(best, bound_s=min(bound, best.step_time_s))
 
+    def _open_bound(self, cell: Cell, lower: float) -> float:
+        """Seconds that no order of the blocks undercuts, given the cell's bound."""
+        return lower if is_timed(cell) else max(lower, self._relaxed(cell))
+
     def _relaxed(self, cell: Cell) -> float:
-        """Seconds that no order of the blocks undercuts; 0 where only timelines tell."""
-        if is_timed(cell):
-            return 0.0
-        costs, graph = self.costs, self.costs.model.graph(cell.micro_batch, cell.tp)
+        """Seconds that no way to deal the blocks to the stages undercuts."""
+        costs, graph = self.costs, self.costs.model.graph(cell.micro_batch, cell.degrees.tp)
         totals = costs.totals(cell)
         return relaxed_bound(
             costs.problem(cell),
@@ -113,7 +114,7 @@ class BranchSolver:
 
     def certified(self, cell: Cell, effort: float) -> bool:
         """False: the integer programme knows one order only."""
-        return cell.pp == 1 and self.chain.certified(cell, effort)
+        return cell.degrees.pp == 1 and self.chain.certified(cell, effort)
 
     def _as_run(self, found: Refinement) -> Refinement | None:
         """The plan with the blocks of each stage in the order in which the model runs them."""
@@ -158,3 +159,24 @@ def in_traced_stages(plan: Plan, entries: list[str]) -> Plan:
             )
         )
     return replace(plan, block_entries=tuple(order), stages=tuple(stages))
+
+
+class Ordered:
+    """As the traced model it is made of, its chains in the order of `entries`."""
+
+    def __init__(self, traced: Traced, entries: tuple[str, ...]) -> None:
+        self._traced, self._entries = traced, entries
+        self.name = traced.name
+        self.content_hash = traced.content_hash
+        self.tp_degrees = traced.tp_degrees
+        self.tensor_parallel = traced.tensor_parallel
+        self.tied_parameters = traced.tied_parameters
+        self.why_not_tensor_parallel = traced.why_not_tensor_parallel
+        self._made: dict[tuple[int, int], ModelGraph] = {}
+
+    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
+        """The graph for this micro-batch size and tp degree, in that order."""
+        key = (micro_batch, tp)
+        if key not in self._made:
+            self._made[key] = in_order(self._traced.at(micro_batch, tp), self._entries)
+        return self._made[key]

@@ -8,22 +8,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.cell import Cell
-from planner.chain.block_lattice import BlockLattice
-from planner.chain.ideal_problem import IdealProblem
+from planner.chain.ideals import BlockLattice, IdealProblem
 from planner.chain.problem import Array
-from planner.costs.cell_memory import CellMemory
-from planner.costs.cell_tails import CellTails
-from planner.costs.chain_costs import kept_parameters
+from planner.costs.cell_memory import CellMemory, in_flight
+from planner.costs.cell_times import CellTails
 from planner.costs.costs import SimulatorCosts
-from planner.costs.in_flight import in_flight
-from planner.costs.priced_model import PricedModel
+from planner.costs.priced_model import PricedModel, kept_parameters
 from profiles.model.graph import ModelGraph
 from simulator.traced.step_tail import parameter_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldInIdeals:
-    """As chain_costs.HeldParameters, for the blocks of one ideal without another's [m, m].
+    """As priced_model.HeldParameters, for the blocks of one ideal without another's [m, m].
 
     held  [m, n] whether an ideal holds a block
     own   per block the elements of each parameter that only it holds
@@ -102,7 +99,8 @@ class IdealCosts:
 
     def problem(self, cell: Cell) -> IdealProblem:
         """The cell's problem, as SimulatorCosts.problem has it for a chain."""
-        costs, graph = self._costs, self._costs.model.graph(cell.micro_batch, cell.tp)
+        degrees = cell.degrees
+        costs, graph = self._costs, self._costs.model.graph(cell.micro_batch, degrees.tp)
         chain = costs.problem(cell)
         over = self._over(cell, graph)
         last = len(over) - 1
@@ -110,7 +108,7 @@ class IdealCosts:
         m = self._lattice.count
         statics: tuple[Array, ...] = (np.zeros((m, m)),)
         tails = statics * len(costs.places.distinct(cell))
-        if cell.vpp == 1 and not cell.splits_backward:
+        if degrees.vpp == 1 and not cell.splits_backward:
             first_bytes = costs.first_bytes(cell)[self._first]
             statics, _ = self._memory.moments_at(
                 cell, in_flight(cell), arriving[:, None], over[None, :], first_bytes
@@ -121,7 +119,7 @@ class IdealCosts:
         sends = np.asarray(
             [
                 [costs.times.send_s(cell, s, size) for size in sizes.tolist()]
-                for s in range(cell.num_stages)
+                for s in range(degrees.num_stages)
             ]
         )[:, where]
         kinds = tuple(ref.kind for ref in graph.chain)
@@ -141,7 +139,7 @@ class IdealCosts:
 
     def _over(self, cell: Cell, graph: ModelGraph) -> Array:
         """[m] bytes per micro-batch that cross the cut at each ideal."""
-        key = (cell.micro_batch, cell.tp)
+        key = (cell.micro_batch, cell.degrees.tp)
         if key not in self._crossing:
             held = self._lattice.holds
             found = np.zeros(self._lattice.count)

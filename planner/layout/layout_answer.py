@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from profiles.document import encode
 from profiles.sourced import Sourced
 from simulator.goodput.lasting import Reliability
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
-from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.values.plan_title import title_parts
+from simulator.values.degrees import AXIS_ORDERS
+from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval
 
-LAYOUT_SCHEMA = "shardwright/layout@1"
+LAYOUT_SCHEMA = "shardwright/layout@2"
 # Of a layout's run, what its search decided and what it was asked for.
 _DECIDED = (
     *("num_devices", "tp", "cp", "pp", "dp", "expert_parallel", "vpp", "zero_stage"),
@@ -26,9 +29,11 @@ class LayoutPrediction:
     """What a layout is predicted to do.
 
     parts   seconds by part of the step; they add up to the step time
-    mfu     6 x active parameters + 12 x layers x heads x head size x sequence flop per token (PaLM,
-            arXiv 2204.02311, appendix B) over the devices' peak in the run's precision
-    peak_memory_bytes   of the fullest device, with the room that the allocator needs
+    mfu     as simulator/mfu.py defines it
+    peak_memory_bytes   allocated by tensors on the device that allocates most, as
+                        torch.cuda.max_memory_allocated counts
+    reserved_memory_bytes   blocks of the allocator, as torch.cuda.max_memory_reserved counts
+    required_memory_bytes   what the fullest device must have for the step to run
     out_of_memory_probability   that a device needs more than it has, by the peaks of published runs
                         of the framework (interval.out_of_memory_probability)
     price_usd_per_hour   of a device, that the dollars rest on, with its source
@@ -42,6 +47,8 @@ class LayoutPrediction:
     parts: tuple[tuple[str, float], ...]
     mfu: float
     peak_memory_bytes: float
+    reserved_memory_bytes: float
+    required_memory_bytes: float
     out_of_memory_probability: float | None = None
     price_usd_per_hour: Sourced | None = None
     usd_per_million_tokens: Interval | None = None
@@ -119,6 +126,7 @@ class LayoutFile:
     considered   layouts priced or refuted; too_big  by their least memory; pruned  by their bound;
                  refined  one by one
     nearby_batches   the nearest batches that more devices divide, where that trains faster
+    calibration  what the coefficients were refitted on, "" for the shipped ones
     """
 
     status: str
@@ -138,16 +146,13 @@ class LayoutFile:
     infeasibility: LayoutInfeasibility | None = None
     sensitivities: tuple[Sensitivity, ...] = ()
     nearby_batches: tuple[NearbyBatch, ...] = ()
+    calibration: str = ""
     assumptions: tuple[str, ...] = ()
 
 
 def layout_title(run: TrainingRun) -> str:
     """`tp4 cp2 pp8 dp16, interleaved x4, micro-batch 1, ZeRO 1, recompute selective`."""
-    mesh = [f"tp{run.tp}"]
-    mesh += [f"cp{run.cp}"] if run.cp > 1 else []
-    mesh += [f"pp{run.pp}", f"dp{run.dp}"]
-    mesh += [f"ep{run.expert_parallel}"] if run.expert_parallel > 1 else []
-    parts = title_parts(run, " ".join(mesh))
+    parts = [plan_title(run)]
     if run.recompute != "none":
         some = f" ({run.recompute_layers} layers per stage)" if run.recompute_layers else ""
         parts.append(f"recompute {run.recompute}{some}")
@@ -158,8 +163,8 @@ def layout_title(run: TrainingRun) -> str:
 def _beside_the_axes(run: TrainingRun) -> list[str]:
     """What is not as usual."""
     said = []
-    if run.axis_order != AXIS_ORDERS[0]:
-        said.append(f"ranks {run.axis_order}")
+    if run.degrees.axis_order != AXIS_ORDERS[0]:
+        said.append(f"ranks {run.degrees.axis_order}")
     if run.torus:
         said.append("torus " + "x".join(map(str, run.torus)))
     if run.precision in LOW_PRECISIONS:
@@ -184,4 +189,9 @@ def _beside_the_axes(run: TrainingRun) -> list[str]:
 
 def layout_decision(run: TrainingRun) -> dict[str, str]:
     """What a framework's layout decides, by its place in the file."""
-    return {f"chosen.run.{name}": str(getattr(run, name, "")) for name in _DECIDED}
+    return written_decision(encode(run))
+
+
+def written_decision(run: Mapping[str, Any]) -> dict[str, str]:
+    """`layout_decision` of a run as a file holds it."""
+    return {f"chosen.run.{name}": str(run.get(name, "")) for name in _DECIDED}

@@ -8,12 +8,15 @@ from dataclasses import replace
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import choice_of
-from planner.layout.layout_infeasible import infeasibility
-from planner.layout.layout_question import LayoutQuestion, coefficients_of, solve_layouts
+from planner.layout.layout_question import (
+    LayoutQuestion,
+    LayoutSolver,
+    coefficients_of,
+    solve_layouts,
+)
+from planner.layout.layout_relax import infeasibility
 from planner.layout.layout_search import Progress
-from planner.layout.layout_sensitivity import sensitivities
-from planner.layout.layout_solver import LayoutSolver
-from planner.layout.nearby_batches import nearby_batches
+from planner.layout.layout_sensitivity import nearby_batches, sensitivities
 from planner.layout.refined_layout import PricedLayout
 from planner.tolerances import status_of
 from profiles.errors import InputError
@@ -99,6 +102,7 @@ def plan_layout(
         else infeasibility(question, outcome.near_miss, solver, rebuild, device_names),
         sensitivities=sensitivities(question, base, solver, rebuild) if explain and chosen else (),
         nearby_batches=nearby_batches(question, chosen, solver) if chosen else (),
+        calibration="" if question.calibration is None else question.calibration.source,
         assumptions=(
             *((*_devices(question, chosen), evidence_words(chosen.run)) if chosen else ()),
             f"a layout may run out of memory with a probability of {question.fit_risk:.0%} "
@@ -111,7 +115,7 @@ def plan_layout(
 
 def _devices(question: LayoutQuestion, chosen: PricedLayout) -> tuple[str, ...]:
     """Which devices are used, in words."""
-    have, used = question.cluster.num_devices, chosen.run.num_devices
+    have, used = question.cluster.num_devices, chosen.run.degrees.num_devices
     if used == have:
         return (f"all {have} devices are used (--on)",)
     return (

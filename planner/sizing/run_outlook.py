@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.layout.layout_answer import LayoutChoice
-from planner.layout.layout_choice import choice_of, model_flop_per_token
+from planner.layout.layout_choice import choice_of
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import SizedRun, question_of_run
 from profiles.hardware.catalogue.catalog import get_device
@@ -13,6 +13,7 @@ from simulator.energy import carbon, run_energy
 from simulator.goodput.lasting import reliability
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
 from simulator.log_interval import probability_below, product, total
+from simulator.mfu import model_flop_per_token
 from simulator.training_run.step.coefficients import CoefficientFile
 from simulator.values.prediction import Interval
 
@@ -121,14 +122,15 @@ def outlook_of(
 
 def _kwh(question: SizeQuestion, run: SizedRun, hours: Interval) -> Interval:
     """Of the run at the utilisation of its steps, as uncertain as the power and the hours."""
-    mfu = mfu_of_run(question, run)
+    mfu = power_mfu_of(question, run)
     each = run_energy(run.choice.device, run.devices, hours.value, mfu, question.pue)
     per_hour = each.scaled(1.0 / hours.value)
     return product(per_hour, hours)
 
 
-def mfu_of_run(question: SizeQuestion, run: SizedRun) -> float:
-    """Of all devices that are paid for, of their 16-bit peak as power is (simulator/energy.py)."""
+def power_mfu_of(question: SizeQuestion, run: SizedRun) -> float:
+    """What power follows (simulator/energy.py): model FLOPs over the 16-bit peak of all devices
+    that are paid for."""
     peak = run.devices * get_device(run.choice.device).peak_or_twins("bfloat16").value
     step = run.batch * question.seq_len * model_flop_per_token(question.model, question.seq_len)
     return step / (run.layout.step_time_s * peak)

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.layout.layout_question import solve_layouts
-from planner.layout.layout_solver import LayoutSolver
+from planner.layout.layout_choice import mfu_of_run
+from planner.layout.layout_question import LayoutSolver, solve_layouts
 from planner.layout.refined_layout import PricedLayout
 from planner.sizing.run_goal import PowerCurve
-from planner.sizing.run_outlook import mfu_of_run
 from planner.sizing.size_answer import Gain
 from planner.sizing.size_front import at_nodes
 from planner.sizing.size_question import SizeQuestion
@@ -29,6 +28,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_usd
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile
+from simulator.values.prediction import Interval
 
 _GIB = 2**30
 # More of each: GiB of a device; of the rate between nodes and of the dollars these shares.
@@ -70,7 +70,7 @@ def gains_of(
             found.append(_between(f"up to {format_usd(extra)} more, spent on speed", richer, best))
     run = best.layout.run
     network = run.node_network
-    if run.num_devices > run.node_devices:
+    if run.degrees.num_devices > run.node_devices:
         rate = network.bytes_per_s_per_node / 1e9
         words = f"{_MORE_RATE * rate:.3g} GB/s more per node between nodes ({rate:.3g} now)"
 
@@ -83,7 +83,8 @@ def gains_of(
         f"{_MORE_GIB} GiB more memory per device",
         solver.best(asked, capacity=1.0 + _MORE_GIB * _GIB / usable),
     )
-    mfu = mfu_of_run(question, best)
+    step_s = best.layout.step_time_s
+    mfu = mfu_of_run(best.layout.run, Interval(value=step_s, low=step_s, high=step_s)).value
     point = mfu / (mfu + 0.01) - 1.0
     found.append(
         Gain(

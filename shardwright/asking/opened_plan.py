@@ -9,12 +9,18 @@ from typing import Any
 
 from interop.configs.imported_run import IMPORTED_SCHEMA
 from planner.heterogeneous.mixed_answer import MIXED_SCHEMA
-from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile, layout_decision
+from planner.layout.executable import EXECUTOR
+from planner.layout.layout_answer import (
+    LAYOUT_SCHEMA,
+    LayoutFile,
+    layout_decision,
+    written_decision,
+)
 from planner.many.answer_file import read_layout
-from profiles.document import read_mapping, write_document
+from profiles.document import read_mapping, schema_name, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
-from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer, why_not_run
+from shardwright.asking.executor_layouts import runnable_answer, why_not_run
 from shardwright.asking.places import local_profile
 from simulator.values.decision import check_decision
 from simulator.values.measurement import MEASUREMENT_SCHEMA
@@ -98,11 +104,13 @@ def open_plan(path: str | Path) -> OpenedPlan:
     if isinstance(tag, str) and tag in _OTHERS:
         raise DocumentError(f"{path} {_OTHERS[tag]}")
     answer: PlanFile | LayoutFile
-    if isinstance(tag, str) and tag.partition("@")[0] == LAYOUT_SCHEMA.partition("@")[0]:
+    if schema_name(tag) == schema_name(LAYOUT_SCHEMA):
+        chosen = data.get("chosen")
+        run = chosen.get("run") if isinstance(chosen, Mapping) else None
+        if isinstance(run, Mapping):
+            # Before decoding: an edited degree also contradicts the number of devices.
+            check_decision(str(path), provenance.get("decided"), written_decision(run))
         answer = read_layout(Path(path))
-        if answer.chosen is not None:
-            now = layout_decision(answer.chosen.run)
-            check_decision(str(path), provenance.get("decided"), now)
     else:
         answer = read_plan_file(path)
     return OpenedPlan(path=Path(path), answer=answer, provenance=provenance)

@@ -3,19 +3,20 @@ counted from the trace and checked against measured runs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from planner.layout.layout_ground import base_run
+from planner.search.search import search
 from planner.search.space import Space
 from shardwright import api
 from shardwright.asking.named_model import described_of
+from simulator.traced.stack import load_stack
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.memory.footprint import footprint
 from simulator.values.plan import Recompute
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
 from simulator.values.workload import Workload
+from tests.simulator.described_runs import changed
 
 MODEL, SEQ, BATCH = "llama-3.1-8b", 4096, 256
 
@@ -38,7 +39,7 @@ def test_both_models_of_our_executor_count_the_same_memory(
     """Within 12 %: layers are cut otherwise, and a traced stage has two largest blocks gathered."""
     cluster = api.cluster("4x8xh100-sxm")
     dp = 32 // (tp * pp)
-    traced = api.plan(
+    traced = search(
         api.trace(MODEL, sequence_length=SEQ, tp_degrees=(1, 2)),
         cluster,
         Workload(global_batch=BATCH, sequence_length=SEQ, precision="bf16"),
@@ -51,6 +52,7 @@ def test_both_models_of_our_executor_count_the_same_memory(
             schedule=(schedule,),
             recompute=(Recompute(recompute),),
         ),
+        stack=load_stack(),
     ).prediction
     assert traced is not None
     base = base_run(
@@ -63,7 +65,7 @@ def test_both_models_of_our_executor_count_the_same_memory(
         precision="bf16",
         said=[],
     )
-    run = replace(
+    run = changed(
         base,
         tp=tp,
         pp=pp,

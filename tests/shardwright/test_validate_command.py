@@ -69,7 +69,7 @@ def test_without_arguments_the_projects_own_table_is_used() -> None:
     # coefficients contained the effects of the sources.
     closer = re.search(r"It is closer on (.*)\.$", done.stdout, re.MULTILINE)
     assert closer is not None
-    assert re.findall(r"([a-z0-9-]+) \(", closer[1]) == ["bloom", "simumax-b200"]
+    assert re.findall(r"([a-z0-9-]+) \(", closer[1]) == ["simumax-b200"]
     assert "## Targets" in done.stdout
 
 

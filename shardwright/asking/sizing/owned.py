@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.layout.layout_question import LayoutQuestion
-from planner.layout.layout_solver import LayoutSolver
+from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from planner.layout.refined_layout import PricedLayout
 from planner.sizing.sizing_search import layout_question_of, stack_named
 from profiles.errors import InputError
@@ -163,7 +162,7 @@ def _exchange_s(side: PricedLayout | None) -> float:
     if side is None or side.run.lora:
         return 0.0
     run = side.run
-    gradients = _GRADIENT_BYTES * run.model.parameters / run.num_devices
+    gradients = _GRADIENT_BYTES * run.model.parameters / run.degrees.num_devices
     each = run.node_network.bytes_per_s_per_node / run.node_devices
     return gradients / each
 

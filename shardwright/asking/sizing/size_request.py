@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_space import LayoutSpace
 from planner.layout.run_option import AskedOptions
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
@@ -14,15 +15,13 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link, node_design
 from profiles.hardware.energy.grid_carbon import WORLD, grid_of
 from profiles.hardware.energy.power_draw import power_draw
-from profiles.hardware.prices.device_price import STALE_DAYS, DevicePrice
-from profiles.hardware.prices.offer import KINDS, Offer
-from profiles.hardware.prices.offer_table import shipped_offers
+from profiles.hardware.prices.offer import KINDS, Offer, shipped_offers
 from profiles.hardware.prices.price_file import offers_with
-from profiles.hardware.prices.price_table import price_or_relatives
+from profiles.hardware.prices.price_table import STALE_DAYS, DevicePrice, price_or_relatives
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import SourcedRange
 from profiles.units import format_count
-from shardwright.asking.executor_layouts import EXECUTOR, executor_space
+from shardwright.asking.executor_layouts import executor_space
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import default_precision

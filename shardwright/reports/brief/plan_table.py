@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from planner.heterogeneous.mixed_answer import MixedPlanFile
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
-from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.reports.brief.columns import Column, with_interval
+from simulator.mfu import MFU_DEFINITION
 from simulator.values.plan_file import PlanFile
 from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval
@@ -22,8 +23,8 @@ PLAN_COLUMNS = (
     Column(name="devices", unit="devices", meaning="that work"),
     Column(name="devices_idle", unit="devices", meaning="of the cluster that do nothing"),
     *with_interval("step_time_s", "s", "time of one optimizer step"),
-    *with_interval("mfu", "fraction", "model flop utilisation of the step"),
-    *with_interval("peak_memory_bytes", "bytes", "of the fullest device"),
+    *with_interval("mfu", "fraction", MFU_DEFINITION),
+    *with_interval("peak_memory_bytes", "bytes", "allocated on the device that allocates most"),
     Column(name="out_of_memory_probability", unit="fraction", meaning="of running out of memory"),
     Column(name="counted_in", unit="", meaning="what rates and costs are per: tokens or samples"),
     *with_interval("rate", "counted_in per second", "speed of all devices"),
@@ -50,7 +51,7 @@ def layout_row(
         "cluster": cluster,
         "stack": stack,
         "layout": layout_title(choice.run),
-        "devices": choice.run.num_devices,
+        "devices": choice.run.degrees.num_devices,
         "devices_idle": choice.idle_devices,
         **_ends("step_time_s", found.step_time_s),
         **_ends("mfu", found.mfu_range),
@@ -105,7 +106,7 @@ def plan_rows(answer: PlanFile) -> list[dict[str, Any]]:
             "row": "chosen",
             **fixed,
             "layout": plan_title(plan),
-            "devices": plan.world_size,
+            "devices": plan.degrees.num_devices,
             "devices_idle": 0,
             **_ends("step_time_s", found.step_time_s),
             **_ends("mfu", found.mfu),
@@ -124,7 +125,7 @@ def plan_rows(answer: PlanFile) -> list[dict[str, Any]]:
                 "row": "alternative",
                 **fixed,
                 "layout": plan_title(other.plan),
-                "devices": other.plan.world_size,
+                "devices": other.plan.degrees.num_devices,
                 "step_time_s": other.step_time_s,
                 "step_time_low_s": other.step_time_low_s,
                 "step_time_high_s": other.step_time_high_s,

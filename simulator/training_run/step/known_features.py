@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import layer_features, mesh_features
+from simulator.values.degrees import Degrees
 
 Array = NDArray[np.float64]
 
@@ -71,28 +72,25 @@ class KnownFeatures:
 def known_layers(base: TrainingRun, options: Hashable) -> KnownFeatures:
     """Those of layers (`layer_features`) of layouts of a run; `options` are what the numbers of
     options in their keys mean."""
-    return _known(without_size(base), options, layer_features)
+    return features_of(without_size(base), options, layer_features)
 
 
 def known_meshes(base: TrainingRun, options: Hashable) -> KnownFeatures:
     """Those of meshes (`mesh_features`)."""
-    return _known(without_size(base), options, mesh_features)
-
-
-def forget_features() -> None:
-    """From here on all are computed anew: for measurements and tests."""
-    _known.cache_clear()
+    return features_of(without_size(base), options, mesh_features)
 
 
 def without_size(base: TrainingRun) -> TrainingRun:
     """The run without its name, its devices and its batch: equal for neighbouring questions."""
-    return replace(base, id="", num_devices=1, node_devices=1, global_batch=1, defaults=())
+    one = Degrees(axis_order=base.degrees.axis_order)
+    return replace(base, id="", degrees=one, node_devices=1, global_batch=1, defaults=())
 
 
 @functools.lru_cache(maxsize=2 * _RUNS)
-def _known(
+def features_of(
     base: TrainingRun,
     options: Hashable,
     of: Callable[[Sequence[TrainingRun]], Mapping[str, Array]],
 ) -> KnownFeatures:
+    """The features computed so far in this process for one run."""
     return KnownFeatures(of)

@@ -1,0 +1,241 @@
+"""Kernels that shapes do not show, traced as one op each: fused attention and recurrent layers.
+
+Attention: on a CPU torch lowers grouped-query attention to plain products that materialise the
+scores; an accelerator runs one fused kernel that keeps q, k, v, the output and one number per row.
+Tracing for an accelerator therefore replaces `scaled_dot_product_attention` by an op of our own
+with the shapes and the saved tensors of FlashAttention-2 (arXiv 2307.08691, algorithm 1 and 2).
+
+Recurrences: on shapes torch writes an LSTM out: a dozen small ops a position. On a CPU oneDNN runs
+a layer as one op (`aten::mkldnn_rnn_layer`, torch/aten/src/ATen/native/RNN.cpp: `use_mkldnn`, for
+float32 and bfloat16 without projections), forward and backward. A GRU and a plain RNN are written
+out there too, but in a loop that never leaves torch's own code, on weights that stay in the caches:
+priced op by op, as a model's own ops are, a GRU took 1.9 times what it was measured to take (2-core
+virtual machine, torch 2.13, 2026-11-22). So a layer is one op here, with its two products at every
+position, and a profile measures layers (probe/probe_layers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+@torch.library.custom_op("shardwright::flash_attention", mutates_args=())
+def flash_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+) -> tuple[Tensor, Tensor]:
+    """Shapes only: [batch, heads, q_len, v_dim] and the log-sum-exp [batch, heads, q_len]."""
+    raise NotImplementedError("this op exists for tracing under fake tensors only")
+
+
+@flash_attention.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+) -> tuple[Tensor, Tensor]:
+    batch, heads, length, _ = q.shape
+    out = q.new_empty(batch, length, heads, v.shape[3]).transpose(1, 2)
+    return out, q.new_empty(batch, heads, length, dtype=torch.float32)
+
+
+@torch.library.custom_op("shardwright::flash_attention_backward", mutates_args=())
+def flash_attention_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, is_causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Shapes only: the gradients of q, k and v."""
+    raise NotImplementedError("this op exists for tracing under fake tensors only")
+
+
+@flash_attention_backward.register_fake
+def _(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, is_causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, mask, is_causal = inputs
+    ctx.save_for_backward(q, k, v, *output)
+    ctx.is_causal = is_causal
+    ctx.mask_shape = mask.shape if mask is not None and mask.requires_grad else None
+    ctx.mask_dtype = mask.dtype if mask is not None else None
+
+
+def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    q, k, v, out, lse = ctx.saved_tensors
+    dq, dk, dv = flash_attention_backward(grad, q, k, v, out, lse, ctx.is_causal)
+    mask = None
+    if ctx.mask_shape is not None:
+        mask = q.new_empty(ctx.mask_shape, dtype=ctx.mask_dtype)
+    return dq, dk, dv, mask, None
+
+
+flash_attention.register_autograd(_backward, setup_context=_save)
+
+
+def with_fused_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call gives, attention on four-dimensional tensors as one fused op."""
+    if func is torch.nn.functional.scaled_dot_product_attention:
+        q, k, v = args[:3] if len(args) > 2 else (kwargs["query"], kwargs["key"], kwargs["value"])
+        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        causal = args[5] if len(args) > 5 else kwargs.get("is_causal", False)
+        if q.dim() == 4:
+            return flash_attention(q, k, v, mask, bool(causal))[0]
+    return func(*args, **kwargs)
+
+
+class FusedAttention(TorchFunctionMode):
+    """Inside it, scaled_dot_product_attention is one fused op on four-dimensional tensors."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return with_fused_attention(func, args, kwargs or {})
+
+
+_TYPES = (torch.float32, torch.bfloat16)
+
+Bias = Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentLayer:
+    """A kind of layer: rows of its weights, and what its backward reads beside its operands, both
+    per position, sample and feature; `call` is its op on shapes.
+
+    saved  an LSTM's gates, as oneDNN keeps them; of what is written out, what tracing it that way
+           counts (tests/profiles/test_trace_recurrence.py)
+    """
+
+    kind: str
+    gates: int
+    saved: int
+    call: Callable[..., Any]
+
+
+def _layer(kind: str, gates: int, saved: int) -> RecurrentLayer:
+    """Registers `shardwright::{kind}_layer` and its backward.
+
+    Shapes only: x [length, batch, inputs] -> outputs [length, batch, size], the last h and c (a
+    plain layer's c is nobody's), and what the backward reads.
+    """
+
+    def forward(
+        x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, b_in: Bias, b_state: Bias
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        raise NotImplementedError("this op exists for tracing under fake tensors only")
+
+    def backward(
+        grad: Tensor, x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, kept: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        raise NotImplementedError("this op exists for tracing under fake tensors only")
+
+    def forward_shapes(
+        x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, b_in: Bias, b_state: Bias
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        length, batch, _ = x.shape
+        size = w_state.shape[1]
+        kept = x.new_empty(length, batch, saved * size)
+        return x.new_empty(length, batch, size), torch.empty_like(h), torch.empty_like(c), kept
+
+    def backward_shapes(
+        grad: Tensor, x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, kept: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        made = [torch.empty_like(t) for t in (x, h, c, w_in, w_state)]
+        return made[0], made[1], made[2], made[3], made[4], x.new_empty(w_in.shape[0])
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs[:5], output[3])
+        ctx.biases = inputs[5] is not None
+
+    def gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        *found, bias = backward_op(grad, *ctx.saved_tensors)
+        # Both biases are added at the same place: their gradients are equal.
+        return (*found, bias, bias.clone()) if ctx.biases else (*found, None, None)
+
+    op = torch.library.custom_op(f"shardwright::{kind}_layer", forward, mutates_args=())
+    backward_op = torch.library.custom_op(
+        f"shardwright::{kind}_layer_backward", backward, mutates_args=()
+    )
+    op.register_fake(forward_shapes)
+    backward_op.register_fake(backward_shapes)
+    op.register_autograd(gradients, setup_context=save)
+    return RecurrentLayer(kind, gates, saved, op)
+
+
+LAYERS = {
+    "lstm": _layer("lstm", 4, 4),
+    "gru": _layer("gru", 3, 7),
+    "rnn": _layer("rnn", 1, 1),
+}
+_KINDS = {
+    torch.lstm: LAYERS["lstm"],
+    torch.gru: LAYERS["gru"],
+    torch.rnn_tanh: LAYERS["rnn"],
+    torch.rnn_relu: LAYERS["rnn"],
+}
+
+
+class FusedRecurrence(TorchFunctionMode):
+    """Inside it every layer and direction of an LSTM, GRU or RNN of these types is one op."""
+
+    def __init__(self, types: tuple[torch.dtype, ...] = _TYPES) -> None:
+        super().__init__()
+        self.types = types
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        layer = _KINDS.get(func)
+        if layer is not None and not kwargs and _is_fused(args, self.types):
+            return _layers(layer, *args)
+        return func(*args, **(kwargs or {}))
+
+
+def _is_fused(args: tuple[Any, ...], types: tuple[torch.dtype, ...]) -> bool:
+    """Padded (not packed) sequences of a type that the library has, without projections."""
+    if len(args) != 9 or not isinstance(args[2], (tuple, list)):
+        return False
+    x, _, weights, biases, layers, _, _, both, _ = args
+    each = 4 if biases else 2
+    return x.dtype in types and len(weights) == each * layers * (2 if both else 1)
+
+
+def _layers(
+    kind: RecurrentLayer,
+    x: Tensor,
+    hx: Any,
+    weights: list[Tensor],
+    biases: bool,
+    layers: int,
+    dropout: float,
+    training: bool,
+    both: bool,
+    batch_first: bool,
+) -> tuple[Tensor, ...]:
+    """torch.lstm and its kin, layer by layer, without dropout, which is off in training here
+    (build.py)."""
+    each, directions = (4 if biases else 2), (2 if both else 1)
+    with_cell = isinstance(hx, (tuple, list))
+    first_h, first_c = hx if with_cell else (hx, hx)
+    y = x.transpose(0, 1) if batch_first else x
+    last_h, last_c = [], []
+    for layer in range(layers):
+        outputs = []
+        for direction in range(directions):
+            index = layer * directions + direction
+            own = weights[index * each : (index + 1) * each]
+            b_in, b_state = own[2:] if biases else (None, None)
+            made = kind.call(y, first_h[index], first_c[index], own[0], own[1], b_in, b_state)
+            outputs.append(made[0])
+            last_h.append(made[1])
+            last_c.append(made[2])
+        y = torch.cat(outputs, dim=2) if both else outputs[0]
+    out = y.transpose(0, 1) if batch_first else y
+    if not with_cell:
+        return out, torch.stack(last_h)
+    return out, torch.stack(last_h), torch.stack(last_c)

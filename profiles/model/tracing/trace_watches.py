@@ -1,0 +1,167 @@
+"""Watches over a traced pass: code whose effects a pipeline of stages would not reproduce.
+
+`StateWatch`: buffers and weights that the forward changes and computes with. Such state belongs to
+one copy of its module: two stages, or two replicas, would each have another. Running statistics
+that training does not read, and counters, do not count.
+`GivenWatch`: modules that change the lists and dictionaries that they are given.
+`watched_functions`: autograd functions written in Python, `torch.utils.checkpoint` among them. The
+backward is known to autograd alone, and what the forward calls is not in the graph: it may run
+whole blocks, now and again in the backward.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections import defaultdict
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    Sequence,
+)
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.utils._pytree import tree_leaves
+
+from profiles.model.fake_tensors.trace_fakes import arguments_of, tensors_in
+
+
+class StateWatch:
+    """What a pass does with buffers; told of every forward op."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._names = _buffers(module)
+        self._written: set[str] = set()
+        self._read: set[str] = set()
+        self._touched: dict[str, set[int]] = defaultdict(set)
+        # What was made of buffers alone: storage -> (alive while the tensor is, their names).
+        self._made: dict[int, tuple[Any, frozenset[str]]] = {}
+
+    def note(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, segment: int
+    ) -> None:
+        """An op of the forward has run in a segment."""
+        if not self._names or "batch_norm" in func._schema.name:
+            return
+        names: set[str] = set()
+        trained = False
+        for given, written in arguments_of(func, args, kwargs):
+            for x in given:
+                found = self._of(x)
+                for name in found:
+                    self._touched[name].add(segment)
+                own = self._names.get(x.untyped_storage()._cdata)
+                if written and own is not None:
+                    self._written.add(own)
+                else:
+                    names |= found
+                    trained = trained or x.requires_grad
+        if not names:
+            return
+        if trained:
+            self._read |= names
+            return
+        for x in tensors_in(out):
+            if x.untyped_storage()._cdata not in self._names:
+                self._note_made(x, frozenset(names))
+
+    def state(self) -> dict[str, tuple[int, int]]:
+        """Each buffer that is changed and computed with, in words -> the first and the last segment
+        that use it; asked after the forward."""
+        after = _buffers(self._module)
+        kept = {name: key for key, name in after.items()}
+        replaced = {n for key, n in self._names.items() if kept.get(n, key) != key}
+        found = sorted((self._written | replaced) & self._read)
+        return {
+            f"the buffer {name}": (min(self._touched[name]), max(self._touched[name]))
+            for name in found
+        }
+
+    def _of(self, x: Tensor) -> frozenset[str]:
+        key = x.untyped_storage()._cdata
+        own = self._names.get(key)
+        if own is not None:
+            return frozenset((own,))
+        return self._made[key][1] if key in self._made else frozenset()
+
+    def _note_made(self, x: Tensor, names: frozenset[str]) -> None:
+        storage = x.untyped_storage()
+        key = storage._cdata
+        kept = weakref.ref(storage, lambda _: self._made.pop(key, None))
+        self._made[key] = (kept, names | self._of(x))
+
+
+def state_of_weights(names: Sequence[str], segments: int) -> dict[str, tuple[int, int]]:
+    """The same of weights that a forward writes to: any code may read one at any time, so that it
+    holds all segments together."""
+    return {f"the weight {name}": (0, segments - 1) for name in names}
+
+
+def _buffers(module: nn.Module) -> dict[int, str]:
+    """Storage -> the name of the buffer that it holds; those without storage (meta) left out."""
+    named = module.named_buffers(remove_duplicate=False)
+    found: dict[int, str] = {}
+    for name, x in named:
+        if x.device.type != "meta":
+            found.setdefault(x.untyped_storage()._cdata, name)
+    return found
+
+
+_CHANGEABLE = (MutableMapping, MutableSequence)  # a UserDict, too
+
+
+class GivenWatch:
+    """Told of every call of a module as it begins and ends.
+
+    changing  paths of modules that changed what they were given, in the order of their calls
+    """
+
+    def __init__(self) -> None:
+        self.changing: list[str] = []
+        self._running: list[list[tuple[Any, list[Any]]]] = []
+
+    def enter(self, arguments: Iterable[Any]) -> None:
+        """A module is called with these."""
+        held = [x for x in arguments if isinstance(x, _CHANGEABLE)]
+        self._running.append([(x, _members(x)) for x in held])
+
+    def leave(self, path: str) -> None:
+        """The call that began last, of the module at `path`, has ended."""
+        if any(_differ(before, _members(x)) for x, before in self._running.pop()):
+            self.changing.append(path)
+
+
+def _members(x: Any) -> list[Any]:
+    return tree_leaves(list(x.values() if isinstance(x, MutableMapping) else x))
+
+
+def _differ(before: list[Any], after: list[Any]) -> bool:
+    return len(before) != len(after) or any(map(operator.is_not, before, after))
+
+
+@contextmanager
+def watched_functions(on_apply: Callable[[str], None]) -> Iterator[None]:
+    """Inside it `on_apply` is called with the name of every such function that is given a tensor
+    with a gradient, as it is applied; those that stand for kernels in a trace are left out."""
+    original: Any = vars(Function)["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        trained = any(isinstance(x, Tensor) and x.requires_grad for x in args)
+        if trained and torch.is_grad_enabled() and not cls.__module__.startswith("profiles."):
+            on_apply(f"{cls.__module__}.{cls.__qualname__}")
+        return original.__func__(cls, *args, **kwargs)
+
+    Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment] # as it was after
+    try:
+        yield
+    finally:
+        Function.apply = original  # type: ignore[method-assign] # what it was
