@@ -19,7 +19,7 @@ from tests.simulator.gpt_row import GPT_ROW, said
         ("", 2, None, ("1f1b", 1)),
         ("", 2, 4, ("interleaved", 4)),
         ("interleaved-1f1b", 2, 3, ("interleaved", 3)),
-        ("interleaved-1f1b", 2, None, ("interleaved", 3)),
+        ("interleaved-1f1b", 2, None, ("interleaved", 6)),
         ("zb", 2, 2, ("zbv", 2)),
         ("zb", 2, 1, ("zb-h1", 1)),
         ("zb-2p", 2, 1, ("zb-2p", 1)),
@@ -34,7 +34,7 @@ def test_schedules(schedule: str, pp: int, vpp: int | None, expected: tuple[str,
 
 
 def test_chunks_divide_a_ranks_layers() -> None:
-    # 30 layers on 2 ranks: 15 each; the fewest chunks that divide 15 into four or fewer are 5.
+    # 30 layers on 2 ranks: 15 each, in chunks of 5, 3 or 1; 3 is 1.5 times two, 1 is half of it.
     run = replace(GPT_ROW, num_layers=30, schedule="interleaved-1f1b", vpp=None)
     assert complete_run(run).vpp == 5
 

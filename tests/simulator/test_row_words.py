@@ -56,7 +56,8 @@ def test_a_device_that_cannot_be_is_an_error(device: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "stack"),
     [
-        ({"framework": "InternEvo", "device": "a100-sxm-80gb"}, "unknown-2023"),
+        ({"framework": "InternEvo", "device": "a100-sxm-80gb"}, "internevo"),
+        ({"framework": "PaddleNLP", "device": "a100-sxm-80gb"}, "unknown-2023"),
         ({"framework": "MyOwn", "device": "v100-sxm2-16gb"}, "megatron-2021"),
         (
             {"framework": "MyOwn", "device": "a100-sxm-80gb", "source": "arXiv 2104.04473"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -205,7 +206,7 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
     return precision
 
 
-# Layers of a chunk at most: the median of the published interleaved runs that print their chunks is
+# Layers of a chunk: the median of the published interleaved runs that print their chunks is
 # 2 in five sources (NeMo AutoModel, Kwai, MindSpeed, MLPerf, Megatron-LM's README), 1 in two
 # (Korthikanti et al., the zero-bubble paper) and 3.8 in Megatron-Bridge's recipes.
 _LAYERS_PER_CHUNK = 2
@@ -213,9 +214,9 @@ _LAYERS_PER_CHUNK = 2
 
 def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[str]) -> int:
     """Model chunks per pipeline rank. Where the source gives none: 2 with a V-shaped schedule; with
-    an interleaved one the fewest that divide a rank's layers into chunks of two at most
-    (Megatron-LM splits evenly; embedding and head may make the split even: 126 layers on 16 ranks);
-    otherwise 1. A run of Megatron-Core that names no schedule either is taken to interleave, as its
+    an interleaved one the number whose chunks are nearest to two layers, in proportion, of those
+    that divide a rank's layers (Megatron-LM splits evenly; embedding and head may make the split
+    even: 126 layers on 16 ranks); otherwise 1. A run of Megatron-Core that names no schedule either is taken to interleave, as its
     documentation advises for large pipelines, and so is one that names no framework."""
     if pp == 1:
         return 1
@@ -230,8 +231,10 @@ def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[s
     if "interleav" in text or (advised and (num_layers % pp == 0 or padded)):
         per_rank = (num_layers + 2 * padded) // pp
         counts = [n for n in range(2, per_rank + 1) if per_rank % n == 0]
-        small = [n for n in counts if per_rank <= _LAYERS_PER_CHUNK * n]
-        chunks = load_framework(stack).usual_chunks or min(small, default=1)
+        nearest = min(
+            counts, key=lambda n: abs(math.log(per_rank / n / _LAYERS_PER_CHUNK)), default=1
+        )
+        chunks = load_framework(stack).usual_chunks or nearest
         said.append(f"{chunks} chunks per pipeline rank")
         return chunks
     named = _schedule_named(text)
