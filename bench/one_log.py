@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from interop.logs.read_log import read_training_log
 from profiles.errors import InputError
-from profiles.published.measured import read_measured
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import read_measured, read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table
 from shardwright.validate.groups import source_of
 from shardwright.validate.prospective import is_locked

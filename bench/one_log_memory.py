@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.one_log import FEWEST, hash_of
-from profiles.published.measured import read_measured
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import read_measured, read_runs
 from shardwright.validate.groups import source_of
 from shardwright.validate.memory_fit import MemoryTable, memory_table
 from simulator.training_run.memory.footprint import footprint

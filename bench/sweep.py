@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from planner.layout.memory_floor import forget_floors
+from planner.layout.memory_floor import known_floors
 from planner.many.sweep import Job, Reply, Workers
 from profiles.document import decode
 from shardwright.asking.layout_task import LayoutTask, solve_layout_task
@@ -24,7 +24,7 @@ from shardwright.sweeps.asked_study import asked_study
 from shardwright.sweeps.study_file import read_study
 from shardwright.sweeps.study_run import run_study
 from shardwright.sweeps.worker import answer_text
-from simulator.training_run.step.known_features import forget_features
+from simulator.training_run.step.known_features import features_of
 
 STUDY = """
 schema = "shardwright/questions@1"
@@ -94,8 +94,8 @@ def _searches_s(tasks: Sequence[LayoutTask], *, share: bool) -> float:
 
 
 def _forget() -> None:
-    forget_features()
-    forget_floors()
+    features_of.cache_clear()
+    known_floors.cache_clear()
 
 
 def _here() -> Workers:

@@ -22,7 +22,7 @@ from executor.starting_weights import builder_of, materialize, state_names
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.loaders import ModelSpec
-from profiles.model.tracing.trace_split_order import own_order
+from profiles.model.tracing.trace_tensor_parallel import own_order
 from simulator.values.measurement import GradientCheck
 from simulator.values.plan import Plan
 

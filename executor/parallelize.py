@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from executor.mesh import Mesh
-from executor.replay.in_place import written_units
+from executor.replay.data_flow import written_units
 from executor.split_layer import SplitLayer
 from executor.stages import StageModule
 from executor.working_copies import WorkingCopies
@@ -37,7 +37,7 @@ from profiles.model.building.tensor_parallel_rules import (
     matches,
     split_of,
 )
-from profiles.model.tracing.trace_local_sizes import use_local_sizes
+from profiles.model.tracing.trace_tensor_parallel import use_local_sizes
 from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
 from simulator.values.plan import Plan
 

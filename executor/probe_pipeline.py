@@ -333,9 +333,9 @@ def _run_pipeline(
 ) -> RankLog:
     import torch
 
-    from executor.block_recorder import BlockRecorder
     from executor.mesh import make_mesh
     from executor.rank import Rank
+    from executor.recorder import BlockRecorder
     from executor.train import train_step
     from profiles.hardware.probe.cpu_clock import delay_fraction
 

@@ -1,19 +1,36 @@
-"""Recording what a rank does in a step: each action's wall and CPU time, and the step's."""
+"""Recording a rank's step: wall and CPU time of the step, of each action, and of each block.
+
+Blocks are timed inside a stage's actions as probe/probe_chain.py times them in a whole model.
+Forward: a stamp at the call of the module that opens a block. Backward: the tensors that cross a
+cut pass through an identity whose backward stamps. The time between the stamps and the ends of the
+action is the replay and torch's pipeline runtime. If the backward is split, I is stamped like a
+whole backward, and in W every product is timed for the block that ran it forward.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from executor.stages import StageModule
 from profiles.hardware.probe.cpu_clock import (
     DELAY_LIMIT,
+    ClockReading,
     Sample,
+    ThreadClock,
     between,
     delay_fraction,
     read_clock,
 )
+from profiles.hardware.probe.probe_chain import through_cut
 
 
 @dataclass(slots=True)
@@ -92,3 +109,179 @@ def action_medians(
         key: (median(w for w, _ in rows), median(c for _, c in rows), len(rows))
         for key, rows in samples.items()
     }
+
+
+_ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTime:
+    """What one pass of one block took. letter  of the action; step  counted from the first step"""
+
+    step: int
+    block: int
+    letter: str
+    sample: Sample
+
+
+@dataclass(slots=True)
+class _Pass:
+    """The stamps of one micro-batch in one stage, by block."""
+
+    begins: dict[int, ClockReading] = field(default_factory=dict)
+    ends: dict[int, ClockReading] = field(default_factory=dict)
+    backward: dict[int, ClockReading] = field(default_factory=dict)
+
+
+class BlockRecorder(Recorder):
+    """A recorder that also times the blocks of the stages it watches.
+
+    blocks     one entry per block, pass, micro-batch and step
+    stamping   (step, stage, CPU seconds) of every forward that making the cuts took
+    begins_ns  when each step began, on the clock that all processes of a machine share
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: list[BlockTime] = []
+        self.stamping: list[tuple[int, int, float]] = []
+        self.begins_ns: list[int] = []
+        self._stages: Mapping[int, StageModule] = {}
+        self._entries: tuple[str, ...] = ()
+        self._passes: dict[tuple[int, int], _Pass] = {}
+        self._running: _Pass | None = None
+        self._products: dict[int, list[Sample]] = {}
+        self._clock = ThreadClock()
+
+    def watch(self, stages: Mapping[int, StageModule], entries: tuple[str, ...]) -> None:
+        """Stamp the blocks of these stages; entries are those of the whole model's blocks."""
+        self._stages, self._entries = stages, entries
+        for stage in stages.values():
+            if stage.split is not None:
+                stage.split.around = self._product
+            modules = dict(stage.model.named_modules())
+            for index in range(max(1, stage.first), stage.last):
+                # The stage's own hook comes first where it puts the received tensors in.
+                modules[entries[index]].register_forward_pre_hook(
+                    self._hook(index, stage), with_kwargs=True, prepend=index > stage.first
+                )
+
+    @contextmanager
+    def action(self, name: str) -> Iterator[None]:
+        """As Recorder.action, with the blocks of the stages that are watched."""
+        found = _ACTION.fullmatch(name)
+        if found is None or int(found[1]) not in self._stages:
+            with super().action(name):
+                yield
+            return
+        key = (int(found[1]), int(found[3]))
+        if found[2] == "W":
+            self._products = {}
+            with super().action(name):
+                yield
+            self._note_products(self._stages[key[0]])
+            return
+        forward = found[2] == "F"
+        split = self._stages[key[0]].split
+        if forward and split is not None:
+            split.label = self._stages[key[0]].first
+        passed = _Pass() if forward else self._passes.pop(key)
+        if forward:
+            self._passes[key] = self._running = passed
+        with super().action(name):
+            start = self._clock.read()
+            yield
+            end = self._clock.read()
+        self._running = None
+        stage = self._stages[key[0]]
+        if forward:
+            self._note_forward(stage, passed, start, end)
+            self._note_stamping(key[0], passed)
+        else:
+            self._note_backward(stage, passed, start, end, letter=found[2])
+
+    @contextmanager
+    def _product(self, block: int) -> Iterator[None]:
+        start = self._clock.read()
+        yield
+        self._products.setdefault(block, []).append(between(start, self._clock.read()))
+
+    def _note_products(self, stage: StageModule) -> None:
+        if self._current is None:
+            return
+        for block in range(stage.first, stage.last):
+            samples = self._products.get(block, [])
+            whole = Sample(
+                wall_s=sum(s.wall_s for s in samples), cpu_s=sum(s.cpu_s for s in samples)
+            )
+            self.blocks.append(
+                BlockTime(step=len(self.steps), block=block, letter="W", sample=whole)
+            )
+
+    @contextmanager
+    def step(self) -> Iterator[Any]:
+        """As Recorder.step; when it began is kept."""
+        with super().step() as record:
+            self.begins_ns.append(self._begin.wall_ns)
+            yield record
+
+    def _hook(self, index: int, stage: StageModule) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            passed = self._running
+            if passed is None or index in passed.begins:
+                return None  # another call of a module that is used more than once
+            if index > stage.first:
+                passed.ends[index - 1] = self._clock.read()
+            # A replay that knows the model's calls by their number must not meet these.
+            with torch._C.DisableTorchFunction():
+                cut = through_cut((args, kwargs), index, passed.backward, self._clock.read)
+                stage.same(tree_leaves((args, kwargs)), tree_leaves(cut))
+            if stage.split is not None:
+                stage.split.label = index
+            passed.begins[index] = self._clock.read()
+            return cut
+
+        return hook
+
+    def _note_forward(
+        self, stage: StageModule, passed: _Pass, start: ClockReading, end: ClockReading
+    ) -> None:
+        for block in range(stage.first, stage.last):
+            begin = passed.begins.get(block, start)
+            self._note(block, "F", begin, passed.ends.get(block, end))
+
+    def _note_stamping(self, stage: int, passed: _Pass) -> None:
+        cuts = [
+            between(passed.ends[block - 1], begin).cpu_s
+            for block, begin in passed.begins.items()
+            if block - 1 in passed.ends
+        ]
+        if self._current is not None:
+            self.stamping.append((len(self.steps), stage, sum(cuts)))
+
+    def _note_backward(
+        self,
+        stage: StageModule,
+        passed: _Pass,
+        start: ClockReading,
+        end: ClockReading,
+        *,
+        letter: str,
+    ) -> None:
+        # From the last block to the first; where no gradient crosses a cut nothing runs before it.
+        reached = passed.backward.get(stage.last, start)
+        for block in range(stage.last - 1, stage.first - 1, -1):
+            # A tower's first block is given nothing that has a gradient: what runs backward until
+            # the next stamp is counted as its own (as profiles/hardware/probe/probe_chain.py does).
+            stamped = (b for b in range(block, stage.first - 1, -1) if b in passed.backward)
+            ended = passed.backward.get(next(stamped, -1), end)
+            self._note(block, letter, reached, ended)
+            reached = ended
+
+    def _note(self, block: int, letter: str, begin: ClockReading, end: ClockReading) -> None:
+        if self._current is not None:
+            self.blocks.append(
+                BlockTime(
+                    step=len(self.steps), block=block, letter=letter, sample=between(begin, end)
+                )
+            )

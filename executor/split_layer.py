@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from profiles.model.building.tensor_parallel_rules import is_transposed
-from profiles.model.tracing.trace_split_order import by_rank, split_dim
+from profiles.model.tracing.trace_tensor_parallel import by_rank, split_dim
 
 
 class SplitLayer(ParallelStyle):

@@ -25,8 +25,7 @@ from executor.replay.data_flow import Call, DataFlow, takes_shape_only
 from executor.replay.draws import Draws
 from executor.replay.leaves import leaves_of, mapped
 from executor.replay.mode_switch import ModeSwitch
-from executor.replay.number_types import narrowed
-from executor.replay.wire import answering, sent, taken
+from executor.replay.wire import answering, narrowed, sent, taken
 from executor.split_backward import SplitBackward
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from executor.replay.number_types import stored_type
+from executor.replay.wire import stored_type
 from profiles.errors import ModelError
 from profiles.model.building.build import BuiltModel, build_model, lacks_values, to_meta
 from profiles.model.loaders import ModelSpec

@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from profiles.document import write_bytes, write_text
-from profiles.published.measured import read_measured
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import read_measured, read_runs
 from shardwright.validate.cross_fit import FitTable, LeftOut, fit, fit_table, left_out
 from shardwright.validate.crossvalidate import plain_folds, source_folds
 from shardwright.validate.groups import source_of

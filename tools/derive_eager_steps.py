@@ -26,9 +26,8 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.graph import OpKind
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
-from profiles.published.measured import read_measured
 from profiles.published.run import PublishedRun
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import read_measured, read_runs
 from shardwright.api import cluster as cluster_of
 from simulator.traced.block_cost import recomputed_ops
 from simulator.traced.comm_cost import price_collective

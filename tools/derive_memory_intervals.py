@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from profiles.document import write_text
-from profiles.published.measured import Measured, read_measured
 from profiles.published.run import FIGURES, PublishedRun
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import Measured, read_measured, read_runs
 from shardwright.validate.crossvalidate import plain_folds, source_folds
 from shardwright.validate.groups import source_of
 from shardwright.validate.memory_fit import (

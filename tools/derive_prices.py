@@ -18,7 +18,7 @@ from profiles.csv_text import csv_text
 from profiles.document import write_text
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.catalog import base_of
-from profiles.hardware.prices.offer_table import OFFER_FILE, SOURCE_FILE
+from profiles.hardware.prices.offer import OFFER_FILE, SOURCE_FILE
 
 OFFER_COLUMNS = (
     *("provider", "region", "instance", "device", "kind"),

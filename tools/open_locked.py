@@ -19,8 +19,7 @@ from pathlib import Path
 
 from profiles.document import content_hash
 from profiles.errors import InputError, ShardwrightError
-from profiles.published.measured import read_measured
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import read_measured, read_runs
 from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.validate.compared import ComparedRun, compare_runs
 from shardwright.validate.groups import source_of

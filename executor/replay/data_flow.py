@@ -1,14 +1,19 @@
-"""What flows between the blocks of a model, call by call, from one run on shapes alone.
+"""The data flow of a model call by call, from one run on shapes alone.
 
 A model's forward is a sequence of calls: of its units (weight-holding modules without a block
 boundary inside) and of torch functions in the code between them. Calls that depend on no weight
-(masks, positions) are every stage's own business and are not looked at. Every other call belongs to
-the block in whose part of the forward it runs, and makes values that later calls take. That is all
-a stage needs to know to run any set of blocks: which calls are its own, what it receives, and what
-others take from it.
+(masks, positions) are repeated by every stage and are not recorded. Every other call belongs to the
+block in whose part of the forward it runs, and makes values that later calls take. This is all a
+stage needs to know to run any set of blocks: which calls are its own, what it receives, and what
+other stages take from it.
 
-In the replay of a stage (executor/stages.py) the same calls come by in the same order, so
-that a call is known by its number.
+A plan may run blocks in another order than the model (block_order.py). A block whose outputs are
+used late, or never, then runs after blocks that the model runs after it. Its part of the code may
+hold views of other blocks' outputs (`x.view(...)`), which the trace follows by their storage and
+counts for no block; `where_used_first` moves them to the block that uses them first.
+
+In the replay of a stage (executor/stages.py) the same calls come by in the same order, so that a
+call is identified by its number.
 """
 
 from __future__ import annotations
@@ -24,9 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from executor.replay.draws import DrawsSeen
-from executor.replay.first_use import where_used_first
-from executor.replay.number_types import narrowed, stored_type
-from executor.replay.wire import wire_form
+from executor.replay.wire import narrowed, stored_type, wire_form
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
@@ -392,3 +395,29 @@ def _fake_state(module: nn.Module) -> None:
         for key, b in child._buffers.items():
             if b is not None:
                 child._buffers[key] = torch.empty(b.shape, dtype=b.dtype, device="cpu")
+
+
+def where_used_first(calls: Sequence[Call]) -> tuple[tuple[Call, ...], dict[int, set[int]]]:
+    """The calls, those of functions whose results an earlier block takes in that block, and by the
+    number of a value the blocks that take it. What writes in place stays where it is."""
+    taken: dict[int, set[int]] = {}
+    found = []
+    for call in reversed(calls):
+        makes = [leaf.value for leaf in call.leaves if leaf.value >= 0]
+        first = min((block for number in makes for block in taken.get(number, ())), default=None)
+        moves = not isinstance(call.function, str) and not call.writes
+        if first is not None and first < call.block and moves:
+            call = replace(call, block=first)
+        for number in call.takes:
+            taken.setdefault(number, set()).add(call.block)
+        found.append(call)
+    return tuple(reversed(found)), taken
+
+
+def written_units(flow: DataFlow) -> frozenset[str]:
+    """Paths of the units, and of others whose outputs go into such a function beside one."""
+    makers = {leaf.value: call.function for call in flow.calls for leaf in call.leaves}
+    between = [call for call in flow.calls if not isinstance(call.function, str)]
+    writing = [call for call in between if any(leaf.source >= 0 for leaf in call.leaves)]
+    found = {makers[number] for call in writing for number in call.takes}
+    return frozenset(path for path in found if isinstance(path, str))

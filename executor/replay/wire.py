@@ -1,8 +1,8 @@
-"""Tensors of any kind as what crosses a cut: floating-point tensors that gradients come back for.
+"""Number types: what crosses a cut, what weights are stored in, what a unit's inputs are cast to.
 
-Torch's pipelines expect of everything that a stage sends that it has a gradient. Whole numbers,
-truth values and complex numbers cross as floating-point tensors of the same values or bits, and
-what has no gradient in the model gets one of zeros here, which ends at the stage that sent it.
+Torch's pipelines expect a gradient of every tensor that a stage sends. Whole numbers, truth values
+and complex numbers therefore cross as floating-point tensors of the same values or bits, and a
+tensor without a gradient in the model gets one of zeros here, which ends at the stage that sent it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 # Carried bit by bit: a tensor of the same width, with which nothing is ever computed.
 _SAME_BITS = {torch.int64: torch.float64, torch.int32: torch.float32, torch.int16: torch.float16}
@@ -75,3 +76,24 @@ class _Answering(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         zeros = (torch.zeros(s, dtype=t, device=d) for s, t, d in ctx.forms)
         return (gradient if ctx.needs_input_grad[0] else None, *zeros)
+
+
+def narrowed(unit: nn.Module, given: Any) -> Any:
+    """What a unit is given, numbers in a wider type than it computes in cast to its own, as FSDP2
+    casts them (`MixedPrecisionPolicy.cast_forward_inputs`); `given` itself where there are none."""
+    kept = (p.dtype for p in unit.parameters() if p.dim() and p.is_floating_point())
+    narrow = next(kept, torch.float64)
+
+    def wide(x: Any) -> bool:
+        floating = isinstance(x, Tensor) and x.is_floating_point()
+        return floating and x.dtype.itemsize > narrow.itemsize
+
+    if narrow.itemsize > 2 or not any(map(wide, tree_leaves(given))):
+        return given
+    return tree_map(lambda x: x.to(narrow) if wide(x) else x, given)
+
+
+def stored_type(parameter: Tensor) -> torch.dtype:
+    """The type in which a weight is stored: fp32 whatever the model computes in, but in fp64."""
+    narrow = parameter.is_floating_point() and parameter.dtype != torch.float64
+    return torch.float32 if narrow else parameter.dtype

@@ -1,11 +1,11 @@
-"""Solving cells of a model with branches: the blocks' order is part of what is chosen.
+"""Solving cells of a model with branches: the order of the blocks is part of the decision.
 
-1f1b, gpipe   the exact dynamic programme over ideals (planner/branching/ideal_partition.py)
-other         the chain's search on the traced order and on the one that the dynamic programme would
-              cut into as many stages, with the cell's own bound, which holds for any order; where
-              there are few orders on each of them, with the least of their bounds
+1f1b, gpipe   the exact dynamic program over ideals (planner/branching/ideal_partition.py)
+others        the chain's search on the traced order and on the order that the dynamic program cuts
+              into as many stages, with the cell's own bound, which holds for every order; with at
+              most MOST_ORDERS orders, on each of them, with the least of their bounds
 
-Where no other order is predicted to be faster, the answer is that of the traced order.
+If no other order is predicted to be faster, the plan keeps the traced order.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from dataclasses import replace
 
 from planner.branching.ideal_costs import IdealCosts
 from planner.branching.ideal_partition import partition_ideals
-from planner.branching.ordered import Ordered
-from planner.branching.relaxed_bound import relaxed_bound
 from planner.cell import Cell
 from planner.cells.branch_and_bound import Refinement
 from planner.cells.cell_costs import CellCosts, CellSolver, is_timed
 from planner.chain.block_lattice import BlockLattice, lattice_of
 from planner.chain.problem import Partition
 from planner.costs.costs import SimulatorCosts
+from planner.traced import Traced
+from profiles.model.graph import ModelGraph
+from profiles.model.tracing.block_order import in_order
 from simulator.values.plan import Plan, Stage
 
 MOST_IDEALS = 700  # arrays of 700 x 700 are 4 MB each; two towers of 25 blocks have 676
@@ -45,8 +46,8 @@ def cell_solver(costs: CellCosts, *, solver: str, seed: int) -> CellSolver | Bra
 class BranchSolver:
     """As CellSolver, for blocks that have several orders.
 
-    lattice  of the blocks; None where it is too large: then the traced order alone is solved, and
-             what parts of blocks could do at best is proved (planner/branching/relaxed_bound.py)
+    lattice  of the blocks; None if it is too large: then only the traced order is solved, with the
+             cell's own bound
     """
 
     def __init__(
@@ -65,8 +66,7 @@ class BranchSolver:
         if cell.pp == 1:
             return traced
         if self._ideals is None:
-            proved_s = max(lower, self._relaxed(cell))
-            return replace(traced, bound_s=min(proved_s, traced.step_time_s))
+            return replace(traced, bound_s=min(lower, traced.step_time_s))
         if self.lattice is not None and self.lattice.is_chain:
             return traced
         limit = min(below, traced.step_time_s)
@@ -92,20 +92,6 @@ class BranchSolver:
         if every:  # what holds in every order holds
             bound = max(bound, min(proved))
         return replace(best, bound_s=min(bound, best.step_time_s))
-
-    def _relaxed(self, cell: Cell) -> float:
-        """Seconds that no order of the blocks undercuts; 0 where only timelines tell."""
-        if is_timed(cell):
-            return 0.0
-        costs, graph = self.costs, self.costs.model.graph(cell.micro_batch, cell.tp)
-        totals = costs.totals(cell)
-        return relaxed_bound(
-            costs.problem(cell),
-            [(branch.producer, k) for branch in graph.branches for k in branch.consumers],
-            crossing_s=totals.send_s,
-            tail_s=totals.any_tail_s,
-            tails_s=costs.tails_of_blocks(cell),
-        )
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """As CellSolver's, in the traced order."""
@@ -158,3 +144,24 @@ def in_traced_stages(plan: Plan, entries: list[str]) -> Plan:
             )
         )
     return replace(plan, block_entries=tuple(order), stages=tuple(stages))
+
+
+class Ordered:
+    """As the traced model it is made of, its chains in the order of `entries`."""
+
+    def __init__(self, traced: Traced, entries: tuple[str, ...]) -> None:
+        self._traced, self._entries = traced, entries
+        self.name = traced.name
+        self.content_hash = traced.content_hash
+        self.tp_degrees = traced.tp_degrees
+        self.tensor_parallel = traced.tensor_parallel
+        self.tied_parameters = traced.tied_parameters
+        self.why_not_tensor_parallel = traced.why_not_tensor_parallel
+        self._made: dict[tuple[int, int], ModelGraph] = {}
+
+    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
+        """The graph for this micro-batch size and tp degree, in that order."""
+        key = (micro_batch, tp)
+        if key not in self._made:
+            self._made[key] = in_order(self._traced.at(micro_batch, tp), self._entries)
+        return self._made[key]

@@ -11,11 +11,10 @@ from planner.cell import Cell
 from planner.chain.block_lattice import BlockLattice
 from planner.chain.ideal_problem import IdealProblem
 from planner.chain.problem import Array
-from planner.costs.cell_memory import CellMemory
-from planner.costs.cell_tails import CellTails
+from planner.costs.cell_memory import CellMemory, in_flight
+from planner.costs.cell_times import CellTails
 from planner.costs.chain_costs import kept_parameters
 from planner.costs.costs import SimulatorCosts
-from planner.costs.in_flight import in_flight
 from planner.costs.priced_model import PricedModel
 from profiles.model.graph import ModelGraph
 from simulator.traced.step_tail import parameter_name

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.chain.block_lattice import BlockLattice
 from planner.chain.ideal_problem import IdealPartition, IdealProblem
-from planner.chain.partition import PartitionSolver, solved
+from planner.chain.partition import PartitionSolver
 from planner.chain.problem import Array
 from planner.chain.stage_labels import Index, LabelSet, StageLabels
 
@@ -22,7 +22,7 @@ def partition_ideals(problem: IdealProblem, *, below: float = np.inf) -> IdealPa
     """The partition along nested ideals with the least step time, or None where none fits (or none
     is under `below`). Exact up to a relative 1e-12."""
     labels = [StageLabels(problem.kinds, costs) for costs in problem.costs]
-    found = solved(_IdealSolver(problem, labels), below)
+    found = _IdealSolver(problem, labels).solve(below)
     if found is None:
         return None
     cuts = (*found.starts, problem.lattice.count - 1)
@@ -51,7 +51,6 @@ class _IdealSolver(PartitionSolver):
         self.forward_before = holds @ np.min(forward, axis=0)
         self.backward_before = holds @ np.min(least, axis=0)
         self.time_before = self.forward_before + self.backward_before
-        self.longest_block = float((np.min(forward, axis=0) + np.min(least, axis=0)).max())
 
     def _node(self, labels: StageLabels, i: int, j: int) -> LabelSet:
         return labels.of_kinds([self.ideal.kinds[b] for b in self.ideal.lattice.blocks(i, j)])

@@ -22,14 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.chain.problem import Array, Partition
-from planner.costs.rank_bytes import RankBytes
-from planner.costs.split_moments import split_moments
 from planner.costs.split_problem import (
     Ranges,
+    RankBytes,
     SplitProblem,
     most_per_stage,
     ranges_of,
     split_durations,
+    split_moments,
     split_tails,
     starts_of,
 )

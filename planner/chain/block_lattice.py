@@ -1,17 +1,19 @@
-"""The sets of blocks that may stand before a cut: the ideals of a model's data flow.
+"""Sets of blocks that may precede a pipeline cut: the ideals of a model's data flow.
 
-A set of blocks is an ideal if it holds, with a block, every block whose tensors that one takes. The
-stages of a pipeline are the differences of nested ideals. A chain of n blocks has n + 1 ideals, its
-prefixes; two towers of a and b blocks have some a x b. Blocks that could change places with no
-other difference (a recommender's tables of one size) stand in the traced order: any plan is as good
-as the one with the earlier of them first.
+A set of blocks is an ideal if it contains, with every block, all blocks whose outputs that block
+takes. Pipeline stages are differences of nested ideals. A chain of n blocks has n + 1 ideals, its
+prefixes; two towers of a and b blocks have about a x b. Interchangeable blocks (a recommender's
+embedding tables of one size) keep their traced order: swapping them gives an equally good plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import islice
+from operator import or_
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,23 +21,28 @@ import numpy.typing as npt
 from profiles.errors import InputError
 from profiles.model.graph import ModelGraph
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached properties
 class BlockLattice:
-    """The ideals of `num_blocks` blocks, the empty one first and the full one last, by size.
+    """The ideals of a model's blocks, by size: the empty one first, the full one last.
 
-    before   per block the set (bits) of blocks that stand before it: those whose tensors it takes,
-             and the one of those like it that was traced before it
-    members  per ideal its blocks (bits)
-    cuts     [m] whether anything crosses there: a pipeline cannot be cut where nothing does
+    precedence  edges from a block to each block that must come later
+    members     the blocks of each ideal, as bits
+    cuts        [m] whether any tensor crosses the cut behind an ideal; a pipeline needs one
     """
 
-    num_blocks: int
-    before: tuple[int, ...]
+    precedence: nx.DiGraph
     members: tuple[int, ...]
     cuts: tuple[bool, ...]
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.precedence)
 
     @property
     def count(self) -> int:
@@ -43,105 +50,88 @@ class BlockLattice:
 
     @property
     def is_chain(self) -> bool:
-        """Whether the blocks have one order only."""
+        """Whether the blocks have only one legal order."""
         return self.count == self.num_blocks + 1
 
     @cached_property
     def holds(self) -> Bools:
-        """[m, n]: whether an ideal holds a block."""
+        """[m, n]: whether an ideal contains a block."""
         bits = np.asarray([[m >> k & 1 for k in range(self.num_blocks)] for m in self.members])
         return bits.astype(bool)
 
     def blocks(self, smaller: int, larger: int) -> tuple[int, ...]:
-        """The blocks of one ideal without those of another, in the traced order."""
+        """The blocks of one ideal that are not in another, in traced order."""
         bits = self.members[larger] & ~self.members[smaller]
         return tuple(k for k in range(self.num_blocks) if bits >> k & 1)
 
     def orders(self, limit: int) -> tuple[tuple[int, ...], ...] | None:
-        """Every order of the blocks in which each stands behind those that it takes from, the
-        traced one first; None where there are more than `limit`."""
-        found: list[tuple[int, ...]] = []
-        for order in self._orders(0, ()):
-            if len(found) == limit:
-                return None
-            found.append(order)
-        return tuple(found)
+        """Every topological order of the blocks, sorted, so that the traced one is first; None if
+        there are more than `limit`."""
+        import networkx as nx
 
-    def _orders(self, done: int, order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        if len(order) == self.num_blocks:
-            yield order
-        for k in range(self.num_blocks):
-            if not done >> k & 1 and not self.before[k] & ~done:
-                yield from self._orders(done | 1 << k, (*order, k))
+        found = list(islice(nx.all_topological_sorts(self.precedence), limit + 1))
+        return None if len(found) > limit else tuple(sorted(map(tuple, found)))
 
 
 def lattice_of(graph: ModelGraph, limit: int) -> BlockLattice | None:
-    """The lattice of a graph's blocks; None where it has more than `limit` ideals.
-
-    The last block holds the loss, and stands behind all others.
-    """
-    n = len(graph.chain)
-    flows = [(b.producer, k) for b in graph.branches for k in b.consumers]
-    if not graph.branches:
-        flows = [(k, k + 1) for k in range(n - 1)]
-    return lattice_of_flows(n, flows, limit, alike=_alike(graph))
+    """The lattice of a graph's blocks; None if it has more than `limit` ideals."""
+    return lattice_of_flows(len(graph.chain), graph.flows, limit, alike=_alike(graph))
 
 
 def _alike(graph: ModelGraph) -> list[tuple[int, int]]:
-    """Blocks that could change places, each with the next such one: of one kind, taking the same
-    tensors, and giving as large ones to the same blocks."""
+    """Each interchangeable block with the next one like it: of the same kind, with the same inputs,
+    and with outputs of equal size to the same blocks."""
     takes: list[list[int]] = [[] for _ in graph.chain]
     gives: list[list[tuple[tuple[int, ...], float]]] = [[] for _ in graph.chain]
     for index, branch in enumerate(graph.branches):
         gives[branch.producer].append((branch.consumers, branch.spec.memory_bytes))
         for k in branch.consumers:
             takes[k].append(index)
-    seen: dict[object, int] = {}
+    last: dict[object, int] = {}
     found = []
     # The last block holds the loss; without branches each takes what the one before it gives.
     for k, ref in enumerate(graph.chain[:-1] if graph.branches else ()):
         key = (ref.kind, tuple(takes[k]), tuple(sorted(gives[k])))
-        if key in seen:
-            found.append((seen[key], k))
-        seen[key] = k
+        if key in last:
+            found.append((last[key], k))
+        last[key] = k
     return found
 
 
 def lattice_of_flows(
     num_blocks: int,
-    flows: list[tuple[int, int]],
+    flows: Sequence[tuple[int, int]],
     limit: int,
     *,
-    alike: Sequence[tuple[int, int]] = (),
+    alike: Iterable[tuple[int, int]] = (),
 ) -> BlockLattice | None:
-    """The lattice of blocks in a traced order, and of pairs (block, one that takes its tensors).
+    """The lattice of blocks in traced order; None if it has more than `limit` ideals.
 
-    alike  pairs of blocks of which the second stands behind the first, though it takes nothing
-           from it
+    flows  pairs (producer, consumer);  alike  pairs of blocks that keep their order, although the
+           second takes nothing from the first
+
+    The last block, which holds the loss, comes after all others. Raises InputError for a flow
+    against the traced order.
     """
-    before = [0] * num_blocks
+    import networkx as nx
+
     for producer, consumer in flows:
         if not 0 <= producer < consumer < num_blocks:
             raise InputError(f"block {consumer} cannot take a tensor of block {producer}")
-        before[consumer] |= 1 << producer
-    for earlier, later in alike:
-        before[later] |= 1 << earlier
-    before[-1] = (1 << (num_blocks - 1)) - 1
-    layer, members = {0}, [0]
-    while layer:
-        larger: set[int] = set()
-        for ideal in layer:
-            for k in range(num_blocks):
-                if not ideal >> k & 1 and not before[k] & ~ideal:
-                    larger.add(ideal | 1 << k)
-            if len(larger) + len(members) > limit:
-                return None
-        members.extend(sorted(larger))
-        layer = larger
+    precedence = nx.DiGraph()
+    precedence.add_nodes_from(range(num_blocks))
+    precedence.add_edges_from(
+        (*flows, *alike, *((k, num_blocks - 1) for k in range(num_blocks - 1)))
+    )
+    # The maximal blocks of an ideal are an antichain, and each antichain generates one ideal.
+    below = [sum(1 << b for b in {k} | nx.ancestors(precedence, k)) for k in range(num_blocks)]
+    antichains = list(islice(nx.antichains(precedence), limit + 1))
+    if len(antichains) > limit:
+        return None
+    ideals = (reduce(or_, (below[k] for k in maximal), 0) for maximal in antichains)
+    members = tuple(sorted(ideals, key=lambda ideal: (ideal.bit_count(), ideal)))
     cuts = tuple(
         any(m >> producer & 1 and not m >> consumer & 1 for producer, consumer in flows)
         for m in members
     )
-    return BlockLattice(
-        num_blocks=num_blocks, before=tuple(before), members=tuple(members), cuts=cuts
-    )
+    return BlockLattice(precedence=precedence, members=members, cuts=cuts)

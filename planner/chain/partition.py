@@ -1,15 +1,15 @@
-"""The exact dynamic programme: cut a chain into stages and choose strategies, provably best.
+"""The exact dynamic program: cut a chain into stages and choose strategies, provably optimal.
 
 Stages are placed from the last to the first. A label at (stage, first block) holds what the stages
 before it can still see of the objective: for 1f1b the sum of times behind, the longest steady path
 found so far and the latest end; for gpipe the slowest forward and backward and their sums. All of
-them only ever grow with a stage's backward time, so inside a stage the fastest strategies that fit
-its memory are enough (chain/stage_labels.py), and between stages only undominated labels are.
+them only grow with a stage's backward time, so inside a stage the fastest strategies that fit its
+memory are enough (chain/stage_labels.py), and between stages only undominated labels are: a label
+dominates another if it is at or below it in every column.
 
 Two prunings keep it exact. A stage whose time alone lifts the objective over a known plan is never
-built: the first pass allows stages up to a little over the mean, and is repeated wider only where
-its answer does not prove the rest superfluous. A label whose completion, with every remaining
-block at its fastest and perfectly even, exceeds a known plan is dropped.
+built. A label whose completion, with every remaining block at its fastest and perfectly even,
+exceeds a known plan is dropped.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.chain.dominance import undominated
 from planner.chain.ideal_problem import IdealProblem
 from planner.chain.problem import Array, Partition, PartitionProblem, step_time
 from planner.chain.stage_labels import Index, LabelSet, StageLabels
 
 _SLACK = 1e-12  # relative; sums taken in another order differ by a few ulp
-_FIRST_LIMIT = 1.25  # of the mean stage time; only decides how much is tried first
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,21 +53,7 @@ def partition(
 
     labels   of a problem that differs in nothing but the capacities, to save growing them again
     """
-    return solved(PartitionSolver(problem, labels_of(problem) if labels is None else labels), below)
-
-
-def solved(solver: PartitionSolver, below: float) -> Partition | None:
-    """What a solver finds under `below`: with stages a little over the mean first, and wider as
-    far as that does not prove the rest superfluous."""
-    limit = _FIRST_LIMIT * solver.mean_stage_time()
-    while True:
-        narrow = limit < solver.largest_stage_time()
-        found = solver.solve(limit, below)
-        best = min(below, found.step_time_s if found else np.inf)
-        needed = solver.stage_time_limit(best)
-        if not narrow or limit >= needed:
-            return found
-        limit = needed if np.isfinite(needed) else 2 * limit
+    return PartitionSolver(problem, labels_of(problem) if labels is None else labels).solve(below)
 
 
 class PartitionSolver:
@@ -97,15 +81,6 @@ class PartitionSolver:
         self.forward_before = np.concatenate([[0.0], np.cumsum(fastest)])
         self.backward_before = np.concatenate([[0.0], np.cumsum(np.min(least, axis=0))])
         self.time_before = self.forward_before + self.backward_before
-        self.longest_block = float(np.diff(self.time_before).max())
-
-    def mean_stage_time(self) -> float:
-        """Seconds that some stage takes at least: the mean, or the longest block."""
-        return max(float(self.time_before[-1]) / self.problem.num_stages, self.longest_block)
-
-    def largest_stage_time(self) -> float:
-        """Seconds of the longest range of blocks at its fastest: no stage takes longer."""
-        return float(max((f + b).max() for f, b in zip(self.forward, self.backward, strict=True)))
 
     def stage_time_limit(self, upper: float) -> float:
         """The blocks of no stage of a plan faster than `upper` take longer: a plan takes M T or
@@ -120,8 +95,9 @@ class PartitionSolver:
             limit = min(limit, (upper - whole) / (micro - window))
         return limit * (1 + 1e-9) - self.beside
 
-    def solve(self, limit: float, below: float) -> Partition | None:
-        """The best partition whose stages all take at most `limit` at their fastest."""
+    def solve(self, below: float) -> Partition | None:
+        """The best partition under `below` seconds; None if there is none."""
+        limit = self.stage_time_limit(below)
         tables = [self._stage_table(stage, limit) for stage in range(self.problem.num_stages)]
         if any(table[0].size == 0 for table in tables):
             return None
@@ -367,3 +343,22 @@ def _ranges(values: Array) -> Array:
     """[n, n+1]: sums of values[i:j]."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     return np.asarray(total[None, :] - total[:-1, None])
+
+
+def undominated(edges: Index, columns: Array, slack: float) -> Index:
+    """Positions, rising, of the labels that none kept before them in their group dominates.
+
+    edges    [groups + 1] where each group begins, and the number of labels at the end
+    columns  [labels, columns] sorted in each group so that no label is dominated by a later one
+    slack    in the columns' unit: a label that is better by no more than this counts as dominated
+             (sums of equal numbers in another order differ by a few units in the last place)
+    """
+    kept: list[int] = []
+    for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        rest = np.arange(begin, end)
+        while rest.size:
+            best = rest[0]
+            kept.append(int(best))
+            rest = rest[1:]
+            rest = rest[(columns[rest] + slack < columns[best]).any(axis=1)]
+    return np.asarray(kept, dtype=np.intp)

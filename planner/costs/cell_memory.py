@@ -1,5 +1,6 @@
-"""Memory of a cell, from the simulator's own formulas: what every range of blocks holds, and what
-any plan must at least."""
+"""Memory of a cell, from the simulator's own formulas: what every range of blocks holds, what any
+plan must hold at least, and how many micro-batches each stage keeps.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from planner.costs.chain_costs import HeldParameters, crossings_of, held_in_rang
 from planner.costs.placement import sides
 from planner.costs.priced_model import PricedModel
 from profiles.model.graph import ModelGraph
+from simulator.schedules.in_flight import in_flight as held_by_ranks
 from simulator.traced.memory import Elements, message_counts, static_bytes
 from simulator.traced.plan_memory import Figures, exchange_bytes
 
@@ -286,3 +288,14 @@ def edges(arrives: Array, leaves: Array, *, buffers_apart: bool, branched: bool 
     apart = arrives.copy() if buffers_apart else np.zeros_like(arrives)
     apart[0] = arrives[0]
     return np.asarray(np.ceil(_leaving(leaves)[None, :] - apart[:, None]))
+
+
+def in_flight(cell: Cell) -> tuple[int, ...]:
+    """Micro-batches that each virtual stage keeps when its rank keeps most, for the last time (for
+    the first, where the backward is split: those before their I, of which all is kept)."""
+    held = held_by_ranks(cell.schedule, cell.pp, cell.num_microbatches, cell.vpp, until_input=True)
+    found = [0] * cell.num_stages
+    for rank, stages in enumerate(held):
+        for count, stage in zip(stages, cell.stages_of(rank), strict=True):
+            found[stage] = count
+    return tuple(found)

@@ -1,19 +1,29 @@
-"""Seconds of a cell's blocks at its ranks, and of the messages between its stages."""
+"""Seconds of a cell from the simulator's own formulas: of its blocks and messages (`CellTimes`), of
+each rank after its last backward (`CellTails`), and the least of both, for bounds (`CellTotals`).
+What cells share is priced once.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array, BlockCosts
-from planner.costs.chain_costs import ChainCosts, beside_units
+from planner.costs.bound import ChainTotals, least_busiest_s
+from planner.costs.cell_memory import CellMemory
+from planner.costs.chain_costs import ChainCosts, beside_units, crossings_of, of_each
 from planner.costs.placement import Places, dp_group, first_device, tp_group
 from planner.costs.priced_model import PricedModel
+from planner.costs.split_problem import Ranges
+from profiles.model.graph import ModelGraph
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.sharded_units import unit_buffers
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.traced.stage_cost import copy_seconds, gather_seconds, missing_overhead
+from simulator.traced.step_tail import Held, Tail, Tie
 
 
 class CellTimes:
@@ -173,3 +183,169 @@ class CellTimes:
             )
             self._sends[key] = cost.time_s
         return self._sends[key]
+
+
+class CellTails:
+    """Seconds after the last backward; what cells share is priced once.
+
+    memory   knows what every range of blocks holds at a tp degree
+    """
+
+    def __init__(self, model: PricedModel, places: Places, memory: CellMemory) -> None:
+        self._model, self._places, self._memory = model, places, memory
+        self._known: dict[tuple[object, ...], float] = {}
+        self._ranges: dict[tuple[object, ...], Array] = {}
+
+    def of_count(self, cell: Cell, rank: int, count: float, trained: float) -> float:
+        """Seconds of a rank with so many parameters, of which so many are trained, apart from the
+        optimizer on a CPU, which takes one parameter after the other."""
+        place = self._places.of(cell, rank)
+        key = (place[0], place[2], cell.tp, cell.pp > 1, cell.zero_stage, count, trained)
+        if key not in self._known:
+            tail = self._price(cell, rank, int(trained), int(count - trained))
+            on_cpu = self._on_cpu(cell, rank)
+            self._known[key] = tail.data_parallel_s if on_cpu else tail.total_s
+        return self._known[key]
+
+    def of_ranges(self, cell: Cell, rank: int) -> Array:
+        """[n, n+1] seconds of a stage of blocks [i, j)."""
+        ties_s = self.ties_s(cell)
+        place = self._places.of(cell, rank)
+        key = (place, cell.tp, cell.dp, cell.pp > 1, cell.zero_stage, ties_s)
+        if key not in self._ranges:
+            found = of_each(
+                lambda count, trained: self.of_count(cell, rank, count, trained),
+                self._memory.parameters(cell.tp).count,
+                self._memory.trained(cell.tp).count,
+            )
+            if self._on_cpu(cell, rank):
+                found = found + self._cpu_optimizer(cell, rank)
+            found[0, :-1] += ties_s
+            found[1:, -1] += ties_s
+            self._ranges[key] = found
+        return self._ranges[key]
+
+    def of_rank(self, cell: Cell, rank: int, ranges: Ranges) -> float:
+        """Seconds of a rank that holds several ranges of blocks."""
+        trained = self._memory.trained(cell.tp)
+        count = self._memory.parameters(cell.tp).of(ranges)
+        seconds = self.of_count(cell, rank, count, trained.of(ranges))
+        if self._on_cpu(cell, rank):
+            optimizer = self._cpu_optimizer(cell, rank)
+            seconds += sum(float(optimizer[i, j]) for i, j in ranges)
+        last = len(trained.elements)
+        if any(i == 0 for i, _ in ranges) != any(j == last for _, j in ranges):
+            seconds += self.ties_s(cell)
+        return seconds
+
+    def ties_s(self, cell: Cell) -> float:
+        """Seconds in which the ranks at the chain's two ends sum the gradients of what both hold; a
+        tie of other ranks is in predictions alone, which no price of a cell may exceed."""
+        ends = (cell.rank_of(0), cell.rank_of(cell.num_stages - 1))
+        sizes = self._memory.trained(cell.tp).at_ends if ends[0] != ends[1] else ()
+        devices = tuple(first_device(cell, rank) for rank in ends)
+        return sum(
+            self._model.tie_s(
+                Tie(elements=size, devices=devices),
+                shards=cell.dp if cell.zero_stage >= 2 else 1,
+                tp=cell.tp,
+            )
+            for size in sizes
+        )
+
+    def _on_cpu(self, cell: Cell, rank: int) -> bool:
+        return self._model.cluster.device_at(first_device(cell, rank)).type == "cpu"
+
+    def _cpu_optimizer(self, cell: Cell, rank: int) -> Array:
+        """[n, n+1] seconds of the optimizer on a CPU."""
+        return self._memory.trained(cell.tp).ranged(
+            lambda size: self._price(cell, rank, size).optimizer_s
+        )
+
+    def _price(self, cell: Cell, rank: int, trained: int, frozen: int = 0) -> Tail:
+        return self._model.tail(
+            Held(trained=(trained,), frozen=frozen),
+            dp_group(cell, rank),
+            zero_stage=cell.zero_stage,
+            tp=cell.tp,
+            pipelined=cell.pp > 1,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Least:
+    """Figures of a mesh that no place undercuts: seconds [K, S] per kind of block and strategy, of
+    one crossing there and back, and of the tail of rank 0 and of any."""
+
+    seconds: Array
+    crossing_s: float
+    tail_s: float
+    any_tail_s: float
+
+
+class CellTotals:
+    """Figures of cells that no plan undercuts; what cells share is found once."""
+
+    def __init__(
+        self,
+        model: PricedModel,
+        places: Places,
+        times: CellTimes,
+        memory: CellMemory,
+        tails: CellTails,
+    ) -> None:
+        self._model, self._places = model, places
+        self._times, self._memory, self._tails = times, memory, tails
+        self._leasts: dict[tuple[object, ...], _Least] = {}
+        self._busiest: dict[tuple[object, ...], float] = {}
+
+    def of(self, cell: Cell) -> ChainTotals:
+        """What the bound of a cell needs; the fastest of the cluster's places for everything."""
+        graph = self._model.graph(cell.micro_batch, cell.tp)
+        least = self._least(cell)
+        times = least.seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
+        beside = min(sum(self._times.beside(cell, r)) for r in self._places.distinct(cell))
+        return ChainTotals(
+            total_s=float(times.sum()) + cell.num_stages * beside,
+            busiest_s=self._busiest_s(cell, times, graph) + cell.vpp * beside,
+            last_s=float(times[-1]) + beside,
+            send_s=least.crossing_s,
+            # Blocks with branches may stand in another order, and another one first.
+            tail_s=least.any_tail_s if graph.branches else least.tail_s + self._tails.ties_s(cell),
+            any_tail_s=least.any_tail_s,
+        )
+
+    def _least(self, cell: Cell) -> _Least:
+        """The least figures over the cluster's places, whatever the schedule."""
+        key = (cell.micro_batch, cell.tp, cell.pp, cell.dp, cell.zero_stage)
+        if key not in self._leasts:
+            places = self._places.distinct(cell)
+            single, trained = (
+                np.diagonal(held.count, offset=1)
+                for held in (self._memory.parameters(cell.tp), self._memory.trained(cell.tp))
+            )
+            # No block has fewer trained parameters, nor fewer frozen ones beside them.
+            fewest = float(trained.min())
+            least = fewest + float((single - trained).min())
+            crossing = 0.0
+            if cell.pp > 1:
+                size = crossings_of(self._model.graph(cell.micro_batch, cell.tp)).least
+                # The last is the way back to rank 0, which only interleaved stages take.
+                crossing = 2 * min(self._times.send_s(cell, s, size) for s in range(1, cell.pp + 1))
+            self._leasts[key] = _Least(
+                seconds=np.min([self._times.seconds(cell, rank) for rank in places], axis=0),
+                crossing_s=crossing,
+                tail_s=self._tails.of_count(cell, 0, float(single[0]), float(trained[0])),
+                any_tail_s=min(self._tails.of_count(cell, rank, least, fewest) for rank in places),
+            )
+        return self._leasts[key]
+
+    def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
+        """R of `planner.costs.bound`; `times` [n] of the blocks at the fastest place."""
+        sharded = (cell.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
+        slowest = self._times.slowest(cell, 0)
+        key = (cell.tp, cell.micro_batch, cell.pp, *sharded, slowest)
+        if key not in self._busiest:
+            kinds = [ref.kind for ref in graph.chain]
+            self._busiest[key] = least_busiest_s(times, kinds, cell.pp)
+        return self._busiest[key]

@@ -17,12 +17,9 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.problem import Array, Load, Partition, PartitionProblem, StageSlot
 from planner.costs.bound import ChainTotals
-from planner.costs.cell_memory import CellMemory, edges
-from planner.costs.cell_tails import CellTails
-from planner.costs.cell_times import CellTimes
-from planner.costs.cell_totals import CellTotals
+from planner.costs.cell_memory import CellMemory, edges, in_flight
+from planner.costs.cell_times import CellTails, CellTimes, CellTotals
 from planner.costs.chain_costs import ChainCosts, crossings_of, kinds_to_tell
-from planner.costs.in_flight import in_flight
 from planner.costs.placement import Places, first_device, tp_group
 from planner.costs.priced_model import PricedModel
 from planner.costs.split_problem import Ranges, SplitProblem
@@ -65,10 +62,6 @@ class SimulatorCosts:
     def totals(self, cell: Cell) -> ChainTotals:
         """What the bound of a cell needs; the fastest of the cluster's places for everything."""
         return self._totals.of(cell)
-
-    def tails_of_blocks(self, cell: Cell) -> Array:
-        """[p, n] seconds that each block adds, at least, to a stage's after its last backward."""
-        return np.asarray([self._tails.of_blocks(cell, rank) for rank in range(cell.pp)])
 
     def problem(self, cell: Cell) -> PartitionProblem:
         """The cell's partition problem; where ranks hold several stages, or split the backward,

@@ -1,8 +1,8 @@
-"""The partition problem of a cell whose step only the timeline tells: ranks that hold several
-stages in turn or in a V, or split the backward.
+"""The partition problem of a cell whose step only the timeline gives: ranks hold several stages in
+turn or in a V, or split the backward.
 
 A chain of blocks is cut into p x v contiguous stages, with one strategy per block; virtual stage s
-lies on the rank that the schedule names: s itself with one stage per rank, s mod p with several in
+is on the rank that the schedule names: s itself with one stage per rank, s mod p with several in
 turn, or there and back again with two (a V). Interleaved stages hold n blocks or n + 1, n being the
 blocks per stage rounded down. The objective is the end of the event timeline with each rank's tail
 (schedules/timeline.py), under each rank's memory, action by action (traced/memory.py):
@@ -14,21 +14,27 @@ blocks per stage rounded down. The objective is the end of the event timeline wi
     W    what is kept
     end  parameters, optimizer states and gradients, with what was sent where that is held
 
-From its I to its W a micro-batch keeps what its weights' gradients need.
+A forward adds a micro-batch to its stage; I leaves of it what its weights' gradients still need, W
+takes that too; a full B is both (Qi et al., arXiv 2401.10241, section 2.3 and equation 7; the same
+count as schedules/in_flight.py). Ranks run their actions in order whatever these take, so that
+memory needs no timeline.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from planner.chain.problem import Array, PartitionProblem, stage_times, with_capacity
 from profiles.errors import InputError
+from simulator.schedules.action import ActionKind
 from simulator.schedules.durations import Durations
-from simulator.schedules.schedule import Placement, Schedule
+from simulator.schedules.schedule import Placement, Schedule, build_schedule
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -158,3 +164,147 @@ def split_tails(problem: SplitProblem, starts: tuple[int, ...]) -> list[float]:
         problem.tail_s(rank, tuple(ranges[s] for s in problem.schedule.stages_of(rank)))
         for rank in range(problem.num_ranks)
     ]
+
+
+Counts = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitMoments:
+    """Moments at which a rank of v stages may need most memory: one action runs at each.
+
+    whole     [moments, v] micro-batches of which a stage keeps all, that of the action included
+    half      [moments, v] micro-batches of which it keeps what their W needs
+    turn      [moments] which of the rank's stages runs
+    backward  [moments] True for B and I
+    weights   [moments] True for W
+    first     [moments] True for a stage's first B or I, with which its gradients come
+    begun     [moments] stages whose gradients are there
+    done      [moments, v] micro-batches that each stage has ended
+    """
+
+    whole: Counts
+    half: Counts
+    turn: Counts
+    backward: Counts
+    weights: Counts
+    first: Counts
+    begun: Counts
+    done: Counts
+
+
+@functools.cache
+def split_moments(
+    name: str, num_ranks: int, num_microbatches: int, stages_per_rank: int, rank: int
+) -> SplitMoments:
+    """The moments of a rank of the schedule `name`; of equal ones that with most done."""
+    schedule = build_schedule(
+        name,
+        num_ranks=num_ranks,
+        num_microbatches=num_microbatches,
+        stages_per_rank=stages_per_rank,
+    )
+    rows = _walk(schedule, rank)
+    v = stages_per_rank
+    # What is done only grows, and where it counts the latest of equal moments counts most.
+    _, last = np.unique(rows[::-1, : 2 * v + 5], axis=0, return_index=True)
+    rows = rows[len(rows) - 1 - np.sort(last)[::-1]]
+    return SplitMoments(
+        whole=rows[:, :v],
+        half=rows[:, v : 2 * v],
+        turn=rows[:, 2 * v],
+        backward=rows[:, 2 * v + 1],
+        weights=rows[:, 2 * v + 2],
+        first=rows[:, 2 * v + 3],
+        begun=rows[:, 2 * v + 4],
+        done=rows[:, 2 * v + 5 :],
+    )
+
+
+def _walk(schedule: Schedule, rank: int) -> Counts:
+    """One row per action: whole, half, turn, backward, weights, first, begun, done."""
+    turns = {stage: turn for turn, stage in enumerate(schedule.stages_of(rank))}
+    v = len(turns)
+    whole, half, done = [0] * v, [0] * v, [0] * v
+    begun: set[int] = set()
+    rows = []
+    for action in schedule.ranks[rank]:
+        turn, kind = turns[action.stage], action.kind
+        forward = kind is ActionKind.FORWARD
+        weights = kind is ActionKind.BACKWARD_WEIGHT
+        first = not (forward or weights) and turn not in begun
+        whole[turn] += forward
+        backward = not (forward or weights)
+        rows.append([*whole, *half, turn, backward, weights, first, len(begun), *done])
+        if not forward:
+            begun.add(turn)
+        if kind is ActionKind.BACKWARD_INPUT:
+            whole[turn], half[turn] = whole[turn] - 1, half[turn] + 1
+        elif kind is ActionKind.BACKWARD:
+            whole[turn], done[turn] = whole[turn] - 1, done[turn] + 1
+        elif weights:
+            half[turn], done[turn] = half[turn] - 1, done[turn] + 1
+    return np.asarray(rows, dtype=np.intp)
+
+
+class RankBytes:
+    """What a rank with these ranges of blocks needs; what no strategy changes is found once.
+
+    ranges  of each of the rank's stages, in their order
+
+    The moments are those at the top of planner/costs/split_problem.py.
+    """
+
+    def __init__(self, problem: SplitProblem, rank: int, ranges: Ranges) -> None:
+        schedule, chain = problem.schedule, problem.chain
+        micro, stages = schedule.num_microbatches, schedule.stages_of(rank)
+        self._known = split_moments(schedule.name, problem.num_ranks, micro, problem.per_rank, rank)
+        sizes = [j - i for i, j in ranges]
+        self._firsts = np.cumsum([0, *sizes[:-1]])
+        self._stage_of = np.repeat(np.arange(len(ranges)), sizes)
+        self._rows = np.arange(sum(sizes))
+        places = [(chain.slots[s].costs, i, j) for s, (i, j) in zip(stages, ranges, strict=True)]
+
+        def gathered(tables: list[Array]) -> Array:
+            """[blocks of the rank, S]"""
+            return np.concatenate([tables[index][i:j] for index, i, j in places])
+
+        self._saved = gathered([costs.saved_bytes for costs in chain.costs])
+        self._weights = gathered(list(problem.weight_bytes))
+        self._forward = gathered(list(problem.forward_transient_bytes))
+        self._backward = gathered(list(problem.backward_transient_bytes))
+        self._edge = np.asarray([chain.edge_bytes[i, j] for i, j in ranges])
+        self._late = np.asarray(
+            [problem.handed_on_late(s, i, j) for s, (i, j) in zip(stages, ranges, strict=True)]
+        )
+        crossing = np.asarray(
+            [problem.crossing(s, i, j) for s, (i, j) in zip(stages, ranges, strict=True)]
+        )
+        fixed, gradients = problem.states(ranges)
+        self._share = gradients / len(ranges)
+        held = crossing.sum(axis=1) * problem.holds_sent
+        self._fixed = fixed + float((crossing @ np.asarray(problem.room_for_messages)).sum())
+        self._without = self._share * self._known.begun + self._known.done @ held
+        self._at_end = gradients + micro * float(held.sum()) + problem.exchange(ranges)
+
+    def peak(self, strategies: tuple[int, ...] | Counts) -> float:
+        """The most bytes at any moment; strategies [blocks of the rank], stage by stage."""
+        at = (self._rows, np.asarray(strategies))
+        saved, weights = self._saved[at], self._weights[at]
+        forward, backward = self._forward[at], self._backward[at]
+        known, firsts = self._known, self._firsts
+        kept, half = np.add.reduceat(saved, firsts), np.add.reduceat(weights, firsts)
+        # Of each block, what the blocks behind it in its stage keep.
+        behind = np.cumsum(kept)[self._stage_of] - np.cumsum(saved)
+        aside = np.cumsum(half)[self._stage_of] - np.cumsum(weights)
+        # The edge is what is handed on, less an input that lies in a buffer of its own.
+        whole = kept + self._edge
+        ahead = np.maximum.reduceat(forward - behind, firsts) - self._late
+        back = np.maximum.reduceat(backward - behind + aside, firsts)
+        begin = saved[firsts] + backward[firsts] + aside[firsts] + self._edge - self._late
+        turn = known.turn
+        rise = np.where(known.backward, back[turn], ahead[turn])
+        rise = np.maximum(np.where(known.weights, 0.0, rise), 0.0)
+        rise = np.maximum(rise, np.where(known.first, (self._share + begin - whole)[turn], 0.0))
+        need = self._without + known.whole @ whole + known.half @ half + rise
+        return self._fixed + max(float(need.max()), self._at_end)

@@ -12,7 +12,6 @@ C nodes that opens at step a does at most C (b - a) node-steps until step b, so 
 
 since none of these jobs is over later than D and the largest lateness among them.
 
-Where that leaves a gap, a relaxation without places in time (fleet_bound.py) gives a second bound.
 Dollars are rounded down to whole units, so that a bound of the units is a bound of the dollars.
 Equal problems give equal schedules where no limit in seconds strikes: fixed seed, fixed workers,
 interleaved search.
@@ -25,7 +24,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from planner.fleet.fleet_bound import BoundModel
 from planner.fleet.fleet_problem import (
     COST,
     END,
@@ -49,8 +47,6 @@ WORKERS = 8
 _ORDER = "order"
 # Share of what is left of the time that a level may take.
 _SHARES = {LATENESS: 0.4, COST: 0.4, END: 0.4, _ORDER: 0.7}
-# The same of the search for a better bound, where the first leaves a gap.
-_BOUND_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +106,6 @@ def solve_fleet(
     end = clock() + limit_s
     proofs: list[Proof] = []
     found = hint
-    relaxed: BoundModel | None = None
-    kept: list[str] = []
     for level in (*problem.levels, *((_ORDER,) if order else ())):
         target = model.target(level)
         left = max(0.05, (end - clock()) * _SHARES[level])
@@ -127,21 +121,9 @@ def solve_fleet(
         if level != _ORDER:
             reached = values_of(problem, found).at(level)
             unit = model.usd_unit if level == COST else 1.0
-            bound = max(0.0, bound * unit)
-            if reached > 0 and (reached - bound) / reached > gap:
-                if relaxed is None:
-                    relaxed = BoundModel(problem)
-                    for before in kept:
-                        relaxed.keep(before, values_of(problem, found), model.usd_unit)
-                left = max(0.05, (end - clock()) * _BOUND_SHARE)
-                other = relaxed.least(level, model.usd_unit, limit_s=left, seed=seed, gap=gap)
-                bound = max(bound, other * unit)
-            proofs.append(Proof(level=level, value=reached, bound=min(reached, bound)))
+            bound = min(reached, max(0.0, bound * unit))
+            proofs.append(Proof(level=level, value=reached, bound=bound))
             model.keep(target, found, level)
-            if relaxed is None:
-                kept.append(level)
-            else:
-                relaxed.keep(level, values_of(problem, found), model.usd_unit)
     solution = Solution(status="feasible", proofs=tuple(proofs), schedule=found)
     return replace(solution, status=status_of(solution.gap or 0.0))
 

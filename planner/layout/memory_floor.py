@@ -89,7 +89,7 @@ class MemoryFloors:
         several = np.minimum(-(-self._base.global_batch // layouts.dp), np.maximum(2, layouts.pp))
         keys = np.column_stack([layouts.key(*_AXES), recompute, less, several])
         _, first, where = np.unique(row_numbers(keys), return_index=True, return_inverse=True)
-        known = _known_floors(without_size(self._base), layouts.options)
+        known = known_floors(without_size(self._base), layouts.options)
         if len(known) > _MOST_FLOORS:
             known.clear()
         light = replace(
@@ -117,15 +117,11 @@ class MemoryFloors:
 
 
 @functools.lru_cache(maxsize=_RUNS)
-def _known_floors(
+def known_floors(
     base: TrainingRun, options: tuple[RunOption, ...]
 ) -> dict[tuple[int, ...], tuple[float, float]]:
+    """The floors computed so far in this process for one run, by the axes of a layout."""
     return {}
-
-
-def forget_floors() -> None:
-    """From here on all are made anew: for measurements and tests."""
-    _known_floors.cache_clear()
 
 
 def _keeps_less(layouts: Layouts) -> NDArray[np.bool_]:

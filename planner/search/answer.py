@@ -22,8 +22,7 @@ from planner.cell import Cell
 from planner.cells.branch_and_bound import Outcome, Progress, Refinement, branch_and_bound, family
 from planner.cells.cell_costs import CellCosts, CellSolver
 from planner.costs.bound import lower_bounds
-from planner.search.explain import why_not_first
-from planner.search.infeasible import explain_infeasible, nearest_misses
+from planner.search.explain import explain_infeasible, nearest_misses, why_not_first
 from planner.search.relax import Candidate
 from planner.search.space import MAX_FREE_VPP, Ground, Space, legal_cells
 from planner.tolerances import status_of

@@ -1,11 +1,22 @@
-"""Why a runner-up lost, in few words, and what would help the plan that won."""
+"""Reasons: why a runner-up is slower than the plan, and, if nothing fits, which plan comes nearest,
+its tight stage and the memory term that binds.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from planner.branching.branch_solver import BranchSolver
+from planner.cell import Cell
+from planner.cells.cell_costs import CellSolver
+from planner.chain.problem import Partition
 from profiles.units import format_bytes, format_percent, format_time
 from simulator.traced.predict import SHARED_SUMS
 from simulator.values.plan import Plan
-from simulator.values.prediction import Prediction
+from simulator.values.plan_file import Infeasibility, Relaxation
+from simulator.values.prediction import Prediction, RankMemory
 
 
 def why_not_first(plan: Plan, prediction: Prediction, best: Prediction) -> str:
@@ -47,3 +58,93 @@ def _phrase(name: str, extra_s: float, plan: Plan, prediction: Prediction) -> st
     if name == "launch":
         return f"kernel launches ({plan.num_microbatches} micro-batches) {more}"
     return f"{name.replace('_', ' ')} {more}"
+
+
+_CELLS_TRIED = 4  # meshes with the least missing memory that are solved for the nearest plan
+_PRECISION = 0.01  # of the capacity, to which the missing memory is found
+
+_TERMS = {
+    "parameters_bytes": "parameters",
+    "gradients_bytes": "gradients",
+    "optimizer_bytes": "optimizer states",
+    "activations_bytes": "activations",
+    "transient_bytes": "working memory of one block",
+    "communication_bytes": "communication buffers",
+}
+
+
+def nearest_misses(cells: Sequence[Cell], missing: Sequence[float]) -> dict[Cell, float]:
+    """What the cells lack that lack least by their bound: the first cell of each of a few meshes,
+    nearest first."""
+    found: dict[tuple[int, int, int], Cell] = {}
+    lack = dict(zip(cells, missing, strict=True))
+    for cell in sorted(cells, key=lambda cell: (lack[cell], cell.micro_batch, cell)):
+        found.setdefault((cell.pp, cell.dp, cell.tp), cell)
+    return {cell: lack[cell] for cell in list(found.values())[:_CELLS_TRIED]}
+
+
+def explain_infeasible(
+    solver: CellSolver | BranchSolver,
+    lacking: Mapping[Cell, float],
+    relaxations: tuple[Relaxation, ...],
+) -> Infeasibility:
+    """The nearest of the cells' plans: the one that fits with the least memory more.
+
+    lacking  from `nearest_misses`: bytes that each cell lacks at least; none has a plan that fits
+    """
+    best: tuple[float, Cell, Partition] | None = None
+    for cell, lack in lacking.items():
+        limit = best[0] if best else np.inf
+        found = _least_more(solver, cell, max(0.0, lack), limit) if lack < limit else None
+        if found is not None and (best is None or found[0] < best[0]):
+            best = (found[0], cell, found[1])
+    assert best is not None  # with enough memory any cell has a plan
+    cell = best[1]
+    plan = solver.costs.plan(cell, best[2])
+    ranks = solver.costs.predict(plan).ranks
+    tight = max(ranks, key=lambda rank: (rank.peak_bytes - rank.capacity_bytes, -rank.rank))
+    stage = plan.stages_of(_pipeline_rank(tight, ranks))[0]
+    return Infeasibility(
+        nearest=str(cell),
+        stage=stage,
+        term=largest_term(tight),
+        needed_bytes=tight.peak_bytes,
+        capacity_bytes=tight.capacity_bytes,
+        relaxations=relaxations,
+    )
+
+
+def largest_term(memory: RankMemory) -> str:
+    """What takes most of a rank's peak."""
+    return _TERMS[max(_TERMS, key=lambda name: getattr(memory, name))]
+
+
+def _pipeline_rank(tight: RankMemory, ranks: Sequence[RankMemory]) -> int:
+    """Position among the pipeline ranks: the prediction has one entry for each, in order."""
+    return next(index for index, rank in enumerate(ranks) if rank is tight)
+
+
+def _least_more(
+    solver: CellSolver | BranchSolver, cell: Cell, least: float, limit: float
+) -> tuple[float, Partition] | None:
+    """The least memory more with which the cell has a plan, and that plan; None above `limit`.
+
+    least  more than this is surely needed
+    """
+    best_with = solver.with_more(cell)
+    step = solver.costs.capacity_bytes * _PRECISION
+    low, high = least, least + step
+    found = best_with(high)
+    while found is None and high < limit:
+        low, high = high, least + 2 * (high - least)
+        found = best_with(high)
+    if found is None:
+        return None
+    while high - low > step:
+        middle = (low + high) / 2
+        fitting = best_with(middle)
+        if fitting is None:
+            low = middle
+        else:
+            high, found = middle, fitting
+    return high, found

@@ -329,6 +329,13 @@ class ModelGraph:
         return tuple(self.kinds[ref.kind] for ref in self.chain)
 
     @property
+    def flows(self) -> tuple[tuple[int, int], ...]:
+        """Edges of the data flow: positions of a block and of a block that takes its output."""
+        if not self.branches:
+            return tuple((k, k + 1) for k in range(len(self.chain) - 1))
+        return tuple((branch.producer, k) for branch in self.branches for k in branch.consumers)
+
+    @property
     def forward_flop(self) -> int:
         """FLOPs of the forward, as this rank runs it (1 multiply-add = 2)."""
         return sum(block.forward_flop for block in self.blocks)

@@ -1,7 +1,7 @@
 """`PublishedRun`: what a source says about a training run, and nothing of what it measured.
 
 A prediction is made from these values alone. The measured columns are skipped while reading, and
-so are the notes, which may print the result (`profiles.published.measured` reads them for those
+so are the notes, which may print the result (`profiles.published.run_table` reads them for those
 who compare). Empty means that the source does not say: None for numbers, "" for text.
 """
 

@@ -10,9 +10,13 @@ from profiles.errors import InputError, ShardwrightError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
-from profiles.hardware.prices.device_price import STALE_DAYS, DevicePrice
 from profiles.hardware.prices.offer import KINDS, Offer
-from profiles.hardware.prices.price_table import kinds_of, price_or_relatives
+from profiles.hardware.prices.price_table import (
+    STALE_DAYS,
+    DevicePrice,
+    kinds_of,
+    price_or_relatives,
+)
 from profiles.sourced import Sourced
 
 

@@ -12,11 +12,15 @@ import typer
 from profiles.document import encode, write_text
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import catalog_rows, get_device
-from profiles.hardware.prices.device_price import DevicePrice
 from profiles.hardware.prices.offer import KINDS, Offer
 from profiles.hardware.prices.owning import read_owning
 from profiles.hardware.prices.price_file import offers_with
-from profiles.hardware.prices.price_table import device_price, kinds_of, price_or_relatives
+from profiles.hardware.prices.price_table import (
+    DevicePrice,
+    device_price,
+    kinds_of,
+    price_or_relatives,
+)
 from shardwright.console.flags import Json, Prices
 from shardwright.console.output import need_room_for, note, print_json, show
 from shardwright.reports import terminal

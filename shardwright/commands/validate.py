@@ -13,9 +13,8 @@ import typer
 from rich.text import Text
 
 from profiles.document import write_text
-from profiles.published.measured import Measured, read_measured
 from profiles.published.run import FIGURES, PublishedRun
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import Measured, read_measured, read_runs
 from shardwright.commands.tables.predict_runs import predicted_runs, traced_predictions
 from shardwright.console.output import Heartbeat, need_room_for, note, show, write_or_print
 from shardwright.validate.accuracy_html import accuracy_html

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from profiles.hardware.catalogue.catalog import CatalogRow
 from profiles.hardware.catalogue.device import Device
-from profiles.hardware.prices.device_price import DevicePrice
+from profiles.hardware.prices.price_table import DevicePrice
 from profiles.units import (
     format_bytes,
     format_count,

@@ -12,8 +12,7 @@ from planner.many.result_store import ResultStore, Table
 from planner.many.sweep import Job, Posed, Question, Reply, Row, finished, row_of, verdict_of
 from profiles.document import decode
 from profiles.errors import ShardwrightError
-from profiles.hardware.prices.offer import Offer
-from profiles.hardware.prices.offer_table import shipped_offers
+from profiles.hardware.prices.offer import Offer, shipped_offers
 from shardwright.asking.places import local_profile
 from shardwright.asking.questions import Poser
 from shardwright.asking.sizing.size_flags import SizeFlags

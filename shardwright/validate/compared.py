@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from profiles.errors import InputError
-from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
+from profiles.published.run_table import Measured
 from shardwright.validate.predicted import OK, PredictedRun
 
 

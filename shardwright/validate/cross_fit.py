@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
+from profiles.published.run_table import Measured
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.crossvalidate import members
 from shardwright.validate.groups import source_of

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
+from profiles.published.run_table import Measured
 from shardwright.validate.crossvalidate import members
 from shardwright.validate.groups import source_of
 from simulator.training_run.fit.memory_interval import (

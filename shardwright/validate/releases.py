@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
+from profiles.published.run_table import Measured
 from profiles.published.table import number_cell, read_table
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.predicted import OK, PredictedRun

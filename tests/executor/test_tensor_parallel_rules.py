@@ -16,7 +16,7 @@ import pytest
 import shardwright
 from planner.search.space import Space
 from profiles.model.graph import OpKind, Phase
-from profiles.model.tracing.trace_split_order import by_rank, own_order, share_of
+from profiles.model.tracing.trace_tensor_parallel import by_rank, own_order, share_of
 from shardwright import api
 from simulator.values.plan import Plan
 from simulator.values.workload import Workload

@@ -8,8 +8,7 @@ import itertools
 import numpy as np
 
 from planner.chain.problem import BlockCosts, Load, Partition, PartitionProblem, StageSlot
-from planner.costs.rank_bytes import RankBytes
-from planner.costs.split_problem import SplitProblem, ranges_of
+from planner.costs.split_problem import RankBytes, SplitProblem, ranges_of
 from simulator.schedules.action import ActionKind
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule

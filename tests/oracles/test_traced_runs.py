@@ -14,8 +14,7 @@ import pytest
 
 import shardwright
 from planner.search.space import Space
-from profiles.published.measured import read_measured
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import read_measured, read_runs
 from shardwright import api
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.chain.dominance import undominated
+from planner.chain.partition import undominated
 
 
 def test_a_hand_example() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.cell import Cell
-from planner.costs.in_flight import in_flight
+from planner.costs.cell_memory import in_flight
 from simulator.schedules.schedule import build_schedule
 from tests.oracles.held_activations import stage_peaks
 

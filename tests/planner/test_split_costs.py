@@ -13,8 +13,8 @@ from planner.cells.cell_costs import CellSolver
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.problem import Partition
 from planner.costs.bound import lower_bounds
-from planner.costs.rank_bytes import RankBytes
 from planner.costs.split_problem import (
+    RankBytes,
     ranges_of,
     split_durations,
     split_tails,

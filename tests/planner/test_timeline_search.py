@@ -10,7 +10,7 @@ import pytest
 
 from planner.cells.timeline_search import TimelineSearch, timeline_step_s
 from planner.chain.problem import Partition
-from planner.costs.split_moments import split_moments
+from planner.costs.split_problem import split_moments
 from profiles.errors import InputError
 from simulator.schedules.schedule import build_schedule
 from tests.oracles.held_activations import most_held

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from profiles.hardware.prices.offer import KINDS, Offer
-from profiles.hardware.prices.offer_table import shipped_offers
+from profiles.hardware.prices.offer import KINDS, Offer, shipped_offers
 from profiles.hardware.prices.owning import read_owning
 from profiles.hardware.prices.price_file import (
     offers_with,

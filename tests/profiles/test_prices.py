@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import base_of, device_names
-from profiles.hardware.prices.offer import KINDS, Offer
-from profiles.hardware.prices.offer_table import shipped_offers
+from profiles.hardware.prices.offer import KINDS, Offer, shipped_offers
 from profiles.hardware.prices.price_table import (
     SAME_CHIP,
     device_price,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from profiles.hardware.probe.probe_cases import Case
-from profiles.hardware.probe.probe_kept import in_parts
+from profiles.hardware.probe.probe_parts import in_parts
 
 CASES: Any = list(range(600))  # what a case is does not matter here
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.hardware.probe.probe_speed import at_one_speed
+from profiles.hardware.probe.probe_parts import at_one_speed
 
 FAMILIES = ["matmul", "memory", "link"]
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from profiles.document import read_document
-from profiles.published.measured import Measured, read_measured
 from profiles.published.run import FIGURES, PublishedRun
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import Measured, read_measured, read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table, left_out, predicted_s
 from shardwright.validate.crossvalidate import source_folds
 from shardwright.validate.groups import source_of

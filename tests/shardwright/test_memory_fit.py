@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profiles.published.measured import Measured
 from profiles.published.run import FIGURES, PublishedRun
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import Measured, read_runs
 from shardwright.validate.memory_fit import (
     USUAL_CACHED,
     USUAL_EXTRA_GIB,

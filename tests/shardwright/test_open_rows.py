@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiles.published.measured import read_measured
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import read_measured, read_runs
 from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.validate.compared import ComparedRun, compare_runs
 from shardwright.validate.cross_fit import fit, fit_table, predicted_s

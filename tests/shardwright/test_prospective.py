@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import DocumentError, InputError
-from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
+from profiles.published.run_table import Measured
 from shardwright.validate.compared import ComparedRun
 from shardwright.validate.ledger import (
     COLUMNS,

@@ -14,9 +14,8 @@ from profiles.model.figures.figures_config import config_of_figures
 from profiles.model.figures.state_space import StateSpace
 from profiles.model.figures.transformer import LatentAttention, Transformer
 from profiles.model.loaders import ModelSpec
-from profiles.published.measured import read_measured
 from profiles.published.run import FIGURES
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import read_measured, read_runs
 from shardwright.commands.tables.predict_runs import (
     predict_table,
     predicted_runs,

@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from profiles.errors import InputError
-from profiles.published.measured import Measured
 from profiles.published.run import PublishedRun
+from profiles.published.run_table import Measured
 from shardwright.reports.markdown_table import cell, percent
 from shardwright.validate.accuracy_html import accuracy_html
 from shardwright.validate.accuracy_markdown import accuracy_markdown

@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from profiles.published.measured import Measured, read_measured
 from profiles.published.run import PublishedRun
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import Measured, read_measured, read_runs
 from shardwright.validate.choice import fit_verdicts, pair_order, regret
 from shardwright.validate.compared import ComparedRun, compare_runs
 from shardwright.validate.groups import device_of, family_of, size_of, source_of

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.schedules.bubble import longest_rank_s
-from simulator.schedules.timeline import Timeline
+from simulator.schedules.timeline import Timeline, longest_rank_s
 
 
 def busiest_rank_s(timeline: Timeline) -> float:

@@ -18,7 +18,7 @@ from simulator.training_run.memory.footprint import fits, footprint
 from simulator.training_run.memory.static_footprint import static_bytes
 from simulator.training_run.memory.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.work.stage_share import split_stages, stage_split
+from simulator.training_run.work.stage_share import stage_split
 from tests.oracles.held_activations import most_held
 from tests.simulator.described_runs import DEEPSEEK_V3
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
@@ -208,22 +208,22 @@ def test_more_micro_batches_keep_no_more_after_the_warm_up(name: str) -> None:
 
 
 def test_stages_of_equal_layers_and_of_ends_that_count() -> None:
-    layers = [s.num_layers for s in split_stages(replace(RUN, pp=4, num_devices=4), "even")]
+    layers = [s.num_layers for s in stage_split(replace(RUN, pp=4, num_devices=4))]
     assert layers == [2, 2, 2, 2]
     # Zero Bubble's models have k p - 2 layers: embedding and head stand for the other two.
     thirty = replace(RUN, model=replace(SMALL_GPT, num_layers=30), pp=8, num_devices=8)
-    assert [s.num_layers for s in split_stages(thirty, "even")] == [3, 4, 4, 4, 4, 4, 4, 3]
+    assert [s.num_layers for s in stage_split(thirty)] == [3, 4, 4, 4, 4, 4, 4, 3]
     odd = replace(RUN, model=replace(SMALL_GPT, num_layers=9), pp=4, num_devices=4)
-    assert [s.num_layers for s in split_stages(odd, "even")] == [3, 2, 2, 2]
+    assert [s.num_layers for s in stage_split(odd)] == [3, 2, 2, 2]
 
 
 def test_nanotron_cuts_by_cost() -> None:
     # 16 layers and a head of 4: 20 units; a stage ends with the layer that reaches its share, 5 k.
-    shares = split_stages(replace(ULTRA_1B, pp=4, num_devices=4), "cost")
+    shares = stage_split(replace(ULTRA_1B, pp=4, num_devices=4))
     assert [share.num_layers for share in shares] == [5, 5, 5, 1]
     assert [share.has_head for share in shares] == [False, False, False, True]
     # Shares of 20 / 3: the seventh layer is the first past 6.67, the fourteenth past 13.33.
-    shares = split_stages(replace(ULTRA_1B, pp=3, num_devices=3), "cost")
+    shares = stage_split(replace(ULTRA_1B, pp=3, num_devices=3))
     assert [share.num_layers for share in shares] == [7, 7, 2]
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.schedules.bubble import longest_rank_s
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
-from simulator.schedules.timeline import simulate
+from simulator.schedules.timeline import longest_rank_s, simulate
 from tests.simulator.bubble_rate import bubble_rate, busiest_rank_s
 
 FILE = Path(__file__).parents[3] / "shared" / "truth" / "bubbles.csv"

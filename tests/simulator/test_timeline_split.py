@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from simulator.schedules.bubble import longest_rank_s
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
-from simulator.schedules.timeline import simulate
+from simulator.schedules.timeline import longest_rank_s, simulate
 from tests.oracles.schedule_csv import schedule_from_csv
 from tests.simulator.bubble_rate import bubble_rate, busiest_rank_s
 

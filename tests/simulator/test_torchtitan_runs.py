@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.published.measured import read_measured
 from profiles.published.run import FIGURES, PublishedRun
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import read_measured, read_runs
 from simulator.training_run.explain.predict_runs import predict_runs
 from simulator.training_run.framework.framework import memory_of
 from simulator.training_run.memory.activation_footprint import activation_bytes

@@ -1,10 +1,17 @@
-"""`Offer`: what one provider asks for a device-hour in one region, and where that was read."""
+"""Offers: what one provider charges for a device-hour in one region, and where that was read.
+
+The shipped offers are profiles/data/prices/offers.csv and sources.csv (addresses), both written by
+tools/derive_prices.py. Price lists without a date were not included.
+"""
 
 from __future__ import annotations
 
+import csv
+import functools
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from profiles.errors import InputError, UnknownNameError
 
@@ -60,3 +67,32 @@ class Offer:
                 f"the offer of {self.device} at {self.provider} has no address; say where it can "
                 "be read again"
             )
+
+
+OFFER_FILE = Path(__file__).parents[2] / "data" / "prices" / "offers.csv"
+SOURCE_FILE = OFFER_FILE.with_name("sources.csv")
+
+
+@functools.cache
+def shipped_offers() -> tuple[Offer, ...]:
+    """Every offer that we ship."""
+    addresses = {row["source"]: row["address"] for row in _rows(SOURCE_FILE)}
+    return tuple(
+        Offer(
+            provider=row["provider"],
+            region=row["region"],
+            instance=row["instance"],
+            device=row["device"],
+            kind=row["kind"],
+            usd_per_device_hour=float(row["usd_per_device_hour"]),
+            date=row["date"],
+            address=addresses[row["source"]],
+            notes=row["notes"],
+        )
+        for row in _rows(OFFER_FILE)
+    )
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))

@@ -29,14 +29,13 @@ from profiles.hardware.probe.fingerprint import (
     num_cores,
 )
 from profiles.hardware.probe.probe_cases import Case, probe_cases
-from profiles.hardware.probe.probe_kept import in_parts
+from profiles.hardware.probe.probe_parts import at_one_speed, in_parts
 from profiles.hardware.probe.probe_points import Facts, Probed, cluster_from, slug
 from profiles.hardware.probe.probe_reference import (
     ROUNDS,
     combined_references,
     slowest_over_mean,
 )
-from profiles.hardware.probe.probe_speed import at_one_speed
 from profiles.hardware.probe.probe_timing import Effort
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
 from profiles.hardware.probe.profile_file import with_blocks

@@ -2,7 +2,7 @@
 
 Tensors are those of training: a linear layer's weight is stored [n, k] and multiplied transposed,
 outputs are allocated anew by every call, and the attention is torch's fused one. On a CPU they find
-the caches as in a step (probe_cycle.py); an accelerator's stay as warm as repetition makes them.
+the caches as in a step (`Cycle`); an accelerator's stay as warm as repetition makes them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from profiles.hardware.probe.probe_aten import Call, aten_call
 from profiles.hardware.probe.probe_cases import ROW, Case
 from profiles.hardware.probe.probe_convolutions import conv_call
-from profiles.hardware.probe.probe_cycle import Cycle
 from profiles.hardware.probe.probe_recurrences import recurrence_call
-from profiles.hardware.probe.probe_timing import Prepared
+from profiles.hardware.probe.probe_timing import Cycle, Prepared
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
 
 # An AdamW step on a CPU moves at least so much, more than its caches hold (96 MiB of L3 per chiplet

@@ -1,24 +1,25 @@
-"""`ExpectedShapes`: what a run on shapes alone answers where a model asks for values.
+"""Expected values: the answers of a run on shapes alone if a model asks for values.
 
 Routing decides by values which rows an expert gets: `nonzero`, a mask as an index, `.item()` of a
-count. A run on shapes has no values, but it can follow what is expected of them where rows are
-spread evenly over the choices: of top-k indices each of `n` is equally likely, a comparison with
-one of them holds for 1/n, a sum of such a mask over m elements is m/n. So a loop over experts, a
-mask or a split by counts has the shapes of evenly loaded experts.
+count. A run on shapes has no values, but it can follow their expectation under evenly loaded
+choices: of top-k indices each of `n` is equally likely, a comparison with one of them holds for
+1/n, the sum of such a mask over m elements is m/n. So a loop over experts, a mask or a split by
+counts gets the shapes of evenly loaded experts.
 
-What is made of numbers alone (a mask of ones) has its values. Where a model asks whether all or any
-values of a tensor hold, of which nothing is known, nothing is taken to be out of the ordinary: all
-hold (a padding mask hides nothing, a check finds what it wants), none is hit. Of what else nothing
-is known, masks are guessed to hold for half where the caller says so, and truth values to be False
-where it tries the other; any other value stays an error of torch's.
+Tensors made of numbers alone (a mask of ones) have their values. If a model asks whether all or any
+values of an unknown tensor hold, the answer assumes nothing out of the ordinary: `all` is True (a
+padding mask hides nothing, a check succeeds), `any` is False. Other unknown masks are guessed to
+hold for half of their elements if the caller says so, and truth values to be False if it tries the
+other; any other question for values stays an error of torch's.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -29,8 +30,51 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profiles.model.fake_tensors.trace_expected import Expected, extent, of_finite
 from profiles.model.fake_tensors.trace_masks import KnownValues
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of the values of a tensor and of its views.
+
+    kind     `choice`: one of `classes` whole numbers, each as likely; `position`: any valid index;
+             `share`: non-zero with probability `mean`; `count`: `mean` on average;
+             `uniform`: any number from 0 to 1, as `torch.rand` draws them;
+             `assumed`: a truth value of which nothing is known, taken to be `mean`
+    classes  how many choices there were
+    """
+
+    kind: str
+    mean: float = 0.0
+    classes: int = 0
+
+
+NEVER = Expected("share", 0.0)
+ALWAYS = Expected("share", 1.0)
+
+
+def of_finite(name: str, args: Any) -> Expected | None:
+    """Of a question whether numbers are finite: they are."""
+    if name in ("isnan", "isinf", "isposinf", "isneginf"):
+        return NEVER
+    if name not in ("eq", "ne") or len(args) < 2:
+        return None
+    if args[0] is args[1]:
+        return ALWAYS if name == "eq" else NEVER
+    if isinstance(args[1], float) and math.isinf(args[1]):
+        return NEVER if name == "eq" else ALWAYS
+    return None
+
+
+def extent(name: str, args: Any, kwargs: Any) -> int:
+    """The size of the dimension in which an op chose."""
+    x = args[0]
+    position = 2 if name in ("topk", "kthvalue") else 1
+    dim = args[position] if len(args) > position else kwargs.get("dim", -1)
+    if dim is None or isinstance(dim, bool) or not x.dim():
+        return max(1, int(x.numel()))
+    return max(1, int(x.shape[dim]))
+
 
 aten = torch.ops.aten
 

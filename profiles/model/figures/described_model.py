@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import TraceError
-from profiles.model.figures.config_figures import figures_of_config, known_type
-from profiles.model.figures.config_kinds import BOTH_WAYS
+from profiles.model.figures.config_figures import BOTH_WAYS, figures_of_config, known_type
 from profiles.model.figures.figures_of_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec, resolve_model

@@ -1,16 +1,20 @@
 """One training step of a module on one device: every kernel that it starts, and what it keeps.
 
 Unlike a model graph (profiles/model/graph.py) a step is not cut into blocks and not scaled: it
-holds the kernels of one batch as they run, with what decides their speed beside flop and bytes:
-groups, strides and layout of convolutions, casts of autocast, kernels by direction.
+holds the kernels of one batch as they run, with what decides their speed in addition to flop and
+bytes: groups, strides and layout of convolutions, casts of autocast, kernels by direction. Torch is
+imported only when a step is traced.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from profiles.errors import UnknownNameError
+from profiles.errors import ShardwrightError, UnknownNameError
 from profiles.model.graph import Phase
 
 
@@ -143,3 +147,45 @@ def step_precision(name: str) -> StepPrecision:
     if name not in PRECISIONS:
         raise UnknownNameError("precision", name, PRECISIONS)
     return PRECISIONS[name]
+
+
+class TracedSteps:
+    """Steps that were traced, and errors of those that failed."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], ModuleStep | ShardwrightError] = {}
+
+    def step(
+        self,
+        factory: str,
+        arguments: Mapping[str, Any],
+        precision: StepPrecision,
+        *,
+        channels_last: bool,
+        fused_attention: bool,
+    ) -> ModuleStep:
+        """The step; see `trace_module_step` and `build_step`, whose errors are raised each time."""
+        key = (
+            factory,
+            json.dumps(arguments, sort_keys=True),
+            precision.weights,
+            precision.autocast,
+            channels_last,
+            fused_attention,
+        )
+        found = self._known.get(key)
+        if found is None:
+            from profiles.model.building.build_step import build_step
+            from profiles.model.steps.trace_step import trace_module_step
+
+            try:
+                given = build_step(
+                    factory, arguments, weights=precision.weights, channels_last=channels_last
+                )
+                found = trace_module_step(given, precision, fused_attention=fused_attention)
+            except ShardwrightError as error:
+                found = error
+            self._known[key] = found
+        if isinstance(found, ShardwrightError):
+            raise found
+        return found

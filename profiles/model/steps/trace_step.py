@@ -1,10 +1,9 @@
 """Tracing one training step of a module on shapes: `trace_module_step`.
 
-The module runs forward, loss and backward on meta tensors, with the casts of autocast
-(trace_autocast.py) and an accelerator's kernels (trace_device_kernels.py; a layer of a recurrence
-is one op); a dispatch mode below autograd notes every kernel and every byte while it is alive.
-Nothing is computed, so a batch of any size takes as long as its number of ops: about a
-millisecond each.
+The module runs forward, loss and backward on meta tensors, with the casts of autocast and an
+accelerator's kernels (trace_device_functions.py; a recurrent layer is one op). A dispatch mode
+below autograd notes every kernel and every byte while it is alive. Nothing is computed, so a batch
+of any size takes as long as its number of ops: about a millisecond each.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from profiles.model.fake_tensors.trace_fakes import as_in_real_runs
 from profiles.model.fake_tensors.trace_tensors import tensors_in
 from profiles.model.graph import Phase
 from profiles.model.steps.module_step import ModuleStep, StepOp, StepPrecision
-from profiles.model.steps.trace_autocast import AutocastShapes
-from profiles.model.steps.trace_device_kernels import DeviceKernels
+from profiles.model.steps.trace_device_functions import AutocastShapes, DeviceKernels
 from profiles.model.steps.trace_step_op import laid_out, step_ops
 from profiles.model.tracing.trace_attention import FusedAttention
 from profiles.model.tracing.trace_recurrence import FusedRecurrence

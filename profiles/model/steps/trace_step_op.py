@@ -1,5 +1,6 @@
-"""What a dispatched aten call starts on the device: one kernel, or up to three for the gradients
-of a convolution."""
+"""The kernels that a dispatched aten call starts on the device: one, up to three for the gradients
+of a convolution, or those of a whole recurrent layer.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +12,8 @@ import torch
 from torch import Tensor
 
 from profiles.model.fake_tensors.trace_tensors import tensors_in
-from profiles.model.graph import Op, OpKind, Phase
+from profiles.model.graph import RECURRENCES, Op, OpKind, Phase
 from profiles.model.steps.module_step import Direction, Kernel, StepOp
-from profiles.model.steps.trace_step_recurrence import is_recurrence, recurrence_ops
 from profiles.model.tracing.trace_ops import describe_op, dtype_name, tensor_bytes
 
 _CONVOLUTIONS = ("convolution", "convolution_overrideable")
@@ -245,3 +245,44 @@ def _convolution_kernel(groups: int, wide: int, narrow: int, taps: int) -> Kerne
     if groups > 1:
         return Kernel.DEPTHWISE if groups == wide and narrow % wide == 0 else Kernel.GROUPED
     return Kernel.CONV_1X1 if taps == 1 else Kernel.CONV
+
+
+def is_recurrence(name: str) -> bool:
+    """Whether the op is a layer, forward or backward (tracing/trace_recurrence.py)."""
+    return name.replace("::", ".") in RECURRENCES
+
+
+def recurrence_ops(name: str, args: tuple[Any, ...], phase: Phase) -> tuple[StepOp, ...]:
+    """The products of x [length, batch, inputs] and weights [gates, inputs], [gates, size]."""
+    backward = name.endswith("backward")
+    x, w_state = (args[place + int(backward)] for place in (0, 4))
+    length, batch, inputs = x.shape
+    gates, size = w_state.shape
+
+    def product(m: int, n: int, k: int, kernel: Kernel = Kernel.MATMUL, starts: int = 0) -> StepOp:
+        return StepOp(
+            op=name,
+            kernel=kernel,
+            phase=phase,
+            dtype=dtype_name(x.dtype),
+            work_flop=2.0 * m * n * k,
+            read_bytes=float(x.element_size() * (m * k + k * n)),
+            written_bytes=float(x.element_size() * m * n),
+            batch=1,
+            m=m,
+            n=n,
+            k=k,
+            starts=starts,
+        )
+
+    rows = length * batch
+    if not backward:
+        each = product(batch, gates, size, Kernel.RECURRENCE)
+        return (product(rows, gates, inputs, starts=1), *(each,) * length)
+    each = product(batch, size, gates, Kernel.RECURRENCE)
+    return (
+        product(rows, inputs, gates, starts=1),
+        product(gates, inputs, rows),
+        product(gates, size, rows),
+        *(each,) * length,
+    )

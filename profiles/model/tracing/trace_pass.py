@@ -31,13 +31,16 @@ from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.tracing.trace_attention import FusedAttention
 from profiles.model.tracing.trace_cuts import Output
 from profiles.model.tracing.trace_failure import check_loss, told_loss, what_failed
-from profiles.model.tracing.trace_given import GivenWatch
 from profiles.model.tracing.trace_ops import dtype_name
-from profiles.model.tracing.trace_own_backward import watched_functions
 from profiles.model.tracing.trace_recorder import Recorder
 from profiles.model.tracing.trace_recurrence import FusedRecurrence
-from profiles.model.tracing.trace_state import StateWatch, state_of_weights
 from profiles.model.tracing.trace_tensor_parallel import Sharding
+from profiles.model.tracing.trace_watches import (
+    GivenWatch,
+    StateWatch,
+    state_of_weights,
+    watched_functions,
+)
 
 
 class NotRepeated(ShardwrightError):

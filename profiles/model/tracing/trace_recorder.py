@@ -24,7 +24,7 @@ from profiles.model.fake_tensors.trace_tensors import arguments_of, tensors_in
 from profiles.model.graph import Op, OpKind, Phase, TensorSpec
 from profiles.model.tracing.trace_cpu_kernels import HALVES, check_kernel
 from profiles.model.tracing.trace_ops import describe_op, dtype_name, named_on_cpu
-from profiles.model.tracing.trace_state import StateWatch
+from profiles.model.tracing.trace_watches import StateWatch
 
 
 @dataclass(slots=True)

@@ -1,27 +1,36 @@
-"""Tensor parallelism for tracing: the weights as one of tp ranks holds them.
+"""One tensor-parallel rank's part of a model: its weights, and the sizes in the model's own code.
 
 A column-split linear layer holds a share of the output features, a row-split one of the input
-features (Megatron-LM, arXiv 1909.08053, section 3). The model then runs on local shapes by itself;
-the all-reduces are noted by trace.py.
+features (Megatron-LM, arXiv 1909.08053, section 3). If query, key and value share one weight, a
+rank holds a part of each: features are reordered to [rank, part, feature] and then split evenly.
+
+`q.view(batch, length, self.num_heads, self.head_dim)` names all heads, and a rank has only some of
+them. In modules with `local_sizes` rules such numbers are divided by tp, so that the model's own
+code runs on local shapes wherever its sizes come from. `trace_pass.py` adds the all-reduces.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from profiles.errors import TraceError
 from profiles.model.building.build import BuiltModel
 from profiles.model.building.tensor_parallel_rules import (
+    LocalSizes,
+    Rule,
     UnevenSizeError,
     is_transposed,
+    local_sizes_of,
     matches,
     split_of,
 )
-from profiles.model.tracing.trace_local_sizes import use_local_sizes
-from profiles.model.tracing.trace_split_order import part_sizes, split_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +95,168 @@ def _shard_layer(
 def _empty(like: torch.Tensor, shape: tuple[int, ...]) -> nn.Parameter:
     made = torch.empty(shape, dtype=like.dtype, device=like.device)
     return nn.Parameter(made, requires_grad=like.requires_grad)
+
+
+def part_sizes(size: int, parts: tuple[int, ...], tp: int) -> list[int]:
+    """Features of each part; raises UnevenSizeError where they or their shares are uneven."""
+    unit, rest = divmod(size, sum(parts))
+    sizes = [unit * part for part in parts]
+    if rest or any(n % tp for n in sizes):
+        of = f" {len(parts)} parts of" if len(parts) > 1 else ""
+        raise UnevenSizeError(f"tp={tp} does not divide{of} {size}")
+    return sizes
+
+
+def by_rank(x: Tensor, parts: tuple[int, ...], tp: int, dim: int) -> Tensor:
+    """Dimension `dim` from [part, rank, feature] into [rank, part, feature]."""
+    if len(parts) == 1 or tp == 1:
+        return x
+    cut = [part.chunk(tp, dim) for part in x.split(part_sizes(x.shape[dim], parts, tp), dim)]
+    return torch.cat([part[rank] for rank in range(tp) for part in cut], dim)
+
+
+def by_part(x: Tensor, parts: tuple[int, ...], tp: int, dim: int) -> Tensor:
+    """The inverse of by_rank."""
+    if len(parts) == 1 or tp == 1:
+        return x
+    sizes = [n // tp for n in part_sizes(x.shape[dim], parts, tp)]
+    cut = [share.split(sizes, dim) for share in x.chunk(tp, dim)]
+    return torch.cat([share[part] for part in range(len(parts)) for share in cut], dim)
+
+
+def share_of(x: Tensor, parts: tuple[int, ...], tp: int, rank: int, dim: int) -> Tensor:
+    """What a rank holds of dimension `dim`."""
+    sizes = part_sizes(x.shape[dim], parts, tp)
+    return torch.cat([part.chunk(tp, dim)[rank] for part in x.split(sizes, dim)], dim)
+
+
+def own_order(
+    name: str, x: Tensor, rules: tuple[Rule, ...], tp: int, *, transposed: bool
+) -> Tensor:
+    """A whole parameter or gradient in the model's own order of features.
+
+    transposed  the layer keeps its weight as [in, out]
+    """
+    path, _, key = name.rpartition(".")
+    for pattern, kind in rules:
+        side, parts = split_of(kind)
+        if len(parts) > 1 and matches(pattern, path):
+            if key == "bias":
+                return by_part(x, parts, tp, 0) if side == "column" else x
+            return by_part(x, parts, tp, split_dim(side, transposed))
+    return x
+
+
+def split_dim(side: str, transposed: bool) -> int:
+    """The dimension of the weight that a `column` or `row` layer splits."""
+    return int((side == "column") == transposed)
+
+
+def use_local_sizes(model: nn.Module, rules: tuple[Rule, ...], tp: int) -> None:
+    """Let every module that has such rules run on one rank's sizes."""
+    for path, module in list(model.named_modules()):
+        sizes = local_sizes_of(path, rules)
+        if sizes:
+            _wrap(path, module, sizes, tp)
+
+
+def _wrap(path: str, module: nn.Module, sizes: LocalSizes, tp: int) -> None:
+    original = module.forward
+    mode: _Divided | None = None
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal mode
+        mode = _Divided(path, sizes, tp)
+        with mode:
+            return original(*args, **kwargs)
+
+    def enter(*args: Any) -> None:
+        if mode is not None:
+            mode.depth += 1
+
+    def leave(*args: Any) -> None:
+        if mode is not None:
+            mode.depth -= 1
+
+    for child in module.modules():
+        if child is not module:  # what its children call is theirs
+            child.register_forward_pre_hook(enter)
+            child.register_forward_hook(leave, always_call=True)
+    module.forward = forward
+
+
+class _Divided(TorchFunctionMode):
+    """Around one forward of a module; `depth` is how many of its children are running."""
+
+    def __init__(self, path: str, sizes: LocalSizes, tp: int) -> None:
+        super().__init__()
+        self.depth = 0
+        self._path = path
+        self._sizes, self._tp = sizes, tp
+        self._counts: Counter[str] = Counter()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if not self.depth:
+            name = function_name(func)
+            number = self._counts[name]
+            self._counts[name] += 1
+            positions = self._sizes.get((name, number))
+            if positions is not None:
+                try:
+                    args, kwargs = divided(args, kwargs or {}, positions, self._tp)
+                except UnevenSizeError as error:
+                    place = self._path or "the model"
+                    raise UnevenSizeError(f"{error}, a size in `{name}` of {place}") from error
+        return func(*args, **(kwargs or {}))
+
+
+def function_name(func: Any) -> str:
+    """The name of a torch function, in one word."""
+    return str(getattr(func, "__name__", func)).replace(" ", "_")
+
+
+def integers(args: Any, kwargs: Any) -> list[int]:
+    """The whole numbers of a call's arguments in order, those in lists and slices among them."""
+    found: list[int] = []
+
+    def note(value: int) -> int:
+        found.append(value)
+        return value
+
+    _mapped((args, kwargs), note)
+    return found
+
+
+def divided(args: Any, kwargs: Any, positions: tuple[int, ...], tp: int) -> tuple[Any, Any]:
+    """The arguments with the whole numbers at these positions divided by tp; raises
+    UnevenSizeError     where that is uneven."""
+    position = -1
+
+    def divide(value: int) -> int:
+        nonlocal position
+        position += 1
+        if position not in positions:
+            return value
+        if value % tp:
+            raise UnevenSizeError(f"tp={tp} does not divide {value}")
+        return value // tp
+
+    made: tuple[Any, Any] = _mapped((args, kwargs), divide)
+    return made
+
+
+def _mapped(value: Any, change: Callable[[int], int]) -> Any:
+    if isinstance(value, bool) or value is None or isinstance(value, Tensor):
+        return value
+    if isinstance(value, int):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _mapped(x, change) for key, x in value.items()}
+    if isinstance(value, slice):
+        return slice(*(_mapped(x, change) for x in (value.start, value.stop, value.step)))
+    if type(value) in (tuple, list, torch.Size):
+        made = [_mapped(x, change) for x in value]
+        return made if isinstance(value, list) else tuple(made)
+    return value

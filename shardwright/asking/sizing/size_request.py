@@ -14,11 +14,9 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link, node_design
 from profiles.hardware.energy.grid_carbon import WORLD, grid_of
 from profiles.hardware.energy.power_draw import power_draw
-from profiles.hardware.prices.device_price import STALE_DAYS, DevicePrice
-from profiles.hardware.prices.offer import KINDS, Offer
-from profiles.hardware.prices.offer_table import shipped_offers
+from profiles.hardware.prices.offer import KINDS, Offer, shipped_offers
 from profiles.hardware.prices.price_file import offers_with
-from profiles.hardware.prices.price_table import price_or_relatives
+from profiles.hardware.prices.price_table import STALE_DAYS, DevicePrice, price_or_relatives
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import SourcedRange
 from profiles.units import format_count

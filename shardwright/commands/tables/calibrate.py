@@ -17,9 +17,8 @@ from profiles.errors import (
     ShardwrightError,
     UnknownNameError,
 )
-from profiles.published.measured import read_measured
 from profiles.published.run import PublishedRun
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import read_measured, read_runs
 from profiles.units import format_percent
 from shardwright.commands.tables.predict_runs import predicted_runs, write_predictions
 from shardwright.console.output import note, show

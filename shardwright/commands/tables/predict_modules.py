@@ -9,7 +9,7 @@ from pathlib import Path
 
 from profiles.csv_text import csv_text
 from profiles.errors import ShardwrightError
-from profiles.model.steps.traced_steps import TracedSteps
+from profiles.model.steps.module_step import TracedSteps
 from profiles.published.module_table import ModuleRow, read_modules
 from shardwright.commands.tables.predict_runs import row_of
 from shardwright.console.output import Bar, note, write_or_print

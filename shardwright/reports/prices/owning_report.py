@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.errors import InputError
-from profiles.hardware.prices.device_price import DevicePrice
 from profiles.hardware.prices.owning import Owning
+from profiles.hardware.prices.price_table import DevicePrice
 from profiles.sourced import SourcedRange
 from profiles.units import format_percent, format_usd
 from shardwright.reports.labelled import labelled

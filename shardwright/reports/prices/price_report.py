@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from profiles.hardware.prices.device_price import STALE_DAYS, DevicePrice
+from profiles.hardware.prices.price_table import STALE_DAYS, DevicePrice
 from profiles.units import format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import table

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.schedules.bubble import longest_rank_s
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import ScheduleKind, build_schedule, schedule_kind
-from simulator.schedules.timeline import simulate
+from simulator.schedules.timeline import longest_rank_s, simulate
 from simulator.training_run.run.training_run import TrainingRun
 
 Array = NDArray[np.float64]

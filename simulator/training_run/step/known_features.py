@@ -71,17 +71,12 @@ class KnownFeatures:
 def known_layers(base: TrainingRun, options: Hashable) -> KnownFeatures:
     """Those of layers (`layer_features`) of layouts of a run; `options` are what the numbers of
     options in their keys mean."""
-    return _known(without_size(base), options, layer_features)
+    return features_of(without_size(base), options, layer_features)
 
 
 def known_meshes(base: TrainingRun, options: Hashable) -> KnownFeatures:
     """Those of meshes (`mesh_features`)."""
-    return _known(without_size(base), options, mesh_features)
-
-
-def forget_features() -> None:
-    """From here on all are computed anew: for measurements and tests."""
-    _known.cache_clear()
+    return features_of(without_size(base), options, mesh_features)
 
 
 def without_size(base: TrainingRun) -> TrainingRun:
@@ -90,9 +85,10 @@ def without_size(base: TrainingRun) -> TrainingRun:
 
 
 @functools.lru_cache(maxsize=2 * _RUNS)
-def _known(
+def features_of(
     base: TrainingRun,
     options: Hashable,
     of: Callable[[Sequence[TrainingRun]], Mapping[str, Array]],
 ) -> KnownFeatures:
+    """The features computed so far in this process for one run."""
     return KnownFeatures(of)

@@ -37,19 +37,14 @@ class StageShare:
 
 
 def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
-    """The virtual stages of a run, of all copies that its ranks hold, in the order of the model and
-    cut as its framework does."""
-    split = load_framework(run.stack).memory[0].stage_split
-    return _split(run.model, run.pp, run.vpp, run.schedule, split)
+    """The virtual stages of a run, of all copies that its ranks hold, in the order of the model.
 
-
-def split_stages(run: TrainingRun, split: str) -> tuple[StageShare, ...]:
-    """The virtual stages under a rule.
-
-    split  `cost` cuts as nanotron does (src/nanotron/models/base.py, build_model); `even` gives
-           equal layers, where needed with the embedding and the head counted as a layer each (Zero
-           Bubble README, "Notices"), else as equal as can be with the rest in front
+    The framework's `stage_split` decides where the model is cut. `cost` cuts as nanotron does
+    (src/nanotron/models/base.py, build_model). `even` gives equal numbers of layers; if they do not
+    divide, the embedding and the head count as a layer each (Zero Bubble README, "Notices"), and if
+    that does not divide either, the first stages get one layer more.
     """
+    split = load_framework(run.stack).memory[0].stage_split
     return _split(run.model, run.pp, run.vpp, run.schedule, split)
 
 

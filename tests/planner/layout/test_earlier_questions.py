@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from planner.layout.layout_plan import plan_layout
-from planner.layout.memory_floor import forget_floors
+from planner.layout.memory_floor import known_floors
 from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.training_run.step import known_features
-from simulator.training_run.step.known_features import KnownFeatures, forget_features
+from simulator.training_run.step.known_features import KnownFeatures, features_of
 from tests.planner.layout.asked import question
 from tests.simulator.described_runs import GPT_RUN
 
@@ -21,8 +21,8 @@ def answer(asked):
 
 
 def forgotten():
-    forget_features()
-    forget_floors()
+    features_of.cache_clear()
+    known_floors.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from profiles.errors import InputError, ModelError
-from profiles.model.figures.config_figures import figures_of_config
-from profiles.model.figures.config_kinds import BOTH_WAYS, CONFIG_KINDS
+from profiles.model.figures.config_figures import BOTH_WAYS, CONFIG_KINDS, figures_of_config
 from profiles.model.figures.described_model import describe_model, traced_figures
 from profiles.model.figures.transformer import LatentAttention, Transformer
 from profiles.model.loaders import ModelSpec

@@ -9,9 +9,14 @@ import torch
 
 from profiles.errors import TraceError
 from profiles.model.graph import Phase
-from profiles.model.steps.module_step import Direction, Kernel, ModuleStep, step_precision
+from profiles.model.steps.module_step import (
+    Direction,
+    Kernel,
+    ModuleStep,
+    TracedSteps,
+    step_precision,
+)
 from profiles.model.steps.trace_step_op import is_channels_last
-from profiles.model.steps.traced_steps import TracedSteps
 
 HERE = "tests.shardwright.module_factories"
 

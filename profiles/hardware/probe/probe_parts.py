@@ -1,16 +1,63 @@
-"""Times of a machine whose speed changes, brought to one speed.
+"""A long measurement in parts: each is kept at once, and all are scaled to one machine speed.
 
-A virtual machine's cores are shared with others: within minutes the reference kernels took 1.8
-times what they had taken (two cores, AMD EPYC, 2026-11-22). What was measured in a slow minute
-would make one op dearer than another that is not. So each part of a profile is scaled to the middle
-of all, by the reference kernels timed before and after it.
+An interrupted measurement continues with the first part that is missing. A virtual machine's cores
+are shared with others: within minutes the reference kernels took 1.8 times what they had taken (two
+cores, AMD EPYC, 2026-11-22), which would make an op measured in a slow minute look dearer than
+another. So each part is scaled to the median of all, by the reference kernels timed before and
+after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
+
+from profiles.document import read_mapping, to_json, write_text
+from profiles.errors import ShardwrightError
+from profiles.hardware.probe.probe_cases import Case
+
+Answers = tuple[dict[str, Any], ...]
+# Workers start anew for each part (about 4 s): a full probe of 2,400 visits has ten parts.
+_CASES = 240
+
+
+def in_parts(
+    cases: Sequence[Case],
+    measure: Callable[[Sequence[Case], int], Answers],
+    *,
+    question: str,
+    kept: Path | None,
+) -> list[Answers]:
+    """The answers of every rank, part by part.
+
+    measure   measures some cases, of which so many went before
+    question  identifies cases, effort and machine: what was kept of another is dropped
+    kept      the file of parts, for the caller to remove once what it makes of them is kept; None
+              keeps nothing
+    """
+    parts = _read(kept, question)
+    begins = range(0, len(cases), _CASES) if kept is not None else (0,)
+    size = _CASES if kept is not None else len(cases)
+    for number, begin in enumerate(begins):
+        if number < len(parts):
+            continue
+        parts.append(measure(cases[begin : begin + size], begin))
+        if kept is not None:
+            write_text(kept, to_json({"question": question, "parts": parts}))
+    return parts
+
+
+def _read(kept: Path | None, question: str) -> list[Answers]:
+    if kept is None or not kept.is_file():
+        return []
+    try:
+        found = read_mapping(kept)
+    except ShardwrightError:
+        return []
+    return [tuple(part) for part in found["parts"]] if found.get("question") == question else []
+
 
 # Which reference kernel an op of a family slows down with. Messages wait for two ranks and the
 # system's own threads: they are left as they are.

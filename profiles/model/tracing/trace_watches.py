@@ -1,17 +1,35 @@
-"""What a forward changes and computes with: state that goes from one call to the next.
+"""Watches over a traced pass: code whose effects a pipeline of stages would not reproduce.
 
-Running statistics that training does not read, and counters, are none. Such a state belongs to one
-copy of its module: two stages, or two replicas, would each have another.
+`StateWatch`: buffers and weights that the forward changes and computes with. Such state belongs to
+one copy of its module: two stages, or two replicas, would each have another. Running statistics
+that training does not read, and counters, do not count.
+`GivenWatch`: modules that change the lists and dictionaries that they are given.
+`watched_functions`: autograd functions written in Python, `torch.utils.checkpoint` among them. The
+backward is known to autograd alone, and what the forward calls is not in the graph: it may run
+whole blocks, now and again in the backward.
 """
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    Sequence,
+)
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.utils._pytree import tree_leaves
 
 from profiles.model.fake_tensors.trace_tensors import arguments_of, tensors_in
 
@@ -96,3 +114,54 @@ def _buffers(module: nn.Module) -> dict[int, str]:
         if x.device.type != "meta":
             found.setdefault(x.untyped_storage()._cdata, name)
     return found
+
+
+_CHANGEABLE = (MutableMapping, MutableSequence)  # a UserDict, too
+
+
+class GivenWatch:
+    """Told of every call of a module as it begins and ends.
+
+    changing  paths of modules that changed what they were given, in the order of their calls
+    """
+
+    def __init__(self) -> None:
+        self.changing: list[str] = []
+        self._running: list[list[tuple[Any, list[Any]]]] = []
+
+    def enter(self, arguments: Iterable[Any]) -> None:
+        """A module is called with these."""
+        held = [x for x in arguments if isinstance(x, _CHANGEABLE)]
+        self._running.append([(x, _members(x)) for x in held])
+
+    def leave(self, path: str) -> None:
+        """The call that began last, of the module at `path`, has ended."""
+        if any(_differ(before, _members(x)) for x, before in self._running.pop()):
+            self.changing.append(path)
+
+
+def _members(x: Any) -> list[Any]:
+    return tree_leaves(list(x.values() if isinstance(x, MutableMapping) else x))
+
+
+def _differ(before: list[Any], after: list[Any]) -> bool:
+    return len(before) != len(after) or any(map(operator.is_not, before, after))
+
+
+@contextmanager
+def watched_functions(on_apply: Callable[[str], None]) -> Iterator[None]:
+    """Inside it `on_apply` is called with the name of every such function that is given a tensor
+    with a gradient, as it is applied; those that stand for kernels in a trace are left out."""
+    original: Any = vars(Function)["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        trained = any(isinstance(x, Tensor) and x.requires_grad for x in args)
+        if trained and torch.is_grad_enabled() and not cls.__module__.startswith("profiles."):
+            on_apply(f"{cls.__module__}.{cls.__qualname__}")
+        return original.__func__(cls, *args, **kwargs)
+
+    Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment] # as it was after
+    try:
+        yield
+    finally:
+        Function.apply = original  # type: ignore[method-assign] # what it was
