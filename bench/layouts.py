@@ -23,6 +23,7 @@ from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
+from simulator.training_run.run.training_run import with_settings
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 QUESTIONS = (
@@ -113,7 +114,7 @@ def pricing() -> int:
     many = layouts.rows(np.arange(_COPIES) % len(layouts))
     at_once_s, times = best_of(lambda: prices.step_times(many), 3)
     few = np.linspace(0, len(layouts) - 1, 50).astype(int).tolist()
-    plain = [replace(layouts.run(base, i), schedule="1f1b", vpp=1) for i in few]
+    plain = [with_settings(layouts.run(base, i), {"schedule": "1f1b", "vpp": 1}) for i in few]
     single_s, _ = best_of(lambda: [prices.exact_parts(run) for run in plain], 3)
     ratio = (len(times) / at_once_s) / (len(plain) / single_s)
     print(

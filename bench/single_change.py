@@ -25,7 +25,7 @@ from interop.changes.ranked_changes import LEAST_GAIN, ranked_changes
 from profiles.published.run_table import read_measured, read_runs
 from shardwright.validate.cross_fit import fit, fit_table, predicted_s
 from simulator.training_run.explain.predict_runs import predict_runs
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import TrainingRun, setting_of
 
 # A setting and what goes with it: the devices that a degree takes are those of dp, a pipeline
 # brings its schedule, chunks are the interleaved schedule.
@@ -36,13 +36,13 @@ _SETTINGS = {
     "pp": ("pp", "dp", "schedule", "vpp"),
     "cp": ("cp", "dp"),
     "vpp": ("vpp", "schedule"),
-    "ep": ("expert_parallel",),
+    "ep": ("ep",),
     "zero_stage": ("zero_stage",),
     "sequence_parallel": ("sequence_parallel",),
     "schedule": ("schedule", "vpp"),
 }
 _FIELDS = ("micro_batch", "recompute", "recompute_layers", "tp", "pp", "cp", "dp", "vpp",
-           "expert_parallel", "zero_stage", "sequence_parallel", "schedule")  # fmt: skip
+           "ep", "zero_stage", "sequence_parallel", "schedule")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class _Run:
 
 def changed_setting(one: TrainingRun, other: TrainingRun) -> str | None:
     """The one setting in which two runs differ, None where it is none or several."""
-    differ = {name for name in _FIELDS if getattr(one, name) != getattr(other, name)}
+    differ = {name for name in _FIELDS if setting_of(one, name) != setting_of(other, name)}
     if not differ:
         return None
     for setting, fields in _SETTINGS.items():
@@ -82,8 +82,8 @@ def judge(runs: Sequence[_Run], least_gain: float) -> dict[str, Judged]:
     for each in runs:
         run = each.run
         groups[
-            (each.source, run.model, run.device, run.num_devices, run.global_batch, run.seq_len,
-             run.precision, run.stack)
+            (each.source, run.model, run.device, run.degrees.num_devices, run.global_batch,
+             run.seq_len, run.precision, run.stack)
         ].append(each)  # fmt: skip
     counts: dict[str, list[int]] = defaultdict(lambda: [0] * 7)
     for group in groups.values():
@@ -117,7 +117,7 @@ def _is_first_of_all(run: TrainingRun, other: TrainingRun, least_gain: float) ->
     if not ranked:
         return False
     best = ranked[0].change.run
-    return all(getattr(best, name) == getattr(other, name) for name in _FIELDS)
+    return all(setting_of(best, name) == setting_of(other, name) for name in _FIELDS)
 
 
 def measured_runs(tables: Iterable[Path], prefixes: Sequence[str]) -> list[_Run]:

@@ -116,7 +116,7 @@ def compare_gradients(
             name,
             found,
             rank.plan.tensor_parallel,
-            rank.plan.tp,
+            rank.plan.degrees.tp,
             transposed=name.rpartition(".")[0] in transposed,
         )
         if wanted is None:

@@ -118,7 +118,7 @@ def run_plan(
     torchrun(
         "executor.train",
         plan_path,
-        plan.world_size,
+        plan.degrees.num_devices,
         options,
         threads=threads,
         announce=announce,
@@ -132,10 +132,11 @@ def _runnable(path: str | Path, answer: PlanFile, processes: int | None) -> Plan
     plan = answer.plan
     if plan is None:
         raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
-    if processes is not None and processes != plan.world_size:
+    degrees = plan.degrees
+    if processes is not None and processes != degrees.num_devices:
         raise MismatchError(
-            f"{path} needs {plan.world_size} ranks (pp {plan.pp} x dp {plan.dp} x tp "
-            f"{plan.tp}), {processes} were asked for; plan again for {processes} devices"
+            f"{path} needs {degrees.num_devices} ranks (pp {degrees.pp} x dp {degrees.dp} x tp "
+            f"{degrees.tp}), {processes} were asked for; plan again for {processes} devices"
         )
     if reason := why_not_runnable_plan(plan):
         raise MismatchError(f"{path}: {reason}")

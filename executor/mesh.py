@@ -1,4 +1,4 @@
-"""The process mesh of a plan: pp x dp x tp, tp innermost, the order of simulator.values.plan."""
+"""The process mesh of a plan: pp x dp x tp, tp innermost, the order of `Degrees`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from profiles.errors import MismatchError
+from simulator.values.degrees import Coordinates
 from simulator.values.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """This process's place in the mesh; the sub-meshes are one-dimensional."""
+    """This process's coordinates, and the one-dimensional mesh of each axis that it is on."""
 
-    pp_rank: int
-    dp_rank: int
-    tp_rank: int
+    at: Coordinates
     pp: Any
     dp: Any
     tp: Any
@@ -26,23 +25,14 @@ class Mesh:
 
 def make_mesh(plan: Plan, device_type: str) -> Mesh:
     """The mesh; raises MismatchError where the number of processes is not the plan's."""
-    world = dist.get_world_size()
-    if world != plan.world_size:
+    degrees, world = plan.degrees, dist.get_world_size()
+    if world != degrees.num_devices:
         raise MismatchError(
-            f"the plan needs {plan.world_size} processes (pp {plan.pp} x dp {plan.dp} x tp "
-            f"{plan.tp}), {world} were started"
+            f"the plan needs {degrees.num_devices} processes (pp {degrees.pp} x dp {degrees.dp} x "
+            f"tp {degrees.tp}), {world} were started"
         )
-    mesh = init_device_mesh(
-        device_type, (plan.pp, plan.dp, plan.tp), mesh_dim_names=("pp", "dp", "tp")
-    )
-    rank = dist.get_rank()
-    tp_rank = rank % plan.tp
-    dp_rank = rank // plan.tp % plan.dp
-    return Mesh(
-        pp_rank=rank // (plan.tp * plan.dp),
-        dp_rank=dp_rank,
-        tp_rank=tp_rank,
-        pp=mesh["pp"],
-        dp=mesh["dp"],
-        tp=mesh["tp"],
-    )
+    # Row-major: the last axis is innermost, as in Degrees.
+    sizes = (degrees.pp, degrees.dp, degrees.tp)
+    mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("pp", "dp", "tp"))
+    at = degrees.coordinates(dist.get_rank())
+    return Mesh(at=at, pp=mesh["pp"], dp=mesh["dp"], tp=mesh["tp"])

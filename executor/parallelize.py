@@ -44,7 +44,8 @@ from simulator.values.plan import Plan
 
 def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None:
     """Split the stage's linear layers over the tp group."""
-    if plan.tp == 1:
+    degrees = plan.degrees
+    if degrees.tp == 1:
         return
     from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
@@ -59,15 +60,15 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
                 styles[path] = SplitLayer(side, parts)
     if styles:
         parallelize_module(stage.model, mesh.tp, styles)
-    divide_attributes(stage.model, plan.tensor_parallel, plan.tp)
-    use_local_sizes(stage.model, plan.tensor_parallel, plan.tp)
+    divide_attributes(stage.model, plan.tensor_parallel, degrees.tp)
+    use_local_sizes(stage.model, plan.tensor_parallel, degrees.tp)
 
 
 def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, mesh: Mesh) -> None:
     """Sum over the tp group the gradients of whole parameters that work on a rank's share alone,
     such as one norm for the queries of every head."""
     rules = [pattern for pattern, kind in plan.tensor_parallel if kind == "sum_gradient"]
-    if plan.tp == 1 or not rules:
+    if plan.degrees.tp == 1 or not rules:
         return
     for name, p in named:
         if p.grad is not None and any(matches(pattern, name) for pattern in rules):
@@ -83,7 +84,7 @@ def apply_fully_sharded(
     compute_dtype  what forward and backward run in; weights, gradient sums and optimizer states
                    are fp32
     """
-    if plan.zero_stage < 2 or plan.dp == 1:
+    if plan.zero_stage < 2 or plan.degrees.dp == 1:
         if plan.workload.precision != "fp32":
             stage.copies = WorkingCopies(stage.model, compute_dtype)
         return

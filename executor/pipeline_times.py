@@ -83,9 +83,9 @@ def gaps_of(plan: Plan, logs: Sequence[RankLog], step: int) -> Iterator[Gap]:
     """The gap before every action of a step but each rank's first."""
     schedule = build_schedule(
         plan.schedule,
-        num_ranks=plan.pp,
+        num_ranks=plan.degrees.pp,
         num_microbatches=plan.num_microbatches,
-        stages_per_rank=plan.vpp,
+        stages_per_rank=plan.degrees.vpp,
     )
     spans = {
         name: (log.steps[step].begin_s + start, log.steps[step].begin_s + end)

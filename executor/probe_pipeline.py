@@ -35,6 +35,7 @@ from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.traced import TracedModel
 from simulator.traced.block_cost import price_block
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
 
@@ -138,7 +139,8 @@ def measure_steps(
         last_block=len(plan.block_entries),
         recompute=(Recompute.NONE,) * len(plan.block_entries),
     )
-    alone = replace(plan, pp=1, dp=cluster.num_devices, schedule="none", stages=(whole,))
+    degrees = Degrees(dp=cluster.num_devices)
+    alone = replace(plan, degrees=degrees, schedule="none", stages=(whole,))
     (logs,), _ = _timed(
         spec, {alone: num_steps}, threads_per_device=threads_per_device, progress=progress
     )
@@ -205,7 +207,7 @@ def _timed(
         answers = run_workers(
             "executor.probe_pipeline:run_pipelines",
             job,
-            num_processes=next(iter(plans)).world_size,
+            num_processes=next(iter(plans)).degrees.num_devices,
             threads_per_process=threads_per_device,
             progress=progress,
         )
@@ -264,9 +266,7 @@ def pipeline_plan(spec: ModelSpec, traced: TracedModel, cluster: Cluster, micro_
             sequence_length=graph.sequence_length,
             precision=_PRECISIONS[graph.dtype],
         ),
-        pp=count,
-        dp=1,
-        tp=1,
+        degrees=Degrees(pp=count),
         micro_batch=micro_batch,
         schedule="1f1b",
         stages=even_stages(_block_seconds(graph, cluster), count),

@@ -97,11 +97,11 @@ class Rank:
         self.stages = self._build_stages(build, flow, getattr(torch, dtype))
         self._synchronise_ties()
         self.optimizer = self._make_optimizer()
-        self.pipeline = self._make_pipeline(crossing) if plan.pp > 1 else None
+        self.pipeline = self._make_pipeline(crossing) if plan.degrees.pp > 1 else None
 
     def _slice(self, x: Tensor) -> Tensor:
-        count = x.shape[0] // self.plan.dp
-        begin = self.mesh.dp_rank * count
+        count = x.shape[0] // self.plan.degrees.dp
+        begin = self.mesh.at.dp * count
         return x[begin : begin + count].to(self.device)
 
     # --- building -----------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Rank:
     ) -> dict[int, StageModule]:
         stages = {}
         self.names: dict[str, nn.Parameter] = {}
-        for index in self.plan.stages_of(self.mesh.pp_rank):
+        for index in self.plan.stages_of(self.mesh.at.pp):
             cut = self.plan.stages[index]
             built = build(micro_batch=self.plan.micro_batch)
             names = state_names(built.module)
@@ -128,16 +128,16 @@ class Rank:
             if self._draws is not None:
                 stage.use_draws(self._draws)
             stage.watch_entries()
-            stage.micro_batch = self.mesh.dp_rank * self._micro
+            stage.micro_batch = self.mesh.at.dp * self._micro
             stages[index] = stage
         return stages
 
     def _make_pipeline(self, crossing: Sequence[Shapes]) -> Pipeline:
         schedule = build_schedule(
             self.plan.schedule,
-            num_ranks=self.plan.pp,
+            num_ranks=self.plan.degrees.pp,
             num_microbatches=self._micro,
-            stages_per_rank=self.plan.vpp,
+            stages_per_rank=self.plan.degrees.vpp,
         )
         return Pipeline(
             self.stages,
@@ -171,9 +171,9 @@ class Rank:
         self._held = self.held()
         parameters = [p for _, p in self._held]
         self._updated = parameters
-        if self.plan.zero_stage == 1 and self.plan.dp > 1:
-            self._owner = shares(parameters, self.plan.dp)
-            mine = self.mesh.dp_rank
+        if self.plan.zero_stage == 1 and self.plan.degrees.dp > 1:
+            self._owner = shares(parameters, self.plan.degrees.dp)
+            mine = self.mesh.at.dp
             parameters = [
                 p for p, rank in zip(parameters, self._owner, strict=True) if rank == mine
             ]
@@ -200,10 +200,10 @@ class Rank:
         for name, p in self.held():
             mine.setdefault(canonical.get(name, name), []).append(p)
         self._ties: list[tuple[list[nn.Parameter], Any]] = []
-        if self.plan.pp == 1:
+        if self.plan.degrees.pp == 1:
             self._ties += [(copies, None) for _, copies in sorted(mine.items()) if len(copies) > 1]
             return
-        everyone: list[Any] = [None] * self.plan.pp
+        everyone: list[Any] = [None] * self.plan.degrees.pp
         dist.all_gather_object(everyone, sorted(mine), group=self.mesh.pp.get_group())
         holders: dict[str, list[int]] = {}
         for rank, names in enumerate(everyone):
@@ -212,14 +212,14 @@ class Rank:
         shared = {n: tuple(r) for n, r in sorted(holders.items()) if len(r) > 1}
         # new_group is collective over all processes: every rank makes every group, in one order.
         plan = self.plan
-        every: list[Any] = [None] * plan.world_size
+        every: list[Any] = [None] * plan.degrees.num_devices
         dist.all_gather_object(every, sorted(set(shared.values())))
         wanted = sorted({pp_ranks for sets in every for pp_ranks in sets})
         groups: dict[tuple[int, ...], Any] = {}
         for pp_ranks in wanted:
-            for d in range(plan.dp):
-                for t in range(plan.tp):
-                    ranks = [plan.rank(p, d, t) for p in pp_ranks]
+            for d in range(plan.degrees.dp):
+                for t in range(plan.degrees.tp):
+                    ranks = [plan.degrees.rank(pp=p, dp=d, tp=t) for p in pp_ranks]
                     made = dist.new_group(ranks)
                     if dist.get_rank() in ranks:
                         groups[pp_ranks] = made
@@ -255,7 +255,7 @@ class Rank:
         sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
             whole = [p for _, p in self._held if self.plan.zero_stage < 2 or kept_whole(p)]
-            average_gradients(whole, self.mesh.dp.get_group(), self.plan.dp)
+            average_gradients(whole, self.mesh.dp.get_group(), self.plan.degrees.dp)
         if self._ties:
             with self.recorder.action("tied"):
                 self._sum_tied_gradients()
@@ -283,7 +283,7 @@ class Rank:
                 last = m == self._micro - 1 or self.plan.zero_stage >= 2
                 stage.set_requires_gradient_sync(last)  # type: ignore[operator] # FSDP2's
                 stage.set_is_last_backward(last)  # type: ignore[operator] # FSDP2's
-            stage.micro_batch = self.mesh.dp_rank * self._micro + m
+            stage.micro_batch = self.mesh.at.dp * self._micro + m
             with self.recorder.action(f"0F{m}"):
                 loss = stage(**kwargs)
             with self.recorder.action(f"0B{m}"):
@@ -303,7 +303,7 @@ class Rank:
                 part.grad = None
             for p in self._updated:
                 p.grad = None
-        if self.plan.zero_stage == 1 and self.plan.dp > 1:
+        if self.plan.zero_stage == 1 and self.plan.degrees.dp > 1:
             with self.recorder.action("data_parallel"):
                 ranks = dist.get_process_group_ranks(self.mesh.dp.get_group())
                 broadcast_updates(self._updated, self._owner, self.mesh.dp.get_group(), ranks)

@@ -201,7 +201,7 @@ def _gather(
         "waiting": _waiting(recorder, [(i, steps[i].wall_s) for i in chosen]),
         "peak": peak,
         "events": recorder.steps[middle].actions,
-        "first_replica": mesh.dp_rank == 0 and mesh.tp_rank == 0,
+        "first_replica": mesh.at.dp == 0 and mesh.at.tp == 0,
     }
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, mine)
@@ -211,7 +211,7 @@ def _gather(
     return Measurement(
         plan_hash=content_hash(plan),
         backend=dist.get_backend(),
-        world_size=plan.world_size,
+        world_size=plan.degrees.num_devices,
         step_wall_s=median(steps[i].wall_s for i in chosen),
         step_cpu_s=median(steps[i].cpu_s for i in chosen),
         steps=tuple(steps),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.schedules.schedule import schedule_kind
+from simulator.values.degrees import Degrees
 from simulator.values.plan_title import plan_title
 
 
@@ -15,31 +16,24 @@ from simulator.values.plan_title import plan_title
 class Cell:
     """Degrees and schedule of a plan; `global_batch` is that of the workload."""
 
-    pp: int
-    dp: int
-    tp: int
+    degrees: Degrees
     zero_stage: int
     micro_batch: int
     schedule: str
-    vpp: int
     global_batch: int
 
     @property
     def num_microbatches(self) -> int:
         """Micro-batches per step and replica."""
-        return self.global_batch // (self.dp * self.micro_batch)
-
-    @property
-    def num_stages(self) -> int:
-        return self.pp * self.vpp
+        return self.global_batch // (self.degrees.dp * self.micro_batch)
 
     def rank_of(self, stage: int) -> int:
         """Pipeline rank of a virtual stage."""
-        return schedule_kind(self.schedule).rank_of(self.pp, stage)
+        return schedule_kind(self.schedule).rank_of(self.degrees.pp, stage)
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """Virtual stages of a pipeline rank, in chain order."""
-        return tuple(stage for stage in range(self.num_stages) if self.rank_of(stage) == rank)
+        return schedule_kind(self.schedule).stages_of(self.degrees.pp, self.degrees.vpp, rank)
 
     @property
     def splits_backward(self) -> bool:

@@ -23,7 +23,7 @@ import tempfile
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +31,28 @@ from profiles.errors import DocumentError, InputError, ShardwrightError, Unknown
 from profiles.text_file import read_text
 
 T = TypeVar("T")
+
+_FLATTENED = "flattened"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Flattened:
+    attributes: Mapping[str, str]
+    optional: frozenset[str]
+
+
+def flattened(*names: str, optional: Sequence[str] = (), **renamed: str) -> dict[str, Any]:
+    """Metadata of a dataclass field whose value is written as keys of the surrounding table.
+
+    names     attributes of the value that are written under their own names
+    optional  more of them, whose keys a file may leave out
+    renamed   key -> attribute
+
+    A property is written too; when read, its key must agree with the value. For example
+    `size: Size = field(metadata=flattened("width", optional=("area",), height="depth"))`.
+    """
+    attributes = {name: name for name in (*names, *optional)} | renamed
+    return {_FLATTENED: _Flattened(attributes, frozenset(optional))}
 
 
 def read_document(path: str | Path, cls: type[T], *, schema: str) -> T:
@@ -177,7 +199,11 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = [(name, getattr(value, name)) for name in _names(type(value))]
-        return {name: encode(item) for name, item in pairs if item is not None}
+        table = {name: encode(item) for name, item in pairs if item is not None}
+        for name, _, attributes in _flattened_fields(type(value)):
+            held = getattr(value, name)
+            table |= {key: encode(getattr(held, one)) for key, one in attributes.items()}
+        return table
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -190,7 +216,18 @@ _PLAIN = frozenset({int, float, str, bool, type(None)})
 
 @functools.cache
 def _names(cls: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
+    """Fields that are keys of their class's table."""
+    return tuple(each.name for each in dataclasses.fields(cls) if _FLATTENED not in each.metadata)
+
+
+@functools.cache
+def _flattened_fields(cls: type) -> tuple[tuple[str, Any, Mapping[str, str]], ...]:
+    """Fields whose values are flattened into the table: name, type, and attribute by key."""
+    found = [each for each in dataclasses.fields(cls) if _FLATTENED in each.metadata]
+    hints = typing.get_type_hints(cls) if found else {}
+    return tuple(
+        (each.name, hints[each.name], each.metadata[_FLATTENED].attributes) for each in found
+    )
 
 
 def decode(cls: Any, data: Any, *, where: str) -> Any:
@@ -270,11 +307,25 @@ def _decode_dataclass(cls: Any, data: Any, where: str) -> Any:
         raise DocumentError(f"{where}: the key {missing[0]!r} is missing ({cls.__name__})")
     values = {key: decode(kinds[key], item, where=_join(where, key)) for key, item in data.items()}
     try:
+        for name, kind, attributes in _flattened_fields(cls):
+            values[name] = _unflattened(kind, attributes, values)
         return cls(**values)
     except InputError as error:
         if str(error).startswith(where):
             raise
         raise DocumentError(f"{where}: {error}") from error
+
+
+def _unflattened(kind: Any, attributes: Mapping[str, str], values: dict[str, Any]) -> Any:
+    """The value of a flattened field, whose keys are taken out of `values`."""
+    found = {key: values.pop(key) for key in attributes if key in values}
+    own, _ = _fields(kind)
+    made = kind(**{attributes[key]: item for key, item in found.items() if attributes[key] in own})
+    for key, item in found.items():
+        held = getattr(made, attributes[key])
+        if item != held:
+            raise InputError(f"{key} is {item}, the other keys give {held}; change one")
+    return made
 
 
 def _decode_scalar(cls: Any, data: Any, where: str) -> Any:
@@ -296,14 +347,21 @@ def _decode_scalar(cls: Any, data: Any, where: str) -> Any:
 
 @functools.cache
 def _fields(cls: type) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The type of each key of a class's table, and the keys without a default."""
     hints = typing.get_type_hints(cls)
-    fields = [field for field in dataclasses.fields(cls) if field.init]
-    required = tuple(
-        field.name
-        for field in fields
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    )
-    return {field.name: hints[field.name] for field in fields}, required
+    kinds: dict[str, Any] = {}
+    required: list[str] = []
+    for field in dataclasses.fields(cls):
+        flat = field.metadata.get(_FLATTENED)
+        if flat is not None:
+            own, _ = _fields(hints[field.name])
+            kinds |= {key: own.get(one, int) for key, one in flat.attributes.items()}
+            required += [key for key in flat.attributes if key not in flat.optional]
+        elif field.init:
+            kinds[field.name] = hints[field.name]
+            no_default = field.default is field.default_factory is dataclasses.MISSING
+            required += [field.name] if no_default else []
+    return kinds, tuple(required)
 
 
 def _has_field(cls: Any, name: str) -> bool:

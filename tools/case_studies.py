@@ -98,7 +98,7 @@ def _hours_table(compared: Sequence[tuple[PublishedCase, CaseAnswer, float]]) ->
         rows.append(
             (
                 cell(case.model),
-                f"{made.run.num_devices} {made.run.device}",
+                f"{made.num_devices} {made.run.device}",
                 "whole" if case.counts_downtime else "steady",
                 _hours(hours),
                 _hours(found.value),
@@ -143,7 +143,7 @@ def _study(case: PublishedCase, answer: CaseAnswer, row: Mapping[str, str]) -> s
         f"Source: {cell(row['source_url'])}" + (f" ({cell(row['where'])})" if row["where"] else ""),
         "",
         f"- {made.steps:,.0f} steps of {made.run.global_batch} x {made.run.seq_len} tokens, "
-        f"{step.value:.3g} s each [{step.low:.3g} - {step.high:.3g}], on {made.run.num_devices} "
+        f"{step.value:.3g} s each [{step.low:.3g} - {step.high:.3g}], on {made.num_devices} "
         f"{made.run.device}",
     ]
     if whole is not None:

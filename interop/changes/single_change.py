@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import TrainingRun, setting_of, with_settings
 
 # Settings that a change may be of, in the order in which equal gains are listed.
 SETTINGS = (
@@ -44,38 +44,34 @@ def single_changes(run: TrainingRun, *, precisions: tuple[str, ...] = ()) -> lis
     for setting, new, changed in _candidates(run, rules, precisions):
         if is_legal(changed, rules):
             found.append(
-                SingleChange(
-                    setting=setting, old=getattr(run, _field(setting)), new=new, run=changed
-                )
+                SingleChange(setting=setting, old=setting_of(run, setting), new=new, run=changed)
             )
     return found
-
-
-def _field(setting: str) -> str:
-    return "expert_parallel" if setting == "ep" else setting
 
 
 def _candidates(
     run: TrainingRun, rules: FrameworkRules, precisions: tuple[str, ...]
 ) -> Iterator[tuple[str, int | bool | str, TrainingRun]]:
+    degrees = run.degrees
     for size in _halves_and_doubles(run.micro_batch):
         yield "micro_batch", size, replace(run, micro_batch=size)
     for kind in rules.recompute:
         if kind != run.recompute:
             yield "recompute", kind, replace(run, recompute=kind, recompute_layers=0)
     for axis in ("tp", "pp", "cp"):
-        for degree in _halves_and_doubles(getattr(run, axis)):
+        for degree in _halves_and_doubles(setting_of(run, axis)):
             changed = _with_degree(run, axis, degree)
             if changed is not None:
                 yield axis, degree, changed
     if run.model.num_experts:
-        for degree in _halves_and_doubles(run.expert_parallel):
-            yield "ep", degree, replace(run, expert_parallel=degree)
+        for degree in _halves_and_doubles(degrees.ep):
+            if degrees.stage_ranks % degree == 0:
+                yield "ep", degree, with_settings(run, {"ep": degree})
     yield from _pipelines(run, rules)
-    for stage in rules.zero_stages_at(run.pp):
+    for stage in rules.zero_stages_at(degrees.pp):
         if stage != run.zero_stage:
             yield "zero_stage", stage, replace(run, zero_stage=stage)
-    if run.tp > 1 and rules.sequence_parallel:
+    if degrees.tp > 1 and rules.sequence_parallel:
         on = not run.sequence_parallel
         yield "sequence_parallel", on, replace(run, sequence_parallel=on)
     if run.optimizer_offload:
@@ -91,45 +87,54 @@ def _halves_and_doubles(value: int) -> tuple[int, ...]:
 
 def _with_degree(run: TrainingRun, axis: str, degree: int) -> TrainingRun | None:
     """The run with another degree, on as many devices; None where they do not divide."""
-    ranks = run.tp * run.pp * run.cp // getattr(run, axis) * degree
-    dp, rest = divmod(run.num_devices, ranks)
-    if rest or dp < 1:
+    degrees = run.degrees
+    others = degrees.tp * degrees.pp * degrees.cp // setting_of(run, axis)
+    dp, rest = divmod(degrees.num_devices, others * degree)
+    stage_ranks = degrees.num_devices // (degree if axis == "pp" else degrees.pp)
+    if rest or dp < 1 or stage_ranks % degrees.ep:
         return None
-    changed = {axis: degree, "dp": dp}
-    schedule, vpp = run.schedule, run.vpp
+    schedule, vpp = run.schedule, degrees.vpp
     if axis == "pp":
         if degree == 1:
             schedule, vpp = "none", 1
-        elif run.pp == 1:
+        elif degrees.pp == 1:
             schedule = "1f1b"
         elif vpp > 1:
             # As many chunks of a rank as its layers leave.
             vpp = vpp if run.model.num_layers % (degree * vpp) == 0 else 1
             schedule = schedule if vpp > 1 else "1f1b"
     sequence = run.sequence_parallel
-    if axis == "tp" and run.tp == 1:
+    if axis == "tp" and degrees.tp == 1:
         sequence = load_framework(run.stack).usual_sequence_parallel
     if axis == "tp" and degree == 1:
         sequence = False
-    zero = run.zero_stage
-    if axis == "pp" and zero not in load_framework(run.stack).rules.zero_stages_at(degree):
+    offered = load_framework(run.stack).rules.zero_stages_at(degree)
+    if axis == "pp" and run.zero_stage not in offered:
         return None
-    return replace(
-        run, **changed, schedule=schedule, vpp=vpp, sequence_parallel=sequence, zero_stage=zero
+    return with_settings(
+        run,
+        {
+            axis: degree,
+            "dp": dp,
+            "vpp": vpp,
+            "schedule": schedule,
+            "sequence_parallel": sequence,
+        },
     )
 
 
 def _pipelines(
     run: TrainingRun, rules: FrameworkRules
 ) -> Iterator[tuple[str, int | bool | str, TrainingRun]]:
-    if run.pp == 1:
+    degrees = run.degrees
+    if degrees.pp == 1:
         return
     if "vpp" in rules.axes and run.schedule in ("1f1b", _INTERLEAVED):
-        per_rank = run.model.num_layers // run.pp
-        for chunks in sorted({1, 2 * run.vpp, *((run.vpp // 2,) if run.vpp % 2 == 0 else ())}):
-            if chunks != run.vpp and per_rank % chunks == 0:
+        per_rank = run.model.num_layers // degrees.pp
+        for chunks in sorted({1, *_halves_and_doubles(degrees.vpp)}):
+            if chunks != degrees.vpp and per_rank % chunks == 0:
                 schedule = _INTERLEAVED if chunks > 1 else "1f1b"
-                yield "vpp", chunks, replace(run, vpp=chunks, schedule=schedule)
+                yield "vpp", chunks, with_settings(run, {"vpp": chunks, "schedule": schedule})
     for schedule in rules.schedules:
         if schedule not in (run.schedule, _INTERLEAVED) and run.schedule != _INTERLEAVED:
             yield "schedule", schedule, replace(run, schedule=schedule)
@@ -137,21 +142,15 @@ def _pipelines(
 
 def is_legal(run: TrainingRun, rules: FrameworkRules) -> bool:
     """Whether a framework takes the run: every degree divides what it splits."""
-    model = run.model
-    if run.dp * run.tp * run.pp * run.cp != run.num_devices or run.micro_batch < 1:
+    model, degrees = run.model, run.degrees
+    if degrees.used - set(rules.axes):
         return False
-    degrees = {"tp": run.tp, "pp": run.pp, "dp": run.dp, "cp": run.cp, "ep": run.expert_parallel,
-               "vpp": run.vpp}  # fmt: skip
-    if any(degree > 1 and axis not in rules.axes for axis, degree in degrees.items()):
+    if run.global_batch % (degrees.dp * run.micro_batch):
         return False
-    if run.global_batch % (run.dp * run.micro_batch):
+    if model.num_heads % degrees.tp or degrees.tp > max(run.node_devices, 1):
         return False
-    if model.num_heads % run.tp or run.tp > max(run.node_devices, 1):
+    if model.num_layers < degrees.num_stages or run.seq_len % (2 * degrees.cp):
         return False
-    if model.num_layers < run.pp * run.vpp or run.seq_len % (2 * run.cp):
+    if model.num_experts and model.num_experts % degrees.ep:
         return False
-    if model.num_experts:
-        ranks = run.dp * run.tp * run.cp
-        if model.num_experts % run.expert_parallel or ranks % run.expert_parallel:
-            return False
-    return not (run.schedule == _INTERLEAVED and run.num_microbatches % run.pp)
+    return not (run.schedule == _INTERLEAVED and run.num_microbatches % run.degrees.pp)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from interop.configs.imported_run import ImportedRun, Value
 from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
+from simulator.training_run.run.training_run import with_settings
 
 # Values that a framework's file does not tell apart, by what an import calls it.
 _ALIKE: Mapping[tuple[str, str], frozenset[Value]] = {
@@ -65,16 +66,16 @@ def planned_values(planned: PlannedRun, gaps: tuple[Unexpressed, ...] = ()) -> M
     """What a plan decided, by the keys of an import."""
     run = planned.run
     for gap in gaps:
-        run = replace(run, **(gap.change or {}))
+        run = with_settings(run, gap.change or {})
     model = run.model
     return {
-        "devices": planned.world_size,
-        "tp": run.tp,
-        "pp": run.pp,
-        "vpp": run.vpp,
-        "cp": run.cp,
-        "ep": run.expert_parallel,
-        "dp": run.dp,
+        "devices": planned.run.degrees.num_devices,
+        "tp": run.degrees.tp,
+        "pp": run.degrees.pp,
+        "vpp": run.degrees.vpp,
+        "cp": run.degrees.cp,
+        "ep": run.degrees.ep,
+        "dp": run.degrees.dp,
         "zero_stage": run.zero_stage,
         "micro_batch": run.micro_batch,
         "global_batch": run.global_batch,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from interop.exports.values.exported import Unexpressed
@@ -12,7 +12,7 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.memory.footprint import footprint
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import TrainingRun, with_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def cost_of_gaps(planned: PlannedRun, gaps: tuple[Unexpressed, ...]) -> CostOfGa
             found.append(PricedGap(gap=gap, why_no_price="the cost model does not tell the two"))
             continue
         moves = "dp" in gap.change
-        base = replace(planned.run, **before) if moves else planned.run
+        base = with_settings(planned.run, before) if moves else planned.run
         found.append(_priced(gap, base, gap.change))
         if moves:
             before |= gap.change
@@ -77,7 +77,7 @@ def cost_of_gaps(planned: PlannedRun, gaps: tuple[Unexpressed, ...]) -> CostOfGa
 
 def _priced(gap: Unexpressed, run: TrainingRun, change: Mapping[str, Any]) -> PricedGap:
     try:
-        other = replace(run, **change)
+        other = with_settings(run, change)
         planned_s, written_s = (float(s) for s in predicted_parts([run, other]).total_s)
     except ShardwrightError as error:
         return PricedGap(gap=gap, why_no_price=str(error))

@@ -53,7 +53,8 @@ def export_plan(planned: PlannedRun, target: str, *, launcher: str = "torchrun")
     )
     script = run_script(
         job,
-        title=f"{planned.model} on {planned.world_size} x {job.device}, from {planned.plan}.",
+        title=f"{planned.model} on {planned.run.degrees.num_devices} x {job.device}, from "
+        f"{planned.plan}.",
         program=exported.program,
         arguments=exported.arguments,
         environment=exported.environment,

@@ -27,19 +27,19 @@ def plan_check(planned: PlannedRun, target: str, costs: CostOfGaps) -> dict[str,
         "target": target,
         "steps": STEPS,
         "warm_up_steps": WARM_UP,
-        "world_size": planned.world_size,
+        "world_size": planned.run.degrees.num_devices,
         "degrees": {
-            "tp": run.tp,
-            "pp": run.pp,
-            "vpp": run.vpp,
-            "cp": run.cp,
-            "ep": run.expert_parallel,
-            "dp": run.dp,
+            "tp": run.degrees.tp,
+            "pp": run.degrees.pp,
+            "vpp": run.degrees.vpp,
+            "cp": run.degrees.cp,
+            "ep": run.degrees.ep,
+            "dp": run.degrees.dp,
         },
         "step_time_s": _interval(figures.step_time_s.scaled(factor)),
         "tokens_per_s": _interval(figures.tokens_per_s.scaled(1.0 / factor)),
         "tokens_per_s_per_device": _interval(
-            figures.tokens_per_s.scaled(1.0 / factor / planned.world_size)
+            figures.tokens_per_s.scaled(1.0 / factor / planned.run.degrees.num_devices)
         ),
         "mfu": _interval(figures.mfu.scaled(1.0 / factor)),
         "peak_memory_bytes": {

@@ -22,13 +22,16 @@ def readme(
 ) -> str:
     """Markdown: what this is, how it starts, what must be filled in, what it must show, what of the
     plan it cannot say."""
-    run = planned.run
-    mesh = f"tp {run.tp}, pp {run.pp}, vpp {run.vpp}, cp {run.cp}, ep {run.expert_parallel}"
+    run, degrees = planned.run, planned.run.degrees
+    mesh = (
+        f"tp {degrees.tp}, pp {degrees.pp}, vpp {degrees.vpp}, cp {degrees.cp}, ep {degrees.ep}, "
+        f"dp {degrees.dp}"
+    )
     lines = [
         f"# {planned.model} for {words}",
         "",
-        f"From {planned.plan}, planned for {run.stack}: {mesh}, dp {run.dp} on "
-        f"{planned.world_size} x {run.device} ({planned.num_nodes} nodes).",
+        f"From {planned.plan}, planned for {run.stack}: {mesh} on "
+        f"{planned.run.degrees.num_devices} x {run.device} ({planned.num_nodes} nodes).",
         "",
         "## Start",
         "",

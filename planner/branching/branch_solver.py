@@ -63,7 +63,7 @@ class BranchSolver:
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
         traced = self.chain.refine(cell, below, lower)
-        if cell.pp == 1:
+        if cell.degrees.pp == 1:
             return traced
         if self._ideals is None:
             return replace(traced, bound_s=min(lower, traced.step_time_s))
@@ -99,7 +99,7 @@ class BranchSolver:
 
     def certified(self, cell: Cell, effort: float) -> bool:
         """False: the integer programme knows one order only."""
-        return cell.pp == 1 and self.chain.certified(cell, effort)
+        return cell.degrees.pp == 1 and self.chain.certified(cell, effort)
 
     def _as_run(self, found: Refinement) -> Refinement | None:
         """The plan with the blocks of each stage in the order in which the model runs them."""

@@ -101,7 +101,8 @@ class IdealCosts:
 
     def problem(self, cell: Cell) -> IdealProblem:
         """The cell's problem, as SimulatorCosts.problem has it for a chain."""
-        costs, graph = self._costs, self._costs.model.graph(cell.micro_batch, cell.tp)
+        degrees = cell.degrees
+        costs, graph = self._costs, self._costs.model.graph(cell.micro_batch, degrees.tp)
         chain = costs.problem(cell)
         over = self._over(cell, graph)
         last = len(over) - 1
@@ -109,7 +110,7 @@ class IdealCosts:
         m = self._lattice.count
         statics: tuple[Array, ...] = (np.zeros((m, m)),)
         tails = statics * len(costs.places.distinct(cell))
-        if cell.vpp == 1 and not cell.splits_backward:
+        if degrees.vpp == 1 and not cell.splits_backward:
             first_bytes = costs.first_bytes(cell)[self._first]
             statics, _ = self._memory.moments_at(
                 cell, in_flight(cell), arriving[:, None], over[None, :], first_bytes
@@ -120,7 +121,7 @@ class IdealCosts:
         sends = np.asarray(
             [
                 [costs.times.send_s(cell, s, size) for size in sizes.tolist()]
-                for s in range(cell.num_stages)
+                for s in range(degrees.num_stages)
             ]
         )[:, where]
         kinds = tuple(ref.kind for ref in graph.chain)
@@ -140,7 +141,7 @@ class IdealCosts:
 
     def _over(self, cell: Cell, graph: ModelGraph) -> Array:
         """[m] bytes per micro-batch that cross the cut at each ideal."""
-        key = (cell.micro_batch, cell.tp)
+        key = (cell.micro_batch, cell.degrees.tp)
         if key not in self._crossing:
             held = self._lattice.holds
             found = np.zeros(self._lattice.count)

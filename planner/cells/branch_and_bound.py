@@ -167,7 +167,8 @@ class _Left:
 
 def family(cell: Cell) -> Family:
     """What makes two plans look different to a reader: the mesh and the schedule."""
-    return (cell.pp, cell.dp, cell.tp, cell.schedule)
+    degrees = cell.degrees
+    return (degrees.pp, degrees.dp, degrees.tp, cell.schedule)
 
 
 def _proved(done: dict[int, Refinement], left: _Left, best: float) -> float:

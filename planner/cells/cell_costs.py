@@ -70,7 +70,8 @@ class CellSolver:
             return problem
         # F and B apart take no more than they do whatever the strategies: gathering sharded
         # parameters counts for half of each. A whole B sets nothing aside for a W.
-        halved = self.costs.problem(replace(cell, schedule="gpipe", vpp=1)).costs
+        whole = replace(cell, schedule="gpipe", degrees=replace(cell.degrees, vpp=1))
+        halved = self.costs.problem(whole).costs
         chain = replace(problem.chain, costs=halved)
         return replace(
             problem,
@@ -84,7 +85,7 @@ class CellSolver:
             return self._refine_by_timeline(cell, below, lower)
         solved = self._refine_exactly(cell, below, lower)
         closed = solved.step_time_s <= solved.bound_s * (1 + _CLOSED)
-        if solved.plan is None or closed or cell.pp == 1 or self.solver == "ilp":
+        if solved.plan is None or closed or cell.degrees.pp == 1 or self.solver == "ilp":
             return solved
         # The closed form is below the timeline where stages differ much.
         limit = min(below, solved.step_time_s)

@@ -58,11 +58,11 @@ def lower_bounds(cells: Sequence[Cell], totals: Sequence[ChainTotals]) -> Array:
     """Seconds that no plan of each cell can beat; [len(cells)]."""
     if not cells:
         return np.zeros(0)
-    p = np.asarray([cell.pp for cell in cells], dtype=float)
+    p = np.asarray([cell.degrees.pp for cell in cells], dtype=float)
     m = np.asarray([cell.num_microbatches for cell in cells], dtype=float)
     apart = np.asarray([cell.schedule == "interleaved" or cell.splits_backward for cell in cells])
     gpipe = np.asarray([cell.schedule == "gpipe" for cell in cells])
-    cuts = np.asarray([cell.num_stages - 1 for cell in cells], dtype=float)
+    cuts = np.asarray([cell.degrees.num_stages - 1 for cell in cells], dtype=float)
     whole = np.asarray([cell.schedule == "interleaved" for cell in cells])
     rows = np.asarray(
         [(t.total_s, t.busiest_s, t.last_s, t.send_s, t.tail_s, t.any_tail_s) for t in totals],

@@ -41,25 +41,27 @@ class CellMemory:
         and what it sent; and some rank runs the block that needs most with the strategy that needs
         least.
         """
-        cuts = min(sides(cell, 0), sides(cell, cell.pp - 1))
-        key = (cell.tp, cell.micro_batch, cell.zero_stage, cell.dp, cell.pp)
+        degrees = cell.degrees
+        cuts = min(sides(cell, 0), sides(cell, degrees.pp - 1))
+        key = (degrees.tp, cell.micro_batch, cell.zero_stage, degrees.dp, degrees.pp)
         if key not in self._missing:
             self._missing[key] = self._lacks(cell)
         return max(alone + cuts * of_cut for alone, of_cut in self._missing[key])
 
     def _lacks(self, cell: Cell) -> tuple[tuple[float, float], ...]:
         """Bytes lacking at the moments of `missing_bytes`: without messages, and for each cut."""
+        degrees = cell.degrees
         room = self.capacity_bytes
         total, trained = (
-            float(held.count[0, -1]) / cell.pp
-            for held in (self.parameters(cell.tp), self.trained(cell.tp))
+            float(held.count[0, -1]) / degrees.pp
+            for held in (self.parameters(degrees.tp), self.trained(degrees.tp))
         )
         whole = Elements(total=total, trained=trained, largest=0.0, largest_trained=0.0)
         mean = sum(self.states(cell, whole))
         if mean > room:
             # Surely too much: what else it lacks is estimated from the smallest micro-batch.
             smallest = self.model.micro_batches[0]
-            working = float(self._least_activations(cell.tp, smallest).max())
+            working = float(self._least_activations(degrees.tp, smallest).max())
             buffers = self.crossing_bytes(cell, smallest, cell.num_microbatches)
             return ((mean + working - room, buffers * cell.micro_batch / smallest),)
         running, working = self._running(cell)
@@ -73,10 +75,11 @@ class CellMemory:
 
     def _running(self, cell: Cell) -> tuple[float, float]:
         """Bytes while the block runs that needs most, with its states and without."""
+        degrees = cell.degrees
         several = cell.num_microbatches > 1
-        key = (cell.tp, cell.micro_batch, cell.zero_stage, cell.dp, several, cell.pp > 1)
+        key = (degrees.tp, cell.micro_batch, cell.zero_stage, degrees.dp, several, degrees.pp > 1)
         if key not in self._needs:
-            working = self._least_activations(cell.tp, cell.micro_batch)
+            working = self._least_activations(degrees.tp, cell.micro_batch)
             self._needs[key] = (float((self._alone(cell) + working).max()), float(working.max()))
         return self._needs[key]
 
@@ -147,7 +150,7 @@ class CellMemory:
         behind them (a row), and what their first block needs."""
         micro = cell.num_microbatches
         crossing = arriving + leaving
-        habits, piped = self.model.stack.behaviour, cell.pp > 1
+        habits, piped = self.model.stack.behaviour, cell.degrees.pp > 1
         fixed, gradients = self._state_ranges(cell)
         if piped:
             incoming, outgoing = message_counts(self.model.stack, micro)
@@ -171,7 +174,7 @@ class CellMemory:
             return known[name, number]
 
         def loads(k: int) -> tuple[Load, ...]:
-            if cell.vpp > 1:
+            if cell.degrees.vpp > 1:
                 return (
                     Load(in_flight=k, static=static("after", micro - k)),
                     Load(in_flight=0, static=static("end", micro), rises=False),
@@ -194,11 +197,12 @@ class CellMemory:
     def crossing_bytes(self, cell: Cell, micro_batch: int, done: int) -> float:
         """Over one side of a stage at least: receive buffers, and what was sent for so many
         micro-batches that are done, in messages of micro-batches of that size."""
-        if cell.pp == 1:
+        degrees = cell.degrees
+        if degrees.pp == 1:
             return 0.0
-        key = (cell.tp, micro_batch)
+        key = (degrees.tp, micro_batch)
         if key not in self._cuts:
-            graph = self.model.graph(micro_batch, cell.tp)
+            graph = self.model.graph(micro_batch, degrees.tp)
             self._cuts[key] = crossings_of(graph).least
         habits = self.model.stack.behaviour
         messages = cell.num_microbatches if habits.receive_buffers_per_microbatch else 1
@@ -206,7 +210,8 @@ class CellMemory:
 
     def states(self, cell: Cell, held: Elements) -> tuple[float, float]:
         """Bytes of parameters and optimizer states, and of gradients."""
-        if cell.pp == 1:
+        degrees = cell.degrees
+        if degrees.pp == 1:
             # What FSDP2 gathers and sums goes with the blocks (CellTimes.chain).
             held = replace(held, largest=0.0, largest_trained=0.0)
         found = static_bytes(
@@ -215,17 +220,18 @@ class CellMemory:
             precision=self.model.workload.precision,
             optimizer=self.model.workload.optimizer,
             zero_stage=cell.zero_stage,
-            dp=cell.dp,
-            pp=cell.pp,
+            dp=degrees.dp,
+            pp=degrees.pp,
         )
         return found.parameters + found.optimizer, found.gradients
 
     def _state_ranges(self, cell: Cell) -> tuple[Array, Array]:
         """[n, n+1] each: the states of a stage of blocks [i, j)."""
+        degrees = cell.degrees
         several = cell.num_microbatches > 1
-        key = (cell.tp, cell.zero_stage, cell.dp, several, cell.pp > 1)
+        key = (degrees.tp, cell.zero_stage, degrees.dp, several, degrees.pp > 1)
         if key not in self._ranges:
-            held, trained = self.parameters(cell.tp), self.trained(cell.tp)
+            held, trained = self.parameters(degrees.tp), self.trained(degrees.tp)
             found = of_each(
                 lambda total, largest, own, widest: self.states(
                     cell,
@@ -238,19 +244,20 @@ class CellMemory:
 
     def _exchange(self, cell: Cell) -> Array:
         """[n, n+1]: `exchange_bytes` of a stage of blocks [i, j)."""
-        return self.exchange_bytes(cell, self.trained(cell.tp).count)
+        return self.exchange_bytes(cell, self.trained(cell.degrees.tp).count)
 
     def exchange_bytes(self, cell: Cell, total: Figures) -> Figures:
         """Bytes that come and go behind the last backward (plan_memory.exchange_bytes)."""
-        return exchange_bytes(total, zero_stage=cell.zero_stage, dp=cell.dp)
+        return exchange_bytes(total, zero_stage=cell.zero_stage, dp=cell.degrees.dp)
 
     def _alone(self, cell: Cell) -> Array:
         """[n] bytes of the states of each block alone; its gradients from the second backward."""
+        degrees = cell.degrees
         several = cell.num_microbatches > 1
-        key = (cell.tp, cell.zero_stage, cell.dp, several, cell.pp > 1)
+        key = (degrees.tp, cell.zero_stage, degrees.dp, several, degrees.pp > 1)
         if key not in self._singles:
-            blocks = range(len(self.parameters(cell.tp).count))
-            alone = (self.elements(cell.tp, ((block, block + 1),)) for block in blocks)
+            blocks = range(len(self.parameters(degrees.tp).count))
+            alone = (self.elements(degrees.tp, ((block, block + 1),)) for block in blocks)
             states = [self.states(cell, held) for held in alone]
             self._singles[key] = np.asarray([f + (g if several else 0.0) for f, g in states])
         return self._singles[key]
@@ -293,8 +300,10 @@ def edges(arrives: Array, leaves: Array, *, buffers_apart: bool, branched: bool 
 def in_flight(cell: Cell) -> tuple[int, ...]:
     """Micro-batches that each virtual stage keeps when its rank keeps most, for the last time (for
     the first, where the backward is split: those before their I, of which all is kept)."""
-    held = held_by_ranks(cell.schedule, cell.pp, cell.num_microbatches, cell.vpp, until_input=True)
-    found = [0] * cell.num_stages
+    held = held_by_ranks(
+        cell.schedule, cell.degrees.pp, cell.num_microbatches, cell.degrees.vpp, until_input=True
+    )
+    found = [0] * cell.degrees.num_stages
     for rank, stages in enumerate(held):
         for count, stage in zip(stages, cell.stages_of(rank), strict=True):
             found[stage] = count

@@ -14,7 +14,7 @@ from planner.chain.problem import Array, BlockCosts
 from planner.costs.bound import ChainTotals, least_busiest_s
 from planner.costs.cell_memory import CellMemory
 from planner.costs.chain_costs import ChainCosts, beside_units, crossings_of, of_each
-from planner.costs.placement import Places, dp_group, first_device, tp_group
+from planner.costs.placement import Places
 from planner.costs.priced_model import PricedModel
 from planner.costs.split_problem import Ranges
 from profiles.model.graph import ModelGraph
@@ -42,17 +42,19 @@ class CellTimes:
         """What the kinds of block cost on a rank's devices; in a cell that shards weights without a
         pipeline, with FSDP2's buffers beside them."""
         place = self._places.of(cell, rank)[:2]
-        key: tuple[object, ...] = (cell.micro_batch, cell.tp, place)
+        key: tuple[object, ...] = (cell.micro_batch, cell.degrees.tp, place)
         if key not in self._chains:
-            self._chains[key] = self._model.chain(cell.micro_batch, tp_group(cell, rank))
-        if cell.pp > 1 or cell.zero_stage < 2 or cell.dp == 1:
+            self._chains[key] = self._model.chain(
+                cell.micro_batch, cell.degrees.group("tp", pp=rank)
+            )
+        if cell.degrees.pp > 1 or cell.zero_stage < 2 or cell.degrees.dp == 1:
             return self._chains[key]
-        sharded = (*key, cell.zero_stage, cell.dp, cell.num_microbatches > 1)
+        sharded = (*key, cell.zero_stage, cell.degrees.dp, cell.num_microbatches > 1)
         if sharded not in self._chains:
             buffers = unit_buffers(
-                self._model.graph(cell.micro_batch, cell.tp),
+                self._model.graph(cell.micro_batch, cell.degrees.tp),
                 zero_stage=cell.zero_stage,
-                dp=cell.dp,
+                dp=cell.degrees.dp,
                 num_microbatches=cell.num_microbatches,
                 sizes=self._model.stack.bytes_of(self._model.workload.precision),
                 on_cpu=self._model.cluster.device_at(0).type == "cpu",
@@ -64,14 +66,20 @@ class CellTimes:
         """[K, S] exposed seconds of gathering sharded parameters, and of a CPU's copies of them, in
         forward and in backward. The gathering is split evenly, as the simulator does."""
         chain = self.chain(cell, rank)
-        group = dp_group(cell, rank)
+        group = cell.degrees.group("dp", pp=rank)
         device = self._model.cluster.device_at(group[0])
         sizes = self._model.stack.bytes_of(self._model.workload.precision)
         copied = device.type == "cpu" and sizes.working_copy_bytes > 0
         if not copied and (cell.zero_stage < 2 or len(group) < 2):
             return np.zeros_like(chain.backward_s), np.zeros_like(chain.backward_s)
         key = (
-            (cell.micro_batch, cell.num_microbatches, cell.tp, cell.pp > 1, cell.zero_stage),
+            (
+                cell.micro_batch,
+                cell.num_microbatches,
+                cell.degrees.tp,
+                cell.degrees.pp > 1,
+                cell.zero_stage,
+            ),
             self._places.of(cell, rank),
         )
         if key not in self._gathered:
@@ -84,15 +92,15 @@ class CellTimes:
                     precision=self._model.workload.precision,
                     cluster=self._model.cluster,
                     stack=self._model.stack,
-                    pipelined=cell.pp > 1,
-                    sharing=cell.tp,
+                    pipelined=cell.degrees.pp > 1,
+                    sharing=cell.degrees.tp,
                 )
                 forward, backward = copy_seconds(
                     cost,
                     sizes,
                     device,
-                    sharded=cell.zero_stage >= 2 and cell.dp > 1,
-                    pipelined=cell.pp > 1,
+                    sharded=cell.zero_stage >= 2 and cell.degrees.dp > 1,
+                    pipelined=cell.degrees.pp > 1,
                     num_microbatches=cell.num_microbatches,
                 )
                 return gather / 2 + forward, gather / 2 + backward
@@ -111,13 +119,13 @@ class CellTimes:
         """Seconds of a stage's forward and of its backward that no block of it carries, at least:
         all of them where every kind of block or none was measured in a pipeline."""
         kinds = [row[0] for row in self.chain(cell, rank).blocks]
-        measured = self._model.cluster.device_at(first_device(cell, rank)).measurements
+        measured = self._model.cluster.device_at(cell.degrees.rank(pp=rank)).measurements
         # A stage carries a mean over those of its blocks that were measured.
         alone = [
             missing_overhead(
                 [kind],
-                pp=cell.pp,
-                vpp=cell.vpp,
+                pp=cell.degrees.pp,
+                vpp=cell.degrees.vpp,
                 num_microbatches=cell.num_microbatches,
                 measured=measured,
             )
@@ -132,15 +140,15 @@ class CellTimes:
     def slowest(self, cell: Cell, rank: int) -> float:
         """By which a rank's blocks take longer where it is the slowest (slowest_rank.py)."""
         work_s = 0.0
-        if cell.pp == 1:
+        if cell.degrees.pp == 1:
             blocks = self.chain(cell, rank).blocks
-            kinds = self._model.kinds(cell.micro_batch, cell.tp)
+            kinds = self._model.kinds(cell.micro_batch, cell.degrees.tp)
             work_s = cell.num_microbatches * sum(blocks[kind][0].work_s for kind in kinds)
         return slowest_rank(
             self._model.cluster,
-            first_device(cell, rank),
-            cell.pp * cell.dp * cell.tp,
-            pipelined=cell.pp > 1,
+            cell.degrees.rank(pp=rank),
+            cell.degrees.pp * cell.degrees.dp * cell.degrees.tp,
+            pipelined=cell.degrees.pp > 1,
             work_s=work_s,
         )
 
@@ -175,11 +183,11 @@ class CellTimes:
         source, target = cell.rank_of(stage - 1), cell.rank_of(stage)
         if source == target:
             return 0.0
-        devices = (first_device(cell, source), first_device(cell, target))
-        key = (cell.tp, cell.dp, source, target, size_bytes)
+        devices = (cell.degrees.rank(pp=source), cell.degrees.rank(pp=target))
+        key = (cell.degrees.tp, cell.degrees.dp, source, target, size_bytes)
         if key not in self._sends:
             cost = price_collective(
-                "send", size_bytes, devices, self._model.cluster, sharing=cell.tp
+                "send", size_bytes, devices, self._model.cluster, sharing=cell.degrees.tp
             )
             self._sends[key] = cost.time_s
         return self._sends[key]
@@ -200,7 +208,15 @@ class CellTails:
         """Seconds of a rank with so many parameters, of which so many are trained, apart from the
         optimizer on a CPU, which takes one parameter after the other."""
         place = self._places.of(cell, rank)
-        key = (place[0], place[2], cell.tp, cell.pp > 1, cell.zero_stage, count, trained)
+        key = (
+            place[0],
+            place[2],
+            cell.degrees.tp,
+            cell.degrees.pp > 1,
+            cell.zero_stage,
+            count,
+            trained,
+        )
         if key not in self._known:
             tail = self._price(cell, rank, int(trained), int(count - trained))
             on_cpu = self._on_cpu(cell, rank)
@@ -211,12 +227,19 @@ class CellTails:
         """[n, n+1] seconds of a stage of blocks [i, j)."""
         ties_s = self.ties_s(cell)
         place = self._places.of(cell, rank)
-        key = (place, cell.tp, cell.dp, cell.pp > 1, cell.zero_stage, ties_s)
+        key = (
+            place,
+            cell.degrees.tp,
+            cell.degrees.dp,
+            cell.degrees.pp > 1,
+            cell.zero_stage,
+            ties_s,
+        )
         if key not in self._ranges:
             found = of_each(
                 lambda count, trained: self.of_count(cell, rank, count, trained),
-                self._memory.parameters(cell.tp).count,
-                self._memory.trained(cell.tp).count,
+                self._memory.parameters(cell.degrees.tp).count,
+                self._memory.trained(cell.degrees.tp).count,
             )
             if self._on_cpu(cell, rank):
                 found = found + self._cpu_optimizer(cell, rank)
@@ -227,8 +250,8 @@ class CellTails:
 
     def of_rank(self, cell: Cell, rank: int, ranges: Ranges) -> float:
         """Seconds of a rank that holds several ranges of blocks."""
-        trained = self._memory.trained(cell.tp)
-        count = self._memory.parameters(cell.tp).of(ranges)
+        trained = self._memory.trained(cell.degrees.tp)
+        count = self._memory.parameters(cell.degrees.tp).of(ranges)
         seconds = self.of_count(cell, rank, count, trained.of(ranges))
         if self._on_cpu(cell, rank):
             optimizer = self._cpu_optimizer(cell, rank)
@@ -241,34 +264,34 @@ class CellTails:
     def ties_s(self, cell: Cell) -> float:
         """Seconds in which the ranks at the chain's two ends sum the gradients of what both hold; a
         tie of other ranks is in predictions alone, which no price of a cell may exceed."""
-        ends = (cell.rank_of(0), cell.rank_of(cell.num_stages - 1))
-        sizes = self._memory.trained(cell.tp).at_ends if ends[0] != ends[1] else ()
-        devices = tuple(first_device(cell, rank) for rank in ends)
+        ends = (cell.rank_of(0), cell.rank_of(cell.degrees.num_stages - 1))
+        sizes = self._memory.trained(cell.degrees.tp).at_ends if ends[0] != ends[1] else ()
+        devices = tuple(cell.degrees.rank(pp=rank) for rank in ends)
         return sum(
             self._model.tie_s(
                 Tie(elements=size, devices=devices),
-                shards=cell.dp if cell.zero_stage >= 2 else 1,
-                tp=cell.tp,
+                shards=cell.degrees.dp if cell.zero_stage >= 2 else 1,
+                tp=cell.degrees.tp,
             )
             for size in sizes
         )
 
     def _on_cpu(self, cell: Cell, rank: int) -> bool:
-        return self._model.cluster.device_at(first_device(cell, rank)).type == "cpu"
+        return self._model.cluster.device_at(cell.degrees.rank(pp=rank)).type == "cpu"
 
     def _cpu_optimizer(self, cell: Cell, rank: int) -> Array:
         """[n, n+1] seconds of the optimizer on a CPU."""
-        return self._memory.trained(cell.tp).ranged(
+        return self._memory.trained(cell.degrees.tp).ranged(
             lambda size: self._price(cell, rank, size).optimizer_s
         )
 
     def _price(self, cell: Cell, rank: int, trained: int, frozen: int = 0) -> Tail:
         return self._model.tail(
             Held(trained=(trained,), frozen=frozen),
-            dp_group(cell, rank),
+            cell.degrees.group("dp", pp=rank),
             zero_stage=cell.zero_stage,
-            tp=cell.tp,
-            pipelined=cell.pp > 1,
+            tp=cell.degrees.tp,
+            pipelined=cell.degrees.pp > 1,
         )
 
 
@@ -301,13 +324,13 @@ class CellTotals:
 
     def of(self, cell: Cell) -> ChainTotals:
         """What the bound of a cell needs; the fastest of the cluster's places for everything."""
-        graph = self._model.graph(cell.micro_batch, cell.tp)
+        graph = self._model.graph(cell.micro_batch, cell.degrees.tp)
         least = self._least(cell)
         times = least.seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
         beside = min(sum(self._times.beside(cell, r)) for r in self._places.distinct(cell))
         return ChainTotals(
-            total_s=float(times.sum()) + cell.num_stages * beside,
-            busiest_s=self._busiest_s(cell, times, graph) + cell.vpp * beside,
+            total_s=float(times.sum()) + cell.degrees.num_stages * beside,
+            busiest_s=self._busiest_s(cell, times, graph) + cell.degrees.vpp * beside,
             last_s=float(times[-1]) + beside,
             send_s=least.crossing_s,
             # Blocks with branches may stand in another order, and another one first.
@@ -317,21 +340,26 @@ class CellTotals:
 
     def _least(self, cell: Cell) -> _Least:
         """The least figures over the cluster's places, whatever the schedule."""
-        key = (cell.micro_batch, cell.tp, cell.pp, cell.dp, cell.zero_stage)
+        key = (cell.micro_batch, cell.degrees.tp, cell.degrees.pp, cell.degrees.dp, cell.zero_stage)
         if key not in self._leasts:
             places = self._places.distinct(cell)
             single, trained = (
                 np.diagonal(held.count, offset=1)
-                for held in (self._memory.parameters(cell.tp), self._memory.trained(cell.tp))
+                for held in (
+                    self._memory.parameters(cell.degrees.tp),
+                    self._memory.trained(cell.degrees.tp),
+                )
             )
             # No block has fewer trained parameters, nor fewer frozen ones beside them.
             fewest = float(trained.min())
             least = fewest + float((single - trained).min())
             crossing = 0.0
-            if cell.pp > 1:
-                size = crossings_of(self._model.graph(cell.micro_batch, cell.tp)).least
+            if cell.degrees.pp > 1:
+                size = crossings_of(self._model.graph(cell.micro_batch, cell.degrees.tp)).least
                 # The last is the way back to rank 0, which only interleaved stages take.
-                crossing = 2 * min(self._times.send_s(cell, s, size) for s in range(1, cell.pp + 1))
+                crossing = 2 * min(
+                    self._times.send_s(cell, s, size) for s in range(1, cell.degrees.pp + 1)
+                )
             self._leasts[key] = _Least(
                 seconds=np.min([self._times.seconds(cell, rank) for rank in places], axis=0),
                 crossing_s=crossing,
@@ -342,10 +370,10 @@ class CellTotals:
 
     def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
         """R of `planner.costs.bound`; `times` [n] of the blocks at the fastest place."""
-        sharded = (cell.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
+        sharded = (cell.degrees.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
         slowest = self._times.slowest(cell, 0)
-        key = (cell.tp, cell.micro_batch, cell.pp, *sharded, slowest)
+        key = (cell.degrees.tp, cell.micro_batch, cell.degrees.pp, *sharded, slowest)
         if key not in self._busiest:
             kinds = [ref.kind for ref in graph.chain]
-            self._busiest[key] = least_busiest_s(times, kinds, cell.pp)
+            self._busiest[key] = least_busiest_s(times, kinds, cell.degrees.pp)
         return self._busiest[key]

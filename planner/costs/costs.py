@@ -20,7 +20,7 @@ from planner.costs.bound import ChainTotals
 from planner.costs.cell_memory import CellMemory, edges, in_flight
 from planner.costs.cell_times import CellTails, CellTimes, CellTotals
 from planner.costs.chain_costs import ChainCosts, crossings_of, kinds_to_tell
-from planner.costs.placement import Places, first_device, tp_group
+from planner.costs.placement import Places
 from planner.costs.priced_model import PricedModel
 from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
@@ -66,12 +66,12 @@ class SimulatorCosts:
     def problem(self, cell: Cell) -> PartitionProblem:
         """The cell's partition problem; where ranks hold several stages, or split the backward,
         its slots are the virtual stages."""
-        graph = self.model.graph(cell.micro_batch, cell.tp)
+        graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
         kinds = kinds_to_tell(graph)
-        at = np.asarray(self.model.kinds(cell.micro_batch, cell.tp))
+        at = np.asarray(self.model.kinds(cell.micro_batch, cell.degrees.tp))
         places = self.places.distinct(cell)
         position = {self.places.of(cell, rank): index for index, rank in enumerate(places)}
-        stages = cell.num_stages
+        stages = cell.degrees.num_stages
         at_rank = [position[self.places.of(cell, cell.rank_of(s))] for s in range(stages)]
         kept = in_flight(cell)
         # The last stage sends nothing on, so its forward peak may count for more.
@@ -88,7 +88,7 @@ class SimulatorCosts:
         )[:, where]
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
-        if cell.vpp > 1 or cell.splits_backward:
+        if cell.degrees.vpp > 1 or cell.splits_backward:
             # What ranks hold is asked for by SplitProblem, not by stage.
             nothing = np.zeros((len(kinds), len(kinds) + 1))
             statics, tails = (nothing,), (nothing,) * len(places)
@@ -107,7 +107,7 @@ class SimulatorCosts:
                     in_flight=kept[s],
                     loads=loads[s],
                     capacity_bytes=self.model.cluster.device_at(
-                        first_device(cell, cell.rank_of(s))
+                        cell.degrees.rank(pp=cell.rank_of(s))
                     ).usable_bytes,
                     costs=2 * at_rank[s] + (s == stages - 1),
                     tail=at_rank[s],
@@ -130,14 +130,17 @@ class SimulatorCosts:
 
     def split(self, cell: Cell) -> SplitProblem:
         """The problem of a cell whose step the timeline tells."""
-        graph, ranks = self.model.graph(cell.micro_batch, cell.tp), self.places.distinct(cell)
-        at = np.asarray(self.model.kinds(cell.micro_batch, cell.tp))
-        trained, habits = self.memory.trained(cell.tp), self.model.stack.behaviour
+        graph, ranks = (
+            self.model.graph(cell.micro_batch, cell.degrees.tp),
+            self.places.distinct(cell),
+        )
+        at = np.asarray(self.model.kinds(cell.micro_batch, cell.degrees.tp))
+        trained, habits = self.memory.trained(cell.degrees.tp), self.model.stack.behaviour
         over = crossings_of(graph)
 
         @functools.cache
         def states(ranges: Ranges) -> tuple[float, float]:
-            return self.memory.states(cell, self.memory.elements(cell.tp, ranges))
+            return self.memory.states(cell, self.memory.elements(cell.degrees.tp, ranges))
 
         def exchange(ranges: Ranges) -> float:
             return self.memory.exchange_bytes(cell, trained.of(ranges))
@@ -151,7 +154,7 @@ class SimulatorCosts:
             return tuple(found for rank in ranks for found in (figure(rank)[at],) * 2)
 
         def weight_s(rank: int) -> Array:
-            devices = tp_group(cell, rank)
+            devices = cell.degrees.group("tp", pp=rank)
             seconds = (
                 weight_gradient_s(kind, devices=devices, cluster=self.model.cluster)
                 for kind in graph.kinds
@@ -165,9 +168,9 @@ class SimulatorCosts:
             chain=self.problem(cell),
             schedule=build_schedule(
                 cell.schedule,
-                num_ranks=cell.pp,
+                num_ranks=cell.degrees.pp,
                 num_microbatches=cell.num_microbatches,
-                stages_per_rank=cell.vpp,
+                stages_per_rank=cell.degrees.vpp,
             ),
             states=states,
             exchange=exchange,
@@ -185,21 +188,18 @@ class SimulatorCosts:
 
     def plan(self, cell: Cell, found: Partition) -> Plan:
         """The complete plan of a partition."""
-        graph = self.model.graph(cell.micro_batch, cell.tp)
+        graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
         kinds = [self.model.strategies[index] for index in found.strategies]
         return Plan(
             model=self.model.traced.name,
             model_hash=self.model.traced.content_hash,
             block_entries=tuple(ref.entry for ref in graph.chain),
             tied_parameters=self.model.traced.tied_parameters,
-            tensor_parallel=self.model.traced.tensor_parallel if cell.tp > 1 else (),
+            tensor_parallel=self.model.traced.tensor_parallel if cell.degrees.tp > 1 else (),
             cluster=self.model.cluster.name,
             cluster_hash=self.cluster_hash,
             workload=self.model.workload,
-            pp=cell.pp,
-            dp=cell.dp,
-            tp=cell.tp,
-            vpp=cell.vpp,
+            degrees=cell.degrees,
             zero_stage=cell.zero_stage,
             micro_batch=cell.micro_batch,
             schedule=cell.schedule,
@@ -212,7 +212,9 @@ class SimulatorCosts:
 
     def first_bytes(self, cell: Cell) -> Array:
         """[n] bytes while the backward of a stage runs that begins with a block, at least."""
-        return self.times.chain(cell, 0).first_bytes[self.model.kinds(cell.micro_batch, cell.tp)]
+        return self.times.chain(cell, 0).first_bytes[
+            self.model.kinds(cell.micro_batch, cell.degrees.tp)
+        ]
 
     def predict(self, plan: Plan) -> Prediction:
         """The simulator's prediction."""

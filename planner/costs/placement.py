@@ -1,4 +1,4 @@
-"""Where a cell's ranks lie: devices of a pipeline rank, its groups, and which ranks are alike."""
+"""Which pipeline ranks of a cell are alike: the same device, groups of the same shape."""
 
 from __future__ import annotations
 
@@ -8,24 +8,9 @@ from profiles.hardware.catalogue.cluster import Cluster
 Shape = tuple[tuple[int, ...], ...]
 
 
-def first_device(cell: Cell, rank: int) -> int:
-    """First device of a pipeline rank (simulator.values.plan: tp innermost, then dp, then pp)."""
-    return rank * cell.dp * cell.tp
-
-
-def tp_group(cell: Cell, rank: int) -> tuple[int, ...]:
-    """Devices of the rank's first replica."""
-    return tuple(range(first_device(cell, rank), first_device(cell, rank) + cell.tp))
-
-
-def dp_group(cell: Cell, rank: int) -> tuple[int, ...]:
-    """Devices that share the rank's first tensor-parallel part."""
-    return tuple(first_device(cell, rank) + d * cell.tp for d in range(cell.dp))
-
-
 def sides(cell: Cell, rank: int) -> int:
     """Cuts at a rank's stages: two each, but one at either end of the chain."""
-    return 2 * cell.vpp - (rank == 0) - (rank == cell.pp - 1)
+    return 2 * cell.degrees.vpp - (rank == 0) - (rank == cell.degrees.pp - 1)
 
 
 class Places:
@@ -38,17 +23,19 @@ class Places:
 
     def of(self, cell: Cell, rank: int) -> tuple[str, Shape, Shape]:
         """Device name, and the shapes of the rank's tp and dp groups."""
-        key = (cell.pp, cell.dp, cell.tp, rank)
+        degrees = cell.degrees
+        key = (degrees.pp, degrees.dp, degrees.tp, rank)
         if key not in self._known:
-            name = self._cluster.device_at(first_device(cell, rank)).name
-            tensor, data = self.shape(tp_group(cell, rank)), self.shape(dp_group(cell, rank))
+            name = self._cluster.device_at(degrees.rank(pp=rank)).name
+            tensor = self.shape(degrees.group("tp", pp=rank))
+            data = self.shape(degrees.group("dp", pp=rank))
             self._known[key] = (name, tensor, data)
         return self._known[key]
 
     def distinct(self, cell: Cell) -> list[int]:
         """The first rank of each place of a cell."""
         first: dict[tuple[str, Shape, Shape], int] = {}
-        for rank in range(cell.pp):
+        for rank in range(cell.degrees.pp):
             first.setdefault(self.of(cell, rank), rank)
         return list(first.values())
 

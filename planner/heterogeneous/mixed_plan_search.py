@@ -208,9 +208,12 @@ def _compared(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> Compared:
 
 def mixed_title(plan: MixedPlan) -> str:
     """`8 replicas of tp1, micro-batch 1, ZeRO 2`."""
-    parts = [f"{plan.num_replicas} replicas of tp{plan.tp}", f"micro-batch {plan.micro_batch}"]
+    parts = [
+        f"{plan.num_replicas} replicas of tp{plan.degrees.tp}",
+        f"micro-batch {plan.micro_batch}",
+    ]
     if plan.num_replicas == 1:
-        parts[0] = f"one pipeline of tp{plan.tp}"
+        parts[0] = f"one pipeline of tp{plan.degrees.tp}"
     if plan.zero_stage:
         parts.append(f"ZeRO {plan.zero_stage}")
     return ", ".join(parts)
@@ -271,7 +274,7 @@ def _with_unlike(
         usd_per_million_samples=per_sample.value if per_sample else None,
         plan=plan,
         prediction=prediction,
-        left_out=_left_out(prices, used, plan.tp, plan.micro_batch),
+        left_out=_left_out(prices, used, plan.degrees.tp, plan.micro_batch),
     )
 
 
@@ -308,7 +311,7 @@ def _with_ordinary(
         usd_per_million_tokens=_usd(best, usd_per_hour, "tokens"),
         usd_per_million_samples=_usd(best, usd_per_hour, "samples"),
         ordinary=ordinary,
-        left_out=_left_out(prices, used, plan.tp, plan.micro_batch),
+        left_out=_left_out(prices, used, plan.degrees.tp, plan.micro_batch),
     )
 
 

@@ -10,7 +10,7 @@ messages and the exchange of gradients cross the widest level of the cluster or 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -28,6 +28,7 @@ from profiles.hardware.catalogue.device import Device, twin_type
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.memory import Elements
 from simulator.traced.step_tail import Held
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Recompute
 
 _QUARTERS = (1, 2, 3)  # of the blocks that take the second of two recompute kinds
@@ -94,13 +95,12 @@ def check_rates(cluster: Cluster, precision: str, dtype: str) -> None:
 class MixedKey:
     """What is fixed while stages, shares and devices are chosen.
 
-    replicas  how many; parameters, gradients and states are sharded over so many ranks
+    degrees   tp, and dp: the number of replicas, over which ZeRO shards
     """
 
-    tp: int
+    degrees: Degrees
     micro_batch: int
     zero_stage: int
-    replicas: int
 
 
 class MixedPrices:
@@ -146,16 +146,16 @@ class MixedPrices:
         )
         tails = [
             (self._tail(key, at, reach), self._tail(other, at, reach))
-            for at in range(len(self.types(key.tp)))
+            for at in range(len(self.types(key.degrees.tp)))
             for reach in (Reach.FAR, Reach.NEAR)
         ]
         return less and all((a <= b).all() for a, b in tails)
 
     def tables(self, key: MixedKey, reach: Reach) -> StageTables:
         """The times of every stage that fits; none of Reach.NONE is above a prediction's."""
-        graph = self.model.graph(key.micro_batch, key.tp)
+        graph = self.model.graph(key.micro_batch, key.degrees.tp)
         n = len(graph.chain)
-        types = self.types(key.tp)
+        types = self.types(key.degrees.tp)
         depth = min(max(self.stages), n)
         crossing = self._crossing(key, reach)
         chosen = [self._fitting(key, kind, k) for kind in types for k in range(1, depth + 1)]
@@ -172,8 +172,8 @@ class MixedPrices:
         self, key: MixedKey, kind: int, from_end: int, first: int, last: int
     ) -> tuple[Recompute, ...]:
         """What the blocks [first, last) of a stage compute again in the fastest way that fits."""
-        _, pattern = self._fitting(key, self.types(key.tp)[kind], from_end)
-        chosen = self._patterns(len(self.model.graph(key.micro_batch, key.tp).chain))
+        _, pattern = self._fitting(key, self.types(key.degrees.tp)[kind], from_end)
+        chosen = self._patterns(len(self.model.graph(key.micro_batch, key.degrees.tp).chain))
         return tuple(
             self.model.strategies[index] for index in chosen[int(pattern[first, last])][first:last]
         )
@@ -199,11 +199,12 @@ class MixedPrices:
 
     def _fitting(self, key: MixedKey, kind: DeviceType, from_end: int) -> tuple[Array, Array]:
         """[n, n+1] each: seconds of the fastest pattern that fits a stage, and which that is."""
+        degrees = key.degrees
         in_flight = min(from_end, self.model.workload.global_batch // key.micro_batch)
-        shared = key.replicas if key.zero_stage else 1
-        name = (key.tp, key.micro_batch, key.zero_stage, shared, kind.device.name, in_flight)
+        shared = degrees.dp if key.zero_stage else 1
+        name = (degrees.tp, key.micro_batch, key.zero_stage, shared, kind.device.name, in_flight)
         if name not in self._fits:
-            chain = self._chain(key.tp, key.micro_batch, kind)
+            chain = self._chain(degrees.tp, key.micro_batch, kind)
             moments = self._moments(key, chain, in_flight)
             n = moments.edge_bytes.shape[0]
             best, which = np.full((n, n + 1), np.inf), np.zeros((n, n + 1))
@@ -217,7 +218,7 @@ class MixedPrices:
         return self._fits[name]
 
     def _work(self, key: MixedKey, chain: ChainCosts, pattern: tuple[int, ...]) -> _Work:
-        kinds = self.model.kinds(key.micro_batch, key.tp)
+        kinds = self.model.kinds(key.micro_batch, key.degrees.tp)
         at = (kinds, list(pattern))
         saved = np.ceil(chain.kept_bytes[at])
         outputs = chain.output_bytes[kinds]
@@ -235,8 +236,8 @@ class MixedPrices:
         )
 
     def _moments(self, key: MixedKey, chain: ChainCosts, in_flight: int) -> _Moments:
-        kinds = self.model.kinds(key.micro_batch, key.tp)
-        over = crossings_of(self.model.graph(key.micro_batch, key.tp))
+        kinds = self.model.kinds(key.micro_batch, key.degrees.tp)
+        over = crossings_of(self.model.graph(key.micro_batch, key.degrees.tp))
         arrives, leaves = over.arrives, over.leaves
         cell = _cell(key, in_flight)
         statics, (loads,) = self._memory.moments(
@@ -258,14 +259,17 @@ class MixedPrices:
 
     def _crossing(self, key: MixedKey, reach: Reach) -> Array:
         """[n + 1] seconds of both messages over the cut before a block."""
-        groups = [group[0] for kind in self.types(key.tp) for group in kind.groups]
-        kinds = self.model.kinds(key.micro_batch, key.tp)
+        degrees = key.degrees
+        groups = [group[0] for kind in self.types(degrees.tp) for group in kind.groups]
+        kinds = self.model.kinds(key.micro_batch, degrees.tp)
         if reach is Reach.NONE or len(groups) < 2:
             return np.zeros(len(kinds) + 1)
         ends = (groups[0], groups[-1 if reach is Reach.FAR else 1])
-        sizes = crossings_of(self.model.graph(key.micro_batch, key.tp)).arrives
+        sizes = crossings_of(self.model.graph(key.micro_batch, degrees.tp)).arrives
         one_way = {
-            size: price_collective("send", size, ends, self.model.cluster, sharing=key.tp).time_s
+            size: price_collective(
+                "send", size, ends, self.model.cluster, sharing=degrees.tp
+            ).time_s
             for size in set(sizes[1:].tolist())
         }
         return np.asarray([0.0, *(2 * one_way[size] for size in sizes[1:].tolist()), 0.0])
@@ -273,21 +277,23 @@ class MixedPrices:
     def _exchanging(self, key: MixedKey, kind: int, reach: Reach) -> tuple[int, ...]:
         """Devices that exchange gradients, one of the type first: that one decides about the
         optimizer. Far: spread over all; near: those that follow."""
-        types = self.types(key.tp)
+        degrees = key.degrees
+        types = self.types(degrees.tp)
         groups = [group[0] for each in types for group in each.groups]
         own = types[kind].groups[0][0]
         if reach is Reach.FAR:
-            spread = [groups[at * len(groups) // key.replicas] for at in range(key.replicas)]
-            others = [index for index in spread if index != own][-(key.replicas - 1) :]
-            return (own, *(others if key.replicas > 1 else ()))
+            spread = [groups[at * len(groups) // degrees.dp] for at in range(degrees.dp)]
+            others = [index for index in spread if index != own][-(degrees.dp - 1) :]
+            return (own, *(others if degrees.dp > 1 else ()))
         first = groups.index(own)
-        return tuple(groups[(first + at) % len(groups)] for at in range(key.replicas))
+        return tuple(groups[(first + at) % len(groups)] for at in range(degrees.dp))
 
     def _tail(self, key: MixedKey, kind: int, reach: Reach) -> Array:
         """[n, n+1] seconds of a stage after its last backward."""
-        name = (key.tp, key.zero_stage, key.replicas, kind, reach)
+        degrees = key.degrees
+        name = (degrees.tp, key.zero_stage, degrees.dp, kind, reach)
         if reach is Reach.NONE:
-            blocks = len(self.model.kinds(key.micro_batch, key.tp))
+            blocks = len(self.model.kinds(key.micro_batch, degrees.tp))
             return np.zeros((blocks, blocks + 1))
         if name not in self._tails:
             ends = self._exchanging(key, kind, reach)
@@ -295,14 +301,14 @@ class MixedPrices:
             def seconds(count: float, trained: float) -> float:
                 held = Held(trained=(int(trained),), frozen=int(count - trained))
                 tail = self.model.tail(
-                    held, ends, zero_stage=key.zero_stage, tp=key.tp, pipelined=True
+                    held, ends, zero_stage=key.zero_stage, tp=degrees.tp, pipelined=True
                 )
                 return tail.total_s
 
             self._tails[name] = of_each(
                 seconds,
-                self._memory.parameters(key.tp).count,
-                self._memory.trained(key.tp).count,
+                self._memory.parameters(degrees.tp).count,
+                self._memory.trained(degrees.tp).count,
             )
         return self._tails[name]
 
@@ -314,14 +320,11 @@ def _cell(key: MixedKey, in_flight: int) -> Cell:
     more than in flight, so that all are in flight beside all gradients.
     """
     return Cell(
-        pp=2,
-        dp=key.replicas,
-        tp=key.tp,
-        zero_stage=key.zero_stage if key.replicas > 1 else 0,
+        degrees=replace(key.degrees, pp=2),
+        zero_stage=key.zero_stage if key.degrees.dp > 1 else 0,
         micro_batch=key.micro_batch,
         schedule="1f1b",
-        vpp=1,
-        global_batch=key.replicas * key.micro_batch * (in_flight + 1),
+        global_batch=key.degrees.dp * key.micro_batch * (in_flight + 1),
     )
 
 

@@ -26,6 +26,7 @@ from planner.heterogeneous.mixed_stages import (
 from planner.search.space import Space
 from profiles.sourced import Sourced
 from simulator.mixed.mixed_prediction import MixedPrediction, predict_mixed
+from simulator.values.degrees import Degrees
 from simulator.values.mixed_plan import MixedPipeline, MixedPlan, MixedStage
 
 MOST_STAGES = 8  # of a pipeline, where --pp does not ask for more
@@ -70,7 +71,7 @@ def search_mixed(
     best_s, bound_s, solved, complete = below_s, float("inf"), 0, True
     splits = _Splits(prices)
     coarse = {key: _coarse_s(prices, key) for key in keys}
-    order = sorted(keys, key=lambda k: (coarse[k], k.tp, k.micro_batch, k.zero_stage))
+    order = sorted(keys, key=lambda k: (coarse[k], k.degrees.tp, k.micro_batch, k.zero_stage))
     # (bound, number of the key, how often the bound was sharpened)
     left = [(coarse[key], number, 0) for number, key in enumerate(order)]
     while left and left[0][0] < best_s:
@@ -128,8 +129,9 @@ def mixed_keys(
             for replicas in _replica_counts(min(groups, batch // micro_batch)):
                 if not space.allows("dp", replicas):
                     continue
+                degrees = Degrees(tp=tp, dp=replicas)
                 stages = [
-                    MixedKey(tp=tp, micro_batch=micro_batch, zero_stage=zero, replicas=replicas)
+                    MixedKey(degrees=degrees, micro_batch=micro_batch, zero_stage=zero)
                     for zero in ZERO_STAGES
                     if space.allows("zero", zero) and (zero == 0 or replicas > 1)
                 ]
@@ -150,8 +152,8 @@ def _replica_counts(most: int) -> tuple[int, ...]:
 def _coarse_s(prices: MixedPrices, key: MixedKey) -> float:
     """All micro-batches over the speed of all devices together, as if shares and stages could be
     cut as finely as one likes."""
-    types = prices.types(key.tp)
-    chains = prices.fastest_s(key.tp, key.micro_batch)
+    types = prices.types(key.degrees.tp)
+    chains = prices.fastest_s(key.degrees.tp, key.micro_batch)
     speed = sum(len(kind.groups) / s for kind, s in zip(types, chains, strict=True))
     return prices.model.workload.global_batch // key.micro_batch / speed
 
@@ -169,13 +171,14 @@ class _Splits:
 
     def roomiest(self, key: MixedKey) -> MixedKey:
         """The key that stands for all numbers of replicas in bounds: each needs least memory."""
-        groups = sum(len(kind.groups) for kind in self._prices.types(key.tp))
-        return replace(key, replicas=groups)
+        groups = sum(len(kind.groups) for kind in self._prices.types(key.degrees.tp))
+        return replace(key, degrees=replace(key.degrees, dp=groups))
 
     def of(self, key: MixedKey, reach: Reach, *, least: bool = False) -> _Known:
         """The stages of a key and their splits, all or what none beats (`least_splits`)."""
         if reach is Reach.NONE and not key.zero_stage:
-            key = replace(key, replicas=1)  # nothing is sharded: all numbers are bounded alike
+            # Nothing is sharded: all numbers are bounded alike.
+            key = replace(key, degrees=replace(key.degrees, dp=1))
         if (key, reach) not in self._tables:
             self._tables[key, reach] = self._prices.tables(key, reach)
         tables = self._tables[key, reach]
@@ -194,7 +197,7 @@ def _lower_s(key: MixedKey, splits: _Splits, below_s: float, *, least: bool) -> 
     # With more replicas each needs less memory, so that one bound holds for all numbers.
     for of in (splits.roomiest(key), key) if key.zero_stage else (key,):
         tables, found = splits.of(of, Reach.NONE, least=least)
-        lower = least_step_s(found, tables, replicas=key.replicas, below_s=below_s)
+        lower = least_step_s(found, tables, replicas=key.degrees.dp, below_s=below_s)
         if lower >= below_s:
             break
     return lower
@@ -208,7 +211,7 @@ def _plans(prices: MixedPrices, key: MixedKey, splits: _Splits) -> Iterator[Mixe
         if not found:
             continue
         solution = share_out(
-            found, tables, reduce_s=(0.0,) * key.replicas, replicas=(key.replicas,)
+            found, tables, reduce_s=(0.0,) * key.degrees.dp, replicas=(key.degrees.dp,)
         )
         if solution is None:
             continue
@@ -228,9 +231,10 @@ def mixed_plan(
               which exchange gradients are neighbours; else replica by replica, so that those of a
               pipeline are
     """
-    types = prices.types(key.tp)
+    degrees = key.degrees
+    types = prices.types(degrees.tp)
     devices = _numbered(types, solution, by_stage=by_stage)
-    graph = prices.model.graph(key.micro_batch, key.tp)
+    graph = prices.model.graph(key.micro_batch, degrees.tp)
     pipelines = []
     for number, replica in enumerate(solution.replicas):
         split = replica.split
@@ -259,11 +263,11 @@ def mixed_plan(
         model_hash=prices.model.traced.content_hash,
         block_entries=tuple(ref.entry for ref in graph.chain),
         tied_parameters=prices.model.traced.tied_parameters,
-        tensor_parallel=prices.model.traced.tensor_parallel if key.tp > 1 else (),
+        tensor_parallel=prices.model.traced.tensor_parallel if degrees.tp > 1 else (),
         cluster=prices.model.cluster.name,
         cluster_hash=prices.cluster_hash,
         workload=prices.model.workload,
-        tp=key.tp,
+        degrees=Degrees(tp=degrees.tp),
         zero_stage=key.zero_stage,
         micro_batch=key.micro_batch,
         pipelines=tuple(pipelines),

@@ -44,17 +44,14 @@ def executable_plan(run: TrainingRun, traced: Traced, cluster: Cluster, workload
         model_hash=traced.content_hash,
         block_entries=entries,
         tied_parameters=traced.tied_parameters,
-        tensor_parallel=traced.tensor_parallel if run.tp > 1 else (),
+        tensor_parallel=traced.tensor_parallel if run.degrees.tp > 1 else (),
         cluster=cluster.name,
         cluster_hash=content_hash(cluster),
         workload=workload,
-        pp=run.pp,
-        dp=run.dp,
-        tp=run.tp,
-        vpp=run.vpp,
+        degrees=run.degrees,
         zero_stage=run.zero_stage,
         micro_batch=run.micro_batch,
-        schedule=run.schedule if run.pp > 1 else "none",
+        schedule=run.schedule if run.degrees.pp > 1 else "none",
         stages=tuple(
             Stage(first_block=i, last_block=j, recompute=_kinds(run, range(i, j), layers))
             for i, j in zip(begins, ends, strict=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from profiles.document import encode
 from profiles.sourced import Sourced
 from simulator.goodput.lasting import Reliability
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
-from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.values.plan_title import title_parts
+from simulator.values.degrees import AXIS_ORDERS
+from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval
 
 LAYOUT_SCHEMA = "shardwright/layout@1"
@@ -143,11 +146,7 @@ class LayoutFile:
 
 def layout_title(run: TrainingRun) -> str:
     """`tp4 cp2 pp8 dp16, interleaved x4, micro-batch 1, ZeRO 1, recompute selective`."""
-    mesh = [f"tp{run.tp}"]
-    mesh += [f"cp{run.cp}"] if run.cp > 1 else []
-    mesh += [f"pp{run.pp}", f"dp{run.dp}"]
-    mesh += [f"ep{run.expert_parallel}"] if run.expert_parallel > 1 else []
-    parts = title_parts(run, " ".join(mesh))
+    parts = [plan_title(run)]
     if run.recompute != "none":
         some = f" ({run.recompute_layers} layers per stage)" if run.recompute_layers else ""
         parts.append(f"recompute {run.recompute}{some}")
@@ -158,8 +157,8 @@ def layout_title(run: TrainingRun) -> str:
 def _beside_the_axes(run: TrainingRun) -> list[str]:
     """What is not as usual."""
     said = []
-    if run.axis_order != AXIS_ORDERS[0]:
-        said.append(f"ranks {run.axis_order}")
+    if run.degrees.axis_order != AXIS_ORDERS[0]:
+        said.append(f"ranks {run.degrees.axis_order}")
     if run.torus:
         said.append("torus " + "x".join(map(str, run.torus)))
     if run.precision in LOW_PRECISIONS:
@@ -184,4 +183,9 @@ def _beside_the_axes(run: TrainingRun) -> list[str]:
 
 def layout_decision(run: TrainingRun) -> dict[str, str]:
     """What a framework's layout decides, by its place in the file."""
-    return {f"chosen.run.{name}": str(getattr(run, name, "")) for name in _DECIDED}
+    return written_decision(encode(run))
+
+
+def written_decision(run: Mapping[str, Any]) -> dict[str, str]:
+    """`layout_decision` of a run as a file holds it."""
+    return {f"chosen.run.{name}": str(run.get(name, "")) for name in _DECIDED}

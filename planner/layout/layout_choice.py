@@ -39,11 +39,13 @@ def choice_of(
     step = _step(layout, coefficients or shipped_coefficients(), calibration)
     per_s = tokens_per_s(run, step)
     peak = get_device(run.device).peak(run.precision).value
-    mfu = per_s.scaled(model_flop_per_token(run.model, run.seq_len) / (run.num_devices * peak))
+    mfu = per_s.scaled(
+        model_flop_per_token(run.model, run.seq_len) / (run.degrees.num_devices * peak)
+    )
     usd_per_hour = price(cluster)
     usd = usd_per_million_tokens(per_s, cluster.num_devices, usd_per_hour)
     kwh = kwh_per_million_tokens(per_s, cluster, power_mfu(run, mfu.value, cluster.num_devices))
-    lasting = reliability(run.model.parameters, run.num_devices, run.device, inputs)
+    lasting = reliability(run.model.parameters, run.degrees.num_devices, run.device, inputs)
     return LayoutChoice(
         run=run,
         prediction=LayoutPrediction(
@@ -65,7 +67,7 @@ def choice_of(
             kwh_per_million_tokens_delivered=delivered(kwh, lasting.goodput),
         ),
         why_not_first="" if best is None else why_not_first(layout, best),
-        idle_devices=cluster.num_devices - run.num_devices,
+        idle_devices=cluster.num_devices - run.degrees.num_devices,
     )
 
 
@@ -73,7 +75,7 @@ def power_mfu(run: TrainingRun, mfu: float, num_devices: int) -> float:
     """MFU of the 16-bit peak over all devices, also those that stay idle: what power follows."""
     device = get_device(run.device)
     low_precision = device.peak(run.precision).value / device.peak_or_twins("bfloat16").value
-    return mfu * max(1.0, low_precision) * run.num_devices / num_devices
+    return mfu * max(1.0, low_precision) * run.degrees.num_devices / num_devices
 
 
 def _step(

@@ -41,4 +41,4 @@ def nodes_filled(part: Meshes | Layouts) -> Counts:
 
 def nodes_of_run(run: TrainingRun) -> int:
     """The same of one run."""
-    return -(-run.num_devices // run.node_devices)
+    return -(-run.degrees.num_devices // run.node_devices)

@@ -14,6 +14,7 @@ from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import FrameworkRules
 from simulator.training_run.run.far_level import FarLevel
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.degrees import Degrees
 from simulator.values.workload import MOST
 
 # Light takes 0.1 ms for 20 km of fibre: a level of that latency joins sites, not nodes.
@@ -62,15 +63,9 @@ def base_run(
         id=name,
         model=model,
         device=device.name,
-        num_devices=cluster.num_devices,
+        degrees=Degrees(tp=1, pp=1, dp=cluster.num_devices),
         node_devices=node,
         network=network,
-        dp=1,
-        tp=1,
-        pp=1,
-        vpp=1,
-        cp=1,
-        expert_parallel=1,
         sequence_parallel=rules.sequence_parallel,
         zero_stage=0,
         recompute="none",

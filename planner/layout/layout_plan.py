@@ -110,7 +110,7 @@ def plan_layout(
 
 def _devices(question: LayoutQuestion, chosen: PricedLayout) -> tuple[str, ...]:
     """Which devices are used, in words."""
-    have, used = question.cluster.num_devices, chosen.run.num_devices
+    have, used = question.cluster.num_devices, chosen.run.degrees.num_devices
     if used == have:
         return (f"all {have} devices are used (--on)",)
     return (

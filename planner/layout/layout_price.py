@@ -52,9 +52,9 @@ def priced_choice(
 ) -> LayoutChoice:
     """A layout with its dollars, energy and carbon, as `with_layout_price` says."""
     run, prediction = choice.run, choice.prediction
-    lasting = reliability(run.model.parameters, run.num_devices, run.device, inputs)
+    lasting = reliability(run.model.parameters, run.degrees.num_devices, run.device, inputs)
     per_s = tokens_per_s(run, prediction.step_time_s)
-    cost = usd_per_million_tokens(per_s, run.num_devices + choice.idle_devices, price)
+    cost = usd_per_million_tokens(per_s, run.degrees.num_devices + choice.idle_devices, price)
     kwh = delivered(prediction.kwh_per_million_tokens, lasting.goodput)
     priced = replace(
         prediction,

@@ -139,7 +139,7 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, L
     ground = LayoutGround(
         model=question.model,
         rules=rules,
-        num_devices=base.num_devices,
+        num_devices=base.degrees.num_devices,
         node_devices=base.node_devices,
         global_batch=question.global_batch,
         seq_len=question.seq_len,

@@ -337,8 +337,9 @@ class _Search:
 
 def family(run: TrainingRun) -> tuple[object, ...]:
     """What makes two layouts look different to a reader: the mesh and the schedule."""
-    mesh = (run.tp, run.cp, run.expert_parallel, run.pp, run.dp, run.schedule)
-    return (*mesh, run.precision, run.axis_order, run.compression, run.local_steps)
+    degrees = run.degrees
+    mesh = (degrees.tp, degrees.cp, degrees.ep, degrees.pp, degrees.dp, run.schedule)
+    return (*mesh, run.precision, degrees.axis_order, run.compression, run.local_steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def sensitivities(
     usable = get_device(base.device).usable_bytes
     tried("10 GiB more memory per device", question, capacity=1 + 10 * 2**30 / usable)
     tried("10 GiB less memory per device", question, capacity=1 - 10 * 2**30 / usable)
-    if base.num_devices > base.node_devices:
+    if base.degrees.num_devices > base.node_devices:
         tried(
             "a network of twice the rate between nodes",
             question,
@@ -93,7 +93,7 @@ def nearby_batches(
 ) -> tuple[NearbyBatch, ...]:
     """Of the batches below and of those above the nearest that is worth it, each solved as long as
     there is time; none where the batch is round and no device idle."""
-    idle = question.cluster.num_devices - chosen.run.num_devices
+    idle = question.cluster.num_devices - chosen.run.degrees.num_devices
     if not idle and question.global_batch % _ROUND == 0:
         return ()
     now = chosen.run.global_batch / chosen.step_time_s

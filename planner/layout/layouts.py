@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from planner.layout.run_option import RunOption
 from simulator.schedules.schedule import pipeline_names
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.degrees import Degrees
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
 
 Counts = NDArray[np.int64]
@@ -60,24 +61,25 @@ class Layouts:
 
     def run(self, base: TrainingRun, index: int) -> TrainingRun:
         """One layout as a complete run; what no axis says is taken from `base`."""
-        tp = int(self.tp[index])
-        ranks = tp * int(self.cp[index]) * int(self.pp[index]) * int(self.dp[index])
-        run = replace(
-            base,
-            num_devices=ranks,
-            node_devices=int(self.node[index]),
-            tp=tp,
+        degrees = Degrees(
+            tp=int(self.tp[index]),
             cp=int(self.cp[index]),
-            expert_parallel=int(self.ep[index]),
+            ep=int(self.ep[index]),
             pp=int(self.pp[index]),
             dp=int(self.dp[index]),
             vpp=int(self.vpp[index]),
+            axis_order=base.degrees.axis_order,
+        )
+        run = replace(
+            base,
+            degrees=degrees,
+            node_devices=int(self.node[index]),
             zero_stage=int(self.zero_stage[index]),
             micro_batch=int(self.micro_batch[index]),
             schedule=SCHEDULES[int(self.schedule[index])],
             recompute=RECOMPUTE[int(self.recompute[index])],
             recompute_layers=int(self.recompute_layers[index]),
-            sequence_parallel=base.sequence_parallel and tp > 1,
+            sequence_parallel=base.sequence_parallel and degrees.tp > 1,
         )
         return self.options[int(self.option[index])].applied(run)
 

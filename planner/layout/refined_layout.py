@@ -112,7 +112,7 @@ class Refiner:
 def _within(run: TrainingRun, limit_bytes: float) -> Footprint | None:
     """The footprint of a layout that fits and that the framework runs. Of most that do not fit the
     first or the last rank alone is too full, so that the others need no look."""
-    ends = (0, run.pp - 1) if run.pp > 1 else ()
+    ends = (0, run.degrees.pp - 1) if run.degrees.pp > 1 else ()
     if any(rank_footprint(run, rank).needed_bytes > limit_bytes for rank in ends):
         return None
     memory = footprint(run)
@@ -121,7 +121,7 @@ def _within(run: TrainingRun, limit_bytes: float) -> Footprint | None:
 
 def _chunk_layers(run: TrainingRun) -> int:
     """Layers of the fullest virtual stage."""
-    return math.ceil(stage_layers(run)[0] / run.vpp)
+    return math.ceil(stage_layers(run)[0] / run.degrees.vpp)
 
 
 def _with_fewest_recomputed(

@@ -12,10 +12,10 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
 from simulator.training_run.framework.framework import FrameworkRules
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
-from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.compression import REDUCTIONS, compression_of
 from simulator.training_run.run.low_bits import FROZEN_TYPES, USUAL_OPTIMIZER, moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.degrees import AXIS_ORDERS
 
 # MX formats and NVFP4 came with the same tensor cores (NVIDIA Blackwell architecture brief, 2024;
 # AMD CDNA 4 white paper, 2025): a device without an FP4 rate scales no blocks.
@@ -54,12 +54,12 @@ class RunOption:
         return replace(
             run,
             precision=self.precision or run.precision,
-            axis_order=self.axis_order,
+            degrees=replace(run.degrees, axis_order=self.axis_order),
             torus=self.torus or run.torus,
             gradient_reduction=self.gradient_reduction,
             compression=self.compression,
             local_steps=self.local_steps,
-            local_workers=self.local_workers or run.dp,
+            local_workers=self.local_workers or run.degrees.dp,
             wide_layers=self.wide_layers,
             optimizer_offload=self.optimizer_offload,
             activation_offload=self.activation_offload,
@@ -193,7 +193,7 @@ def run_options(
     orders = _orders(asked.orders, rules, several_levels=bool(far))
     workers = asked.local_workers
     if not workers and far:
-        workers = -(-base.num_devices // far[-1].part_devices)
+        workers = -(-base.degrees.num_devices // far[-1].part_devices)
     steps = asked.local_steps or (1,)
     found = []
     for precision, order, sides, reduction, compression, count, states, share in itertools.product(

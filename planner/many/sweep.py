@@ -212,7 +212,7 @@ def with_price(answer: PlanFile, price: Sourced | None) -> PlanFile:
     prediction = answer.prediction
     if answer.plan is None or prediction is None:
         return answer
-    cost = usd_per_million_tokens(prediction.per_s, answer.plan.world_size, price)
+    cost = usd_per_million_tokens(prediction.per_s, answer.plan.degrees.num_devices, price)
     per_token = cost if prediction.counted_in == "tokens" else None
     per_sample = cost if prediction.counted_in == "samples" else None
     return replace(
@@ -233,7 +233,7 @@ def _with_price(other: Alternative, price: Sourced | None) -> Alternative:
     work = other.plan.workload
     per_s = work.counted_per_step / other.step_time_s
     rate = Interval(value=per_s, low=per_s, high=per_s)
-    cost = usd_per_million_tokens(rate, other.plan.world_size, price)
+    cost = usd_per_million_tokens(rate, other.plan.degrees.num_devices, price)
     usd = cost.value if cost else None
     tokens = work.counted_in == "tokens"
     return replace(

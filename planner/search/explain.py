@@ -39,22 +39,23 @@ def why_not_first(plan: Plan, prediction: Prediction, best: Prediction) -> str:
 
 
 def _phrase(name: str, extra_s: float, plan: Plan, prediction: Prediction) -> str:
+    degrees = plan.degrees
     more = f"+{format_time(extra_s)}"
     if name == "bubble":
         return f"bubble {format_percent(prediction.bubble_fraction)}"
-    if name == "data_parallel_communication" and plan.dp == 1:
+    if name == "data_parallel_communication" and degrees.dp == 1:
         return f"{SHARED_SUMS} {more}"
     if name == "data_parallel_communication":
         what = "gradient reduction" if plan.zero_stage < 3 else "parameter gathering"
-        return f"{what} across {plan.dp} devices {more}"
+        return f"{what} across {degrees.dp} devices {more}"
     if name == "tensor_parallel_communication":
-        return f"tensor-parallel all-reduces across {plan.tp} devices {more}"
+        return f"tensor-parallel all-reduces across {degrees.tp} devices {more}"
     if name == "pipeline_communication":
-        return f"sends between {plan.pp * plan.vpp} stages {more}"
+        return f"sends between {degrees.pp * degrees.vpp} stages {more}"
     if name == "recompute":
         return f"recomputation {more}"
     if name == "compute":
-        return f"less efficient kernels (micro-batch {plan.micro_batch}, tp {plan.tp}) {more}"
+        return f"less efficient kernels (micro-batch {plan.micro_batch}, tp {degrees.tp}) {more}"
     if name == "launch":
         return f"kernel launches ({plan.num_microbatches} micro-batches) {more}"
     return f"{name.replace('_', ' ')} {more}"
@@ -79,7 +80,7 @@ def nearest_misses(cells: Sequence[Cell], missing: Sequence[float]) -> dict[Cell
     found: dict[tuple[int, int, int], Cell] = {}
     lack = dict(zip(cells, missing, strict=True))
     for cell in sorted(cells, key=lambda cell: (lack[cell], cell.micro_batch, cell)):
-        found.setdefault((cell.pp, cell.dp, cell.tp), cell)
+        found.setdefault((cell.degrees.pp, cell.degrees.dp, cell.degrees.tp), cell)
     return {cell: lack[cell] for cell in list(found.values())[:_CELLS_TRIED]}
 
 

@@ -20,9 +20,9 @@ from simulator.values.plan_file import Relaxation
 _FREED = {
     "micro_batch": "--micro-batch {plan.micro_batch}",
     "zero": "--zero {plan.zero_stage}",
-    "tp": "--tp {plan.tp}",
-    "pp": "--pp {plan.pp}",
-    "dp": "--dp {plan.dp}",
+    "tp": "--tp {plan.degrees.tp}",
+    "pp": "--pp {plan.degrees.pp}",
+    "dp": "--dp {plan.degrees.dp}",
     "schedule": "--schedule {plan.schedule}",
 }
 
@@ -32,8 +32,8 @@ class Candidate:
     """A change to try.
 
     kind  candidates of one kind are tried in order until one of them has a plan
-    change, flag   what it is called and the flag that makes it; `{plan.tp}` and the like are
-                   filled in from the plan that it led to
+    change, flag   what it is called and the flag that makes it; `{plan.schedule}` and the like
+                   are filled in from the plan that it led to
     """
 
     kind: str
@@ -92,8 +92,9 @@ def _freed(space: Space, cluster: Cluster) -> Iterator[Candidate]:
             kind="pins",
             space=Space(),
             cluster=cluster,
-            change="all pins taken back: tp {plan.tp}, pp {plan.pp}, dp {plan.dp}",
-            flag="--tp {plan.tp} --pp {plan.pp} --micro-batch {plan.micro_batch}",
+            change="all pins taken back: tp {plan.degrees.tp}, pp {plan.degrees.pp}, "
+            "dp {plan.degrees.dp}",
+            flag="--tp {plan.degrees.tp} --pp {plan.degrees.pp} --micro-batch {plan.micro_batch}",
         )
 
 

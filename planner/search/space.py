@@ -15,6 +15,7 @@ from planner.divisors import divisors
 from planner.pinned_axes import check_axes, pins_of
 from profiles.errors import InputError
 from simulator.schedules.schedule import schedule_kind
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Recompute
 from simulator.values.runnable import free_schedules, runnable_schedules, why_not_runnable
 
@@ -112,9 +113,7 @@ def legal_cells(space: Space, ground: Ground) -> tuple[Cell, ...]:
 def runnable(cell: Cell, precision: str) -> str:
     """Why a cell is not legal, or "": there is no such schedule, or the executor cannot run it."""
     return why_not_runnable(
-        pp=cell.pp,
-        dp=cell.dp,
-        vpp=cell.vpp,
+        cell.degrees,
         zero_stage=cell.zero_stage,
         schedule=cell.schedule,
         precision=precision,
@@ -130,13 +129,10 @@ def _cells(space: Space, ground: Ground) -> Iterator[Cell]:
             for schedule, vpp in _schedules(space, ground, pp):
                 for zero in _zero_stages(space, dp):
                     cell = Cell(
-                        pp=pp,
-                        dp=dp,
-                        tp=tp,
+                        degrees=Degrees(pp=pp, dp=dp, tp=tp, vpp=vpp),
                         zero_stage=zero,
                         micro_batch=micro_batch,
                         schedule=schedule,
-                        vpp=vpp,
                         global_batch=ground.global_batch,
                     )
                     if not runnable(cell, ground.precision):
@@ -246,9 +242,7 @@ def _why_none(space: Space, ground: Ground) -> str:
             f"replica: --global-batch {batch} leaves {', '.join(map(str, shares))} sequences per "
             f"replica ({pins})."
         )
-    refused = why_not_runnable(
-        pp=1, dp=1, vpp=1, zero_stage=0, schedule="none", precision=ground.precision
-    )
+    refused = why_not_runnable(Degrees(), zero_stage=0, schedule="none", precision=ground.precision)
     if refused:
         return f"--precision {ground.precision} cannot be run: {refused}"
     kinds = map(schedule_kind, runnable_schedules())

@@ -70,7 +70,7 @@ def gains_of(
             found.append(_between(f"up to {format_usd(extra)} more, spent on speed", richer, best))
     run = best.layout.run
     network = run.node_network
-    if run.num_devices > run.node_devices:
+    if run.degrees.num_devices > run.node_devices:
         rate = network.bytes_per_s_per_node / 1e9
         words = f"{_MORE_RATE * rate:.3g} GB/s more per node between nodes ({rate:.3g} now)"
 

@@ -30,6 +30,7 @@ from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile
+from simulator.values.degrees import Degrees
 from simulator.values.prediction import Interval
 
 
@@ -178,12 +179,9 @@ def plain_layout(base: TrainingRun, devices: int, width: int) -> TrainingRun:
     ep = math.gcd(max(1, model.num_experts), dp, width) if "ep" in rules.axes else 1
     return replace(
         base,
-        num_devices=devices,
+        degrees=Degrees(tp=tp, pp=1, dp=dp, ep=ep),
         global_batch=devices,
         zero_stage=max(rules.zero_stages_at(1)),
-        tp=tp,
-        dp=dp,
-        expert_parallel=ep,
     )
 
 

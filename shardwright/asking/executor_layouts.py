@@ -20,8 +20,8 @@ from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.places import trace_cache
-from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.degrees import AXIS_ORDERS
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import PRECISIONS, Workload
 
@@ -92,7 +92,7 @@ def why_not_run(run: TrainingRun) -> str:
 def _flags(run: TrainingRun) -> tuple[str, ...]:
     """The flags of `plan` that ask for what a run does beside its axes."""
     asked = AskedOptions(
-        orders=() if run.axis_order == AXIS_ORDERS[0] else (run.axis_order,),
+        orders=() if run.degrees.axis_order == AXIS_ORDERS[0] else (run.degrees.axis_order,),
         reductions=() if run.gradient_reduction in ("", "fp32") else (run.gradient_reduction,),
         compressions=(run.compression,) if run.compression else (),
         local_steps=(run.local_steps,) if run.local_steps > 1 else (),
@@ -135,8 +135,8 @@ def runnable_answer(
     )
     traced = traced or trace_blocks(answer.model, work)
     why = traced.why_not_tensor_parallel
-    if run.tp > 1 and why:
-        raise InputError(f"--tp {run.tp} does not suit {answer.model}: {why}")
+    if run.degrees.tp > 1 and why:
+        raise InputError(f"--tp {run.degrees.tp} does not suit {answer.model}: {why}")
     return plan_of_layouts(answer, traced, cluster, work)
 
 

@@ -9,7 +9,12 @@ from typing import Any
 
 from interop.configs.imported_run import IMPORTED_SCHEMA
 from planner.heterogeneous.mixed_answer import MIXED_SCHEMA
-from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile, layout_decision
+from planner.layout.layout_answer import (
+    LAYOUT_SCHEMA,
+    LayoutFile,
+    layout_decision,
+    written_decision,
+)
 from planner.many.answer_file import read_layout
 from profiles.document import read_mapping, write_document
 from profiles.errors import DocumentError, InputError
@@ -99,10 +104,12 @@ def open_plan(path: str | Path) -> OpenedPlan:
         raise DocumentError(f"{path} {_OTHERS[tag]}")
     answer: PlanFile | LayoutFile
     if isinstance(tag, str) and tag.partition("@")[0] == LAYOUT_SCHEMA.partition("@")[0]:
+        chosen = data.get("chosen")
+        run = chosen.get("run") if isinstance(chosen, Mapping) else None
+        if isinstance(run, Mapping):
+            # Before decoding: an edited degree also contradicts the number of devices.
+            check_decision(str(path), provenance.get("decided"), written_decision(run))
         answer = read_layout(Path(path))
-        if answer.chosen is not None:
-            now = layout_decision(answer.chosen.run)
-            check_decision(str(path), provenance.get("decided"), now)
     else:
         answer = read_plan_file(path)
     return OpenedPlan(path=Path(path), answer=answer, provenance=provenance)

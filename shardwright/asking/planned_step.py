@@ -81,7 +81,7 @@ def step_of_answer(answer: PlanFile | LayoutFile, where: str) -> PlannedStep:
             parts=dict(said.parts),
             global_batch=run.global_batch,
             seq_len=run.seq_len,
-            num_devices=run.num_devices,
+            num_devices=run.degrees.num_devices,
             peak_memory_gib=said.peak_memory_range.scaled(2.0**-30),
             assumed=answer.assumptions,
         )
@@ -109,12 +109,13 @@ def imported_step(run: ImportedRun, path: Path, on: str) -> PlannedStep:
     assert made.step_time_s is not None
     memory = made.peak_memory_bytes
     return PlannedStep(
-        title=f"{path}: {layout_title(made.run)} on {made.run.num_devices} {made.run.device}",
+        title=f"{path}: {layout_title(made.run)} on {made.run.degrees.num_devices} "
+        f"{made.run.device}",
         step_time_s=made.step_time_s,
         parts=dict(made.parts),
         global_batch=made.run.global_batch,
         seq_len=made.run.seq_len,
-        num_devices=made.run.num_devices,
+        num_devices=made.run.degrees.num_devices,
         peak_memory_gib=None if memory is None else memory.scaled(2.0**-30),
         assumed=made.run.defaults,
     )

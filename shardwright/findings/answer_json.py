@@ -70,7 +70,7 @@ def choice_json(choice: LayoutChoice) -> dict[str, Any]:
         "usd_per_million_tokens": usd.value if usd else None,
         "price_usd_per_hour": encode(found.price_usd_per_hour),
         "plan": encode(choice.run),
-        "devices_used": choice.run.num_devices,
+        "devices_used": choice.run.degrees.num_devices,
         "devices_idle": choice.idle_devices,
     }
 

@@ -81,7 +81,7 @@ def measured_parts(plan: Plan, measured: Measurement) -> tuple[RankParts, ...]:
                 backward_s=micro * sum(stage.backward_wall_s for stage in own),
                 gradient_exchange_s=min(
                     samples[other].data_parallel_s
-                    for other in plan.dp_group(rank // (plan.dp * plan.tp))
+                    for other in plan.degrees.group("dp", pp=plan.degrees.coordinates(rank).pp)
                     if other in samples
                 ),
                 optimizer_s=samples[rank].optimizer_s,
@@ -129,14 +129,15 @@ def measured_bubble_s(plan: Plan, measured: Measurement, parts: RankParts) -> fl
     run's median forwards and backwards and with sends of no length; what the rank is idle then is
     the bubble, at most all its waiting.
     """
+    degrees = plan.degrees
     stages = {stage.stage: stage for stage in measured.stages}
     if sorted(stages) != list(range(len(plan.stages))):
         return None
     schedule = build_schedule(
         plan.schedule,
-        num_ranks=plan.pp,
+        num_ranks=degrees.pp,
         num_microbatches=plan.num_microbatches,
-        stages_per_rank=plan.vpp,
+        stages_per_rank=degrees.vpp,
     )
     free = (0.0,) * len(plan.stages)
     timeline = simulate(
@@ -148,6 +149,6 @@ def measured_bubble_s(plan: Plan, measured: Measurement, parts: RankParts) -> fl
             send_backward_s=free,
         ),
     )
-    pp_rank = parts.rank // (plan.dp * plan.tp)
+    pp_rank = degrees.coordinates(parts.rank).pp
     idle_s = max(0.0, timeline.rank_end_s(pp_rank) - parts.busy_s)
     return min(idle_s, parts.waiting_s)

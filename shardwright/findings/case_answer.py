@@ -55,10 +55,10 @@ def _answer(case: PublishedCase, made: CasePrediction) -> CaseAnswer:
         return CaseAnswer(prediction=made)
     peak = get_device(run.device).peak(run.precision).value
     flop = model_flop_per_token(run.model, run.seq_len) * run.global_batch * run.seq_len
-    mfu = power_mfu(run, flop / (step.value * run.num_devices * peak), run.num_devices)
+    mfu = power_mfu(run, flop / (step.value * made.num_devices * peak), run.degrees.num_devices)
     pue = None if case.pue is None else given(case.pue, "the case")
     scope = "site" if case.counts_site else "board"
-    kwh = run_energy(run.device, run.num_devices, days.scaled(24.0), mfu, pue, scope=scope)
+    kwh = run_energy(run.device, made.num_devices, days.scaled(24.0), mfu, pue, scope=scope)
     words = power_words(run.device, mfu, pue)
     assumed = [f"energy: {words}" if scope == "site" else f"energy of the boards alone, of {words}"]
     usd = None

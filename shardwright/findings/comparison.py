@@ -185,7 +185,7 @@ def _part_rows(plan: Plan, prediction: Prediction, measured: Measurement) -> lis
             predicted_cpu=said.busy_s - runtime_s if runtime_s else None,
         )
     ]
-    bubble_s = measured_bubble_s(plan, measured, found) if plan.pp > 1 else None
+    bubble_s = measured_bubble_s(plan, measured, found) if plan.degrees.pp > 1 else None
     if bubble_s is not None:
         named = {part.name: part.time_s for part in prediction.components}
         expected_s = min(named.get("bubble", 0.0), said.waiting_s)

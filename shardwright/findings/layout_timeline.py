@@ -9,9 +9,9 @@ from planner.layout.layout_answer import LayoutChoice
 from planner.layout.plan_of_layout import layout_figures
 from profiles.errors import InputError
 from simulator.training_run.explain.run_prediction import run_prediction
-from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
+from simulator.values.degrees import AXIS_ORDERS, Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
@@ -29,16 +29,16 @@ def layout_timeline(choice: LayoutChoice) -> Prediction:
     Raises InputError where a stage holds no layer, and above MOST_PASSES.
     """
     run = choice.run
-    if run.pp == 1:
-        run = replace(run, vpp=1)
-    passes = 2 * run.num_microbatches * run.pp * run.vpp
+    if run.degrees.pp == 1:
+        run = replace(run, degrees=replace(run.degrees, vpp=1))
+    passes = 2 * run.num_microbatches * run.degrees.num_stages
     if passes > MOST_PASSES:
         raise InputError(f"a step of {passes:,} passes is not drawn; {MOST_PASSES:,} at most are")
     found = run_prediction(run, _stages(run), layout_figures(choice))
-    if run.axis_order == AXIS_ORDERS[0]:
+    if run.degrees.axis_order == AXIS_ORDERS[0]:
         return found
     # A stage's first rank where replicas are the outermost parts of the machine.
-    wide, pitch = run.dp * run.tp * run.cp, run.tp * run.cp
+    wide, pitch = run.degrees.stage_ranks, run.degrees.stride("pp")
     return replace(
         found,
         events=tuple(replace(one, rank=one.rank // wide * pitch) for one in found.events),
@@ -49,9 +49,10 @@ def layout_timeline(choice: LayoutChoice) -> Prediction:
 def _stages(run: TrainingRun) -> Plan:
     """The layout as a plan of a block per layer, one before and one behind them. Context-parallel
     ranks count as tensor-parallel ones: they are the innermost of a stage alike."""
+    degrees = run.degrees
     shares = stage_split(run)
     counts = [share.num_layers - share.predicting_layers for share in shares]
-    if min(counts) < 1 or len(counts) != run.pp * run.vpp:
+    if min(counts) < 1 or len(counts) != degrees.num_stages:
         raise InputError("a step with stages that hold no layer, or two models, is not drawn")
     ends = [1 + sum(counts[: number + 1]) for number in range(len(counts))]
     ends[-1] += 1
@@ -63,13 +64,10 @@ def _stages(run: TrainingRun) -> Plan:
         cluster=run.device,
         cluster_hash="",
         workload=Workload(global_batch=run.global_batch, sequence_length=run.seq_len),
-        pp=run.pp,
-        dp=run.dp,
-        tp=run.tp * run.cp,
-        vpp=run.vpp,
+        degrees=Degrees(pp=degrees.pp, dp=degrees.dp, tp=degrees.tp * degrees.cp, vpp=degrees.vpp),
         zero_stage=run.zero_stage,
         micro_batch=run.micro_batch,
-        schedule=run.schedule if run.pp > 1 else "none",
+        schedule=run.schedule if degrees.pp > 1 else "none",
         stages=tuple(
             Stage(first_block=i, last_block=j, recompute=(Recompute.NONE,) * (j - i))
             for i, j in zip(begins, ends, strict=True)

@@ -115,11 +115,11 @@ def _decided(answer: PlanFile) -> dict[str, str]:
         found["why nothing fits"] = f"{why.term} of stage {why.stage} of {why.nearest}"
     if plan is None:
         return found
-    per_rank = f", {plan.vpp} stages per rank" if plan.vpp > 1 else ""
+    per_rank = f", {plan.degrees.vpp} stages per rank" if plan.degrees.vpp > 1 else ""
     return found | {
-        "pipeline ranks (pp)": str(plan.pp),
-        "replicas (dp)": str(plan.dp),
-        "tensor parallel (tp)": str(plan.tp),
+        "pipeline ranks (pp)": str(plan.degrees.pp),
+        "replicas (dp)": str(plan.degrees.dp),
+        "tensor parallel (tp)": str(plan.degrees.tp),
         "schedule": f"{plan.schedule}{per_rank}",
         "micro-batch": f"{plan.micro_batch} ({plan.num_microbatches} per step)",
         "ZeRO stage": str(plan.zero_stage),
@@ -159,20 +159,20 @@ def _layout_sheet(answer: LayoutFile) -> PlanSheet:
         return PlanSheet(asked=asked, decided=decided)
     run, prediction = choice.run, choice.prediction
     asked |= {"global batch": str(run.global_batch), "sequence length": str(run.seq_len)}
-    per_rank = f", {run.vpp} stages per rank" if run.vpp > 1 else ""
+    per_rank = f", {run.degrees.vpp} stages per rank" if run.degrees.vpp > 1 else ""
     decided |= {
         "layout": layout_title(run),
-        "pipeline ranks (pp)": str(run.pp),
-        "replicas (dp)": str(run.dp),
-        "tensor parallel (tp)": str(run.tp),
-        "context parallel (cp)": str(run.cp),
-        "expert parallel (ep)": str(run.expert_parallel),
+        "pipeline ranks (pp)": str(run.degrees.pp),
+        "replicas (dp)": str(run.degrees.dp),
+        "tensor parallel (tp)": str(run.degrees.tp),
+        "context parallel (cp)": str(run.degrees.cp),
+        "expert parallel (ep)": str(run.degrees.ep),
         "schedule": f"{run.schedule or 'none'}{per_rank}",
         "micro-batch": f"{run.micro_batch} ({run.num_microbatches} per step)",
         "ZeRO stage": str(run.zero_stage),
         "recompute": run.recompute,
         "precision": run.precision,
-        "devices": str(run.num_devices),
+        "devices": str(run.degrees.num_devices),
     }
     return PlanSheet(
         asked=asked,

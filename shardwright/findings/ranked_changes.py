@@ -53,7 +53,7 @@ def prediction_data(made: RunPrediction) -> dict[str, Any]:
         "parts_s": dict(made.parts),
         "assumed": list(made.run.defaults),
         "device": get_device(made.run.device).name,
-        "devices": made.run.num_devices,
+        "devices": made.run.degrees.num_devices,
     }
 
 

@@ -47,7 +47,7 @@ def layout_report(answer: LayoutFile) -> RenderableType:
         f"peak {format_bytes(prediction.peak_memory_bytes)} of {format_bytes(capacity)}",
     ]
     if chosen.idle_devices:
-        facts.append(f"{chosen.run.num_devices:,} devices, {chosen.idle_devices:,} idle")
+        facts.append(f"{chosen.run.degrees.num_devices:,} devices, {chosen.idle_devices:,} idle")
     if prediction.usd_per_million_tokens is not None:
         facts.append(f"{format_usd(prediction.usd_per_million_tokens.value)} per M tokens")
     return Group(
@@ -241,7 +241,7 @@ def _power(choice: LayoutChoice) -> str:
     """What the energy of the range rests on, and its carbon."""
     run = choice.run
     found = choice.prediction
-    mfu = power_mfu(run, found.mfu, run.num_devices + choice.idle_devices)
+    mfu = power_mfu(run, found.mfu, run.degrees.num_devices + choice.idle_devices)
     said = power_words(run.device, mfu)
     kwh, kg = found.kwh_per_million_tokens_delivered, found.kg_co2e_per_million_tokens_delivered
     if kwh is not None and kg is not None:

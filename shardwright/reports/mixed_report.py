@@ -100,7 +100,7 @@ def _replicas(plan: MixedPlan, prediction: MixedPrediction) -> RenderableType:
         for at, (stage, predicted) in enumerate(zip(pipeline.stages, replica.stages, strict=True)):
             rows.add_row(
                 *_of_replica(numbers, pipeline, replica, first=at == 0),
-                *_of_stage(stage, predicted, plan.tp),
+                *_of_stage(stage, predicted, plan.degrees.tp),
             )
     return rows
 

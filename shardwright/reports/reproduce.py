@@ -75,6 +75,7 @@ def recipe(
 
 def plan_command(plan: Plan) -> str:
     """`shardwright plan` with every axis pinned to what the plan chose."""
+    degrees = plan.degrees
     work = plan.workload
     used = {kind for stage in plan.stages for kind in stage.recompute}
     flags: dict[str, object] = {
@@ -83,10 +84,10 @@ def plan_command(plan: Plan) -> str:
         **_sequence(plan),
         "--precision": work.precision,
         "--optimizer": work.optimizer,
-        "--tp": plan.tp,
-        "--pp": plan.pp,
-        "--dp": plan.dp,
-        "--vpp": plan.vpp,
+        "--tp": degrees.tp,
+        "--pp": degrees.pp,
+        "--dp": degrees.dp,
+        "--vpp": degrees.vpp,
         "--zero": plan.zero_stage,
         "--schedule": plan.schedule,
         "--micro-batch": plan.micro_batch,
@@ -107,7 +108,8 @@ def _sequence(plan: Plan) -> dict[str, object]:
 
 
 def _profile_command(plan: Plan) -> str:
-    words = ["shardwright", "profile", "--devices", str(plan.world_size), "--model", plan.model]
+    devices = str(plan.degrees.num_devices)
+    words = ["shardwright", "profile", "--devices", devices, "--model", plan.model]
     words += [str(word) for pair in _sequence(plan).items() for word in pair]
     words += ["--micro-batch", str(plan.micro_batch), "--precision", plan.workload.precision]
     return shlex.join(words)

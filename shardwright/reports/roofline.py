@@ -105,7 +105,7 @@ def roofline(
 
 def _block_counts(plan: Plan, graph: ModelGraph, rank: int) -> dict[tuple[Block, Recompute], int]:
     """The distinct blocks of a rank with their recompute kind, and how often each stands there."""
-    pp_rank = rank // (plan.dp * plan.tp)
+    pp_rank = plan.degrees.coordinates(rank).pp
     found: Counter[tuple[Block, Recompute]] = Counter()
     for stage in plan.stages_of(pp_rank):
         found.update(_stage_blocks(plan, graph, stage))
@@ -173,10 +173,13 @@ def _op_name(op: Op) -> str:
 def _block_points(
     plan: Plan, counts: dict[tuple[Block, Recompute], int], cluster: Cluster, rank: int
 ) -> list[RooflinePoint]:
-    pp_rank = rank // (plan.dp * plan.tp)
+    degrees = plan.degrees
+    pp_rank = degrees.coordinates(rank).pp
     points = []
     for (block, kind), count in counts.items():
-        cost = price_block(block, recompute=kind, devices=plan.tp_group(pp_rank), cluster=cluster)
+        cost = price_block(
+            block, recompute=kind, devices=degrees.group("tp", pp=pp_rank), cluster=cluster
+        )
         method, source = _mainly(cost.methods)
         name = block.label if kind is Recompute.NONE else f"{block.label}, {kind} again"
         points += _phase_points(

@@ -63,7 +63,7 @@ def _traced(
             plan.workload.sequence_length if plan.workload.counted_in == "tokens" else None
         ),
         precision=plan.workload.precision,
-        tp_degrees=tuple(sorted({1, plan.tp})),
+        tp_degrees=tuple(sorted({1, plan.degrees.tp})),
         target=target,
     )
     if traced.content_hash != plan.model_hash:
@@ -71,5 +71,5 @@ def _traced(
             missing=f"the plan was made for another {plan.model!r}: its hash is {plan.model_hash}, "
             f"that of the model of this name is {traced.content_hash}"
         )
-    graph = in_order(traced.at(plan.micro_batch, plan.tp), plan.block_entries)
+    graph = in_order(traced.at(plan.micro_batch, plan.degrees.tp), plan.block_entries)
     return roofline(plan, graph, cluster, measured, rank=critical_rank(prediction))

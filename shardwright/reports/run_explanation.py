@@ -57,17 +57,17 @@ def _layout(run: TrainingRun) -> str:
     degrees = " ".join(
         f"{name}{value}"
         for name, value in (
-            ("tp", run.tp),
-            ("pp", run.pp),
-            ("vpp", run.vpp),
-            ("dp", run.dp),
-            ("cp", run.cp),
-            ("ep", run.expert_parallel),
+            ("tp", run.degrees.tp),
+            ("pp", run.degrees.pp),
+            ("vpp", run.degrees.vpp),
+            ("dp", run.degrees.dp),
+            ("cp", run.degrees.cp),
+            ("ep", run.degrees.ep),
         )
         if value > 1 or name in ("tp", "pp", "dp")
     )
     return (
-        f"{run.model.num_layers} layers of {run.model.hidden_size} on {run.num_devices} "
+        f"{run.model.num_layers} layers of {run.model.hidden_size} on {run.degrees.num_devices} "
         f"{run.device}, {run.stack}, {degrees}, ZeRO {run.zero_stage}, micro-batch "
         f"{run.micro_batch}, global batch {run.global_batch}, sequence {run.seq_len}, "
         f"{run.precision}, {run.schedule or 'no pipeline'}, recompute {run.recompute}"

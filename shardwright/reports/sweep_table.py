@@ -24,7 +24,7 @@ from shardwright.reports.labelled import labelled
 from shardwright.reports.price_words import price_words
 from shardwright.reports.terminal import table, usd_heading
 from simulator.values.plan_file import PlanFile
-from simulator.values.plan_title import plan_title
+from simulator.values.plan_title import Titled, plan_title
 
 SWEEP_SCHEMA = "shardwright/sweep@1"
 # What `--sort` takes: the column, and whether the largest comes first.
@@ -118,12 +118,25 @@ def _plan_figures(answer: PlanFile) -> dict[str, object]:
     found["usd_per_million_tokens"] = answer.usd_per_million_tokens
     found["usd_per_million_samples"] = answer.usd_per_million_samples
     if answer.plan is not None:
-        for name in ("pp", "dp", "tp", "vpp", "schedule", "micro_batch", "zero_stage"):
-            found[name] = getattr(answer.plan, name)
+        found |= degree_figures(answer.plan)
     if answer.prediction is not None:
         found[f"{answer.prediction.counted_in}_per_s"] = answer.prediction.per_s.value
         found |= _price_figures(answer.prediction.price_usd_per_hour)
     return found
+
+
+def degree_figures(of: Titled) -> dict[str, object]:
+    """The columns of a plan's or run's degrees, micro-batch, ZeRO stage and schedule."""
+    degrees = of.degrees
+    return {
+        "pp": degrees.pp,
+        "dp": degrees.dp,
+        "tp": degrees.tp,
+        "vpp": degrees.vpp,
+        "schedule": of.schedule,
+        "micro_batch": of.micro_batch,
+        "zero_stage": of.zero_stage,
+    }
 
 
 def _layout_figures(answer: LayoutFile) -> dict[str, object]:
@@ -132,10 +145,9 @@ def _layout_figures(answer: LayoutFile) -> dict[str, object]:
         return found
     run, prediction = answer.chosen.run, answer.chosen.prediction
     step, usd = prediction.step_time_s, prediction.usd_per_million_tokens
-    for name in ("pp", "dp", "tp", "vpp", "schedule", "micro_batch", "zero_stage"):
-        found[name] = getattr(run, name)
     return (
         found
+        | degree_figures(run)
         | _price_figures(prediction.price_usd_per_hour)
         | {
             "step_time_s": step.value,

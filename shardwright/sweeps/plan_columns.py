@@ -10,10 +10,11 @@ from planner.many.sweep import Question, Row
 from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.reports.brief.columns import Column
 from shardwright.reports.brief.plan_table import PLAN_COLUMNS, layout_row, plan_rows
+from shardwright.reports.sweep_table import degree_figures
+from simulator.values.plan_title import Titled
 
 # Columns of `plan --csv` that a sweep's own replace.
 _REPLACED = ("row", "model", "cluster", "stack", "price", "why_not_first")
-_DEGREES = ("tp", "cp", "ep", "pp", "dp", "vpp", "micro_batch", "zero_stage")
 _ASKED = (
     Column(name="question", unit="", meaning="its number in the study, from 1"),
     Column(name="model", unit="", meaning="the model as it was named"),
@@ -53,7 +54,7 @@ PLAN_INTEGERS = (
     "sequence_length",
     "devices",
     "devices_idle",
-    *_DEGREES,
+    *("tp", "cp", "ep", "pp", "dp", "vpp", "micro_batch", "zero_stage"),
 )
 # `--sort`: the column, and whether the largest comes first.
 PLAN_SORTS = {
@@ -73,20 +74,19 @@ def plan_figures(number: int, row: Row, flags: tuple[str, ...] = ()) -> dict[str
     question, answer = row.question, row.answer
     work, layouts = question.workload, question.layouts
     found: dict[str, Any] = {}
-    chosen: Any = None
+    chosen: Titled | None = None
     precision = work.precision if layouts is None else layouts.precision
     price = None
     if isinstance(answer, LayoutFile) and answer.chosen is not None:
-        chosen = answer.chosen.run
+        run = chosen = answer.chosen.run
         found = layout_row("", "", "", "", answer.chosen)
-        found |= {"cp": chosen.cp, "ep": chosen.expert_parallel, "recompute": chosen.recompute}
-        precision, price = chosen.precision, answer.chosen.prediction.price_usd_per_hour
+        found |= {"cp": run.degrees.cp, "ep": run.degrees.ep, "recompute": run.recompute}
+        precision, price = run.precision, answer.chosen.prediction.price_usd_per_hour
     elif answer is not None and not isinstance(answer, LayoutFile) and answer.plan is not None:
         chosen, found = answer.plan, plan_rows(answer)[0]
         price = answer.prediction.price_usd_per_hour if answer.prediction else None
     if chosen is not None:
-        found |= {name: getattr(chosen, name) for name in _DEGREES if hasattr(chosen, name)}
-        found["schedule"] = chosen.schedule
+        found |= degree_figures(chosen)
     return {
         **found,
         "question": number,

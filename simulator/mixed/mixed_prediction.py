@@ -91,7 +91,7 @@ def predict_mixed(
     their links (comm_cost); a tied parameter counts in every part that holds it. Raises InputError
     where a device has no rate for the precision.
     """
-    priced = _Priced.of(plan, traced.at(plan.micro_batch, plan.tp), cluster, stack)
+    priced = _Priced.of(plan, traced.at(plan.micro_batch, plan.degrees.tp), cluster, stack)
     steps = {end: priced.step(end) for end in ("value", "low", "high")}
     value = steps["value"]
     step = Interval(
@@ -191,7 +191,7 @@ class _Priced:
         for before, after in pairwise(self.plan.pipelines[number].stages):
             pair = (before.devices[0], after.devices[0])
             size = crossing_bytes(self.graph, after.first_block)
-            cost = price_collective("send", size, pair, self.cluster, sharing=self.plan.tp)
+            cost = price_collective("send", size, pair, self.cluster, sharing=self.plan.degrees.tp)
             crossing.append(float(getattr(cost, _ENDS[end])))
         more = MESSAGE_ENDS[end]
         return Durations(
@@ -219,7 +219,7 @@ class _Priced:
             optimizer=self.plan.workload.optimizer,
             cluster=self.cluster,
             stack=self.stack,
-            sharing=self.plan.tp,
+            sharing=self.plan.degrees.tp,
         )
 
     def exchange_s(self, first: int, last: int, end: str) -> float:
@@ -241,7 +241,9 @@ class _Priced:
         plan, replica, blocks = self.plan, self.plan.replica(number), self.blocks[number]
         durations = self.durations(number, "value")
         schedule = build_schedule(
-            replica.schedule, num_ranks=replica.pp, num_microbatches=replica.num_microbatches
+            replica.schedule,
+            num_ranks=replica.degrees.pp,
+            num_microbatches=replica.num_microbatches,
         )
         timeline = simulate(schedule, durations)
         found = []
@@ -257,7 +259,7 @@ class _Priced:
                 zero_stage=zero_stage,
                 dp=plan.num_replicas,
                 # Parameters stay whole between micro-batches, as under a pipeline.
-                pp=max(2, replica.pp),
+                pp=max(2, replica.degrees.pp),
             )
             memory = rank_memory(
                 replica,

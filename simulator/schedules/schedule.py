@@ -313,6 +313,11 @@ class ScheduleKind:
         turn, place = divmod(stage, num_ranks)
         return num_ranks - 1 - place if turn % 2 and self.placement is Placement.V else place
 
+    def stages_of(self, num_ranks: int, stages_per_rank: int, rank: int) -> tuple[int, ...]:
+        """Virtual stages that a pipeline rank holds, in chain order."""
+        stages = range(num_ranks * stages_per_rank)
+        return tuple(stage for stage in stages if self.rank_of(num_ranks, stage) == rank)
+
 
 # Filled by the files in simulator/schedules when the first schedule is asked for.
 _KINDS: dict[str, ScheduleKind] = {}

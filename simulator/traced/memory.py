@@ -220,8 +220,9 @@ def rank_memory(
     count there from its backward on (until then its output is among the activations). Where the
     backward is split, a micro-batch keeps `weight_bytes` from its I to its W, which needs no more.
     """
+    degrees = plan.degrees
     communication = 0.0
-    if plan.pp > 1:
+    if degrees.pp > 1:
         arriving, leaving = message_counts(stack, plan.num_microbatches)
         communication = sum(
             arriving * s.received_bytes + leaving * s.sent_bytes for s in stages.values()
@@ -233,7 +234,7 @@ def rank_memory(
     peak, peak_time, peak_kept, peak_gradients, kept = level, 0.0, 0.0, 0.0, 0.0
     begun: set[int] = set()
     held = sent = peak_sent = 0.0
-    holds = plan.pp > 1 and stack.behaviour.sent_tensors_held_until_end
+    holds = degrees.pp > 1 and stack.behaviour.sent_tensors_held_until_end
     for i, action in enumerate(timeline.actions):
         if timeline.ranks[i] != rank:
             continue
@@ -278,7 +279,7 @@ def rank_memory(
         peak, peak_time, peak_sent = held_to_the_end + exchange_bytes, end, sent
         peak_kept, peak_gradients = 0.0, static.gradients
     return RankMemory(
-        rank=plan.rank(rank),
+        rank=degrees.rank(pp=rank),
         parameters_bytes=static.parameters,
         gradients_bytes=peak_gradients,
         optimizer_bytes=static.optimizer,

@@ -43,10 +43,11 @@ def plan_memory(
 
     graph   of the plan's micro-batch and tp;  blocks  the costs of each virtual stage's blocks
     """
+    degrees = plan.degrees
     buffers = unit_buffers(
         graph,
-        zero_stage=plan.zero_stage if plan.pp == 1 else 0,
-        dp=plan.dp,
+        zero_stage=plan.zero_stage if degrees.pp == 1 else 0,
+        dp=degrees.dp,
         num_microbatches=plan.num_microbatches,
         sizes=stack.bytes_of(plan.workload.precision),
         on_cpu=cluster.device_at(0).type == "cpu",
@@ -59,23 +60,23 @@ def plan_memory(
         for cut, own in zip(plan.stages, blocks, strict=True)
     ]
     found = []
-    for rank in range(plan.pp):
+    for rank in range(degrees.pp):
         stages: dict[int, StageBytes] = {
             s: stage_memory(graph, plan, s, blocks[s], stack) for s in plan.stages_of(rank)
         }
         held = held_by_stages(graph, stages_of(plan, rank, graph))
         # Without a pipeline what FSDP2 gathers and sums goes with the blocks.
-        units = [b for s in stages for b in blocks[s]] if plan.pp > 1 else []
+        units = [b for s in stages for b in blocks[s]] if degrees.pp > 1 else []
         static = static_bytes(
             elements_of(held, units),
             stack=stack,
             precision=plan.workload.precision,
             optimizer=plan.workload.optimizer,
             zero_stage=plan.zero_stage,
-            dp=plan.dp,
-            pp=plan.pp,
+            dp=degrees.dp,
+            pp=degrees.pp,
         )
-        device = cluster.device_at(plan.rank(rank))
+        device = cluster.device_at(degrees.rank(pp=rank))
         found.append(
             rank_memory(
                 plan,
@@ -86,7 +87,7 @@ def plan_memory(
                 capacity_bytes=device.usable_bytes,
                 stack=stack,
                 exchange_bytes=exchange_bytes(
-                    float(sum(held.trained)), zero_stage=plan.zero_stage, dp=plan.dp
+                    float(sum(held.trained)), zero_stage=plan.zero_stage, dp=degrees.dp
                 ),
             )
         )

@@ -72,15 +72,15 @@ def predict(
     are, InputError where a device has no rate for the precision.
     """
     stack = stack or load_stack()
-    graph = traced.at(plan.micro_batch, plan.tp)
+    graph = traced.at(plan.micro_batch, plan.degrees.tp)
     _check(plan, traced, graph, cluster)
     if graph.branches:
         graph = in_order(graph, plan.block_entries)
     schedule = build_schedule(
         plan.schedule,
-        num_ranks=plan.pp,
+        num_ranks=plan.degrees.pp,
         num_microbatches=plan.num_microbatches,
-        stages_per_rank=plan.vpp,
+        stages_per_rank=plan.degrees.vpp,
     )
     blocks = [_stage_blocks(plan, s, graph, cluster) for s in range(len(plan.stages))]
     costs = [
@@ -91,7 +91,9 @@ def predict(
         for s in range(len(plan.stages))
     ]
     sends = _sends(plan, graph, cluster)
-    tails = [tail_of(plan, rank, graph, cluster=cluster, stack=stack) for rank in range(plan.pp)]
+    tails = [
+        tail_of(plan, rank, graph, cluster=cluster, stack=stack) for rank in range(plan.degrees.pp)
+    ]
     timeline = simulate(schedule, _durations(costs, sends, "value"))
     step, critical = _step(plan, timeline, [t.total_s for t in tails])
     interval = _interval(plan, schedule, costs, sends, tails, step)
@@ -101,7 +103,7 @@ def predict(
     per_s = Interval(
         value=count / step, low=count / interval.high, high=count / max(interval.low, 1e-12)
     )
-    usd = usd_per_million_tokens(per_s, plan.world_size, price)
+    usd = usd_per_million_tokens(per_s, plan.degrees.num_devices, price)
     used = _mfu(plan, traced, cluster, interval)
     kwh = kwh_per_million_tokens(per_s, cluster, used.value)
     tokens = plan.workload.counted_in == "tokens"
@@ -139,7 +141,7 @@ def predict(
 
 def _references(plan: Plan, cluster: Cluster) -> tuple[ReferencePoint, ...]:
     """The profile's word on the machine's speed; none where the devices are of several kinds."""
-    devices = {cluster.device_at(plan.rank(rank)) for rank in range(plan.pp)}
+    devices = {cluster.device_at(plan.degrees.rank(pp=rank)) for rank in range(plan.degrees.pp)}
     measured = devices.pop().measurements if len(devices) == 1 else None
     return measured.references if measured is not None else ()
 
@@ -150,13 +152,14 @@ def _check(plan: Plan, traced: Traced, graph: ModelGraph, cluster: Cluster) -> N
             f"the plan cuts {len(plan.block_entries)} blocks, the model has {len(graph.chain)}: it "
             f"was made for another model (plan {plan.model_hash}, model {traced.content_hash})"
         )
-    if plan.world_size > cluster.num_devices:
+    degrees = plan.degrees
+    if degrees.num_devices > cluster.num_devices:
         raise MismatchError(
-            f"the plan needs {plan.world_size} devices (pp {plan.pp} x dp {plan.dp} x tp "
-            f"{plan.tp}), cluster {cluster.name} has {cluster.num_devices}"
+            f"the plan needs {degrees.num_devices} devices (pp {degrees.pp} x dp {degrees.dp} x tp "
+            f"{degrees.tp}), cluster {cluster.name} has {cluster.num_devices}"
         )
-    for rank in range(plan.pp):
-        device = cluster.device_at(plan.rank(rank))
+    for rank in range(plan.degrees.pp):
+        device = cluster.device_at(plan.degrees.rank(pp=rank))
         try:
             device.peak_or_twins(plan.workload.compute_dtype)
         except InputError as error:
@@ -165,7 +168,7 @@ def _check(plan: Plan, traced: Traced, graph: ModelGraph, cluster: Cluster) -> N
 
 def _stage_blocks(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> list[BlockCost]:
     cut = plan.stages[stage]
-    devices = plan.tp_group(plan.pp_rank_of(stage))
+    devices = plan.degrees.group("tp", pp=plan.pp_rank_of(stage))
     refs = graph.chain[cut.first_block : cut.last_block]
     return [
         price_block(graph.kinds[ref.kind], recompute=kind, devices=devices, cluster=cluster)
@@ -181,9 +184,9 @@ def _sends(plan: Plan, graph: ModelGraph, cluster: Cluster) -> list[CommCost | N
         if source == target:
             found.append(None)
             continue
-        devices = (plan.rank(source), plan.rank(target))
+        devices = (plan.degrees.rank(pp=source), plan.degrees.rank(pp=target))
         size = crossing_bytes(graph, plan.stages[stage].first_block)
-        found.append(price_collective("send", size, devices, cluster, sharing=plan.tp))
+        found.append(price_collective("send", size, devices, cluster, sharing=plan.degrees.tp))
     return found
 
 
@@ -204,7 +207,7 @@ def _durations(costs: list[StageCost], sends: list[CommCost | None], end: str) -
 
 
 def _step(plan: Plan, timeline: Timeline, tails: list[float]) -> tuple[float, int]:
-    ends = [timeline.rank_end_s(rank) + tails[rank] for rank in range(plan.pp)]
+    ends = [timeline.rank_end_s(rank) + tails[rank] for rank in range(plan.degrees.pp)]
     step = max(ends)
     return step, ends.index(step)
 
@@ -270,9 +273,11 @@ def _components(
 
 def _mfu(plan: Plan, traced: Traced, cluster: Cluster, step: Interval) -> Interval:
     whole = traced.at(plan.micro_batch, 1)
-    flop = (whole.forward_flop + whole.backward_flop) * plan.num_microbatches * plan.dp
+    flop = (whole.forward_flop + whole.backward_flop) * plan.num_microbatches * plan.degrees.dp
     dtype = plan.workload.compute_dtype
-    peaks = (cluster.device_at(i).peak_or_twins(dtype).value for i in range(plan.world_size))
+    peaks = (
+        cluster.device_at(i).peak_or_twins(dtype).value for i in range(plan.degrees.num_devices)
+    )
     return mfu(flop, step, sum(peaks))
 
 
@@ -282,7 +287,7 @@ def _stage_predictions(
     return tuple(
         StagePrediction(
             stage=s,
-            rank=plan.rank(plan.pp_rank_of(s)),
+            rank=plan.degrees.rank(pp=plan.pp_rank_of(s)),
             forward_s=cost.forward.value,
             backward_s=cost.backward.value,
             optimizer_s=tails[plan.pp_rank_of(s)].optimizer_s,
@@ -362,7 +367,7 @@ def _limit(
     largest = max(components, key=lambda part: part.time_s)
     total = sum(part.time_s for part in components)
     name = largest.name.replace("_", " ")
-    if plan.dp == 1 and largest.name == "data_parallel_communication":
+    if plan.degrees.dp == 1 and largest.name == "data_parallel_communication":
         name = SHARED_SUMS
     return (
         f"{name} of pipeline rank {critical} ({largest.time_s / total:.0%} of the step); memory of "

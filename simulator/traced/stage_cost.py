@@ -47,7 +47,8 @@ def stage_cost(
     plan: Plan, stage: int, blocks: list[BlockCost], cluster: Cluster, stack: Stack
 ) -> StageCost:
     """The cost of a plan's stage, without its weights' gradients apart (`weight_s` is 0)."""
-    group = plan.dp_group(plan.pp_rank_of(stage))
+    degrees = plan.degrees
+    group = degrees.group("dp", pp=plan.pp_rank_of(stage))
     gather = sum(
         gather_seconds(
             b,
@@ -56,21 +57,21 @@ def stage_cost(
             precision=plan.workload.precision,
             cluster=cluster,
             stack=stack,
-            pipelined=plan.pp > 1,
-            sharing=plan.tp,
+            pipelined=degrees.pp > 1,
+            sharing=degrees.tp,
         )
         for b in blocks
     )
     device = cluster.device_at(group[0])
     sizes = stack.bytes_of(plan.workload.precision)
-    sharded = plan.zero_stage >= 2 and plan.dp > 1
+    sharded = plan.zero_stage >= 2 and degrees.dp > 1
     copies = [
         copy_seconds(
             b,
             sizes,
             device,
             sharded=sharded,
-            pipelined=plan.pp > 1,
+            pipelined=degrees.pp > 1,
             num_microbatches=plan.num_microbatches,
         )
         for b in blocks
@@ -79,8 +80,8 @@ def stage_cost(
     tp_backward = sum(b.tp_backward_s for b in blocks)
     more = missing_overhead(
         blocks,
-        pp=plan.pp,
-        vpp=plan.vpp,
+        pp=degrees.pp,
+        vpp=degrees.vpp,
         num_microbatches=plan.num_microbatches,
         measured=device.measurements,
     )
@@ -100,8 +101,8 @@ def stage_cost(
         slowest=slowest_rank(
             cluster,
             group[0],
-            plan.world_size,
-            pipelined=plan.pp > 1,
+            degrees.num_devices,
+            pipelined=degrees.pp > 1,
             work_s=plan.num_microbatches * sum(b.work_s for b in blocks),
         ),
     )

@@ -83,21 +83,22 @@ class Tie:
 
 def ties_of(plan: Plan, pp_rank: int, graph: ModelGraph) -> tuple[Tie, ...]:
     """What a pipeline rank shares with others, which sum its gradients."""
-    if plan.pp == 1 or not any(p.tied_to for kind in graph.kinds for p in kind.parameters):
+    degrees = plan.degrees
+    if degrees.pp == 1 or not any(p.tied_to for kind in graph.kinds for p in kind.parameters):
         return ()
     sizes: dict[str, int] = {}
     holders: dict[str, dict[int, None]] = {}
-    for rank in range(plan.pp):
+    for rank in range(degrees.pp):
         for ref in chain.from_iterable(stages_of(plan, rank, graph)):
             for parameter in graph.kinds[ref.kind].parameters:
                 if parameter.trainable:
                     name = parameter_name(ref, parameter)
                     sizes[name] = parameter.spec.num_elements
-                    holders.setdefault(name, {})[plan.rank(rank)] = None
+                    holders.setdefault(name, {})[degrees.rank(pp=rank)] = None
     return tuple(
         Tie(elements=sizes[name], devices=tuple(devices))
         for name, devices in holders.items()
-        if len(devices) > 1 and plan.rank(pp_rank) in devices
+        if len(devices) > 1 and degrees.rank(pp=pp_rank) in devices
     )
 
 
@@ -231,15 +232,16 @@ def _interval(costs: Sequence[CommCost | OpCost], more_s: float) -> Interval:
 
 def tail_of(plan: Plan, pp_rank: int, graph: ModelGraph, *, cluster: Cluster, stack: Stack) -> Tail:
     """The tail of a pipeline rank of a plan."""
+    degrees = plan.degrees
     return price_tail(
         held_by_stages(graph, stages_of(plan, pp_rank, graph)),
-        group=plan.dp_group(pp_rank),
+        group=degrees.group("dp", pp=pp_rank),
         zero_stage=plan.zero_stage,
         precision=plan.workload.precision,
         optimizer=plan.workload.optimizer,
         cluster=cluster,
         stack=stack,
-        pipelined=plan.pp > 1,
-        sharing=plan.tp,
+        pipelined=degrees.pp > 1,
+        sharing=degrees.tp,
         ties=ties_of(plan, pp_rank, graph),
     )

@@ -68,7 +68,7 @@ def stage_weight_s(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) 
     if not schedule_kind(plan.schedule).splits_backward:
         return 0.0
     cut = plan.stages[stage]
-    devices = plan.tp_group(plan.pp_rank_of(stage))
+    devices = plan.degrees.group("tp", pp=plan.pp_rank_of(stage))
     refs = graph.chain[cut.first_block : cut.last_block]
     return sum(
         weight_gradient_s(graph.kinds[ref.kind], devices=devices, cluster=cluster) for ref in refs

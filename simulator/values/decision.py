@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from profiles.document import content_hash
+from profiles.document import content_hash, encode
 from profiles.errors import DocumentError
 from simulator.values.plan import Plan
 
@@ -25,7 +25,8 @@ _FLAGS = {
 
 def plan_decision(plan: Plan) -> dict[str, str]:
     """What a plan decides, by its place in the file."""
-    found = {f"plan.{name}": str(getattr(plan, name)) for name in _PLAN}
+    written = encode(plan)
+    found = {f"plan.{name}": str(written[name]) for name in _PLAN}
     for name in _WORKLOAD:
         found[f"plan.workload.{name}"] = str(getattr(plan.workload, name))
     return found | {"plan.stages": content_hash(plan.stages)}

@@ -8,9 +8,11 @@ type of device, and its number of micro-batches. Devices may be left out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from profiles.document import flattened
 from profiles.errors import InputError
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
 
@@ -53,6 +55,7 @@ class MixedPlan:
     """A complete decision for mixed devices; 1F1B in every pipeline.
 
     model, model_hash, block_entries, tied_parameters, tensor_parallel   as in Plan
+    degrees      tp of every stage; each replica has its own pp
     zero_stage   0, 1 or 2: states (and gradients) of each block sharded over the ranks that hold it
                  in all replicas. ZeRO-3 gathers per micro-batch, which needs equal shares.
     unused       numbers of the cluster's devices that are left out
@@ -68,7 +71,7 @@ class MixedPlan:
     cluster: str
     cluster_hash: str
     workload: Workload
-    tp: int
+    degrees: Degrees = field(metadata=flattened("tp"))
     zero_stage: int
     micro_batch: int
     pipelines: tuple[MixedPipeline, ...]
@@ -77,6 +80,11 @@ class MixedPlan:
     def __post_init__(self) -> None:
         if not self.pipelines:
             raise InputError("a plan for mixed devices needs one replica or more")
+        if self.degrees.used - {"tp"}:
+            raise InputError(
+                f"the degrees of a plan for mixed devices have tp only, got {self.degrees.text}; "
+                "stages and replicas are in its pipelines"
+            )
         if self.zero_stage not in (0, 1, 2):
             raise InputError(
                 f"replicas with unlike shares run with ZeRO 0, 1 or 2, got {self.zero_stage}: "
@@ -94,10 +102,10 @@ class MixedPlan:
             # Also checks that the stages follow each other and cover the chain.
             self.replica(number)
             for stage in pipeline.stages:
-                if len(stage.devices) != self.tp:
+                if len(stage.devices) != self.degrees.tp:
                     raise InputError(
                         f"a stage of replica {number} has {len(stage.devices)} devices, tp is "
-                        f"{self.tp}"
+                        f"{self.degrees.tp}"
                     )
                 seen.extend(stage.devices)
         if len(set(seen)) != len(seen):
@@ -107,7 +115,7 @@ class MixedPlan:
     @property
     def world_size(self) -> int:
         """Devices in use."""
-        return self.tp * sum(len(pipeline.stages) for pipeline in self.pipelines)
+        return self.degrees.tp * sum(len(pipeline.stages) for pipeline in self.pipelines)
 
     @property
     def num_replicas(self) -> int:
@@ -143,9 +151,7 @@ class MixedPlan:
                 optimizer=self.workload.optimizer,
                 counted_in=self.workload.counted_in,
             ),
-            pp=count,
-            dp=1,
-            tp=self.tp,
+            degrees=replace(self.degrees, pp=count),
             micro_batch=self.micro_batch,
             schedule="1f1b" if count > 1 else "none",
             stages=tuple(stage.stage for stage in pipeline.stages),

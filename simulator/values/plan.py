@@ -1,16 +1,14 @@
-"""The plan: which device runs which blocks, how, and in which order of micro-batches.
-
-Ranks are laid out with tp innermost, then dp, then pp: rank = (pp_rank * dp + dp_rank) * tp +
-tp_rank, and rank r runs on device r of the cluster.
-"""
+"""The plan: which device runs which blocks, how, and in which order of micro-batches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from profiles.document import flattened
 from profiles.errors import InputError
 from simulator.schedules.schedule import schedule_kind
+from simulator.values.degrees import AXIS_ORDERS, Degrees
 from simulator.values.workload import Workload
 
 PLAN_SCHEMA = "shardwright/plan@1"
@@ -57,6 +55,7 @@ class Plan:
     tied_parameters  groups of parameter names that share one storage
     tensor_parallel  (path pattern, kind) of building/tensor_parallel_rules.py, for tp > 1
     cluster        name of the cluster; cluster_hash  its content
+    degrees        tp, pp, dp and vpp; our executor has neither context nor expert parallelism
     stages         one per virtual stage, in chain order; virtual stage s runs on pipeline rank
                    s % pp, or where the schedule lies in a V on the rank there and back again
                    (ScheduleKind.placement)
@@ -72,10 +71,7 @@ class Plan:
     cluster: str
     cluster_hash: str
     workload: Workload
-    pp: int
-    dp: int
-    tp: int
-    vpp: int = 1
+    degrees: Degrees = field(metadata=flattened("tp", "pp", "dp", optional=("vpp",)))
     zero_stage: int = 0
     micro_batch: int
     schedule: str
@@ -84,21 +80,26 @@ class Plan:
     solver_workers: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("pp", "dp", "tp", "vpp", "micro_batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        degrees = self.degrees
+        if degrees.cp > 1 or degrees.ep > 1 or degrees.axis_order != AXIS_ORDERS[0]:
+            raise InputError(
+                f"a plan for our executor has tp, pp, dp and vpp only, got {degrees.text}; plan "
+                "for a framework that has the others (--stack)"
+            )
+        if self.micro_batch < 1:
+            raise InputError(f"micro_batch must be 1 or more, got {self.micro_batch}")
         if self.zero_stage not in (0, 1, 2, 3):
             raise InputError(f"zero_stage must be 0, 1, 2 or 3, got {self.zero_stage}")
-        if len(self.stages) != self.pp * self.vpp:
+        if len(self.stages) != degrees.num_stages:
             raise InputError(
-                f"pp={self.pp} x vpp={self.vpp} needs {self.pp * self.vpp} stages, the plan has "
-                f"{len(self.stages)}"
+                f"pp={degrees.pp} x vpp={degrees.vpp} needs {degrees.num_stages} stages, the plan "
+                f"has {len(self.stages)}"
             )
         kind = schedule_kind(self.schedule)
-        if kind.splits_backward and not kind.takes_stages(self.vpp):
+        if kind.splits_backward and not kind.takes_stages(degrees.vpp):
             raise InputError(
                 f"the schedule {self.schedule!r} has {kind.stages_per_rank} stages per rank, the "
-                f"plan has vpp={self.vpp}"
+                f"plan has vpp={degrees.vpp}"
             )
         expected = 0
         for stage in self.stages:
@@ -112,40 +113,22 @@ class Plan:
             raise InputError(
                 f"the stages cover {expected} of {len(self.block_entries)} blocks of the model"
             )
-        per_replica = self.dp * self.micro_batch
+        per_replica = degrees.dp * self.micro_batch
         if self.workload.global_batch % per_replica:
             raise InputError(
-                f"global batch {self.workload.global_batch} is not a multiple of dp {self.dp} x "
+                f"global batch {self.workload.global_batch} is not a multiple of dp {degrees.dp} x "
                 f"micro-batch {self.micro_batch} = {per_replica}"
             )
 
     @property
     def num_microbatches(self) -> int:
         """Micro-batches per optimizer step and replica."""
-        return self.workload.global_batch // (self.dp * self.micro_batch)
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of the plan."""
-        return self.pp * self.dp * self.tp
-
-    def rank(self, pp_rank: int, dp_rank: int = 0, tp_rank: int = 0) -> int:
-        """Global rank of a position in the mesh."""
-        return (pp_rank * self.dp + dp_rank) * self.tp + tp_rank
+        return self.workload.global_batch // (self.degrees.dp * self.micro_batch)
 
     def stages_of(self, pp_rank: int) -> tuple[int, ...]:
         """Virtual stages that a pipeline rank runs, in chain order."""
-        stages = range(self.pp * self.vpp)
-        return tuple(stage for stage in stages if self.pp_rank_of(stage) == pp_rank)
+        return schedule_kind(self.schedule).stages_of(self.degrees.pp, self.degrees.vpp, pp_rank)
 
     def pp_rank_of(self, stage: int) -> int:
         """Pipeline rank that runs a virtual stage."""
-        return schedule_kind(self.schedule).rank_of(self.pp, stage)
-
-    def tp_group(self, pp_rank: int, dp_rank: int = 0) -> tuple[int, ...]:
-        """Ranks that split the layers of one pipeline rank and replica."""
-        return tuple(self.rank(pp_rank, dp_rank, t) for t in range(self.tp))
-
-    def dp_group(self, pp_rank: int, tp_rank: int = 0) -> tuple[int, ...]:
-        """Ranks that are replicas of one pipeline and tensor rank."""
-        return tuple(self.rank(pp_rank, d, tp_rank) for d in range(self.dp))
+        return schedule_kind(self.schedule).rank_of(self.degrees.pp, stage)

@@ -122,18 +122,19 @@ def write_plan_file(path: str | Path, answer: PlanFile, *, provenance: Mapping[s
 
 def _check_ranks(where: str, plan: Plan, prediction: Prediction | None) -> None:
     """Degrees and prediction agree, also in files that do not say what was decided."""
-    if plan.tp > 1 and not plan.tensor_parallel:
+    degrees = plan.degrees
+    if degrees.tp > 1 and not plan.tensor_parallel:
         raise DocumentError(
-            f"{where}: plan.tp is {plan.tp}, but the plan holds no rule for which layers are split "
-            "(plan.tensor_parallel); plan again with --tp"
+            f"{where}: plan.tp is {degrees.tp}, but the plan holds no rule for which layers are "
+            "split (plan.tensor_parallel); plan again with --tp"
         )
     if prediction is None or not prediction.ranks:
         return
     predicted = [memory.rank for memory in prediction.ranks]
-    expected = [plan.rank(pp_rank) for pp_rank in range(plan.pp)]
+    expected = [plan.degrees.rank(pp=pp_rank) for pp_rank in range(plan.degrees.pp)]
     if predicted != expected:
         raise DocumentError(
-            f"{where}: plan.tp {plan.tp} x plan.dp {plan.dp} x plan.pp {plan.pp} put the stages on "
-            f"ranks {expected}, the prediction has them on {predicted}; plan again with the "
-            "degrees as flags"
+            f"{where}: plan.tp {degrees.tp} x plan.dp {degrees.dp} x plan.pp {degrees.pp} put the "
+            f"stages on ranks {expected}, the prediction has them on {predicted}; plan again with "
+            "the degrees as flags"
         )

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from simulator.values.degrees import Degrees
 
-class Degrees(Protocol):
-    """What plans and cells of a search have in common."""
+
+class Titled(Protocol):
+    """What plans, runs and cells of a search have in common."""
 
     @property
-    def tp(self) -> int: ...
-    @property
-    def pp(self) -> int: ...
-    @property
-    def dp(self) -> int: ...
-    @property
-    def vpp(self) -> int: ...
+    def degrees(self) -> Degrees: ...
     @property
     def schedule(self) -> str: ...
     @property
@@ -24,17 +20,13 @@ class Degrees(Protocol):
     def zero_stage(self) -> int: ...
 
 
-def plan_title(of: Degrees) -> str:
+def plan_title(of: Titled) -> str:
     """`tp4 pp2 dp4, 1f1b, micro-batch 2, ZeRO 1`."""
-    return ", ".join(title_parts(of, f"tp{of.tp} pp{of.pp} dp{of.dp}"))
-
-
-def title_parts(of: Degrees, mesh: str) -> list[str]:
-    """The parts of a title whose first one, its degrees, is `mesh`."""
-    parts = [mesh]
-    if of.pp > 1:
-        parts.append(of.schedule + (f" x{of.vpp}" if of.vpp > 1 else ""))
+    degrees = of.degrees
+    parts = [degrees.mesh_text]
+    if degrees.pp > 1:
+        parts.append(of.schedule + (f" x{degrees.vpp}" if degrees.vpp > 1 else ""))
     parts.append(f"micro-batch {of.micro_batch}")
     if of.zero_stage:
         parts.append(f"ZeRO {of.zero_stage}")
-    return parts
+    return ", ".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.schedules.schedule import schedule_kind, schedule_names
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan
 
 
@@ -19,10 +20,8 @@ def free_schedules() -> tuple[str, ...]:
 
 
 def why_not_runnable(
+    degrees: Degrees,
     *,
-    pp: int,
-    dp: int,
-    vpp: int,
     zero_stage: int,
     schedule: str,
     precision: str,
@@ -30,20 +29,20 @@ def why_not_runnable(
 ) -> str:
     """Why the executor refuses the combination, or "".
 
-    The planner asks before it proposes a plan, the executor before it runs one.
+    The planner checks this before it proposes a plan, the executor before it runs one.
     """
     if schedule not in runnable_schedules():
         return f"the executor does not run the schedule {schedule!r}"
-    if pp == 1 and schedule != "none":
+    if degrees.pp == 1 and schedule != "none":
         return f"the schedule {schedule!r} needs pp of 2 or more"
-    if pp > 1 and schedule == "none":
+    if degrees.pp > 1 and schedule == "none":
         return "pp of 2 or more needs a schedule"
     kind = schedule_kind(schedule)
-    if not kind.takes_stages(vpp):
-        return f"vpp={vpp} does not go with the schedule {schedule!r}"
-    if num_microbatches is not None and kind.why_not(pp, num_microbatches):
-        return kind.why_not(pp, num_microbatches)
-    if zero_stage and dp == 1:
+    if not kind.takes_stages(degrees.vpp):
+        return f"vpp={degrees.vpp} does not go with the schedule {schedule!r}"
+    if num_microbatches is not None and kind.why_not(degrees.pp, num_microbatches):
+        return kind.why_not(degrees.pp, num_microbatches)
+    if zero_stage and degrees.dp == 1:
         return f"zero_stage={zero_stage} shards over dp, which is 1"
     if precision == "fp16":
         return "fp16 needs loss scaling, which the executor does not do; use bf16"
@@ -53,9 +52,7 @@ def why_not_runnable(
 def why_not_runnable_plan(plan: Plan) -> str:
     """Why the executor refuses a whole plan, or ""."""
     return why_not_runnable(
-        pp=plan.pp,
-        dp=plan.dp,
-        vpp=plan.vpp,
+        plan.degrees,
         zero_stage=plan.zero_stage,
         schedule=plan.schedule,
         precision=plan.workload.precision,

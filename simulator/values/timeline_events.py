@@ -25,7 +25,7 @@ def timeline_events(
     """
     events = []
     for i, action in enumerate(timeline.actions):
-        rank = plan.rank(timeline.ranks[i])
+        rank = plan.degrees.rank(pp=timeline.ranks[i])
         start, end = timeline.start_s[i], timeline.end_s[i]
         events.append(
             Event(rank=rank, stream="compute", name=str(action), start_s=start, end_s=end)
@@ -42,7 +42,7 @@ def timeline_events(
             )
     for pp_rank, (exchange, optimizer) in enumerate(zip(exchange_s, optimizer_s, strict=True)):
         begin = timeline.rank_end_s(pp_rank)
-        rank = plan.rank(pp_rank)
+        rank = plan.degrees.rank(pp=pp_rank)
         middle = begin + exchange
         if exchange > 0:
             events.append(

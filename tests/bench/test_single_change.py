@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from bench.single_change import changed_setting, judge, measured_runs
 from interop.changes.single_change import single_changes
 from tests.interop.changes.test_changes import run_of
+from tests.simulator.described_runs import changed
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"
 
@@ -19,7 +19,7 @@ def test_a_neighbour_differs_in_one_setting() -> None:
     for change in single_changes(run):
         assert changed_setting(run, change.run) == change.setting
     assert changed_setting(run, run) is None
-    assert changed_setting(run, replace(run, tp=2, dp=4, micro_batch=2)) is None
+    assert changed_setting(run, changed(run, tp=2, dp=4, micro_batch=2)) is None
 
 
 @pytest.mark.skipif(not TRUTH.is_dir(), reason="../shared/truth is absent")

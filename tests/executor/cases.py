@@ -11,6 +11,7 @@ from profiles.document import encode
 from profiles.model.building.build import build_model
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.trace import tied_parameters, trace_graph
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
 from tests.executor.gradient_job import check_plans
@@ -100,10 +101,7 @@ def make_plan(
         workload=Workload(
             global_batch=dp * micro_batch * micro_batches, sequence_length=16, precision=precision
         ),
-        pp=pp,
-        dp=dp,
-        tp=tp,
-        vpp=vpp,
+        degrees=Degrees(tp=tp, pp=pp, dp=dp, vpp=vpp),
         zero_stage=zero_stage,
         micro_batch=micro_batch,
         schedule=schedule,
@@ -131,10 +129,7 @@ def every_block_a_stage(model: str, stages: int) -> Plan:
         cluster="test",
         cluster_hash="",
         workload=Workload(global_batch=4, sequence_length=16, precision="fp32"),
-        pp=count,
-        dp=1,
-        tp=1,
-        vpp=1,
+        degrees=Degrees(pp=count),
         zero_stage=0,
         micro_batch=2,
         schedule="1f1b",

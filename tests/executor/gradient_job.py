@@ -59,7 +59,7 @@ def check_plans(source: Path, results_path: Path) -> None:
         plan = decode(Plan, case["plan"], where=case["name"])
         spec = resolve_model(case["model"])
         try:
-            degrees = (plan.pp, plan.dp, plan.tp)
+            degrees = (plan.degrees.pp, plan.degrees.dp, plan.degrees.tp)
             if degrees not in meshes:
                 meshes[degrees] = make_mesh(plan, "cpu")
             for dtype in EXACT:

@@ -111,7 +111,7 @@ def test_questions_that_decide_nothing_and_weights_of_others_are_cut(name: str) 
     """Whether inputs are valid, whether a mask hides anything; a head that reads the stem, and
     one that is moved to the type that it has."""
     plan = every_block_a_stage(f"tests.executor.replay_zoo:{name}", 3)
-    assert plan.pp == 3
+    assert plan.degrees.pp == 3
     assert worst_error(plan) <= 1e-5
 
 

@@ -18,6 +18,7 @@ from executor.pipeline_times import (
 )
 from profiles.errors import RunError
 from profiles.model.graph import Block, BlockRef, ModelGraph
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
 
@@ -80,9 +81,7 @@ PLAN = Plan(
     cluster="test",
     cluster_hash="",
     workload=Workload(global_batch=1, sequence_length=1, precision="fp32"),
-    pp=2,
-    dp=1,
-    tp=1,
+    degrees=Degrees(pp=2),
     micro_batch=1,
     schedule="1f1b",
     stages=tuple(
@@ -174,8 +173,7 @@ def test_the_overhead_of_steps_without_a_pipeline():
     plan = replace(
         PLAN,
         workload=workload,
-        pp=1,
-        dp=2,
+        degrees=replace(PLAN.degrees, pp=1, dp=2),
         schedule="none",
         stages=(Stage(first_block=0, last_block=4, recompute=(Recompute.NONE,) * 4),),
     )

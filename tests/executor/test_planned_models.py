@@ -97,7 +97,10 @@ def test_planned_models_pass_the_gradient_check(processes: int, tmp_path: Path) 
             continue
         for pins in MESHES[processes]:
             plan = planned(model, processes, pins)
-            assert (plan.pp, len(plan.stages)) == (pins["pp"][0], plan.pp * plan.vpp)
+            assert (plan.degrees.pp, len(plan.stages)) == (
+                pins["pp"][0],
+                plan.degrees.pp * plan.degrees.vpp,
+            )
             cases.append((f"{name} {pins}", plan))
     results = run_job(cases, processes, tmp_path)
     assert len(results) == len(cases)

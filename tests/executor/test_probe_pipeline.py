@@ -35,7 +35,7 @@ def machine(count: int = 2) -> Cluster:
 def test_the_plan_has_two_micro_batches_per_device(traced: TracedModel, tmp_path: Path) -> None:
     spec = resolve_model(write_models(tmp_path)["gpt2"])
     plan = pipeline_plan(spec, traced, machine(), 3)
-    assert (plan.pp, plan.num_microbatches, plan.micro_batch) == (2, 4, 3)
+    assert (plan.degrees.pp, plan.num_microbatches, plan.micro_batch) == (2, 4, 3)
     assert plan.tied_parameters == traced.tied_parameters
 
 

@@ -98,7 +98,7 @@ def test_a_buffer_that_is_changed_and_read_stays_in_one_stage_and_replica() -> N
     assert [ref.entry for ref in graph.chain] == ["", "layers.0", "layers.1", "head"]
     answer = shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, micro_batch=2)
     assert answer.plan is not None
-    assert answer.plan.dp == 1
+    assert answer.plan.degrees.dp == 1
     assert any("layers.1.mean" in said for said in answer.assumptions)
     with pytest.raises(InputError, match=r"changes the buffer layers\.1\.mean.*leave it out"):
         shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, dp=2)

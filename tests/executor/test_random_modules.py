@@ -89,7 +89,7 @@ def _cases(chosen: Iterator[tuple[int, Recipe, int, str]]) -> tuple[list[tuple[s
 
 def _run(cases: list[tuple[str, Plan]], folder: Path) -> None:
     for ranks in (2, 3):
-        own = [(name, plan) for name, plan in cases if plan.world_size == ranks]
+        own = [(name, plan) for name, plan in cases if plan.degrees.num_devices == ranks]
         results = run_job(own, ranks, folder) if own else []
         for result in results:
             assert not result.get("error"), result

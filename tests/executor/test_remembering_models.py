@@ -27,7 +27,7 @@ def test_stages_compute_what_the_model_computes(name: str) -> None:
     """Masks that numpy draws between layers had gradients that were off by half; a cached table of
     the trace's was a tensor without values in the run."""
     plan = every_block_a_stage(f"{_ZOO}:{name}", 3)
-    assert plan.pp == 3
+    assert plan.degrees.pp == 3
     assert worst_error(plan) <= 1e-5
 
 

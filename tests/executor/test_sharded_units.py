@@ -41,7 +41,12 @@ def test_blocks_are_units_where_parameters_are_sharded_and_else_copied(
     plan = make_plan("tests.executor.tiny_models:one_wide_block", ("", "1", "2"), precision="bf16")
     (stage,) = stages_of(plan)
     mesh = make_mesh(plan, "cpu")
-    apply_fully_sharded(stage, replace(plan, zero_stage=zero_stage, dp=dp), mesh, torch.bfloat16)
+    apply_fully_sharded(
+        stage,
+        replace(plan, zero_stage=zero_stage, degrees=replace(plan.degrees, dp=dp)),
+        mesh,
+        torch.bfloat16,
+    )
     assert is_fully_sharded(stage) == bool(units)
     assert (stage.copies is None) == bool(units)
     named = stage.model.named_modules()
@@ -74,7 +79,8 @@ def test_an_older_torch_is_refused_where_values_decide_what_is_trained(
     for model, entries in (("replay_zoo:one_each", ("",)), ("tiny_models:cnn", CNN_ENTRIES)):
         plan = make_plan(f"tests.executor.{model}", entries)
         (stage,) = stages_of(plan)
-        sharded, mesh = replace(plan, zero_stage=3, dp=2), make_mesh(plan, "cpu")
+        sharded = replace(plan, zero_stage=3, degrees=replace(plan.degrees, dp=2))
+        mesh = make_mesh(plan, "cpu")
         refused = pytest.raises(RunError, match=r"gradients of different ones.*--zero 0,1")
         with refused if stage.by_value else nullcontext():
             apply_fully_sharded(stage, sharded, mesh, torch.float32)

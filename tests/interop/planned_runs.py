@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from interop.exports.values.planned_run import (
     PlannedFigures,
@@ -18,6 +18,7 @@ from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.memory_interval import memory_interval
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.degrees import Degrees
 from simulator.values.prediction import Interval
 
 SMALL = {
@@ -40,20 +41,19 @@ SMALL = {
 def layout(name: str, stack: str, **axes: object) -> TrainingRun:
     """A run of a shipped model on H100s: every degree 1 and a batch of 64 where not given."""
     settings: dict[str, object] = {
-        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "dp": 1, "expert_parallel": 1, "zero_stage": 1,
+        "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "dp": 1, "ep": 1, "zero_stage": 1,
         "recompute": "none", "micro_batch": 1, "global_batch": 64, "seq_len": 4096,
         "precision": "bf16", "schedule": "1f1b", "node_devices": 8, "device": "h100-sxm-80gb",
     }  # fmt: skip
     settings |= axes
     model = figures_of_config(resolve_model(name).config, name)
-    ranks = 1
-    for axis in ("tp", "pp", "cp", "dp"):
-        ranks *= int(str(settings[axis]))
     settings.setdefault("sequence_parallel", settings["tp"] != 1)
+    named = {each.name for each in fields(Degrees)} & set(settings)
+    degrees = Degrees(**{axis: settings.pop(axis) for axis in named})  # type: ignore[arg-type]
     return TrainingRun(
         id=name,
         model=model,
-        num_devices=ranks,
+        degrees=degrees,
         stack=stack,
         **settings,  # type: ignore[arg-type]  # values of several types by name
     )

@@ -39,7 +39,7 @@ def _megatron() -> Iterator[Case]:
     for model in ALL:
         axes = {"tp": _tp(model), "pp": 4, "dp": 4, "seq_len": 2048}
         if model in EXPERTS:
-            axes |= {"expert_parallel": 8}
+            axes |= {"ep": 8}
         plan = planned(model, "megatron-core", **axes)
         yield Case(name=f"{model}-1f1b", target="megatron", plan=plan)
         if model in ("deepseek-v3", "qwen3-235b-a22b"):
@@ -62,7 +62,7 @@ def _bridge() -> Iterator[Case]:
     for model in ("llama-3.1-8b", "llama-3.1-70b", "deepseek-v3", "qwen3-235b-a22b"):
         axes = {"tp": _tp(model) if model != "deepseek-v3" else 2, "pp": 4, "dp": 8}
         if model in EXPERTS:
-            axes |= {"expert_parallel": 8}
+            axes |= {"ep": 8}
         plan = planned(model, "megatron-bridge", recompute="selective", **axes)
         yield Case(name=f"{model}-1f1b", target="megatron-bridge", plan=plan)
     plan = planned(

@@ -25,6 +25,7 @@ from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import trace_model
 from shardwright.findings.drift import Drift, drifts_of
 from simulator.traced.predict import predict
+from simulator.values.degrees import Degrees
 from simulator.values.measurement import Measurement
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile
@@ -158,10 +159,7 @@ def check(
             workload=Workload(
                 global_batch=4 * micro_batch, sequence_length=length, precision="fp32"
             ),
-            pp=2,
-            dp=1,
-            tp=1,
-            vpp=vpp,
+            degrees=Degrees(pp=2, vpp=vpp),
             micro_batch=micro_batch,
             schedule=schedule,
             stages=even_stages([times[block.kind] for block in graph.blocks], 2 * vpp),

@@ -19,8 +19,9 @@ def totals_of(problem: PartitionProblem, cell: Cell) -> ChainTotals:
     beside = min(slot.beside_s for slot in problem.slots)
     tails = [problem.tail_of(stage)[first, last + 1] for stage in range(problem.num_stages)]
     return ChainTotals(
-        total_s=float(fastest.sum()) + cell.num_stages * beside,
-        busiest_s=least_busiest_s(fastest, problem.kinds, cell.pp) + cell.vpp * beside,
+        total_s=float(fastest.sum()) + cell.degrees.num_stages * beside,
+        busiest_s=least_busiest_s(fastest, problem.kinds, cell.degrees.pp)
+        + cell.degrees.vpp * beside,
         last_s=float(fastest[-1]) + beside,
         send_s=float(sends.min()) if sends.size else 0.0,
         tail_s=float(problem.tail_of(0)[0, 1:].min()),

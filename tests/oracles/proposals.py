@@ -77,7 +77,7 @@ def _group(run: TrainingRun) -> tuple[object, ...]:
     return (
         run.model,
         run.device,
-        run.num_devices,
+        run.degrees.num_devices,
         run.node_devices,
         run.node_network,
         run.global_batch,
@@ -90,16 +90,16 @@ def _group(run: TrainingRun) -> tuple[object, ...]:
 def _layout(run: TrainingRun) -> tuple[object, ...]:
     """What makes two measured layouts one; without a pipeline there is no schedule."""
     return (
-        run.tp,
-        run.cp,
-        run.expert_parallel,
-        run.pp,
-        run.dp,
-        run.vpp,
+        run.degrees.tp,
+        run.degrees.cp,
+        run.degrees.ep,
+        run.degrees.pp,
+        run.degrees.dp,
+        run.degrees.vpp,
         run.zero_stage,
         run.micro_batch,
         run.recompute,
-        run.schedule if run.pp > 1 else "",
+        run.schedule if run.degrees.pp > 1 else "",
     )
 
 
@@ -118,7 +118,7 @@ def _proposal(
     ground = LayoutGround(
         model=first.model,
         rules=rules,
-        num_devices=first.num_devices,
+        num_devices=first.degrees.num_devices,
         node_devices=first.node_devices,
         global_batch=first.global_batch,
         seq_len=first.seq_len,
@@ -139,7 +139,7 @@ def _proposal(
     same = [run for run in runs if chosen is not None and _layout(run) == _layout(chosen.run)]
     return Proposal(
         source=source,
-        num_devices=first.num_devices,
+        num_devices=first.degrees.num_devices,
         layouts=len(runs),
         proposed="" if chosen is None else layout_title(chosen.run),
         predicted_s=float("inf") if chosen is None else chosen.step_time_s,

@@ -19,6 +19,7 @@ from profiles.model.graph import (
     TensorSpec,
     with_kind,
 )
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
 from tests.simulator.hand_made import matmul, memory_op
@@ -179,10 +180,7 @@ def plan_of(
         cluster="drawn",
         cluster_hash="",
         workload=Workload(global_batch=micro, sequence_length=1, precision="bf16"),
-        pp=pp,
-        dp=1,
-        tp=1,
-        vpp=len(stages) // pp,
+        degrees=Degrees(pp=pp, vpp=len(stages) // pp),
         micro_batch=1,
         schedule=schedule,
         stages=tuple(made),

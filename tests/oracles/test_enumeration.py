@@ -15,6 +15,7 @@ from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import partition
 from planner.chain.problem import Load, fits, stage_memory_bytes
 from planner.costs.bound import lower_bounds
+from simulator.values.degrees import Degrees
 from tests.oracles.chain_totals import totals_of
 from tests.oracles.random_chains import (
     TWICE,
@@ -113,13 +114,10 @@ def bound_of(problem):
     """What no plan of the chain undercuts, by the bound of its cell."""
     schedule, chain = problem.schedule, problem.chain
     cell = Cell(
-        pp=problem.num_ranks,
-        dp=1,
-        tp=1,
+        degrees=Degrees(pp=problem.num_ranks, vpp=problem.per_rank),
         zero_stage=0,
         micro_batch=1,
         schedule=schedule.name,
-        vpp=problem.per_rank,
         global_batch=chain.num_microbatches,
     )
     return float(lower_bounds([cell], [totals_of(chain, cell)])[0])

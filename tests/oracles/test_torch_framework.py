@@ -3,8 +3,6 @@ counted from the trace and checked against measured runs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from planner.layout.layout_ground import base_run
@@ -16,6 +14,7 @@ from simulator.training_run.memory.footprint import footprint
 from simulator.values.plan import Recompute
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
 from simulator.values.workload import Workload
+from tests.simulator.described_runs import changed
 
 MODEL, SEQ, BATCH = "llama-3.1-8b", 4096, 256
 
@@ -63,7 +62,7 @@ def test_both_models_of_our_executor_count_the_same_memory(
         precision="bf16",
         said=[],
     )
-    run = replace(
+    run = changed(
         base,
         tp=tp,
         pp=pp,

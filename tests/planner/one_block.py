@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
 
@@ -14,9 +15,7 @@ def one_block_plan(*, global_batch=8, dp=1, tp=1, micro_batch=1):
         cluster="c",
         cluster_hash="",
         workload=Workload(global_batch=global_batch, sequence_length=1),
-        pp=1,
-        dp=dp,
-        tp=tp,
+        degrees=Degrees(tp=tp, dp=dp),
         micro_batch=micro_batch,
         schedule="1f1b",
         stages=(Stage(first_block=0, last_block=1, recompute=(Recompute.NONE,)),),

@@ -44,22 +44,22 @@ class HandMadeCosts:
 
     def missing_bytes(self, cell):
         problem = self.problem(cell)
-        return problem.static_bytes[0][0, -1] / cell.pp - self.capacity_bytes
+        return problem.static_bytes[0][0, -1] / cell.degrees.pp - self.capacity_bytes
 
     def totals(self, cell):
         return totals_of(self.problem(cell), cell)
 
     def problem(self, cell):
         at = np.asarray(self.kinds)
-        n, m, p = len(at), cell.num_microbatches, cell.num_stages
-        scale = cell.micro_batch / cell.tp * (1 + 0.05 * (cell.tp - 1))
+        n, m, p = len(at), cell.num_microbatches, cell.degrees.num_stages
+        scale = cell.micro_batch / cell.degrees.tp * (1 + 0.05 * (cell.degrees.tp - 1))
         forward = np.asarray([0.1, 1.0, 0.8])[at] * scale
         again = {Recompute.NONE: 0.0, Recompute.ATTENTION: 0.3, Recompute.FULL: 1.0}
         keeps = {Recompute.NONE: 1.0, Recompute.ATTENTION: 0.7, Recompute.FULL: 0.1}
         kinds = self.space.strategies
-        static = np.full(n, GIB / cell.tp / (cell.dp if cell.zero_stage else 1))
+        static = np.full(n, GIB / cell.degrees.tp / (cell.degrees.dp if cell.zero_stage else 1))
         total = np.concatenate([[0.0], np.cumsum(static)])
-        tail = np.concatenate([[0.0], np.cumsum(np.full(n, 0.2 * (cell.dp > 1)))])
+        tail = np.concatenate([[0.0], np.cumsum(np.full(n, 0.2 * (cell.degrees.dp > 1)))])
         return PartitionProblem(
             kinds=self.kinds,
             strategies=tuple(kinds),
@@ -102,9 +102,7 @@ class HandMadeCosts:
             cluster="hand-made",
             cluster_hash="",
             workload=Workload(global_batch=cell.global_batch, sequence_length=1),
-            pp=cell.pp,
-            dp=cell.dp,
-            tp=cell.tp,
+            degrees=cell.degrees,
             zero_stage=cell.zero_stage,
             micro_batch=cell.micro_batch,
             schedule=cell.schedule,
@@ -119,7 +117,7 @@ class HandMadeCosts:
         busy = float((forward + backward).max()) * cell.num_microbatches
         ranks = tuple(
             RankMemory(
-                rank=plan.rank(s),
+                rank=plan.degrees.rank(pp=s),
                 parameters_bytes=0.0,
                 gradients_bytes=0.0,
                 optimizer_bytes=float(problem.static_bytes[0][i, j]),
@@ -155,7 +153,7 @@ class HandMadeCosts:
                     optimizer_s=0.0,
                     data_parallel_s=0.0,
                 )
-                for s in range(plan.pp)
+                for s in range(plan.degrees.pp)
             ),
             ranks=ranks,
             events=(),
@@ -203,7 +201,7 @@ def test_pruned_and_unpruned_searches_agree(capacity_gib):
 def test_alternatives_are_of_other_meshes_and_say_why_they_lost():
     answer = run()
     plans = [answer.plan, *(other.plan for other in answer.alternatives)]
-    assert len({(p.pp, p.dp, p.tp, p.schedule) for p in plans}) == len(plans) == 4
+    assert len({(p.degrees, p.schedule) for p in plans}) == len(plans) == 4
     times = [answer.step_time_s, *(other.step_time_s for other in answer.alternatives)]
     assert times == sorted(times)
     assert all(
@@ -232,7 +230,7 @@ def test_an_unknown_solver_names_the_nearest():
 
 def test_pins_are_obeyed():
     answer = run(Space(tp=(2,), pp=(2,), schedule=("gpipe",), zero=(0,)), capacity_gib=40.0)
-    assert (answer.plan.tp, answer.plan.pp, answer.plan.schedule) == (2, 2, "gpipe")
+    assert (answer.plan.degrees.tp, answer.plan.degrees.pp, answer.plan.schedule) == (2, 2, "gpipe")
     assert answer.plan.zero_stage == 0
 
 

@@ -15,6 +15,7 @@ from planner.costs.bound import (
     least_busiest_s,
     lower_bounds,
 )
+from simulator.values.degrees import Degrees
 from tests.oracles.chain_totals import totals_of
 
 
@@ -67,7 +68,7 @@ def test_no_partition_beats_the_bound_of_its_cell(n, p, m, schedule, seed):
     problem = random_problem(n, p, m, schedule, seed)
     found = partition(problem)
     cell = Cell(
-        pp=p, dp=1, tp=1, zero_stage=0, micro_batch=1, schedule=schedule, vpp=1, global_batch=m
+        degrees=Degrees(pp=p), zero_stage=0, micro_batch=1, schedule=schedule, global_batch=m
     )
     (bound,) = lower_bounds([cell], [totals_of(problem, cell)])
     if found is not None:
@@ -99,9 +100,7 @@ def test_the_bound_is_reached_by_equal_blocks():
         send_forward_s=np.zeros((4, 4)),
         send_backward_s=np.zeros((4, 4)),
     )
-    cell = Cell(
-        pp=4, dp=1, tp=1, zero_stage=0, micro_batch=1, schedule="1f1b", vpp=1, global_batch=8
-    )
+    cell = Cell(degrees=Degrees(pp=4), zero_stage=0, micro_batch=1, schedule="1f1b", global_batch=8)
     assert lower_bounds([cell], [totals_of(problem, cell)])[0] == 33.0
     assert partition(problem).step_time_s == 33.0
 
@@ -109,7 +108,9 @@ def test_the_bound_is_reached_by_equal_blocks():
 def test_many_cells_are_priced_at_once():
     problem = random_problem(6, 2, 4, "1f1b", 0)
     cells = [
-        Cell(pp=p, dp=1, tp=1, zero_stage=z, micro_batch=b, schedule=name, vpp=v, global_batch=8)
+        Cell(
+            degrees=Degrees(pp=p, vpp=v), zero_stage=z, micro_batch=b, schedule=name, global_batch=8
+        )
         for p, z, b, (name, v) in itertools.product(
             (2, 3), (0, 1), (1, 2), (("1f1b", 1), ("gpipe", 1), ("interleaved", 2))
         )

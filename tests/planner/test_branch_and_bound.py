@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from planner.cell import Cell
 from planner.cells.branch_and_bound import Refinement, branch_and_bound, family
+from simulator.values.degrees import Degrees
 from simulator.values.prediction import Component, Interval, Prediction
 from tests.planner.one_block import one_block_plan
 
 
 def make_cells(count):
-    shape = {"tp": 1, "zero_stage": 0, "schedule": "1f1b", "vpp": 1, "global_batch": 64}
-    return [Cell(pp=1 + k // 2, dp=1, micro_batch=1 + k % 2, **shape) for k in range(count)]
+    shape = {"zero_stage": 0, "schedule": "1f1b", "global_batch": 64}
+    return [
+        Cell(degrees=Degrees(pp=1 + k // 2), micro_batch=1 + k % 2, **shape) for k in range(count)
+    ]
 
 
 def make_prediction(time_s, memory_bytes=1.0):
@@ -47,7 +50,7 @@ def refine_from(times, bounds, calls):
     """A refinement that knows each cell's true best time; None is a cell where nothing fits."""
 
     def refine(cell, below):
-        index = 2 * (cell.pp - 1) + cell.micro_batch - 1
+        index = 2 * (cell.degrees.pp - 1) + cell.micro_batch - 1
         calls.append(index)
         if times[index] is None:
             return Refinement(cell=cell, bound_s=np.inf)
@@ -152,7 +155,7 @@ def test_a_time_limit_keeps_the_best_so_far_with_its_bound():
 
 def test_an_interrupt_keeps_the_best_so_far():
     def refine(cell, below):
-        if cell.pp == 2:
+        if cell.degrees.pp == 2:
             raise KeyboardInterrupt
         return Refinement(cell=cell, bound_s=1.0, plan=PLAN, prediction=make_prediction(5.0))
 

@@ -111,13 +111,13 @@ def random_plans(draw):
     cell = draw(st.sampled_from(cells_of(MODELS[model], CLUSTERS[cluster], 16)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n = MODELS[model].layers + 2
-    if cell.vpp > 1:
-        more = np.zeros(cell.num_stages, dtype=int)
-        more[rng.permutation(cell.num_stages)[: n % cell.num_stages]] = 1
-        sizes = n // cell.num_stages + more
+    if cell.degrees.vpp > 1:
+        more = np.zeros(cell.degrees.num_stages, dtype=int)
+        more[rng.permutation(cell.degrees.num_stages)[: n % cell.degrees.num_stages]] = 1
+        sizes = n // cell.degrees.num_stages + more
         starts = tuple(int(x) for x in np.concatenate([[0], np.cumsum(sizes)[:-1]]))
     else:
-        cuts = rng.choice(np.arange(1, n), size=cell.pp - 1, replace=False)
+        cuts = rng.choice(np.arange(1, n), size=cell.degrees.pp - 1, replace=False)
         starts = (0, *(int(x) for x in sorted(cuts)))
     chosen = tuple(int(x) for x in rng.integers(0, len(costs.model.strategies), n))
     return costs, cell, Partition(starts=starts, strategies=chosen, step_time_s=0.0)
@@ -133,7 +133,7 @@ def test_no_prediction_beats_the_bound_or_the_objective(case):
     if prediction.fits:
         assert bound <= step
         assert costs.missing_bytes(cell) <= 0
-    if cell.vpp == 1:
+    if cell.degrees.vpp == 1:
         objective = step_time(costs.problem(cell), found.starts, found.strategies)
         assert objective <= step
         if cell.schedule == "none":
@@ -158,7 +158,7 @@ def test_an_interleaved_plan_is_found_and_predicted_as_it_was_chosen():
 @given(random_plans())
 def test_stage_memory_is_the_predicted_peak(case):
     costs, cell, found = case
-    if cell.vpp > 1:
+    if cell.degrees.vpp > 1:
         return
     problem = costs.problem(cell)
     ranks = costs.predict(costs.plan(cell, found)).ranks
@@ -189,7 +189,7 @@ def test_an_even_1f1b_plan_is_predicted_as_the_objective_says():
     space = Space(schedule=("1f1b",), recompute=None)
     for cell in cells_of(model, cluster, 16, space):
         problem = costs.problem(cell)
-        n, p = problem.num_blocks, cell.pp
+        n, p = problem.num_blocks, cell.degrees.pp
         starts = tuple(n * s // p for s in range(p))
         found = Partition(starts=starts, strategies=(0,) * n, step_time_s=0.0)
         predicted = costs.predict(costs.plan(cell, found)).step_time_s.value

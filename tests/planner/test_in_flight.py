@@ -7,18 +7,16 @@ import pytest
 from planner.cell import Cell
 from planner.costs.cell_memory import in_flight
 from simulator.schedules.schedule import build_schedule
+from simulator.values.degrees import Degrees
 from tests.oracles.held_activations import stage_peaks
 
 
 def cell(schedule, pp, micro, vpp=1):
     return Cell(
-        pp=pp,
-        dp=1,
-        tp=1,
+        degrees=Degrees(pp=pp, vpp=vpp),
         zero_stage=0,
         micro_batch=1,
         schedule=schedule,
-        vpp=vpp,
         global_batch=micro,
     )
 

@@ -15,6 +15,7 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from simulator.mixed.mixed_prediction import predict_mixed
 from simulator.traced.stack import load_stack
+from simulator.values.degrees import Degrees
 from simulator.values.mixed_plan import MixedPipeline, MixedPlan, MixedStage
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
@@ -117,7 +118,7 @@ def enumerated(prices, tp, micro_batch, zero_stage) -> float:
                     cluster="",
                     cluster_hash="",
                     workload=prices.model.workload,
-                    tp=tp,
+                    degrees=Degrees(tp=tp),
                     zero_stage=zero_stage,
                     micro_batch=micro_batch,
                     pipelines=tuple(pipelines),
@@ -208,7 +209,7 @@ def test_stages_that_fit_are_predicted_to_fit(zero_stage):
         found = searched(prices_of(model, tight, 24, space, stages=(2,)), space)
         if found.plan is not None:
             assert found.prediction.fits
-    key = MixedKey(tp=1, micro_batch=2, zero_stage=zero_stage, replicas=2)
+    key = MixedKey(degrees=Degrees(dp=2), micro_batch=2, zero_stage=zero_stage)
     prices = prices_of(model, cluster, 24, space)
     least, far = prices.tables(key, Reach.NONE), prices.tables(key, Reach.FAR)
     for a, b in zip(least.seconds, far.seconds, strict=True):
@@ -240,7 +241,7 @@ def test_parts_of_a_cluster():
 def test_the_ordinary_search_keeps_stages_to_a_type():
     model, work = HandMadeModel(6), Workload(global_batch=8, sequence_length=TOKENS)
     answer = search(model, two_types(2, 2), work, space=Space(), stack=STACK)
-    assert answer.plan.pp in (2, 4)
+    assert answer.plan.degrees.pp in (2, 4)
     with pytest.raises(InputError, match=r"--pp 1 the stages .* mix its device types"):
         search(model, two_types(2, 2), work, space=Space(pp=(1,)), stack=STACK)
 

@@ -27,13 +27,13 @@ def test_every_cell_obeys_the_rules():
     cells = legal_cells(Space(), GROUND)
     assert len(set(cells)) == len(cells)
     for cell in cells:
-        assert cell.pp * cell.dp * cell.tp == 8
-        assert 16 % (cell.dp * cell.micro_batch) == 0
-        assert cell.tp <= 4  # a free tp stays within the node
-        assert cell.num_stages <= 6
-        assert (cell.schedule == "interleaved") == (cell.vpp > 1)
-        assert (cell.pp == 1) == (cell.schedule == "none")
-        assert cell.dp > 1 or cell.zero_stage == 0
+        assert cell.degrees.pp * cell.degrees.dp * cell.degrees.tp == 8
+        assert 16 % (cell.degrees.dp * cell.micro_batch) == 0
+        assert cell.degrees.tp <= 4  # a free tp stays within the node
+        assert cell.degrees.num_stages <= 6
+        assert (cell.schedule == "interleaved") == (cell.degrees.vpp > 1)
+        assert (cell.degrees.pp == 1) == (cell.schedule == "none")
+        assert cell.degrees.dp > 1 or cell.zero_stage == 0
         assert runnable(cell, "bf16") == ""
     assert {cell.schedule for cell in cells} == {"none", "1f1b", "gpipe", "interleaved"}
 
@@ -41,12 +41,14 @@ def test_every_cell_obeys_the_rules():
 def test_pins_and_restrictions_hold():
     space = Space(tp=(1, 2), pp=(2,), zero=(3,), micro_batch=(2,), schedule=("gpipe",))
     cells = legal_cells(space, GROUND)
-    assert {cell.tp for cell in cells} == {1, 2}
-    assert {(cell.pp, cell.micro_batch, cell.schedule) for cell in cells} == {(2, 2, "gpipe")}
+    assert {cell.degrees.tp for cell in cells} == {1, 2}
+    assert {(cell.degrees.pp, cell.micro_batch, cell.schedule) for cell in cells} == {
+        (2, 2, "gpipe")
+    }
 
 
 def test_a_pinned_tp_may_leave_the_node():
-    assert {cell.tp for cell in legal_cells(Space(tp=(8,)), GROUND)} == {8}
+    assert {cell.degrees.tp for cell in legal_cells(Space(tp=(8,)), GROUND)} == {8}
 
 
 def test_interleaved_needs_whole_rounds():

@@ -39,11 +39,11 @@ EVERY = Space(schedule=(*SPLIT_SCHEDULES, "1f1b", "gpipe", "interleaved"))
 def random_split_plans(draw):
     model, cluster = draw(st.sampled_from(sorted(PRICED)))
     costs = PRICED[model, cluster]
-    cells = [c for c in cells_of(MODELS[model], CLUSTERS[cluster], 16, EVERY) if c.pp > 1]
+    cells = [c for c in cells_of(MODELS[model], CLUSTERS[cluster], 16, EVERY) if c.degrees.pp > 1]
     cell = draw(st.sampled_from(cells))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n = MODELS[model].layers + 2
-    cuts = rng.choice(np.arange(1, n), size=cell.num_stages - 1, replace=False)
+    cuts = rng.choice(np.arange(1, n), size=cell.degrees.num_stages - 1, replace=False)
     chosen = tuple(int(x) for x in rng.integers(0, len(costs.model.strategies), n))
     starts = (0, *(int(x) for x in sorted(cuts)))
     return costs, cell, Partition(starts=starts, strategies=chosen, step_time_s=0.0)
@@ -64,12 +64,12 @@ def test_time_and_memory_are_those_of_the_prediction(case):
     if cell.zero_stage < 3:
         assert step == pytest.approx(predicted, rel=1e-9)
     ranges = ranges_of(found.starts, problem.chain.num_blocks)
-    for rank in range(cell.pp):
+    for rank in range(cell.degrees.pp):
         stages = problem.schedule.stages_of(rank)
         chosen = tuple(k for s in stages for k in found.strategies[slice(*ranges[s])])
         peak = RankBytes(problem, rank, tuple(ranges[s] for s in stages)).peak(chosen)
         # Bytes are rounded up per block and stage.
-        rounding = 4 * (len(found.strategies) + cell.num_stages) * cell.num_microbatches
+        rounding = 4 * (len(found.strategies) + cell.degrees.num_stages) * cell.num_microbatches
         assert peak == pytest.approx(prediction.ranks[rank].peak_bytes, abs=rounding)
     if prediction.fits:
         assert lower_bounds([cell], [costs.totals(cell)])[0] <= predicted * (1 + 1e-9)
@@ -86,7 +86,7 @@ def test_a_cell_is_solved_as_trying_every_plan_solves_it(schedule):
     (cell,) = cells
     solved = CellSolver(costs, solver="auto", seed=0).refine(cell, np.inf, 0.0)
     steps = []
-    for cuts in itertools.combinations(range(1, 6), cell.num_stages - 1):
+    for cuts in itertools.combinations(range(1, 6), cell.degrees.num_stages - 1):
         tried = Partition(starts=(0, *cuts), strategies=(0,) * 6, step_time_s=0.0)
         prediction = costs.predict(costs.plan(cell, tried))
         if prediction.fits:

@@ -10,6 +10,7 @@ from planner.layout.layout_answer import LayoutChoice
 from profiles.errors import InputError
 from shardwright.findings.layout_timeline import layout_timeline
 from tests.planner.layout.asked import question, solved
+from tests.simulator.described_runs import changed
 
 PINS = {"tp": (2,), "pp": (4,), "dp": (2,), "cp": (1,), "recompute": ("none",)}
 
@@ -29,7 +30,7 @@ def test_the_timeline_ends_with_the_step_and_runs_every_pass(schedule: str) -> N
     assert max(event.end_s for event in step.events) == pytest.approx(wanted_s)
     run = choice.run
     passes = [event for event in step.events if event.name.lstrip("0123456789")[:1] in "FB"]
-    assert len(passes) == 2 * run.num_microbatches * run.pp * run.vpp
+    assert len(passes) == 2 * run.num_microbatches * run.degrees.pp * run.degrees.vpp
     # Four stages of tp 2 and dp 2: rank 0, 4, 8, 12 begin them.
     assert sorted({event.rank for event in step.events}) == [0, 4, 8, 12]
     full = max(rank.peak_bytes for rank in step.ranks)
@@ -38,7 +39,7 @@ def test_the_timeline_ends_with_the_step_and_runs_every_pass(schedule: str) -> N
 
 def test_replicas_outside_the_stages_number_their_ranks_otherwise() -> None:
     choice = chosen()
-    other = replace(choice, run=replace(choice.run, axis_order="tp-cp-pp-dp"))
+    other = replace(choice, run=changed(choice.run, axis_order="tp-cp-pp-dp"))
     assert sorted({event.rank for event in layout_timeline(other).events}) == [0, 2, 4, 6]
 
 

@@ -154,7 +154,7 @@ def test_what_hours_count():
     assert whole.counts_downtime
     (all_of_it,) = predict_cases([whole])
     (steps,) = predict_cases([replace(whole, counts_downtime=False)])
-    steady = steps.steps * steps.step_time_s.value * steps.run.num_devices / 3600.0
+    steady = steps.steps * steps.step_time_s.value * steps.num_devices / 3600.0
     assert steps.device_hours.value == pytest.approx(steady, rel=1e-3)
     contingency = DEFAULT.contingency_of("h100-sxm-80gb")
     ratio = all_of_it.device_hours.value / steps.device_hours.value
@@ -191,7 +191,7 @@ def test_whatever_is_missing():
         assert why in refused.status
         assert refused.device_hours is None
     (steps,) = predict_cases([_read(bare | {"kind": "throughput"})])
-    steady = steps.steps * steps.step_time_s.value * steps.run.num_devices / 3600.0
+    steady = steps.steps * steps.step_time_s.value * steps.num_devices / 3600.0
     assert steps.device_hours.value == pytest.approx(steady, rel=1e-3)
     assert steps.whole is None
     assert "a benchmark of steps" in "; ".join(steps.defaults)
@@ -253,7 +253,7 @@ def test_models_that_are_no_chain_and_models_without_a_layout():
                 "accel": "V100", "accel_count": "10000"})]
     )  # fmt: skip
     assert gpt.status == "ok"
-    assert gpt.run.tp * gpt.run.pp > 8
+    assert gpt.run.degrees.tp * gpt.run.degrees.pp > 8
     assert 7e5 < gpt.device_hours.value < 7e6
     assert gpt.days.value * 24 * 10000 == pytest.approx(gpt.device_hours.value)
     # Where the layout to begin from is of all devices, none is said to be missing.
@@ -261,7 +261,7 @@ def test_models_that_are_no_chain_and_models_without_a_layout():
         [_read({"id": "gpt", "model": "GPT-3 175B", "params_total_b": "175", "tokens_b": "300",
                 "accel": "V100", "accel_count": "384"})]
     )  # fmt: skip
-    assert few.run.tp * few.run.pp * few.run.dp == 384
+    assert few.run.degrees.tp * few.run.degrees.pp * few.run.degrees.dp == 384
     assert "being found" not in "; ".join(few.defaults)
 
 

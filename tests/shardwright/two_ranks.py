@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from profiles.sourced import Sourced
+from simulator.values.degrees import Degrees
 from simulator.values.measurement import GradientCheck, RankSample, StageSample
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.prediction import Interval, StagePrediction
@@ -34,9 +35,7 @@ def four_blocks(
         cluster=cluster,
         cluster_hash=cluster_hash,
         workload=Workload(global_batch=8, sequence_length=16, precision="fp32"),
-        pp=2,
-        dp=1,
-        tp=1,
+        degrees=Degrees(pp=2),
         micro_batch=2,
         schedule="1f1b",
         stages=(

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from profiles.model.figures.transformer import Transformer
 from profiles.published.known_models import known_model
 from simulator.training_run.reading.network_text import network_of
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import TrainingRun, with_settings
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import assign
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import StepParts, step_parts
+from simulator.values.degrees import Degrees
 
 Array = NDArray[np.float64]
 
@@ -40,15 +41,9 @@ GPT_RUN = TrainingRun(
     id="gpt",
     model=GPT_175B,
     device="a100-sxm-80gb",
-    num_devices=64,
+    degrees=Degrees(tp=8, pp=8, dp=1),
     node_devices=8,
     network=network_of("8x200Gb/s HDR IB per node", "a100-sxm-80gb", 8),
-    dp=1,
-    tp=8,
-    pp=8,
-    vpp=1,
-    cp=1,
-    expert_parallel=1,
     sequence_parallel=False,
     zero_stage=0,
     recompute="none",
@@ -66,10 +61,7 @@ LLAMA_RUN = replace(
     model=LLAMA_8B,
     network=None,
     device="h100-sxm-80gb",
-    num_devices=8,
-    dp=8,
-    tp=1,
-    pp=1,
+    degrees=Degrees(tp=1, pp=1, dp=8),
     zero_stage=3,
     global_batch=16,
     seq_len=4096,
@@ -77,6 +69,11 @@ LLAMA_RUN = replace(
     schedule="none",
     stack="torch-fsdp",
 )
+
+
+def changed(run: TrainingRun, **settings: Any) -> TrainingRun:
+    """The run with other values of its fields and of its degrees."""
+    return with_settings(run, settings)
 
 
 def plain(**changes: float) -> dict[str, float]:
@@ -136,13 +133,14 @@ def training_runs(draw: st.DrawFn) -> TrainingRun:
     values: dict[str, Any] = {
         "model": model,
         "device": device,
-        "num_devices": tp * pp * cp * dp,
-        "dp": dp,
-        "tp": tp,
-        "pp": pp,
-        "vpp": 2 if schedule in ("interleaved", "zbv") else 1,
-        "cp": cp,
-        "expert_parallel": min(dp, experts) if experts else 1,
+        "degrees": Degrees(
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            vpp=2 if schedule in ("interleaved", "zbv") else 1,
+            cp=cp,
+            ep=min(dp, experts) if experts else 1,
+        ),
         "sequence_parallel": tp > 1 and draw(st.booleans()),
         "zero_stage": draw(st.integers(0, 3)) if pp == 1 else draw(st.integers(0, 1)),
         "recompute": draw(st.sampled_from(("none", "selective", "mlp", "minimal", "full"))),

@@ -23,6 +23,7 @@ from profiles.model.graph import (
     with_kind,
 )
 from profiles.sourced import Sourced
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
 
@@ -300,10 +301,7 @@ def plan(
             precision=precision,
             optimizer=optimizer,
         ),
-        pp=pp,
-        dp=dp,
-        tp=tp,
-        vpp=vpp,
+        degrees=Degrees(tp=tp, pp=pp, dp=dp, vpp=vpp),
         zero_stage=zero_stage,
         micro_batch=micro_batch,
         schedule=schedule or ("none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"),

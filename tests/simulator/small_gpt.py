@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import memory_of
 from simulator.training_run.memory.activation_footprint import activation_bytes
 from simulator.training_run.memory.tensor_sizes import TensorSizes
 from simulator.training_run.run.training_run import TrainingRun
-from tests.simulator.described_runs import GPT_RUN
+from tests.simulator.described_runs import GPT_RUN, changed
 
 # h = 1024, a = 16, V = 50,000; a layer has 12 h^2 + 13 h parameters.
 SMALL_GPT = Transformer(
@@ -25,11 +23,10 @@ SMALL_GPT = Transformer(
     learned_positions=512,
     biases=True,
 )
-RUN = replace(
+RUN = changed(
     GPT_RUN,
     id="r",
     model=SMALL_GPT,
-    num_devices=1,
     tp=1,
     pp=1,
     micro_batch=2,

@@ -20,10 +20,10 @@ from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import assign
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import step_parts
-from tests.simulator.described_runs import GPT_RUN, LLAMA_8B, of_each, plain
+from tests.simulator.described_runs import GPT_RUN, LLAMA_8B, changed, of_each, plain
 
 # 8B on 16 nodes of H100 with four stages, 16 micro-batches.
-RUN = replace(
+RUN = changed(
     GPT_RUN,
     id="staged",
     model=LLAMA_8B,
@@ -31,7 +31,6 @@ RUN = replace(
     stack="nanotron",
     precision="bf16",
     seq_len=4096,
-    num_devices=128,
     tp=4,
     pp=4,
     dp=8,
@@ -43,9 +42,9 @@ NANOTRON, MEGATRON = load_framework("nanotron"), load_framework("megatron-core")
 
 def on_nodes(nodes: int, **changes: int) -> TrainingRun:
     """The run on so many nodes of eight, with as many replicas as that takes."""
-    run = replace(RUN, **changes)
+    run = changed(RUN, **changes)
     devices = 8 * nodes
-    return replace(run, num_devices=devices, dp=devices // (run.tp * run.pp), global_batch=1024)
+    return changed(run, dp=devices // (run.degrees.tp * run.degrees.pp), global_batch=1024)
 
 
 def total(run: TrainingRun, **changes: float) -> float:
@@ -100,10 +99,10 @@ def test_whose_host_is_ahead() -> None:
     ],
 )
 def test_messages_on_the_critical_path(pp: int, microbatches: int, messages: int) -> None:
-    run = replace(on_nodes(64), pp=pp, dp=128 // pp, global_batch=microbatches * (128 // pp))
+    run = changed(on_nodes(64), pp=pp, dp=128 // pp, global_batch=microbatches * (128 // pp))
     assert run.num_microbatches == microbatches
     assert stalled_messages(run) == pytest.approx(messages)
-    assert stalled_messages(replace(run, num_devices=128, dp=max(1, 32 // pp))) == 0.0
+    assert stalled_messages(changed(run, dp=max(1, 32 // pp))) == 0.0
 
 
 @pytest.mark.parametrize(("pp", "microbatches"), [(2, 6), (4, 8), (8, 12)])
@@ -116,7 +115,7 @@ def test_no_rank_sends_and_receives_more_than_the_path_has(pp: int, microbatches
         neighbours = (rank > 0) + (rank < pp - 1)
         passes = [a for a in actions if a.kind in (ActionKind.FORWARD, ActionKind.BACKWARD)]
         own.append(len(passes) * neighbours)
-    run = replace(on_nodes(64), pp=pp, dp=128 // pp, global_batch=microbatches * (128 // pp))
+    run = changed(on_nodes(64), pp=pp, dp=128 // pp, global_batch=microbatches * (128 // pp))
     path = stalled_messages(run)
     assert max(own) <= path + 4
     assert path <= max(own) + 2 * (pp - 1)
@@ -125,11 +124,11 @@ def test_no_rank_sends_and_receives_more_than_the_path_has(pp: int, microbatches
 def test_too_little_memory_stalls() -> None:
     """Micro-batches of eight sequences with four in flight do not fit; the run is on one node, so
     nothing else stalls it."""
-    run = replace(RUN, num_devices=8, tp=1, pp=4, dp=2, micro_batch=8, global_batch=64)
+    run = changed(RUN, tp=1, pp=4, dp=2, micro_batch=8, global_batch=64)
     assert footprint(run).needed_bytes > get_device(run.device).usable_bytes
     assert features([run]).stalls[0] == 1.0
     assert features([run], all_fit=True).stalls[0] == 0.0
-    light = replace(run, micro_batch=1, tp=2, dp=1)
+    light = changed(run, micro_batch=1, tp=2, dp=1)
     assert footprint(light).needed_bytes < get_device(run.device).usable_bytes
     assert features([light]).stalls[0] == 0.0
 

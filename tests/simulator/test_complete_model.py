@@ -79,7 +79,8 @@ def test_a_known_model_fills_what_the_row_leaves_empty() -> None:
     assert done.model.latent is not None
     assert done.model.latent.key_value_rank == 512
     # 128 devices of one slice, sharded by the compiler: 2048 / 128 sequences each.
-    assert (done.dp, done.micro_batch, done.zero_stage, done.stack) == (128, 16, 3, "maxtext")
+    assert done.degrees.text == "tp1 pp1 dp128"
+    assert (done.micro_batch, done.zero_stage, done.stack) == (16, 3, "maxtext")
     assert "arXiv 2412.19437" in "; ".join(done.defaults)
 
 

@@ -14,6 +14,7 @@ from profiles.published.run_table import read_runs
 from simulator.training_run.explain.predict_runs import predict_runs
 from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
+from simulator.training_run.run.training_run import setting_of
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 RUN = PublishedRun(
@@ -49,7 +50,7 @@ RUN = PublishedRun(
 )
 def test_an_option_reaches_the_run(column: str, value: object, field: str, kept: object) -> None:
     asked = replace(RUN, **{column: value})  # type: ignore[arg-type]  # by name
-    assert getattr(complete_run(asked), field) == kept
+    assert setting_of(complete_run(asked), field) == kept
 
 
 def test_silence_changes_nothing() -> None:

@@ -15,6 +15,7 @@ from profiles.published.run_table import read_runs
 from simulator.schedules.schedule import schedule_names
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.degrees import Degrees
 from tests.simulator.gpt_row import GPT_ROW, reason, said
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"
@@ -22,14 +23,7 @@ TRUTH = Path(__file__).parents[3] / "shared" / "truth"
 
 def test_a_run_of_2021_gets_what_its_stack_did() -> None:
     done = complete_run(GPT_ROW)
-    assert (done.dp, done.tp, done.pp, done.vpp, done.cp, done.expert_parallel) == (
-        2,
-        4,
-        2,
-        1,
-        1,
-        1,
-    )
+    assert done.degrees == Degrees(tp=4, pp=2, dp=2)
     assert (done.stack, done.precision, done.zero_stage) == ("megatron-2021", "fp16", 0)
     assert not done.sequence_parallel
     assert done.num_microbatches == 2
@@ -68,12 +62,12 @@ def test_model_parallelism_fills_nodes_first() -> None:
         global_batch=1536,
     )
     done = complete_run(run)
-    assert (done.tp, done.pp, done.model.ffn_size) == (8, 12, 49152)
+    assert (done.degrees.tp, done.degrees.pp, done.model.ffn_size) == (8, 12, 49152)
     assert "tp 8 and pp 12" in said(run)
 
 
 def test_a_wrong_dp_is_corrected_openly() -> None:
-    assert complete_run(replace(GPT_ROW, dp=4)).dp == 2
+    assert complete_run(replace(GPT_ROW, dp=4)).degrees.dp == 2
     assert "dp 2 (16 devices / (tp 4 x pp 2 x cp 1)); 4 as printed contradicts it" in said(
         replace(GPT_ROW, dp=4)
     )
@@ -99,10 +93,10 @@ def test_long_sequences_are_split() -> None:
         global_batch=32,
     )
     done = complete_run(run)
-    assert (done.dp, done.cp, done.tp, done.micro_batch) == (32, 8, 1, 1)
+    assert (done.degrees.dp, done.degrees.cp, done.degrees.tp, done.micro_batch) == (32, 8, 1, 1)
     assert done.recompute == "full"  # MaxText's default
     short = complete_run(replace(run, seq_len=2048))
-    assert (short.dp, short.cp, short.tp) == (32, 1, 8)
+    assert (short.degrees.dp, short.degrees.cp, short.degrees.tp) == (32, 1, 8)
 
 
 def test_a_recipe_answers_for_a_silent_row() -> None:
@@ -110,7 +104,7 @@ def test_a_recipe_answers_for_a_silent_row() -> None:
     run = PublishedRun(row=1, id="r", model="Llama3.1-8B-MaxText", device="tpu-v6e", num_devices=16)
     done = complete_run(run)
     assert done.global_batch * done.seq_len == 393216
-    assert (done.dp, done.tp, done.micro_batch, done.recompute) == (16, 1, 3, "mlp")
+    assert (done.degrees.dp, done.degrees.tp, done.micro_batch, done.recompute) == (16, 1, 3, "mlp")
     assert "recipe: tpu-recipes" in said(run)
     # Another size, batch or sequence is another run, which that recipe does not describe.
     assert reason(replace(run, num_devices=24)) == "no global batch is given"
@@ -159,9 +153,9 @@ def test_expert_parallelism_is_bounded_by_its_ranks() -> None:
         num_heads=128,
         num_kv_heads=128,
     )
-    assert complete_run(run).expert_parallel == 32
+    assert complete_run(run).degrees.ep == 32
     assert "ep 32: 64 as printed" in said(run)
-    assert complete_run(replace(run, ep=16)).expert_parallel == 16
+    assert complete_run(replace(run, ep=16)).degrees.ep == 16
 
 
 @pytest.mark.parametrize(
@@ -210,10 +204,10 @@ def test_consistent_layouts_are_kept(
         global_batch=dp * micro_batch * passes,
     )
     done = complete_run(run)
-    assert (done.dp, done.tp, done.pp, done.cp) == (dp, tp, pp, cp)
+    assert done.degrees == Degrees(dp=dp, tp=tp, pp=pp, cp=cp)
     assert (done.micro_batch, done.num_microbatches) == (micro_batch, passes)
     # What is said once is not assumed twice: a completed layout completes to itself.
-    assert complete_run(replace(run, dp=None)).dp == dp
+    assert complete_run(replace(run, dp=None)).degrees.dp == dp
 
 
 def _open_rows(name: str) -> tuple[PublishedRun, ...]:
@@ -243,9 +237,8 @@ def test_open_rows_that_name_their_layout_complete() -> None:
         if isinstance(completed, str):
             assert completed
             continue
-        assert completed.dp * completed.tp * completed.pp * completed.cp == completed.num_devices
         assert completed.schedule in schedule_names()
-        assert completed.micro_batch * completed.dp <= completed.global_batch
+        assert completed.micro_batch * completed.degrees.dp <= completed.global_batch
 
 
 def test_failed_layouts_complete() -> None:

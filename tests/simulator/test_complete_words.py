@@ -29,14 +29,14 @@ from tests.simulator.gpt_row import GPT_ROW, said
 def test_schedules(schedule: str, pp: int, vpp: int | None, expected: tuple[str, int]) -> None:
     run = replace(GPT_ROW, schedule=schedule, pp=pp, vpp=vpp, dp=None, tp=1)
     done = complete_run(run)
-    assert (done.schedule, done.vpp) == expected
+    assert (done.schedule, done.degrees.vpp) == expected
     assert done.schedule in schedule_names()
 
 
 def test_chunks_divide_a_ranks_layers() -> None:
     # 30 layers on 2 ranks: 15 each, in chunks of 5, 3 or 1; 3 is 1.5 times two, 1 is half of it.
     run = replace(GPT_ROW, num_layers=30, schedule="interleaved-1f1b", vpp=None)
-    assert complete_run(run).vpp == 5
+    assert complete_run(run).degrees.vpp == 5
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
-from tests.simulator.described_runs import GPT_RUN
+from tests.simulator.described_runs import GPT_RUN, changed
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "runs.csv"
 
@@ -89,7 +89,7 @@ def test_memory_lines_add_up_to_the_footprint() -> None:
 def test_kept_layers_compute_to_the_activations() -> None:
     """Printed sizes have three digits: `(2 layers x 1.20 GiB + 10 ...) x 8 in flight`."""
     units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-    some = replace(GPT_RUN, pp=4, num_devices=32, recompute="full", recompute_layers=3)
+    some = changed(GPT_RUN, pp=4, recompute="full", recompute_layers=3)
     checked = 0
     for run in (some, replace(GPT_RUN, recompute="selective"), *completed(FIGURES, every=5)):
         try:
@@ -119,19 +119,18 @@ def test_weights_are_shares_of_what_is_proportional() -> None:
     """The step is homogeneous of degree 1 in all but `congestion`, the exponents of the kinds that
     multiply each other (shares and speeds) apart: a run on one device without messages is the sum
     of terms of one coefficient each, so its weights add up to 1."""
-    alone = [run for run in completed(FIGURES, every=1) if run.num_devices == 1]
+    alone = [run for run in completed(FIGURES, every=1) if run.degrees.num_devices == 1]
     if not alone:
         run = completed(FIGURES, every=1)[0]
         alone = [
-            replace(
+            changed(
                 run,
-                num_devices=1,
                 dp=1,
                 tp=1,
                 pp=1,
                 vpp=1,
                 cp=1,
-                expert_parallel=1,
+                ep=1,
                 sequence_parallel=False,
                 zero_stage=0,
             )

@@ -18,7 +18,6 @@ from simulator.training_run.messages.far_seconds import far_cut
 from simulator.training_run.messages.rank_group import RankGroup
 from simulator.training_run.messages.run_links import links_of, moved
 from simulator.training_run.messages.torus import torus_share
-from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.compression import compression_of
 from simulator.training_run.run.far_level import FarLevel
 from simulator.training_run.step.coefficients import shipped_coefficients
@@ -26,7 +25,8 @@ from simulator.training_run.step.features import features
 from simulator.training_run.step.step_term import Earlier
 from simulator.training_run.step.step_terms import TERMS
 from simulator.training_run.step.step_time import step_parts
-from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, at_starts, of_each, plain
+from simulator.values.degrees import AXIS_ORDERS
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, at_starts, changed, of_each, plain
 
 # Two sites of 32 devices; 12.8 GB/s leave a site, 0.4 GB/s for each of its devices.
 LINE = FarLevel(name="line", part_devices=32, bytes_per_s_per_device=0.4e9, latency_s=1e-3)
@@ -69,14 +69,14 @@ def test_what_stays_in_a_site_costs_nothing() -> None:
 def test_stages_over_two_sites_by_hand() -> None:
     """64 devices, 4 stages of 16: the second sends to the third over the whole line of its site,
     16 senders of 32 devices' shares."""
-    run = replace(GPT_RUN, num_devices=64, tp=8, pp=4, dp=2)
+    run = changed(GPT_RUN, tp=8, pp=4, dp=2)
     found = far_cut(run, GB, (LINE,))
     assert (found.crossings, found.latency_s) == (1, 1e-3)
     assert found.bytes_s == pytest.approx(16 / 12.8)
-    turned = replace(run, axis_order="tp-cp-pp-dp")  # a replica of 32 devices fills a site
+    turned = changed(run, axis_order="tp-cp-pp-dp")  # a replica of 32 devices fills a site
     assert far_cut(turned, GB, (LINE,)).crossings == 0
     # 8 stages of 8 in the usual order: still one crossing, half as many senders.
-    deep = replace(GPT_RUN, num_devices=64, tp=8, pp=8, dp=1)
+    deep = changed(GPT_RUN, tp=8, pp=8, dp=1)
     assert far_cut(deep, GB, (LINE,)).bytes_s == pytest.approx(8 / 12.8)
 
 
@@ -111,7 +111,7 @@ def test_pipelines_over_sites_beside_the_timeline(
         return max(simulate(schedule, durations).end_s)
 
     added = length(crossing) - length((0.0,) * virtual)
-    x = features([replace(GPT_RUN, pp=stages, tp=1, dp=1, num_devices=stages)])
+    x = features([changed(GPT_RUN, pp=stages, tp=1, dp=1)])
     asked = replace(
         x,
         microbatches=np.asarray([float(count)]),
@@ -128,7 +128,7 @@ def test_pipelines_over_sites_beside_the_timeline(
 
 def test_a_full_spine_adds_nothing_and_a_thin_one_does() -> None:
     """The network's own rate beyond the racks binds nowhere."""
-    run = replace(GPT_RUN, num_devices=256, dp=16, pp=2, global_batch=64)
+    run = changed(GPT_RUN, dp=16, pp=2, global_batch=64)
     rate = 25e9  # an HDR card each
 
     def total(shared: float) -> float:
@@ -145,7 +145,7 @@ def test_a_full_spine_adds_nothing_and_a_thin_one_does() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.floats(1e7, 1e11), st.sampled_from(AXIS_ORDERS), st.sampled_from([1, 2, 4]))
 def test_a_faster_line_is_never_slower(rate: float, order: str, dp: int) -> None:
-    run = replace(GPT_RUN, num_devices=64 * dp, dp=dp, axis_order=order, global_batch=64)
+    run = changed(GPT_RUN, dp=dp, axis_order=order, global_batch=64)
     slow, fast = (
         replace(run, far_levels=(replace(LINE, bytes_per_s_per_device=r),))
         for r in (rate, 2 * rate)
@@ -168,13 +168,13 @@ OPTIONS = (
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: "-".join(map(str, option)))
 def test_the_explanation_adds_up(option: dict[str, object]) -> None:
     """Lines are made of symbols, `step.interval.value` of arrays."""
-    run = replace(GPT_RUN, num_devices=128, dp=2, **option)
+    run = changed(GPT_RUN, dp=2, **option)
     found = explain_run(run, shipped_coefficients())
     assert sum(line.time_s for line in found.lines) == pytest.approx(found.step.interval.value)
 
 
 def test_bf16_halves_what_is_reduced_and_compression_does_more() -> None:
-    run = replace(LLAMA_RUN, zero_stage=0, stack="megatron-core", num_devices=16, dp=16)
+    run = changed(LLAMA_RUN, zero_stage=0, stack="megatron-core", dp=16)
     x = features(
         [replace(run, gradient_reduction=how) for how in ("fp32", "bf16")]
         + [replace(run, compression="powersgd-4")]
@@ -188,8 +188,8 @@ def test_bf16_halves_what_is_reduced_and_compression_does_more() -> None:
 
 def test_local_steps_share_one_exchange() -> None:
     """Twice as many steps between exchanges halve it; gradients stay inside a worker."""
-    run = replace(
-        GPT_RUN, num_devices=128, dp=2, far_levels=(replace(LINE, part_devices=64),),
+    run = changed(
+        GPT_RUN, dp=2, far_levels=(replace(LINE, part_devices=64),),
         axis_order="tp-cp-pp-dp", local_workers=2, local_steps=10,
     )  # fmt: skip
     x = features([run, replace(run, local_steps=20), replace(run, local_workers=1)])
@@ -230,7 +230,7 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="divide dp=1"):
         replace(GPT_RUN, local_workers=2)
     with pytest.raises(UnknownNameError, match="tp-cp-dp-pp"):
-        replace(GPT_RUN, axis_order="tp-cp-dp")
+        changed(GPT_RUN, axis_order="tp-cp-dp")
     with pytest.raises(UnknownNameError, match="bf16"):
         replace(GPT_RUN, gradient_reduction="bf17")
     with pytest.raises(InputError, match="its rate above 0"):

@@ -20,7 +20,7 @@ from simulator.training_run.memory.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
 from tests.oracles.held_activations import most_held
-from tests.simulator.described_runs import DEEPSEEK_V3
+from tests.simulator.described_runs import DEEPSEEK_V3, changed
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
 
 GIB = 2**30
@@ -52,7 +52,7 @@ def test_a_layer_keeps_what_korthikanti_counts(tp: int) -> None:
     # section 5's selective recompute, and 2 sbh for full.
     s, b, h, a = 512, 2, 1024, 16
     sbh, scores = s * b * h, 5 * a * s / h
-    run = replace(RUN, tp=tp, num_devices=tp)
+    run = changed(RUN, tp=tp)
     assert layer_bytes(run) == pytest.approx(sbh * (10 + 24 / tp + scores / tp))
     split = replace(run, sequence_parallel=True)
     assert layer_bytes(split) == pytest.approx(sbh * (34 + scores) / tp)
@@ -75,7 +75,7 @@ def test_a_small_gpt_by_hand() -> None:
 
 
 def test_what_bf16_and_zero_change() -> None:
-    run = replace(RUN, dp=4, num_devices=4, stack="megatron-core", precision="bf16")
+    run = changed(RUN, dp=4, stack="megatron-core", precision="bf16")
     each = footprint(run).fullest.static
     assert each.parameters == 2 * each.num_parameters
     assert each.gradients == 4 * each.num_parameters
@@ -114,7 +114,7 @@ def test_an_offloaded_optimizer_leaves_the_device() -> None:
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
 def test_offloaded_activations_leave_two_layers_behind(share: float) -> None:
-    run = replace(RUN, stack="megatron-core", precision="bf16", pp=2, num_devices=2)
+    run = changed(RUN, stack="megatron-core", precision="bf16", pp=2)
     run = replace(run, schedule="1f1b", global_batch=8)
     here = footprint(run).ranks[0].activations
     away = footprint(replace(run, activation_offload=share)).ranks[0].activations
@@ -148,7 +148,7 @@ def test_buckets_hold_no_more_than_there_is() -> None:
 
 
 def test_gathered_blocks_are_those_of_sharded_parameters() -> None:
-    run = replace(RUN, stack="torch-fsdp", precision="bf16", dp=8, num_devices=8)
+    run = changed(RUN, stack="torch-fsdp", precision="bf16", dp=8)
     assert footprint(replace(run, zero_stage=3)).fullest.always > (
         footprint(replace(run, zero_stage=2)).fullest.always
     )
@@ -164,11 +164,9 @@ def test_experts_are_held_by_fewer_ranks_than_the_rest() -> None:
         gated=True,
         ffn_size=4096,
     )
-    run = replace(
-        RUN, model=moe, stack="megatron-core", precision="bf16", dp=8, num_devices=8, zero_stage=1
-    )
+    run = changed(RUN, model=moe, stack="megatron-core", precision="bf16", dp=8, zero_stage=1)
     alone = footprint(run).fullest.static
-    spread = footprint(replace(run, expert_parallel=8)).fullest.static
+    spread = footprint(changed(run, ep=8)).fullest.static
     experts = 7 * 8 * 3 * 1024 * 2048
     # Seven of eight experts' weights go elsewhere; their states had 8 ranks, now none to share.
     assert alone.num_parameters - spread.num_parameters == pytest.approx(experts * 7 / 8)
@@ -208,28 +206,28 @@ def test_more_micro_batches_keep_no_more_after_the_warm_up(name: str) -> None:
 
 
 def test_stages_of_equal_layers_and_of_ends_that_count() -> None:
-    layers = [s.num_layers for s in stage_split(replace(RUN, pp=4, num_devices=4))]
+    layers = [s.num_layers for s in stage_split(changed(RUN, pp=4))]
     assert layers == [2, 2, 2, 2]
     # Zero Bubble's models have k p - 2 layers: embedding and head stand for the other two.
-    thirty = replace(RUN, model=replace(SMALL_GPT, num_layers=30), pp=8, num_devices=8)
+    thirty = changed(RUN, model=replace(SMALL_GPT, num_layers=30), pp=8)
     assert [s.num_layers for s in stage_split(thirty)] == [3, 4, 4, 4, 4, 4, 4, 3]
-    odd = replace(RUN, model=replace(SMALL_GPT, num_layers=9), pp=4, num_devices=4)
+    odd = changed(RUN, model=replace(SMALL_GPT, num_layers=9), pp=4)
     assert [s.num_layers for s in stage_split(odd)] == [3, 2, 2, 2]
 
 
 def test_nanotron_cuts_by_cost() -> None:
     # 16 layers and a head of 4: 20 units; a stage ends with the layer that reaches its share, 5 k.
-    shares = stage_split(replace(ULTRA_1B, pp=4, num_devices=4))
+    shares = stage_split(changed(ULTRA_1B, pp=4))
     assert [share.num_layers for share in shares] == [5, 5, 5, 1]
     assert [share.has_head for share in shares] == [False, False, False, True]
     # Shares of 20 / 3: the seventh layer is the first past 6.67, the fourteenth past 13.33.
-    shares = stage_split(replace(ULTRA_1B, pp=3, num_devices=3))
+    shares = stage_split(changed(ULTRA_1B, pp=3))
     assert [share.num_layers for share in shares] == [7, 7, 2]
 
 
 def test_what_lingers_is_reserved_up_to_what_the_device_has() -> None:
     # One rank with tp 8 in a node: 2 tensors of each of 16 layers, s b h in bf16 each.
-    run = replace(ULTRA_1B, tp=8, num_devices=8, sequence_parallel=True, micro_batch=4)
+    run = changed(ULTRA_1B, tp=8, sequence_parallel=True, micro_batch=4)
     each = 4 * 4096 * 2048 * 2
     (rank,) = footprint(run).ranks
     assert rank.lingering == 2 * 16 * each
@@ -238,7 +236,7 @@ def test_what_lingers_is_reserved_up_to_what_the_device_has() -> None:
     (deep,) = footprint(replace(run, model=replace(run.model, num_layers=32))).ranks
     assert deep.lingering == 34 * each
     # Without tensor parallelism no output waits for a collective.
-    assert footprint(replace(run, tp=1, num_devices=1)).ranks[0].lingering == 0.0
+    assert footprint(changed(run, tp=1)).ranks[0].lingering == 0.0
     # 40 sequences do not fit beside what lingers.
     full = replace(run, micro_batch=40)
     assert footprint(full).reserved_bytes <= get_device(run.device).usable_bytes
@@ -248,11 +246,11 @@ def test_what_lingers_is_reserved_up_to_what_the_device_has() -> None:
 def test_layouts_that_nanotron_refuses() -> None:
     # Shares of 1.25 layers: ranks 0, 3, 7 and 11 take two layers, the others to 11 one, rank 12 the
     # head, and cast and loss one each, so that nothing is left for rank 15.
-    deep = replace(ULTRA_1B, pp=16, num_devices=16, schedule="1f1b")
+    deep = changed(ULTRA_1B, pp=16, schedule="1f1b")
     refused = footprint(deep)
     assert refused.refused == "1 of 16 pipeline ranks would hold no block of nanotron's cut"
     assert not fits(deep)
-    few = replace(ULTRA_1B, pp=4, num_devices=4, schedule="1f1b", micro_batch=128)
+    few = changed(ULTRA_1B, pp=4, schedule="1f1b", micro_batch=128)
     assert footprint(few).refused.startswith("2 micro-batches are fewer than the pp - 1 = 3")
     assert not footprint(replace(few, micro_batch=4)).refused
 
@@ -270,14 +268,13 @@ def test_a_published_peak_part_by_part() -> None:
         gated=True,
         tied_embeddings=False,
     )
-    run = replace(
+    run = changed(
         RUN,
         model=model,
         device="b200-sxm",
         stack="megatron-core",
         precision="bf16",
         tp=8,
-        num_devices=8,
         sequence_parallel=True,
         zero_stage=1,
         micro_batch=1,
@@ -334,15 +331,14 @@ def test_messages_name_what_there_is() -> None:
 def test_layers_that_predict_further_tokens_take_memory() -> None:
     """DeepSeek-V3, pp 16: the last stage has a layer, the one that predicts, its projection, a
     second table and the logits of both; without prediction it has 3 layers and one table."""
-    run = replace(
+    run = changed(
         RUN,
         model=DEEPSEEK_V3,
         stack="megatron-core",
         device="h100-sxm-80gb",
-        num_devices=1024,
         pp=16,
         dp=64,
-        expert_parallel=64,
+        ep=64,
         zero_stage=1,
         global_batch=4096,
         seq_len=4096,
@@ -369,9 +365,7 @@ def test_layers_that_predict_further_tokens_take_memory() -> None:
 def test_a_tied_table_on_a_rank_with_both_ends_is_held_once_but_by_our_executor() -> None:
     """A V's first rank has embedding and head: stages of our executor have copies of their own
     (executor/rank.py), so it holds a table more."""
-    run = replace(
-        ULTRA_1B, stack="torch", pp=2, vpp=2, num_devices=2, schedule="zbv", recompute="none"
-    )
+    run = changed(ULTRA_1B, stack="torch", pp=2, vpp=2, schedule="zbv", recompute="none")
     shares = tuple(share for share in stage_split(run) if share.rank == 0)
     assert {share.has_embedding for share in shares} == {True, False}
     held = {
@@ -389,7 +383,7 @@ def test_a_tied_table_on_a_rank_with_both_ends_is_held_once_but_by_our_executor(
 def test_caches_grow_with_the_working_set_not_with_what_waits() -> None:
     """megatron-core.toml caches 0.8 of one layer and the moment. More micro-batches in flight add
     their activations and no more."""
-    run = replace(RUN, stack="megatron-core", pp=4, num_devices=4, schedule="1f1b")
+    run = changed(RUN, stack="megatron-core", pp=4, schedule="1f1b")
     few = footprint(replace(run, global_batch=2 * run.micro_batch)).ranks[0]
     many = footprint(replace(run, global_batch=64 * run.micro_batch)).ranks[0]
     assert many.activations == pytest.approx(few.activations * 4 / 2)
@@ -403,7 +397,7 @@ def test_freeing_norms_and_activations_by_hand() -> None:
     """Kwai's recomputation (USENIX ATC 2024) of Llama 65B, sequence 8192 over tp 2 and cp 2. Each
     layer frees the outputs of two norms, 2 x 2 x 8192 bytes a token, and of the activation,
     2 x 22016 bytes, of 4096 tokens over tp 2: 150 of 546 MiB."""
-    run = replace(
+    run = changed(
         RUN,
         model=Transformer(
             num_layers=80,
@@ -420,7 +414,6 @@ def test_freeing_norms_and_activations_by_hand() -> None:
         precision="bf16",
         seq_len=8192,
         micro_batch=1,
-        num_devices=4,
         tp=2,
         cp=2,
         dp=1,
@@ -450,14 +443,14 @@ def test_an_unfused_loss_by_hand() -> None:
 
 def test_deepspeed_s_states_by_hand() -> None:
     """transformers.toml, ZeRO 2 over 8: weights 2 bytes, gradients and states (2 + 16) / 8."""
-    run = replace(RUN, stack="transformers", precision="bf16", zero_stage=2, dp=8, num_devices=8)
+    run = changed(RUN, stack="transformers", precision="bf16", zero_stage=2, dp=8)
     (rank,) = footprint(run).ranks
     assert rank.static.total == pytest.approx(rank.static.num_parameters * (2 + 18 / 8))
 
 
 def test_what_collectives_hold_back_before_torch_2_7() -> None:
     """megatron-core-2023.toml: two tensors per layer and micro-batch in flight, at most 34."""
-    run = replace(RUN, stack="megatron-core-2023", tp=2, num_devices=2)
+    run = changed(RUN, stack="megatron-core-2023", tp=2)
     (rank,) = footprint(run).ranks
     hidden = run.seq_len * run.micro_batch * SMALL_GPT.hidden_size * 2
     assert rank.lingering == pytest.approx(min(34, 2 * SMALL_GPT.num_layers) * hidden)

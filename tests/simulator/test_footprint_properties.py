@@ -12,6 +12,7 @@ from simulator.training_run.framework.framework import framework_names, load_fra
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
+from tests.simulator.described_runs import changed
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
 
 _LAYOUTS = st.tuples(
@@ -25,12 +26,11 @@ _LAYOUTS = st.tuples(
 
 def _run(layout: tuple[int, int, int, str, str], **changes: int) -> TrainingRun:
     tp, pp, mb, recompute, name = layout
-    return replace(
+    return changed(
         RUN,
         tp=tp,
         pp=pp,
         dp=changes.get("dp", 2),
-        num_devices=tp * pp * changes.get("dp", 2),
         micro_batch=changes.get("micro_batch", mb),
         global_batch=512,
         recompute=recompute,
@@ -63,11 +63,11 @@ def test_recompute_frees(layout: tuple[int, int, int, str, str]) -> None:
 def test_stages_hold_the_whole_model(layout: tuple[int, int, int, str, str], layers: int) -> None:
     run = _run(layout)
     run = replace(run, model=replace(SMALL_GPT, num_layers=layers))
-    for stack in ("megatron-core", "nanotron"):  # cut into equal stages, and by cost
-        shares = stage_split(replace(run, stack=stack))
+    for split in ("even", "cost"):
+        shares = stage_split(run, split)
         assert sum(share.num_layers for share in shares) == layers
         assert sum(share.has_head for share in shares) == 1
         assert shares[0].has_embedding
     total = math.fsum(rank.static.num_parameters for rank in footprint(run).ranks)
     # Matrices split by tp, norms and positions on every rank; a tied table is there twice.
-    assert total * run.tp >= run.model.parameters * 0.999
+    assert total * run.degrees.tp >= run.model.parameters * 0.999

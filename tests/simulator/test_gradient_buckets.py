@@ -16,10 +16,10 @@ from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.messages.step_messages import data_messages
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import step_parts
-from tests.simulator.described_runs import GPT_RUN, LLAMA_8B, of_each, plain
+from tests.simulator.described_runs import GPT_RUN, LLAMA_8B, changed, of_each, plain
 
 # 8B on 64 nodes of H100, tensor parallelism over half a node, no stages.
-RUN = replace(
+RUN = changed(
     GPT_RUN,
     id="whole",
     model=LLAMA_8B,
@@ -27,7 +27,6 @@ RUN = replace(
     stack="nanotron",
     precision="bf16",
     seq_len=4096,
-    num_devices=512,
     tp=4,
     pp=1,
     dp=128,
@@ -54,7 +53,7 @@ NANOTRON, MEGATRON = load_framework("nanotron"), load_framework("megatron-core")
     ],
 )
 def test_the_tensor_that_reaches_the_limit_closes_a_bucket(tp: int, buckets: int) -> None:
-    assert gradient_buckets(replace(RUN, tp=tp, dp=512 // tp), NANOTRON) == buckets
+    assert gradient_buckets(changed(RUN, tp=tp, dp=512 // tp), NANOTRON) == buckets
     assert gradient_buckets(RUN, MEGATRON) == 1.0
 
 
@@ -75,8 +74,8 @@ def test_buckets_wait_where_collectives_do() -> None:
     """128 ranks each. Not in fewer nodes without stages, nor with ZeRO 1's reduce-scatters."""
     count = gradient_buckets(RUN, NANOTRON)
     assert waiting_buckets(RUN, NANOTRON) == pytest.approx(128 * count)
-    fewer = replace(RUN, num_devices=128, dp=32)
-    for calm in (fewer, SHARDED, replace(RUN, num_devices=512, tp=32, dp=16)):
+    fewer = changed(RUN, dp=32)
+    for calm in (fewer, SHARDED, changed(RUN, tp=32, dp=16)):
         assert waiting_buckets(calm, NANOTRON) == 0.0, calm
     assert waiting_buckets(RUN, MEGATRON) == 0.0
     c = of_each(plain(wait_us=1e6))
@@ -87,7 +86,7 @@ def test_every_rank_has_a_slice_of_every_tensor() -> None:
     """Six tensors in each of 32 layers and a table, from 128 ranks."""
     slices = (6 * 32 + 1) * 128
     assert copied_slices(SHARDED, NANOTRON) == slices
-    for none in (RUN, replace(SHARDED, num_devices=4, dp=1)):
+    for none in (RUN, changed(SHARDED, dp=1)):
         assert copied_slices(none, NANOTRON) == 0.0
     assert copied_slices(SHARDED, MEGATRON) == 0.0
     c = of_each(plain(slice_us=1e6))

@@ -22,7 +22,7 @@ from simulator.training_run.memory.host_offload import (
 )
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
-from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, changed
 
 BRIDGE = load_framework("megatron-bridge")
 PLAIN = replace(BRIDGE, overlaps_host=False)
@@ -33,9 +33,9 @@ QWEN = Transformer(
     expert_size=768,
 )  # fmt: skip
 # As measured (host_offload.py names the source); 4096 tokens are the recipe's.
-MEASURED = replace(
-    LLAMA_RUN, id="qwen", model=QWEN, stack="megatron-bridge", num_devices=16, tp=2, pp=2, dp=4,
-    expert_parallel=4, sequence_parallel=True, zero_stage=1, global_batch=8, schedule="1f1b",
+MEASURED = changed(
+    LLAMA_RUN, id="qwen", model=QWEN, stack="megatron-bridge", tp=2, pp=2, dp=4,
+    ep=4, sequence_parallel=True, zero_stage=1, global_batch=8, schedule="1f1b",
 )  # fmt: skip
 PARAMETERS = 1.909e9  # that a device of it updates
 
@@ -83,7 +83,7 @@ def test_activations_hide_under_layers_or_do_not(stack: str) -> None:
     "change", [{"optimizer_offload": True}, {"activation_offload": 0.5}, {}], ids=str
 )
 def test_the_explanation_adds_up(change: dict[str, object]) -> None:
-    run = replace(MEASURED, **change)
+    run = changed(MEASURED, **change)
     found = explain_run(run, shipped_coefficients())
     assert sum(line.time_s for line in found.lines) == pytest.approx(found.step.interval.value)
     shown = any(line.part == "host_s" for line in found.lines)
@@ -93,10 +93,10 @@ def test_the_explanation_adds_up(change: dict[str, object]) -> None:
 def test_host_memory_must_suffice() -> None:
     """GPT-3 on 8 A100: 175e9 / 8 parameters at 16 bytes are 349 GB (its weights are
     174.6e9) of a device's 225."""
-    run = replace(GPT_RUN, num_devices=8, pp=1, optimizer_offload=True)
+    run = changed(GPT_RUN, pp=1, optimizer_offload=True)
     assert "349 GB" in host_memory_short(run)
     assert host_memory_short(replace(run, optimizer_offload=False)) == ""
-    assert host_memory_short(replace(run, pp=8, num_devices=64)) == ""
+    assert host_memory_short(changed(run, pp=8)) == ""
     assert host_limit_bytes(host_of("a100-sxm-80gb")) == pytest.approx(0.9 * 250e9)
 
 

@@ -15,12 +15,12 @@ from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficient_owner import owner_of
 from simulator.training_run.step.features import features
 from simulator.training_run.work.adapter_work import adapter_work
-from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, at_starts
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, at_starts, changed
 
 KIND = {kind.name: kind for kind in KINDS}
 MEGATRON = replace(LLAMA_RUN, stack="megatron-core", zero_stage=1)
-MANY = replace(MEGATRON, num_devices=1024, dp=1024, global_batch=1024)
-LONG = replace(MEGATRON, num_devices=64, dp=1, cp=64, global_batch=1, seq_len=2**20)
+MANY = changed(MEGATRON, dp=1024, global_batch=1024)
+LONG = changed(MEGATRON, dp=1, cp=64, global_batch=1, seq_len=2**20)
 
 
 def one(run: TrainingRun, name: str) -> float:
@@ -38,10 +38,8 @@ def test_a_token_goes_to_fewer_nodes_than_experts() -> None:
 
 
 def test_experts_are_sent_once_where_the_framework_does_so() -> None:
-    spread = replace(
-        MEGATRON, model=MIXTRAL, num_devices=64, dp=64, expert_parallel=8, global_batch=64
-    )
-    between = replace(spread, node_devices=4, num_devices=32, dp=32)
+    spread = changed(MEGATRON, model=MIXTRAL, dp=64, ep=8, global_batch=64)
+    between = changed(spread, node_devices=4, dp=32)
     bridge = replace(between, stack="megatron-bridge")
     # Two nodes, two experts a token: copies 2 x 1/2 leave, once 1.5 x 1/2.
     assert one(bridge, "expert_outer") == pytest.approx(
@@ -96,7 +94,7 @@ def test_xla_on_a_gpu_has_no_host_work_per_step() -> None:
 
 
 def test_split_tensors_take_torch_s_host_longer() -> None:
-    split = replace(LLAMA_RUN, tp=2, dp=4)
+    split = changed(LLAMA_RUN, tp=2, dp=4)
     assert one(split, "kernels_forward") == 6 * one(LLAMA_RUN, "kernels_forward")
     core = replace(split, stack="megatron-core")
     assert one(core, "kernels_forward") == one(MEGATRON, "kernels_forward")

@@ -34,6 +34,7 @@ from tests.simulator.described_runs import (
     LLAMA_8B,
     LLAMA_RUN,
     MIXTRAL,
+    changed,
     figures,
     training_runs,
 )
@@ -118,7 +119,7 @@ def test_the_vocabulary_is_padded_as_the_stack_does() -> None:
 
 def test_grouped_queries_and_a_gated_feed_forward() -> None:
     """Llama 3 8B: 32 heads of 128, 8 of keys and values, h = 4096, inner 14336 twice."""
-    work = dense(replace(LLAMA_RUN, tp=4, dp=2))
+    work = dense(changed(LLAMA_RUN, tp=4, dp=2))
     assert shapes(work.matmuls) == [
         (4096, 1536, 4096),  # 128 x (32 + 2 x 8) / 4
         (4096, 4096, 1024),
@@ -132,7 +133,7 @@ def test_grouped_queries_and_a_gated_feed_forward() -> None:
 
 
 def test_a_rank_holds_one_head_of_keys_and_values_at_least() -> None:
-    wide = dense(replace(LLAMA_RUN, tp=16, dp=1, num_devices=16))
+    wide = dense(changed(LLAMA_RUN, tp=16, dp=1))
     # 2 heads of queries, 1 of keys and 1 of values, of 128 each.
     assert wide.matmuls[0].n == 512
     (core,) = wide.attention
@@ -166,7 +167,7 @@ def test_latent_attention() -> None:
 def test_experts_share_what_their_ranks_send() -> None:
     """Mixtral on 4 expert ranks: 8 / 4 = 2 experts here, each with 4096 x 2 x 4 / 8 = 4096
     tokens; the router is one more product."""
-    run = replace(LLAMA_RUN, model=MIXTRAL, expert_parallel=4, zero_stage=1)
+    run = changed(LLAMA_RUN, model=MIXTRAL, ep=4, zero_stage=1)
     work = moe(run)
     up, down = work.grouped
     assert (up.m, up.n, up.k, up.count) == (4096, 2 * 14336, 4096, 2)
@@ -175,7 +176,7 @@ def test_experts_share_what_their_ranks_send() -> None:
     assert (router.m, router.n, router.k) == (4096, 8, 4096)
     # Per token the weights of two experts, however they are spread.
     for ranks in (1, 2, 4, 8):
-        spread = moe(replace(run, expert_parallel=ranks))
+        spread = moe(changed(run, ep=ranks))
         assert flop(spread.grouped) == 2 * 4096 * 2 * MIXTRAL.expert_parameters
         assert flop(gradients(spread.grouped)) == 2 * flop(spread.grouped)
     assert flop(moe(run, imbalance=1.25).grouped) == pytest.approx(1.25 * flop(work.grouped))
@@ -184,13 +185,13 @@ def test_experts_share_what_their_ranks_send() -> None:
 @pytest.mark.parametrize("tp", [2, 4, 8])
 def test_tensor_parallel_ranks_share_the_experts_work(tp: int) -> None:
     """tp ranks hold the same tokens: together they run each token through top_k experts once."""
-    alone = replace(LLAMA_RUN, model=MIXTRAL, dp=1, num_devices=1, zero_stage=1)
-    shared = replace(alone, tp=tp, num_devices=tp, sequence_parallel=True, expert_parallel=tp)
+    alone = changed(LLAMA_RUN, model=MIXTRAL, dp=1, zero_stage=1)
+    shared = changed(alone, tp=tp, sequence_parallel=True, ep=tp)
     assert tp * flop(moe(shared).grouped) == pytest.approx(flop(moe(alone).grouped))
 
 
 def test_shared_experts_are_dense_work() -> None:
-    run = replace(LLAMA_RUN, model=DEEPSEEK_V3, zero_stage=1, expert_parallel=8)
+    run = changed(LLAMA_RUN, model=DEEPSEEK_V3, zero_stage=1, ep=8)
     work = moe(run)
     # 256 / 8 = 32 experts here, 4096 x 8 x 8 / 256 = 1024 tokens each; one shared of 2048.
     assert (work.grouped[0].m, work.grouped[0].count) == (1024, 32)
@@ -198,7 +199,7 @@ def test_shared_experts_are_dense_work() -> None:
 
 
 def test_context_parallelism_splits_tokens_and_scores() -> None:
-    run = replace(LLAMA_RUN, cp=4, dp=2)
+    run = changed(LLAMA_RUN, cp=4, dp=2)
     work = dense(run)
     assert {x.m for x in work.matmuls} == {1024}
     (core,) = work.attention
@@ -239,12 +240,12 @@ def test_ranks_together_do_the_work_of_the_model(run: TrainingRun) -> None:
     tokens, but for copied heads of keys and values."""
     model = run.model
     tokens = run.micro_batch * run.seq_len
-    copied = max(0, run.tp - model.num_kv_heads) * 2 * model.head_size * model.hidden_size
-    found = run.tp * run.cp * flop(dense(run).matmuls)
+    copied = max(0, run.degrees.tp - model.num_kv_heads) * 2 * model.head_size * model.hidden_size
+    found = run.degrees.tp * run.degrees.cp * flop(dense(run).matmuls)
     weights = model.attention_parameters + copied + model.dense_parameters
     assert found == pytest.approx(2 * tokens * weights)
     if model.num_experts:
-        found = run.tp * run.cp * flop(moe(run).grouped)
+        found = run.degrees.tp * run.degrees.cp * flop(moe(run).grouped)
         assert found == pytest.approx(2 * tokens * model.top_k * model.expert_parameters)
 
 

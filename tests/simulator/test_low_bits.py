@@ -21,6 +21,7 @@ from simulator.training_run.step.features import features
 from simulator.training_run.work.adapter_work import adapter_parameters, adapter_work
 from simulator.training_run.work.frozen_weights import widened_bytes, widening
 from tests.simulator.described_runs import LLAMA_RUN as MEGATRON
+from tests.simulator.described_runs import changed
 
 GIB = 2**30
 # Qwen-7B: 32 layers of 4 x 4096^2 and 3 x 4096 x 11008 weights, tables of 151,936 x 4096.
@@ -36,8 +37,8 @@ QWEN = Transformer(
     tied_embeddings=False,
 )
 LINEAR = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
-ADAPTERS = replace(
-    MEGATRON, model=QWEN, device="a100-sxm-80gb", stack="transformers", num_devices=1, dp=1, tp=1,
+ADAPTERS = changed(
+    MEGATRON, model=QWEN, device="a100-sxm-80gb", stack="transformers", dp=1, tp=1,
     pp=1, vpp=1, cp=1, sequence_parallel=False, zero_stage=0, recompute="full", micro_batch=1,
     global_batch=8, seq_len=512, precision="bf16", lora=True, lora_rank=64,
 )  # fmt: skip
@@ -110,9 +111,9 @@ def test_split_experts_are_all_there() -> None:
     """Tensor parallelism splits each expert, so that a rank widens parts of all eight; expert
     parallelism leaves two of them to a rank."""
     experts = replace(QWEN, num_experts=8, top_k=2, expert_size=1024)
-    run = replace(ADAPTERS, model=experts, num_devices=4, node_devices=4, tp=4, frozen_type="nf4")
+    run = changed(ADAPTERS, model=experts, node_devices=4, tp=4, frozen_type="nf4")
     assert widening(run).kernels == 3 * (4 + 3 * 8)
-    spread = replace(run, tp=1, dp=4, expert_parallel=4)
+    spread = changed(run, tp=1, dp=4, ep=4)
     assert widening(spread).kernels == 3 * (4 + 3 * 2)
 
 
@@ -124,7 +125,7 @@ def test_states_in_few_bits_stay_on_the_device() -> None:
 def test_sharded_frozen_weights_are_gathered() -> None:
     """ZeRO 3 gathers frozen weights as trained ones, in as few bits as they are kept, and sums no
     gradients of them."""
-    shared = replace(ADAPTERS, num_devices=8, node_devices=8, dp=8, zero_stage=3, global_batch=64)
+    shared = changed(ADAPTERS, node_devices=8, dp=8, zero_stage=3, global_batch=64)
     few = replace(shared, frozen_type="nf4")
     wide_s, few_s = (float(features([run]).gather_inner[0]) for run in (shared, few))
     trained_s = float(features([replace(shared, lora=False)]).gather_inner[0])
@@ -136,7 +137,7 @@ def test_sharded_frozen_weights_are_gathered() -> None:
 
 @given(st.sampled_from(FROZEN_TYPES), st.sampled_from(OPTIMIZERS), st.integers(0, 3))
 def test_fewer_bits_never_need_more(frozen_type: str, optimizer: str, zero: int) -> None:
-    run = replace(ADAPTERS, num_devices=4, dp=4, zero_stage=zero, global_batch=32)
+    run = changed(ADAPTERS, dp=4, zero_stage=zero, global_batch=32)
     few = replace(run, frozen_type=frozen_type, optimizer=optimizer)
     assert footprint(few).needed_bytes < footprint(run).needed_bytes
     assert few.as_published() == run

@@ -10,6 +10,7 @@ from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from simulator.mixed.mixed_prediction import predict_mixed, usd_of
 from simulator.traced.predict import predict
 from simulator.traced.stack import load_stack
+from simulator.values.degrees import Degrees
 from simulator.values.mixed_plan import MixedPipeline, MixedPlan, MixedStage
 from simulator.values.plan import Recompute
 from simulator.values.prediction import Interval
@@ -36,7 +37,7 @@ def mixed(
         cluster="hand",
         cluster_hash="",
         workload=Workload(global_batch=sum(count for count, _ in pipelines), sequence_length=1024),
-        tp=tp,
+        degrees=Degrees(tp=tp),
         zero_stage=zero_stage,
         micro_batch=1,
         pipelines=tuple(
@@ -164,7 +165,8 @@ def test_dollars_are_those_of_the_devices_in_use():
         ({"zero_stage": 3}, "ZeRO 0, 1 or 2, got 3: ZeRO-3 gathers"),
         ({"pipelines": ()}, "one replica or more"),
         ({"micro_batch": 2}, r"3 micro-batches of 2 are 6 sequences, the global batch is 3"),
-        ({"tp": 2}, "a stage of replica 0 has 1 devices, tp is 2"),
+        ({"degrees": Degrees(tp=2)}, "a stage of replica 0 has 1 devices, tp is 2"),
+        ({"degrees": Degrees(pp=2)}, "have tp only, got tp1 pp2 dp1"),
         ({"unused": (0,)}, r"devices \[0\] are in the plan twice"),
     ],
 )

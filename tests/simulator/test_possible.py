@@ -80,7 +80,7 @@ def test_ranks_without_a_sequence_make_another_layout() -> None:
         global_batch=8, seq_len=8192, framework="Megatron-Core 0.12",
     )  # fmt: skip
     done = complete_run(run)
-    assert done.dp <= 8
+    assert done.degrees.dp <= 8
     assert fits(run)
     assert "dp=16 ranks for 8 sequences" in done.defaults[0]
     with pytest.raises(UnsupportedRunError, match="dp=16 ranks for 8"):
@@ -93,7 +93,7 @@ def test_long_sequences_that_no_rank_can_have_whole_are_split() -> None:
         global_batch=1, seq_len=1048576, recompute="full", framework="Megatron-Core 0.12",
     )  # fmt: skip
     done = complete_run(run)
-    assert (done.dp, done.tp, done.pp, done.cp) == (1, 8, 1, 8)
+    assert (done.degrees.dp, done.degrees.tp, done.degrees.pp, done.degrees.cp) == (1, 8, 1, 8)
     assert done.defaults[0].startswith("cp 8 (dp=8 ranks for 1 sequences")
 
 

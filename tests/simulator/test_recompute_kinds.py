@@ -10,12 +10,12 @@ from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_layers import recomputed_shares
-from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, changed
 
 DENSE = replace(
     LLAMA_RUN, stack="megatron-core", zero_stage=1, micro_batch=1, global_batch=8, recompute="none"
 )
-MOE = replace(DENSE, model=MIXTRAL, num_devices=64, dp=16, pp=4, expert_parallel=8, schedule="1f1b")
+MOE = changed(DENSE, model=MIXTRAL, dp=16, pp=4, ep=8, schedule="1f1b")
 
 
 def peak(run: TrainingRun, recompute: str) -> float:

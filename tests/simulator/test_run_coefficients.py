@@ -22,30 +22,30 @@ from simulator.training_run.step.coefficient_owner import (
 from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import step_parts
-from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, figures
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, changed, figures
 
 KIND = {kind.name: kind for kind in KINDS}
 # Together these touch every part of a step.
 VARIED = (
     GPT_RUN,
-    replace(GPT_RUN, id="zero-1", dp=2, num_devices=128, zero_stage=1, recompute="full"),
-    replace(GPT_RUN, id="wide", tp=16, pp=4),
+    changed(GPT_RUN, id="zero-1", dp=2, zero_stage=1, recompute="full"),
+    changed(GPT_RUN, id="wide", tp=16, pp=4),
     LLAMA_RUN,
-    replace(LLAMA_RUN, id="two nodes", num_devices=16, dp=16),
-    replace(LLAMA_RUN, id="experts", model=MIXTRAL, expert_parallel=8, stack="megatron-core"),
-    replace(LLAMA_RUN, id="fp8", precision="fp8", stack="nanotron", zero_stage=1, tp=2, dp=4),
-    replace(LLAMA_RUN, id="context", cp=2, dp=4, stack="megatron-core", zero_stage=1),
+    changed(LLAMA_RUN, id="two nodes", dp=16),
+    changed(LLAMA_RUN, id="experts", model=MIXTRAL, ep=8, stack="megatron-core"),
+    changed(LLAMA_RUN, id="fp8", precision="fp8", stack="nanotron", zero_stage=1, tp=2, dp=4),
+    changed(LLAMA_RUN, id="context", cp=2, dp=4, stack="megatron-core", zero_stage=1),
     # The collectives of V100 were not measured: a formula with latency steps serves.
     replace(GPT_RUN, id="old", device="v100-sxm2-16gb"),
     # Hosts that wait for messages: calm, and stalled in groups over four nodes.
-    replace(LLAMA_RUN, id="calm", stack="nanotron", tp=4, pp=2, dp=2, num_devices=16, zero_stage=0),
-    replace(GPT_RUN, id="blocked", stack="nanotron", tp=32, pp=4, dp=2, num_devices=256),
+    changed(LLAMA_RUN, id="calm", stack="nanotron", tp=4, pp=2, dp=2, zero_stage=0),
+    changed(GPT_RUN, id="blocked", stack="nanotron", tp=32, pp=4, dp=2),
     # Layers with a state, and casts.
-    replace(
+    changed(
         LLAMA_RUN,
         id="hybrid",
         model=figures("Nemotron 3 Nano 30B-A3B"),
-        expert_parallel=8,
+        ep=8,
         stack="megatron-core",
         precision="fp8",
         zero_stage=1,
@@ -155,7 +155,7 @@ def test_no_message_is_faster_than_the_wire_and_no_share_above_one() -> None:
 )  # fmt: skip
 def test_a_better_network_is_never_slower(fast: str, slow: str) -> None:
     """A rate, or at one rate InfiniBand before RoCE before Ethernet."""
-    for run in (replace(GPT_RUN, tp=16, pp=4), replace(LLAMA_RUN, num_devices=64, dp=64)):
+    for run in (changed(GPT_RUN, tp=16, pp=4), changed(LLAMA_RUN, dp=64)):
         runs = [
             replace(run, network=network_of(name, run.device, run.node_devices))
             for name in (fast, slow)

@@ -22,6 +22,7 @@ from tests.simulator.described_runs import (
     LLAMA_8B,
     LLAMA_RUN,
     MIXTRAL,
+    changed,
     training_runs,
 )
 
@@ -33,7 +34,7 @@ NVLINK4, NDR = 450e9 * get_link("nvlink4").efficiency.value, IB * 50e9
 NVLINK3, HDR = 300e9 * get_link("nvlink3").efficiency.value, IB * 25e9
 H100_BYTES_PER_S = 3350e9
 MEGATRON = replace(LLAMA_RUN, stack="megatron-core", zero_stage=1)
-TWO_NODES = replace(MEGATRON, num_devices=16, dp=16)
+TWO_NODES = changed(MEGATRON, dp=16)
 
 
 def one(run: TrainingRun, name: str) -> float:
@@ -71,7 +72,7 @@ def of_llama_layer(tp: int = 1) -> float:
 def test_layers_of_the_fullest_and_of_the_last_stage(
     layers: int, pp: int, expected: tuple[float, float]
 ) -> None:
-    run = replace(GPT_RUN, model=replace(GPT_RUN.model, num_layers=layers), pp=pp)
+    run = changed(GPT_RUN, model=replace(GPT_RUN.model, num_layers=layers), pp=pp)
     assert stage_layers(run) == expected
 
 
@@ -100,7 +101,7 @@ def test_zero_3_gathers_twice_and_reduces_once() -> None:
     for name in ("gather_outer", "reduce_inner", "reduce_outer", "reduce_steps"):
         assert one(LLAMA_RUN, name) == 0.0
     # On two nodes 15/16 of it leaves over a node's eight cards.
-    wide = replace(LLAMA_RUN, num_devices=16, dp=16)
+    wide = changed(LLAMA_RUN, dp=16)
     moved = 15 / 16 * 8 * of_llama_layer()
     assert one(wide, "gather_outer") == pytest.approx(moved / (8 * NDR))
 
@@ -122,10 +123,10 @@ def test_gradients_and_weights_of_a_step() -> None:
     assert one(MEGATRON, "gather_inner") == 0.0
     # Tensor-parallel ranks share the weights, padded to 126 x 8 x 128 tokens; 8 pairs of
     # data-parallel ranks lie 8 apart.
-    shared = replace(TWO_NODES, dp=2, tp=8)
+    shared = changed(TWO_NODES, dp=2, tp=8)
     weights = 32 * of_llama_layer() + 2 * 129024 * 4096
     assert one(shared, "reduce_outer") == pytest.approx(1 / 2 * 6 * weights / 8 / NDR)
-    assert one(replace(MEGATRON, dp=1, num_devices=1), "reduce_inner") == 0.0
+    assert one(changed(MEGATRON, dp=1), "reduce_inner") == 0.0
 
 
 def test_the_optimizer_streams_its_bytes() -> None:
@@ -135,7 +136,7 @@ def test_the_optimizer_streams_its_bytes() -> None:
     assert one(whole, "optimizer_s") == pytest.approx(36 * weights / H100_BYTES_PER_S)
     assert one(MEGATRON, "optimizer_s") == pytest.approx(36 * weights / 8 / H100_BYTES_PER_S)
     # A pipeline rank holds its layers and one table.
-    stage = replace(whole, pp=2, dp=4, schedule="1f1b")
+    stage = changed(whole, pp=2, dp=4, schedule="1f1b")
     held = 16 * of_llama_layer() + 128256 * 4096
     assert one(stage, "optimizer_s") == pytest.approx(36 * held / H100_BYTES_PER_S)
     # Sums of gradients: the matmul adds them, 2.5 bytes per weight and micro-batch show.
@@ -172,8 +173,8 @@ def test_two_all_reduces_of_the_hidden_state() -> None:
     hops_s = 2 * 14 * get_link("nvlink2").latency_s.value
     assert one(old, "tensor_inner_steps") == pytest.approx(hops_s / 12e-6)
     assert one(GPT_RUN, "tensor_outer_steps") == 0.0
-    assert one(replace(GPT_RUN, tp=1, dp=8), "tensor_inner") == 0.0
-    across = replace(GPT_RUN, tp=16, pp=4)
+    assert one(changed(GPT_RUN, tp=1, dp=8), "tensor_inner") == 0.0
+    across = changed(GPT_RUN, tp=16, pp=4)
     assert one(across, "tensor_outer") == pytest.approx(2 * 2 * 15 / 16 * size / (8 * HDR))
     # Over two nodes a ring of each all-reduce passes from node to node twice.
     steps = 2 * 2 * get_link("ib-hdr").latency_s.value / 12e-6
@@ -191,11 +192,11 @@ def test_sends_between_stages() -> None:
         size / HDR * IB / MESSAGE
     )
     assert one(GPT_RUN, "cut_steps") == 1
-    inside = replace(GPT_RUN, tp=2, pp=4, num_devices=8)
+    inside = changed(GPT_RUN, tp=2, pp=4)
     expected = measured_s("a100-sxm-80gb", "send", 2, size / 2)
     assert one(inside, "cut_inner") == pytest.approx(expected)
     assert one(inside, "cut_outer") == 0.0
-    assert one(replace(GPT_RUN, pp=1, dp=8, schedule="none"), "cut_outer") == 0.0
+    assert one(changed(GPT_RUN, pp=1, dp=8, schedule="none"), "cut_outer") == 0.0
 
 
 def test_scores_are_one_batched_call() -> None:
@@ -207,7 +208,7 @@ def test_scores_are_one_batched_call() -> None:
         sizes = (np.asarray([size]) for size in (m, n, k))
         return float(surface.time_s("bfloat16", *sizes, casts=False)[0])
 
-    assert GPT_RUN.model.num_heads // GPT_RUN.tp == 12
+    assert GPT_RUN.model.num_heads // GPT_RUN.degrees.tp == 12
     assert GPT_RUN.micro_batch == 1
     batched = seconds(12 * 2048, 2048, 128) + seconds(12 * 2048, 128, 2048)
     apart = 12 * (seconds(2048, 2048, 128) + seconds(2048, 128, 2048))
@@ -217,7 +218,7 @@ def test_scores_are_one_batched_call() -> None:
 
 def test_sequence_parallelism_gathers_and_scatters() -> None:
     """Two all-gathers and two reduce-scatters of 4096 x 4096 x 2 bytes over 8 ranks."""
-    run = replace(MEGATRON, tp=8, dp=1, sequence_parallel=True)
+    run = changed(MEGATRON, tp=8, dp=1, sequence_parallel=True)
     moved = 7 / 8 * run.tokens * 4096 * 2
     pair = on_h100("all_gather", 8, moved) + on_h100("reduce_scatter", 8, moved)
     assert one(run, "tensor_inner") == pytest.approx(2 * pair)
@@ -249,12 +250,12 @@ def test_score_products_of_ragged_heads_miss_the_tensor_cores() -> None:
 
 def test_experts_exchange_tokens_twice() -> None:
     """Mixtral over 8 ranks: 2 x 7/8 of 4096 tokens x top 2 x 4096 x 2 bytes over NVLink."""
-    run = replace(MEGATRON, model=MIXTRAL, expert_parallel=8)
+    run = changed(MEGATRON, model=MIXTRAL, ep=8)
     routed = 4096 * 2 * 4096 * 2
     each = on_h100("all_to_all", 8, 7 / 8 * routed)
     assert one(run, "expert_inner") == pytest.approx(2 * each)
     assert one(run, "expert_outer") == 0.0
-    assert one(replace(run, expert_parallel=1), "expert_inner") == 0.0
+    assert one(changed(run, ep=1), "expert_inner") == 0.0
     # DeepSeek-V3: 58 of 61 layers have experts, each token goes to 8.
     deep = replace(run, model=DEEPSEEK_V3)
     routed = 4096 * 8 * 7168 * 2
@@ -264,7 +265,7 @@ def test_experts_exchange_tokens_twice() -> None:
 
 def test_context_parallelism_gathers_keys_and_values() -> None:
     """3/4 of 4096 tokens x 2 x 8 heads x 128 x 2 bytes."""
-    run = replace(MEGATRON, cp=4, dp=2)
+    run = changed(MEGATRON, cp=4, dp=2)
     moved = 3 / 4 * 4096 * 2 * 1024 * 2
     assert one(run, "context_inner") == pytest.approx(on_h100("all_gather", 4, moved))
     assert one(MEGATRON, "context_inner") == 0.0
@@ -292,7 +293,7 @@ def test_what_is_computed_again(
 
 def test_dense_layers_among_expert_layers_are_averaged() -> None:
     """A model of which every other layer has experts lies half way between the two."""
-    run = replace(MEGATRON, expert_parallel=8)
+    run = changed(MEGATRON, ep=8)
     none, half, every = (
         features([replace(run, model=replace(MIXTRAL, first_dense_layers=n))]) for n in (32, 16, 0)
     )
@@ -319,16 +320,15 @@ def test_zero_bubble_schedules_idle_as_their_timeline_does() -> None:
 def test_interleaving_idles_by_its_chunks() -> None:
     """With a head of next to nothing, inside a node: (p - 1) / v of a micro-batch's time (Narayanan
     et al., arXiv 2104.04473, section 2.2.2) and a little for the sends."""
-    light = replace(
+    light = changed(
         GPT_RUN,
         model=replace(GPT_RUN.model, vocab_size=128, learned_positions=0),
         tp=2,
         pp=4,
-        num_devices=8,
         schedule="interleaved",
     )
     for vpp in (2, 3, 4):
-        assert 3 / vpp <= one(replace(light, vpp=vpp), "idle_share") < 1.1 * 3 / vpp
+        assert 3 / vpp <= one(changed(light, vpp=vpp), "idle_share") < 1.1 * 3 / vpp
 
 
 def test_more_microbatches_do_not_change_what_is_idle() -> None:
@@ -341,22 +341,21 @@ def test_more_microbatches_do_not_change_what_is_idle() -> None:
 
 def test_pipelines_too_long_for_a_timeline_take_the_closed_form() -> None:
     """A timeline of 512 stages takes minutes to build, and one such row would hold up its table."""
-    long = replace(
+    long = changed(
         GPT_RUN,
         model=replace(GPT_RUN.model, num_layers=1024),
-        num_devices=512 * 8,
         pp=512,
         global_batch=2048,
     )
     for name, vpp in (("zb-2p", 1), ("interleaved", 2)):
-        assert one(replace(long, schedule=name, vpp=vpp), "idle_share") == 0.0
+        assert one(changed(long, schedule=name, vpp=vpp), "idle_share") == 0.0
 
 
 # ---- Arrays
 
 
 def test_runs_do_not_see_each_other() -> None:
-    runs = [GPT_RUN, LLAMA_RUN, MEGATRON, replace(MEGATRON, model=MIXTRAL, expert_parallel=4)]
+    runs = [GPT_RUN, LLAMA_RUN, MEGATRON, changed(MEGATRON, model=MIXTRAL, ep=4)]
     together = features(runs)
     for place, run in enumerate(runs):
         alone = features([run])
@@ -379,7 +378,7 @@ def test_quantities_are_finite_and_not_negative(run: TrainingRun) -> None:
         value = getattr(found, field.name)[0]
         assert np.isfinite(value), field.name
         assert value >= 0.0, field.name
-    assert found.devices[0] == run.dp * run.tp * run.pp * run.cp
+    assert found.devices[0] == run.degrees.dp * run.degrees.tp * run.degrees.pp * run.degrees.cp
 
 
 def test_bytes_move_at_the_devices_bandwidth() -> None:

@@ -15,7 +15,7 @@ from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
 from simulator.training_run.step.coefficients import Assigned, assign
 from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.step_time import step_parts
-from tests.simulator.described_runs import LLAMA_8B, LLAMA_RUN
+from tests.simulator.described_runs import LLAMA_8B, LLAMA_RUN, changed
 
 Array = NDArray[np.float64]
 
@@ -40,13 +40,12 @@ def table() -> list[TrainingRun]:
                 for devices in (8, 16):
                     for batch in (1, 4):
                         runs.append(
-                            replace(
+                            changed(
                                 LLAMA_RUN,
                                 id=f"r{len(runs)}",
                                 model=model,
                                 seq_len=seq_len,
                                 recompute=recompute,
-                                num_devices=devices,
                                 dp=devices,
                                 micro_batch=batch,
                                 global_batch=2 * batch * devices,

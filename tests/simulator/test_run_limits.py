@@ -121,14 +121,14 @@ def test_figures_are_possible(run: PublishedRun) -> None:
     peaks = get_device(done.device).peak_flop_per_s
     names = {"fp8": "float8_e4m3fn", "nvfp4": "float4_e2m1fn_x2"}
     best = max(p.value for name, p in peaks.items() if name == names.get(done.precision, name))
-    assert step.value > work_flop / done.num_devices / best
+    assert step.value > work_flop / done.degrees.num_devices / best
     memory = found.peak_memory_bytes
     if memory is None:
         assert found.why_no_memory
         return
     assert 0.0 < memory.low <= memory.value <= memory.high < math.inf
     # Weights of 2 bytes, gradients of 2 and 8 bytes of moments, split over every device there is.
-    assert memory.value > 12.0 * model.parameters / done.num_devices * 0.9
+    assert memory.value > 12.0 * model.parameters / done.degrees.num_devices * 0.9
 
 
 _MORE_WORK = {

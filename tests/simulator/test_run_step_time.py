@@ -25,6 +25,7 @@ from tests.simulator.described_runs import (
     LLAMA_RUN,
     MIXTRAL,
     at_starts,
+    changed,
     of_each,
     plain,
     training_runs,
@@ -73,20 +74,20 @@ def test_parts_are_not_negative_and_add_up(run: TrainingRun) -> None:
         assert value >= -1e-12, name
     assert sum(values.values()) == pytest.approx(parts.total_s[0], rel=1e-12)
     assert values["compute_s"] > 0.0
-    assert (values["bubble_s"] > 0.0) == (run.pp > 1)
-    assert (values["cut_s"] > 0.0) == (run.pp > 1)
-    assert (values["tensor_s"] > 0.0) == (run.tp > 1)
-    assert (values["context_s"] > 0.0) == (run.cp > 1)
-    assert (values["expert_s"] > 0.0) == (run.expert_parallel > 1 and run.model.num_experts > 0)
+    assert (values["bubble_s"] > 0.0) == (run.degrees.pp > 1)
+    assert (values["cut_s"] > 0.0) == (run.degrees.pp > 1)
+    assert (values["tensor_s"] > 0.0) == (run.degrees.tp > 1)
+    assert (values["context_s"] > 0.0) == (run.degrees.cp > 1)
+    assert (values["expert_s"] > 0.0) == (run.degrees.ep > 1 and run.model.num_experts > 0)
     # Frozen weights are gathered too, where they are shared out.
-    assert (values["gather_s"] > 0.0) == (run.dp * run.cp > 1 and run.zero_stage == 3)
+    assert (values["gather_s"] > 0.0) == (run.sharing_ranks > 1 and run.zero_stage == 3)
     assert values["optimizer_s"] == 0.0 or not run.lora
 
 
 @settings(max_examples=40, deadline=None)
 @given(run=training_runs(), more=st.integers(1, 3))
 def test_more_layers_take_longer(run: TrainingRun, more: int) -> None:
-    model = replace(run.model, num_layers=run.model.num_layers + more * run.pp)
+    model = replace(run.model, num_layers=run.model.num_layers + more * run.degrees.pp)
     assert total(replace(run, model=model)) > total(run)
 
 
@@ -97,11 +98,11 @@ def test_more_tokens_take_longer(run: TrainingRun) -> None:
     # Where the host sets the pace, the device's proportions still decide the idle time of a
     # schedule that is simulated, and more tokens let the head weigh less in them: such a step may
     # shrink a little.
-    simulated = run.pp > 1 and not schedule_kind(run.schedule).closed_form
+    simulated = run.degrees.pp > 1 and not schedule_kind(run.schedule).closed_form
     least = 0.98 if simulated else 1.0
     assert total(replace(run, seq_len=2 * run.seq_len)) > least * one
     # By whole rounds of the pipeline, which interleaved schedules need.
-    whole = run.dp * run.micro_batch * run.pp
+    whole = run.degrees.dp * run.micro_batch * run.degrees.pp
     rounds = math.ceil(run.global_batch / whole) * whole
     times = [total(replace(run, global_batch=batch)) for batch in (rounds, rounds + whole)]
     assert times[1] > times[0]
@@ -145,7 +146,7 @@ def test_twice_the_batch_is_nearly_twice_the_step(run: TrainingRun) -> None:
 @pytest.mark.parametrize(("pp", "count"), [(2, 2), (4, 4), (4, 11), (8, 32)])
 def test_1f1bs_closed_form_is_its_timeline(pp: int, count: int) -> None:
     """(m - 1) T_max + sum T for equal stages, whatever part of T is forward."""
-    run = replace(GPT_RUN, pp=pp, tp=8, num_devices=8 * pp, global_batch=count)
+    run = changed(GPT_RUN, pp=pp, tp=8, global_batch=count)
     parts = step_parts(without_head(features([run])), of_each(plain()))
     busy = parts.compute_s[0] + parts.tensor_s[0]
     stage_s = busy / count
@@ -166,7 +167,7 @@ def test_1f1bs_closed_form_is_its_timeline(pp: int, count: int) -> None:
 
 def test_a_heavier_last_stage_sets_the_pace() -> None:
     """With the head behind the last of 4 stages: sum of the others' passes and m of the last."""
-    run = replace(GPT_RUN, pp=4, num_devices=32, global_batch=8)
+    run = changed(GPT_RUN, pp=4, global_batch=8)
     parts = parts_of(run)
     light = step_parts(without_head(features([run])), of_each(plain()))
     stage_s = (light.compute_s[0] + light.tensor_s[0]) / 8
@@ -189,7 +190,7 @@ def test_a_heavier_last_stage_sets_the_pace() -> None:
 
 @pytest.mark.parametrize("vpp", [2, 3, 4])
 def test_interleaving_divides_the_idle_time(vpp: int) -> None:
-    run = replace(GPT_RUN, pp=4, num_devices=32, global_batch=8)
+    run = changed(GPT_RUN, pp=4, global_batch=8)
     x = without_head(features([run]))
     plain_parts = step_parts(x, of_each(plain()))
     chunked = step_parts(replace(x, vpp=np.asarray([float(vpp)])), of_each(plain()))
@@ -213,9 +214,9 @@ def test_interleaving_divides_the_idle_time(vpp: int) -> None:
 def test_zero_bubble_schedules_idle_less(run: TrainingRun, name: str) -> None:
     """Or as long at the worst, where one micro-batch leaves nothing to fill with. Not in a V, whose
     first rank has the head too: for it the others may wait longer than under 1F1B."""
-    assume(run.pp > 1 and not run.lora)
-    usual = replace(run, schedule="1f1b", vpp=1)
-    filled = replace(run, schedule=name, vpp=1)
+    assume(run.degrees.pp > 1 and not run.lora)
+    usual = changed(run, schedule="1f1b", vpp=1)
+    filled = changed(run, schedule=name, vpp=1)
     assert parts_of(filled).bubble_s[0] <= parts_of(usual).bubble_s[0] * (1 + 1e-9)
 
 
@@ -224,7 +225,7 @@ def test_zero_bubble_schedules_idle_less(run: TrainingRun, name: str) -> None:
 
 def test_one_device_without_messages_is_its_kernels() -> None:
     """4 micro-batches of 32 layers and a head, everything at its counted speed."""
-    run = replace(MEGATRON, dp=1, num_devices=1, global_batch=4, zero_stage=0)
+    run = changed(MEGATRON, dp=1, global_batch=4, zero_stage=0)
     x = features([run])
     layer = x.matmul_forward + x.matmul_backward + x.attention_forward + x.attention_backward
     layer = layer + x.pass_forward + x.pass_backward + x.accumulation_s
@@ -235,7 +236,7 @@ def test_one_device_without_messages_is_its_kernels() -> None:
 
 def test_a_slow_host_sets_the_pace() -> None:
     """Megatron-Core launches 18 + 30 kernels a layer: at 1 ms each 48 ms whatever the device."""
-    run = replace(MEGATRON, dp=1, num_devices=1, global_batch=4, zero_stage=0)
+    run = changed(MEGATRON, dp=1, global_batch=4, zero_stage=0)
     x = without_head(features([run]))
     slow = step_parts(x, of_each(plain(launch_us=1000.0)))
     assert slow.compute_s[0] == pytest.approx(4 * 32 * 48e-3, rel=1e-3)
@@ -245,7 +246,7 @@ def test_a_slow_host_sets_the_pace() -> None:
 
 def test_gathers_that_take_longer_than_the_compute_show() -> None:
     """ZeRO-3 with a network a thousand times slower: the step is the gathers."""
-    run = replace(LLAMA_RUN, num_devices=16, dp=16)
+    run = changed(LLAMA_RUN, dp=16)
     slow = parts_of(run, outer=1000.0, gather_exposed=0.0)
     gather_s = 32 * features([run]).gather_outer[0] * 1000 * slow_microbatches(run)
     assert slow.total_s[0] == pytest.approx(gather_s, rel=0.1)
@@ -257,7 +258,7 @@ def test_gathers_that_take_longer_than_the_compute_show() -> None:
 
 
 def slow_microbatches(run: TrainingRun) -> int:
-    return run.global_batch // (run.dp * run.micro_batch)
+    return run.global_batch // (run.degrees.dp * run.micro_batch)
 
 
 def test_latencies_count_their_steps() -> None:
@@ -278,7 +279,7 @@ def test_sends_show_in_the_ramp_and_by_their_exposed_share() -> None:
     cut = features([GPT_RUN]).cut_outer[0]
     assert parts_of(GPT_RUN, cut_exposed=0.0).cut_s[0] == pytest.approx(2 * 7 * cut)
     assert parts_of(GPT_RUN, cut_exposed=0.5).cut_s[0] == pytest.approx(2 * (16 + 7) * cut)
-    chunks = replace(GPT_RUN, vpp=3, schedule="interleaved")
+    chunks = changed(GPT_RUN, vpp=3, schedule="interleaved")
     assert parts_of(chunks, cut_exposed=0.5).cut_s[0] == pytest.approx(2 * (48 + 7) * cut)
 
 
@@ -298,7 +299,7 @@ def test_overheads_are_per_step_and_per_microbatch() -> None:
 
 
 def test_the_power_limit_is_a_second_bound_of_matmuls() -> None:
-    run = replace(MEGATRON, dp=1, num_devices=1, global_batch=1, zero_stage=0)
+    run = changed(MEGATRON, dp=1, global_batch=1, zero_stage=0)
     x = features([run])
     limited = step_parts(x, of_each(plain(power=5.0))).compute_s - parts_of(run).compute_s
     peak = 32 * (x.peak_forward + x.peak_backward) + x.head_peak
@@ -307,7 +308,7 @@ def test_the_power_limit_is_a_second_bound_of_matmuls() -> None:
 
 
 def test_experts_wait_for_their_exchange() -> None:
-    run = replace(MEGATRON, model=MIXTRAL, expert_parallel=8)
+    run = changed(MEGATRON, model=MIXTRAL, ep=8)
     x = features([run])
     # Dispatch and return, forward and backward, 32 layers and 2 micro-batches.
     assert parts_of(run).expert_s[0] == pytest.approx(float(2 * x.expert_inner[0]) * 32 * 2)
@@ -315,7 +316,7 @@ def test_experts_wait_for_their_exchange() -> None:
 
 def test_dual_pipe_exchanges_experts_beside_another_micro_batch() -> None:
     """All that is computed hides as much of the all-to-alls; what is longer shows."""
-    plain_run = replace(MEGATRON, model=MIXTRAL, expert_parallel=8)
+    plain_run = changed(MEGATRON, model=MIXTRAL, ep=8)
     paired = replace(plain_run, schedule="dualpipev")
     waits, hides = parts_of(plain_run), parts_of(paired)
     assert hides.compute_s[0] == pytest.approx(waits.compute_s[0])

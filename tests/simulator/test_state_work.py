@@ -16,7 +16,7 @@ from simulator.training_run.work.quantised_bytes import quantised_bytes
 from simulator.training_run.work.stage_layers import stage_layers
 from simulator.training_run.work.state_work import state_work
 from simulator.training_run.work.work_seconds import work_seconds
-from tests.simulator.described_runs import DEEPSEEK_V3, LLAMA_8B, LLAMA_RUN, figures
+from tests.simulator.described_runs import DEEPSEEK_V3, LLAMA_8B, LLAMA_RUN, changed, figures
 
 CORE = load_framework("megatron-core")
 NANO = figures("Nemotron 3 Nano 30B-A3B")
@@ -116,7 +116,7 @@ def test_a_hybrid_is_the_average_of_its_layers() -> None:
     assert core.count == 6 / 52
     # Each of its layers is one block, half of what norms and messages of other models count.
     assert NANO.blocks_per_layer == 1.0
-    spread = replace(run, expert_parallel=8, dp=8)
+    spread = changed(run, ep=8, dp=8)
     # 23 layers with experts of twice the launches, half a layer's otherwise; 16 experts each, whose
     # launches from C++ take the host 0.3 of an op.
     kernels = 9 * (29 + 2 * 23) / 52 + 23 / 52 * 2 * 0.3 * 16
@@ -125,7 +125,7 @@ def test_a_hybrid_is_the_average_of_its_layers() -> None:
 
 def test_experts_in_a_latent_width() -> None:
     """Super: tokens of 4096 go to 22 experts in 1024, of 2688 inside, without a gate."""
-    run = replace(RUN, model=SUPER, expert_parallel=8)
+    run = changed(RUN, model=SUPER, ep=8)
     work = layer_work(run, CORE, experts=True)
     tokens = run.tokens * 22 * 8 / 512
     assert [(x.m, x.n, x.k, x.count) for x in work.grouped] == [
@@ -140,7 +140,7 @@ def test_experts_in_a_latent_width() -> None:
 def test_biases_of_experts_are_passes_of_their_own() -> None:
     """gpt-oss: 4 experts a token, 2,880 wide, 28 bytes per element that they give in Megatron-Core;
     one fused kernel adds them in Megatron-Bridge 26.06."""
-    run = replace(RUN, model=figures("gpt-oss 120B"), dp=8, expert_parallel=8)
+    run = changed(RUN, model=figures("gpt-oss 120B"), dp=8, ep=8)
     plain = replace(run, model=replace(run.model, expert_biases=False))
     fused = load_framework("megatron-bridge-26.06")
 
@@ -169,7 +169,7 @@ def test_windows_shorten_the_core_and_nothing_else() -> None:
 
 
 def test_the_fullest_expert_rank_sets_the_pace() -> None:
-    mixtral = replace(RUN, model=figures("Mixtral 8x7B"), expert_parallel=8)
+    mixtral = changed(RUN, model=figures("Mixtral 8x7B"), ep=8)
     x = features([mixtral, replace(mixtral, expert_imbalance=1.5)])
     assert x.grouped_forward[1] / x.grouped_forward[0] == pytest.approx(1.5, rel=0.1)
     assert x.expert_inner[1] > 1.3 * x.expert_inner[0]
@@ -177,7 +177,7 @@ def test_the_fullest_expert_rank_sets_the_pace() -> None:
 
 
 def test_frozen_experts_have_no_gradient_of_their_weights() -> None:
-    run = replace(RUN, model=figures("Mixtral 8x7B"), expert_parallel=8, lora=True)
+    run = changed(RUN, model=figures("Mixtral 8x7B"), ep=8, lora=True)
     work = layer_work(run, CORE, experts=True)
     trained = layer_work(replace(run, lora=False), CORE, experts=True)
     sizes = [gradient_sizes(x.m, x.n, x.k) for x in work.grouped]
@@ -202,10 +202,10 @@ def test_frozen_experts_have_no_gradient_of_their_weights() -> None:
 def test_predicted_tokens_take_a_layer_and_logits_on_the_last_stage() -> None:
     """DeepSeek-V3 on 4 and 16 stages as Megatron-Bridge lays it out: 16, 16, 16, 13 layers and the
     one that predicts; 15 stages of 4, then 1 and that one."""
-    run = replace(RUN, model=DEEPSEEK_V3, schedule="1f1b", num_devices=64)
+    run = changed(RUN, model=DEEPSEEK_V3, schedule="1f1b")
     assert DEEPSEEK_V3.predicted_ahead == 1
-    assert stage_layers(replace(run, pp=4)) == (16, 14)
-    assert stage_layers(replace(run, pp=16)) == (4, 2)
+    assert stage_layers(changed(run, pp=4)) == (16, 14)
+    assert stage_layers(changed(run, pp=16)) == (4, 2)
     assert stage_layers(run) == (62, 62)
     plain = replace(run, model=replace(DEEPSEEK_V3, predicted_ahead=0))
     x = features([run, plain])

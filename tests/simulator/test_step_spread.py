@@ -25,10 +25,10 @@ from simulator.training_run.step.coefficients import assign, shipped_coefficient
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_time import step_parts
-from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, changed
 
 KIND = {kind.name: kind for kind in KINDS}
-RUNS = (GPT_RUN, LLAMA_RUN, replace(GPT_RUN, num_devices=64, dp=64 // GPT_RUN.tp // GPT_RUN.pp))
+RUNS = (GPT_RUN, LLAMA_RUN, changed(GPT_RUN, dp=64 // GPT_RUN.degrees.tp // GPT_RUN.degrees.pp))
 
 
 def test_slopes_against_differences_in_the_middle() -> None:

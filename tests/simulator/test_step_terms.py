@@ -26,7 +26,14 @@ from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.step_term import LAYER, Term
 from simulator.training_run.step.step_terms import TERMS
 from simulator.training_run.step.step_time import StepParts, step_parts
-from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, of_each, plain, training_runs
+from tests.simulator.described_runs import (
+    GPT_RUN,
+    LLAMA_RUN,
+    changed,
+    of_each,
+    plain,
+    training_runs,
+)
 
 
 def made(**values: float) -> Features:
@@ -216,7 +223,7 @@ def test_names_and_parts_are_known() -> None:
 
 
 def llama_prices():
-    base = replace(LLAMA_RUN, num_devices=16, dp=16, stack="megatron-core", global_batch=32)
+    base = changed(LLAMA_RUN, dp=16, stack="megatron-core", global_batch=32)
     ground = LayoutGround(
         model=base.model, rules=load_framework("megatron-core").rules, num_devices=16,
         node_devices=8, global_batch=32, seq_len=4096,

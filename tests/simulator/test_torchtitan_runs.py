@@ -69,7 +69,7 @@ def test_a_pipeline_keeps_parameters_gathered_and_has_a_micro_batch_per_stage() 
     assert run.micro_batch == 256 // 8 // 8
     assert memory_of(run).name == "torchtitan-gathered"
     interleaved = complete_run(replace(LLAMA_8B, schedule="interleaved-1f1b"))
-    assert (interleaved.vpp, interleaved.micro_batch) == (2, 256 // 8 // 16)
+    assert (interleaved.degrees.vpp, interleaved.micro_batch) == (2, 256 // 8 // 16)
     whole = complete_run(replace(LLAMA_8B, pp=1, dp=64))
     assert whole.zero_stage == 3
     assert memory_of(whole).name == "torchtitan"

@@ -42,7 +42,7 @@ def export_accelerate(planned: PlannedRun) -> Exported:
     Raises InputError where the model was named by code, or where replicas cannot stand in for the
     axes that it lacks.
     """
-    run, gaps = without_axes(planned.run, ("pp", "expert_parallel"), "accelerate")
+    run, gaps = without_axes(planned.run, ("pp", "ep"), "accelerate")
     planned, more = whole_layers(replace(planned, run=run, stages=one_stage(planned)), "accelerate")
     run = planned.run
     precision, low = nearest(
@@ -57,7 +57,7 @@ def export_accelerate(planned: PlannedRun) -> Exported:
         "distributed_type": "FSDP" if stage else "MULTI_GPU",
         "mixed_precision": {"fp32": "no"}.get(precision, precision),
         "num_machines": planned.num_nodes,
-        "num_processes": planned.world_size,
+        "num_processes": planned.run.degrees.num_devices,
         "main_training_function": "main",
         "rdzv_backend": "static",
         "same_network": True,
@@ -70,12 +70,12 @@ def export_accelerate(planned: PlannedRun) -> Exported:
         data["fp8_config"] = {"backend": "AO", "enable_fsdp_float8_all_gather": stage > 0}
     if stage:
         data["fsdp_config"] = _fsdp(planned, stage)
-    if run.tp > 1 or run.cp > 1:
+    if run.degrees.tp > 1 or run.degrees.cp > 1:
         data["parallelism_config"] = {
-            "parallelism_config_dp_replicate_size": 1 if stage else run.dp,
-            "parallelism_config_dp_shard_size": run.dp if stage else 1,
-            "parallelism_config_tp_size": run.tp,
-            "parallelism_config_cp_size": run.cp,
+            "parallelism_config_dp_replicate_size": 1 if stage else run.degrees.dp,
+            "parallelism_config_dp_shard_size": run.degrees.dp if stage else 1,
+            "parallelism_config_tp_size": run.degrees.tp,
+            "parallelism_config_cp_size": run.degrees.cp,
         }
     launch = (
         "accelerate launch --config_file accelerate.yaml "
@@ -119,7 +119,7 @@ def _sharding(planned: PlannedRun) -> tuple[int, tuple[Unexpressed, ...]]:
     """FSDP2 shards states and gradients together: stage 1 is written as 2; and DDP does not go with
     other axes (parallelism_config.py)."""
     run = planned.run
-    split = run.dp > 1 and (run.tp > 1 or run.cp > 1)
+    split = run.degrees.dp > 1 and (run.degrees.tp > 1 or run.degrees.cp > 1)
     if planned.device_type == "cpu" and run.zero_stage:
         return 0, (replaced("zero_stage", run.zero_stage, 0, "accelerate has no FSDP on CPUs"),)
     if run.zero_stage >= 2 or (run.zero_stage == 0 and not split):

@@ -37,14 +37,14 @@ def export_deepspeed(planned: PlannedRun) -> Exported:
     Raises InputError where the model was named by code, or where replicas cannot stand in for the
     axes that it lacks.
     """
-    run, gaps = without_axes(planned.run, ("cp", "expert_parallel"), "deepspeed")
+    run, gaps = without_axes(planned.run, ("cp", "ep"), "deepspeed")
     planned, more = whole_layers(replace(planned, run=run), "deepspeed")
     _, low = nearest(
         "precision", run.precision, _PRECISION, "DeepSpeed's engine computes in 16 or 32 bits"
     )
     gaps += more + low
     gaps += unexpressed_options(run, "deepspeed", can=("optimizer_offload", "gradient_reduction"))
-    split = run.tp > 1 or run.pp > 1
+    split = run.degrees.tp > 1 or run.degrees.pp > 1
     zero, limited = _zero(planned)
     gaps += limited
     config = ExportedFile(path="ds_config.json", text=to_json(_config(planned, zero)))
@@ -63,7 +63,7 @@ def export_deepspeed(planned: PlannedRun) -> Exported:
         )
     _, schedule = schedule_gap(run, ("1f1b",), "deepspeed")
     gaps += schedule
-    if run.vpp > 1:
+    if run.degrees.vpp > 1:
         gaps += (_chunks(planned),)
     if not planned.is_even:
         gaps += (_uneven(planned),)
@@ -82,7 +82,7 @@ def export_deepspeed(planned: PlannedRun) -> Exported:
 def _zero(planned: PlannedRun) -> tuple[int, tuple[Unexpressed, ...]]:
     """The pipeline engine asserts a stage below 2 (runtime/pipe/engine.py)."""
     run = planned.run
-    if run.pp == 1 or run.zero_stage < 2:
+    if run.degrees.pp == 1 or run.zero_stage < 2:
         return run.zero_stage, ()
     why = "DeepSpeed's pipeline engine takes ZeRO 0 and 1"
     return 1, (replaced("zero_stage", run.zero_stage, 1, why),)
@@ -116,8 +116,8 @@ def _config(planned: PlannedRun, zero: int) -> dict[str, Any]:
     }
     if run.gradient_reduction:
         found["communication_data_type"] = run.gradient_reduction
-    if run.pp > 1:
-        found["pipeline"] = {"stages": run.pp, "partition": "uniform", "seed_layers": False}
+    if run.degrees.pp > 1:
+        found["pipeline"] = {"stages": run.degrees.pp, "partition": "uniform", "seed_layers": False}
     return found
 
 
@@ -141,16 +141,16 @@ def _arguments(planned: PlannedRun, zero: int) -> list[str]:
     if not model.tied_embeddings:
         options["untie_embeddings_and_output_weights"] = True
     options |= {
-        "tensor_model_parallel_size": run.tp,
-        "pipeline_model_parallel_size": run.pp,
+        "tensor_model_parallel_size": run.degrees.tp,
+        "pipeline_model_parallel_size": run.degrees.pp,
         "micro_batch_size": run.micro_batch,
         "global_batch_size": run.global_batch,
     }
-    if run.pp == 1:
+    if run.degrees.pp == 1:
         options["no_pipeline_parallel"] = True
     if run.precision != "fp32":
         options["fp16" if run.precision == "fp16" else "bf16"] = True
-    if run.sequence_parallel and run.tp > 1:
+    if run.sequence_parallel and run.degrees.tp > 1:
         options["sequence_parallel"] = True
     flags = megatron_flags(options)
     if run.recompute == "full":
@@ -162,7 +162,7 @@ def _arguments(planned: PlannedRun, zero: int) -> list[str]:
 def _chunks(planned: PlannedRun) -> Unexpressed:
     return Unexpressed(
         option="vpp",
-        planned=str(planned.run.vpp),
+        planned=str(planned.run.degrees.vpp),
         written="1",
         why="DeepSpeed's pipeline has one stage per rank",
         change={"vpp": 1, "schedule": "1f1b"},

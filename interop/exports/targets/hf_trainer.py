@@ -25,7 +25,7 @@ def export_hf_trainer(planned: PlannedRun) -> Exported:
 
     FSDP shards for stages 2 and 3, DeepSpeed for 1 and where the optimizer is in host memory.
     """
-    run, axes = without_axes(planned.run, ("tp", "cp", "pp", "expert_parallel"), "hf-trainer")
+    run, axes = without_axes(planned.run, ("tp", "cp", "pp", "ep"), "hf-trainer")
     planned = replace(planned, run=run, stages=one_stage(planned))
     base = export_accelerate(planned)
     by_deepspeed = run.zero_stage == 1 or run.optimizer_offload

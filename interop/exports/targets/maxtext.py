@@ -123,14 +123,14 @@ def _batch(planned: PlannedRun) -> dict[str, Any]:
     """per_device_batch_size is sequences of one pass over all devices; with a pipeline a pass is
     the whole step, cut into num_pipeline_microbatches."""
     run = planned.run
-    if run.pp > 1:
+    if run.degrees.pp > 1:
         return {
-            "per_device_batch_size": run.global_batch / planned.world_size,
+            "per_device_batch_size": run.global_batch / run.degrees.num_devices,
             "num_pipeline_microbatches": run.num_microbatches,
             "gradient_accumulation_steps": 1,
         }
     return {
-        "per_device_batch_size": run.micro_batch * run.dp / planned.world_size,
+        "per_device_batch_size": run.micro_batch * run.degrees.dp / run.degrees.num_devices,
         "gradient_accumulation_steps": run.num_microbatches,
     }
 
@@ -138,27 +138,28 @@ def _batch(planned: PlannedRun) -> dict[str, Any]:
 def _mesh(planned: PlannedRun) -> dict[str, Any]:
     """The axes inside the node (or the slice) and across: the innermost fill the node first."""
     run = planned.run
-    experts = math.gcd(run.expert_parallel, run.dp)
-    replicas = run.dp // run.local_workers
+    experts = math.gcd(run.degrees.ep, run.degrees.dp)
+    replicas = run.degrees.dp // run.local_workers
     sharded = run.zero_stage > 0
     degrees = {
-        "tensor": run.tp,
-        "context": run.cp,
+        "tensor": run.degrees.tp,
+        "context": run.degrees.cp,
         "expert": min(experts, replicas),
         "fsdp": replicas // min(experts, replicas) if sharded else 1,
         "data": 1 if sharded else replicas // min(experts, replicas),
-        "pipeline": run.pp,
+        "pipeline": run.degrees.pp,
     }
-    room = planned.world_size if planned.device_type == "tpu" else planned.devices_per_node
+    whole = planned.device_type == "tpu"
+    room = run.degrees.num_devices if whole else planned.devices_per_node
     found: dict[str, Any] = {}
     for axis, degree in degrees.items():
         inner = math.gcd(degree, room)
         room //= inner
         found[f"ici_{axis}_parallelism"] = inner
         found[f"dcn_{axis}_parallelism"] = degree // inner
-    if run.pp > 1:
-        found["num_layers_per_pipeline_stage"] = -(-run.model.num_layers // (run.pp * run.vpp))
-        found["num_pipeline_repeats"] = run.vpp
+    if run.degrees.pp > 1:
+        found["num_layers_per_pipeline_stage"] = -(-run.model.num_layers // run.degrees.num_stages)
+        found["num_pipeline_repeats"] = run.degrees.vpp
     return found
 
 
@@ -186,7 +187,7 @@ def _remat(planned: PlannedRun, kind: str) -> str:
 def _pipeline_gaps(planned: PlannedRun) -> tuple[Unexpressed, ...]:
     """Its pipeline runs all forwards, then all backwards, with stages of equal size."""
     run = planned.run
-    if run.pp == 1:
+    if run.degrees.pp == 1:
         return ()
     found = []
     if run.schedule != "gpipe":

@@ -41,7 +41,7 @@ def export_megatron(planned: PlannedRun) -> Exported:
         lines.append(f"# {title}")
         lines += megatron_flags(options)
     environment = {}
-    if (planned.run.tp > 1 or planned.run.cp > 1) and planned.run.zero_stage < 2:
+    if (planned.run.degrees.tp > 1 or planned.run.degrees.cp > 1) and planned.run.zero_stage < 2:
         # arguments.py asserts it below Blackwell: messages start in the order of their launches.
         environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     return Exported(

@@ -21,7 +21,7 @@ from interop.exports.values.options import (
 )
 from interop.exports.values.planned_run import PlannedRun
 from profiles.errors import InputError
-from simulator.training_run.run.axis_order import AXIS_ORDERS
+from simulator.values.degrees import AXIS_ORDERS
 
 # What of a plan's kinds of recomputation Megatron-Core lacks, and what comes nearest to it.
 _RECOMPUTE = {"attention": "selective", "alternate": "full", "minimal": "selective"}
@@ -143,23 +143,23 @@ def _parallelism(
     run = planned.run
     _, gaps = schedule_gap(run, ("1f1b", "interleaved"), target)
     found: dict[str, Any] = {
-        "tensor_model_parallel_size": run.tp,
-        "pipeline_model_parallel_size": run.pp,
+        "tensor_model_parallel_size": run.degrees.tp,
+        "pipeline_model_parallel_size": run.degrees.pp,
     }
-    if run.pp > 1 and not planned.is_even:
+    if run.degrees.pp > 1 and not planned.is_even:
         found["pipeline_model_parallel_layout"] = pipeline_layout(planned.stages)
-    elif run.vpp > 1:
-        found["num_virtual_stages_per_pipeline_rank"] = run.vpp
-    found["context_parallel_size"] = run.cp
-    if run.cp > 1:
+    elif run.degrees.vpp > 1:
+        found["num_virtual_stages_per_pipeline_rank"] = run.degrees.vpp
+    found["context_parallel_size"] = run.degrees.cp
+    if run.degrees.cp > 1:
         found["cp_comm_type"] = "p2p"
     if run.model.num_experts:
         # Experts that are spread are whole on their rank; those that are not are split as the rest.
-        found["expert_model_parallel_size"] = run.expert_parallel
-        found["expert_tensor_parallel_size"] = 1 if run.expert_parallel > 1 else run.tp
-    if run.sequence_parallel and run.tp > 1:
+        found["expert_model_parallel_size"] = run.degrees.ep
+        found["expert_tensor_parallel_size"] = 1 if run.degrees.ep > 1 else run.degrees.tp
+    if run.sequence_parallel and run.degrees.tp > 1:
         found["sequence_parallel"] = True
-    if run.axis_order != AXIS_ORDERS[0]:
+    if run.degrees.axis_order != AXIS_ORDERS[0]:
         found["use_tp_pp_dp_mapping"] = True
     if run.zero_stage >= 2:
         found |= {
@@ -173,7 +173,7 @@ def _parallelism(
         }
     elif run.zero_stage == 1:
         found["use_distributed_optimizer"] = True
-    if run.dp > 1:
+    if run.degrees.dp > 1:
         found["overlap_grad_reduce"] = True
         if run.zero_stage:
             found["overlap_param_gather"] = True

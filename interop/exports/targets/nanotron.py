@@ -17,6 +17,7 @@ from interop.exports.values.options import nearest, replaced, unexpressed_option
 from interop.exports.values.planned_run import PlannedRun, stages_of_run
 from interop.exports.values.yaml_text import yaml_text
 from profiles.errors import InputError
+from simulator.training_run.run.training_run import with_settings
 
 _PRECISION = {"fp8": "bf16", "mxfp8": "bf16", "nvfp4": "bf16", "fp16": "bf16"}
 _ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
@@ -41,7 +42,7 @@ def export_nanotron(planned: PlannedRun) -> Exported:
         why = "nanotron shards the optimizer's states alone"
         gaps += (replaced("zero_stage", run.zero_stage, 1, why),)
     engine = _ENGINES.get(run.schedule, "1f1b")
-    if run.pp > 1 and run.schedule not in _ENGINES:
+    if run.degrees.pp > 1 and run.schedule not in _ENGINES:
         gaps += (_schedule(planned),)
     data = {
         "checkpoints": {
@@ -67,14 +68,14 @@ def export_nanotron(planned: PlannedRun) -> Exported:
         "model": _model(planned, "float32" if precision == "fp32" else "bfloat16"),
         "optimizer": _optimizer(zero),
         "parallelism": {
-            "dp": run.dp,
-            "pp": run.pp,
-            "tp": run.tp,
-            "expert_parallel_size": run.expert_parallel,
+            "dp": run.degrees.dp,
+            "pp": run.degrees.pp,
+            "tp": run.degrees.tp,
+            "expert_parallel_size": run.degrees.ep,
             "context_parallel_size": 1,
             "pp_engine": engine,
             "tp_mode": "REDUCE_SCATTER" if run.sequence_parallel else "ALL_REDUCE",
-            "tp_linear_async_communication": run.sequence_parallel and run.tp > 1,
+            "tp_linear_async_communication": run.sequence_parallel and run.degrees.tp > 1,
             "recompute_layer": run.recompute == "full",
         },
         "tokenizer": {"tokenizer_name_or_path": "REPLACE/with-your-tokenizer"},
@@ -166,9 +167,9 @@ def _optimizer(zero: int) -> dict[str, Any]:
 def _stages(planned: PlannedRun) -> tuple[Unexpressed, ...]:
     """nanotron cuts its pipeline by the cost of blocks, as runs planned for it are counted."""
     run = planned.run
-    if run.pp == 1:
+    if run.degrees.pp == 1:
         return ()
-    own = stages_of_run(replace(run, stack="nanotron", vpp=1, schedule="1f1b"))
+    own = stages_of_run(with_settings(run, {"stack": "nanotron", "vpp": 1, "schedule": "1f1b"}))
     counts = [stage.num_layers for stage in own]
     wanted = [stage.num_layers for stage in planned.stages]
     if counts == wanted:
@@ -187,7 +188,7 @@ def _schedule(planned: PlannedRun) -> Unexpressed:
     run = planned.run
     return Unexpressed(
         option="schedule",
-        planned=f"{run.schedule}, {run.vpp} stages per rank",
+        planned=f"{run.schedule}, {run.degrees.vpp} stages per rank",
         written="1f1b",
         why="nanotron runs 1F1B and all-forward-all-backward with one stage per rank",
         change={"schedule": "1f1b", "vpp": 1},

@@ -53,7 +53,7 @@ def export_torchtitan(planned: PlannedRun) -> Exported:
             f"--to torchtitan: {planned.model} is no Llama (gated, rotary, no experts); torchtitan "
             "has other models in fixed sizes only, so its figures cannot be written down"
         )
-    run, gaps = without_axes(run, ("expert_parallel",), "torchtitan")
+    run, gaps = without_axes(run, ("ep",), "torchtitan")
     planned = replace(planned, run=run)
     pipeline, csv, more = _pipeline(planned)
     again, kinds = _activation(planned)
@@ -106,43 +106,43 @@ def _mesh(planned: PlannedRun) -> dict[str, Any]:
     run = planned.run
     shards = run.zero_stage > 0
     return {
-        "data_parallel_replicate_degree": 1 if shards else run.dp,
-        "data_parallel_shard_degree": run.dp if shards else 1,
+        "data_parallel_replicate_degree": 1 if shards else run.degrees.dp,
+        "data_parallel_shard_degree": run.degrees.dp if shards else 1,
         # Gathered once a step, which is what ZeRO 1 and 2 hold of the weights, or block by block.
         "fsdp_reshard_after_forward": "always" if run.zero_stage == 3 else "never",
-        "tensor_parallel_degree": run.tp,
-        "context_parallel_degree": run.cp,
-        "pipeline_parallel_degree": run.pp,
+        "tensor_parallel_degree": run.degrees.tp,
+        "context_parallel_degree": run.degrees.cp,
+        "pipeline_parallel_degree": run.degrees.pp,
     }
 
 
 def _batch(planned: PlannedRun) -> tuple[dict[str, Any], dict[str, Any]]:
     """With a pipeline the local batch is all micro-batches of a step, else one of them."""
     run = planned.run
-    local = run.micro_batch * (run.num_microbatches if run.pp > 1 else 1)
-    own = {"pipeline_parallel_microbatch_size": run.micro_batch} if run.pp > 1 else {}
+    local = run.micro_batch * (run.num_microbatches if run.degrees.pp > 1 else 1)
+    own = {"pipeline_parallel_microbatch_size": run.micro_batch} if run.degrees.pp > 1 else {}
     return {"local_batch_size": local, "global_batch_size": run.global_batch}, own
 
 
 def _pipeline(planned: PlannedRun) -> tuple[dict[str, Any], str, tuple[Unexpressed, ...]]:
     """Keys of the pipeline, the schedule's CSV or "", and what is not expressed."""
     run = planned.run
-    if run.pp == 1:
+    if run.degrees.pp == 1:
         return {}, "", ()
     found: dict[str, Any] = {"module_fqns_per_model_part": stage_modules(planned)}
     if run.schedule in _SCHEDULES:
         return found | {"pipeline_parallel_schedule": _SCHEDULES[run.schedule]}, "", ()
     kind = schedule_kind(run.schedule)
     if kind.copies > 1 or kind.follows_durations:
-        written = "interleaved" if run.vpp > 1 else "1f1b"
+        written = "interleaved" if run.degrees.vpp > 1 else "1f1b"
         why = "torch's pipelines hold one copy of the model, in an order known before the step"
         gap = replaced("schedule", run.schedule, written, why)
         return found | {"pipeline_parallel_schedule": _SCHEDULES[written]}, "", (gap,)
     schedule = build_schedule(
         run.schedule,
-        num_ranks=run.pp,
+        num_ranks=run.degrees.pp,
         num_microbatches=run.num_microbatches,
-        stages_per_rank=run.vpp,
+        stages_per_rank=run.degrees.vpp,
     )
     # The name says where the stages lie; the file says their order.
     name = "ZBVZeroBubble" if schedule.placement is Placement.V else "PipelineScheduleMulti"

@@ -148,7 +148,7 @@ def config_file(planned: PlannedRun, tables: Mapping[str, Any]) -> str:
     model, compiled = planned.run.model, tables["compile"]["enable"]
     training = dict(tables["training"])
     parallelism = dict(tables["parallelism"])
-    if planned.run.pp > 1:
+    if planned.run.degrees.pp > 1:
         training["disable_cuda_graphs"] = True  # which it refuses beside a pipeline
     if stages := parallelism.get("module_fqns_per_model_part"):
         renamed = {"output": "lm_head"}

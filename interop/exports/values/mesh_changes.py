@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from interop.exports.values.exported import Unexpressed
 from profiles.errors import InputError
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import TrainingRun, setting_of, with_settings
 
 _WORDS = {
     "tp": "tensor parallelism",
     "pp": "a pipeline",
     "cp": "context parallelism",
-    "expert_parallel": "expert parallelism",
+    "ep": "expert parallelism",
 }
 
 
@@ -23,16 +22,16 @@ def without_axes(
 ) -> tuple[TrainingRun, tuple[Unexpressed, ...]]:
     """The run whose ranks of these axes are replicas, and what that changes, axis by axis.
 
-    axes  of `tp`, `pp`, `cp`, `expert_parallel`, those that the target lacks
+    axes  of `tp`, `pp`, `cp`, `ep`, those that the target lacks
 
     Raises InputError where the batch cannot be shared by so many replicas.
     """
     found: list[Unexpressed] = []
     for axis in axes:
-        degree = getattr(run, axis)
+        degree = setting_of(run, axis)
         if degree == 1:
             continue
-        change = {axis: 1} if axis == "expert_parallel" else _as_replicas(run, axis, target)
+        change = {axis: 1} if axis == "ep" else _as_replicas(run, axis, target)
         found.append(
             Unexpressed(
                 option=axis,
@@ -42,20 +41,20 @@ def without_axes(
                 change=change,
             )
         )
-        run = replace(run, **change)
+        run = with_settings(run, change)
     return run, tuple(found)
 
 
 def _as_replicas(run: TrainingRun, axis: str, target: str) -> Mapping[str, Any]:
-    degree = getattr(run, axis)
-    dp = run.dp * degree
+    degree, own = setting_of(run, axis), run.degrees.dp
+    dp = own * degree
     micro = run.micro_batch
     while micro > 1 and run.global_batch % (dp * micro):
         micro -= 1
     if run.global_batch % dp:
         raise InputError(
             f"--to {target}: it has no {_WORDS[axis]}, and the batch of {run.global_batch} "
-            f"sequences cannot be shared by the {dp} replicas that {axis} {degree} x dp {run.dp} "
+            f"sequences cannot be shared by the {dp} replicas that {axis} {degree} x dp {own} "
             "would become; plan with a framework that it runs (--stack) or with another "
             "--global-batch"
         )

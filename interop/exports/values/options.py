@@ -7,9 +7,9 @@ from typing import Any
 
 from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
-from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import TrainingRun, setting_of
+from simulator.values.degrees import AXIS_ORDERS
 
 # Of each option: what it is called, and the fields of a run that does without it.
 _WITHOUT: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -32,8 +32,8 @@ def unexpressed_options(
     """The options that the run uses and the target cannot say; `can` names those that it can."""
     found = []
     for name, (words, without) in _WITHOUT.items():
-        used = {key: getattr(run, key) for key in without}
-        if used == dict(without) or name in can or getattr(run, name) in ("", "fp32"):
+        used = {key: setting_of(run, key) for key in without}
+        if used == dict(without) or name in can or setting_of(run, name) in ("", "fp32"):
             continue
         found.append(
             Unexpressed(
@@ -76,9 +76,9 @@ def schedule_gap(
 ) -> tuple[str, tuple[Unexpressed, ...]]:
     """The schedule that is written: the planned one, else 1F1B, interleaved where ranks hold
     several stages."""
-    if run.pp == 1 or run.schedule in able:
+    if run.degrees.pp == 1 or run.schedule in able:
         return run.schedule, ()
-    written = "interleaved" if run.vpp > 1 else "1f1b"
+    written = "interleaved" if run.degrees.vpp > 1 else "1f1b"
     why = f"{target} does not run this schedule"
     return written, (replaced("schedule", run.schedule, written, why),)
 

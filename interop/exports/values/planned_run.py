@@ -71,27 +71,22 @@ class PlannedRun:
 
     def __post_init__(self) -> None:
         held = sum(stage.num_layers for stage in self.stages)
-        if held != self.run.model.num_layers or len(self.stages) != self.run.pp * self.run.vpp:
+        layers, degrees = self.run.model.num_layers, self.run.degrees
+        if held != layers or len(self.stages) != degrees.num_stages:
             raise InputError(
                 f"{self.plan}: {len(self.stages)} stages hold {held} layers, the run has pp "
-                f"{self.run.pp} x vpp {self.run.vpp} and {self.run.model.num_layers} layers"
+                f"{degrees.pp} x vpp {degrees.vpp} and {layers} layers"
             )
-
-    @property
-    def world_size(self) -> int:
-        """Devices that work."""
-        run = self.run
-        return run.tp * run.cp * run.pp * run.dp
 
     @property
     def num_nodes(self) -> int:
         """Nodes that the working devices fill."""
-        return -(-self.world_size // self.devices_per_node)
+        return -(-self.run.degrees.num_devices // self.devices_per_node)
 
     @property
     def devices_per_node(self) -> int:
         """Working devices of a node."""
-        return min(self.run.node_devices, self.world_size)
+        return min(self.run.node_devices, self.run.degrees.num_devices)
 
     @property
     def is_even(self) -> bool:
@@ -111,7 +106,7 @@ class PlannedRun:
 def stages_of_run(run: TrainingRun) -> tuple[PlannedStage, ...]:
     """The stages of a described run, as its prediction counts them."""
     found = []
-    for share in stage_split(run)[: run.pp * run.vpp]:
+    for share in stage_split(run)[: run.degrees.num_stages]:
         layers = share.num_layers - share.predicting_layers
         again = run.recompute_layers if run.recompute == "full" else 0
         kinds = tuple(

@@ -106,7 +106,7 @@ def _with_job(imported: ImportedRun, job: Path) -> ImportedRun:
 
 def _stage_differences(planned: PlannedRun, target: str, against: Path) -> tuple[Disagreement, ...]:
     """Where the words for stages of unequal size or for the schedule are not the exported ones."""
-    if target not in STAGE_WORDS or planned.run.pp == 1:
+    if target not in STAGE_WORDS or planned.run.degrees.pp == 1:
         return ()
     try:
         files = {file.path: file.text for file in TARGETS[target].export(planned).files}

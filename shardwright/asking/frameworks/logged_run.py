@@ -55,7 +55,7 @@ def logged_run(log: Path, config: Path, device: str = "") -> LoggedRun:
     for name, seen, said in (
         ("global batch", told.global_batch, run.global_batch),
         ("sequence length", told.seq_len, run.seq_len),
-        ("number of devices", told.devices, run.num_devices),
+        ("number of devices", told.devices, run.degrees.num_devices),
     ):
         if seen is not None and abs(seen / said - 1.0) > _SAME:
             raise MismatchError(

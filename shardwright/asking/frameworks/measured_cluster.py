@@ -78,7 +78,7 @@ def measured_cluster(
         said=[],
     )
     measured = [
-        _collective(path, curve, run.num_devices, run.node_devices)
+        _collective(path, curve, run.degrees.num_devices, run.node_devices)
         for path, found in curves.items()
         for curve in found
     ]

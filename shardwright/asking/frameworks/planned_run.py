@@ -50,8 +50,8 @@ def _of_layout(opened: OpenedPlan, answer: LayoutFile, *, runnable: bool) -> Pla
     if chosen is None:
         raise DocumentError(f"{opened.path} holds no plan: its status is {answer.status!r}")
     run = chosen.run
-    if run.pp == 1:
-        run = replace(run, vpp=1)
+    if run.degrees.pp == 1:
+        run = replace(run, degrees=replace(run.degrees, vpp=1))
     own = runnable and opened.runs_here
     return PlannedRun(
         plan=opened.path.name,
@@ -85,14 +85,8 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
         id=plan.model,
         model=figures,
         device=device,
-        num_devices=plan.world_size,
         node_devices=node_devices,
-        dp=plan.dp,
-        tp=plan.tp,
-        pp=plan.pp,
-        vpp=plan.vpp,
-        cp=1,
-        expert_parallel=1,
+        degrees=plan.degrees,
         sequence_parallel=False,
         zero_stage=plan.zero_stage,
         recompute=_kind(stages),
@@ -101,7 +95,7 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
         global_batch=plan.workload.global_batch,
         seq_len=plan.workload.sequence_length,
         precision=plan.workload.precision,
-        schedule=plan.schedule if plan.pp > 1 else "1f1b",
+        schedule=plan.schedule if plan.degrees.pp > 1 else "1f1b",
         stack=EXECUTOR,
     )
     return PlannedRun(
@@ -145,7 +139,7 @@ def _place(plan: Plan, machine: Mapping[str, str]) -> tuple[str, int, str]:
         cluster = get_cluster(plan.cluster, local=local_profile())
     except ShardwrightError:
         kind = machine.get("type", "gpu")
-        return plan.cluster, plan.world_size, kind
+        return plan.cluster, plan.degrees.num_devices, kind
     group = cluster.groups[0]
     return group.device.name, group.devices_per_node, group.device.type
 
@@ -168,7 +162,7 @@ def _plan_stages(plan: Plan, num_layers: int) -> tuple[PlannedStage, ...]:
         kinds = zip(blocks, stage.recompute, strict=True)
         found.append(
             PlannedStage(
-                rank=kind.rank_of(plan.pp, number),
+                rank=kind.rank_of(plan.degrees.pp, number),
                 recompute=tuple(again.value for block, again in kinds if first <= block < last),
                 has_embedding=number == 0,
                 has_head=number == len(plan.stages) - 1,

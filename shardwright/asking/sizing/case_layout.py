@@ -83,7 +83,7 @@ def _pins(run: TrainingRun, asked: PublishedRun) -> list[LayoutSpace]:
     printed["micro_batch"] = asked.micro_batch
     axes: dict[str, Any] = {name: (value,) for name, value in printed.items() if value is not None}
     if asked.tp and asked.pp:
-        rest = run.num_devices // (asked.tp * asked.pp * (asked.cp or 1))
+        rest = run.degrees.num_devices // (asked.tp * asked.pp * (asked.cp or 1))
         axes["dp"] = (rest,) if asked.cp else tuple(n for n in range(1, rest + 1) if rest % n == 0)
     if run.seq_len < LONG_SEQUENCE:
         axes.setdefault("cp", (1,))
@@ -95,13 +95,14 @@ def _pins(run: TrainingRun, asked: PublishedRun) -> list[LayoutSpace]:
 
 
 def _cluster_name(run: TrainingRun) -> str:
-    node = math.gcd(run.node_devices, run.num_devices)
-    return f"{run.num_devices // node}x{node}x{run.device}"
+    node = math.gcd(run.node_devices, run.degrees.num_devices)
+    return f"{run.degrees.num_devices // node}x{node}x{run.device}"
 
 
 def _words(run: TrainingRun) -> str:
-    chunks = f" x{run.vpp}" if run.vpp > 1 else ""
+    degrees = run.degrees
+    chunks = f" x{degrees.vpp}" if degrees.vpp > 1 else ""
     return (
-        f"tp{run.tp} cp{run.cp} pp{run.pp}{chunks} dp{run.dp} ep{run.expert_parallel}, "
+        f"tp{degrees.tp} cp{degrees.cp} pp{degrees.pp}{chunks} dp{degrees.dp} ep{degrees.ep}, "
         f"micro-batch {run.micro_batch}, ZeRO {run.zero_stage}, recompute {run.recompute}"
     )

@@ -163,7 +163,7 @@ def _exchange_s(side: PricedLayout | None) -> float:
     if side is None or side.run.lora:
         return 0.0
     run = side.run
-    gradients = _GRADIENT_BYTES * run.model.parameters / run.num_devices
+    gradients = _GRADIENT_BYTES * run.model.parameters / run.degrees.num_devices
     each = run.node_network.bytes_per_s_per_node / run.node_devices
     return gradients / each
 

@@ -76,7 +76,7 @@ def prediction_report(made: RunPrediction) -> RenderableType:
     run = made.run
     head = Text.assemble(
         ("Predicted  ", "bold"),
-        f"{', '.join(facts)}, on {run.num_devices} {run.device} ({run.stack})",
+        f"{', '.join(facts)}, on {run.degrees.num_devices} {run.device} ({run.stack})",
     )
     assumed = Text(f"Assumed: {'; '.join(run.defaults)}" if run.defaults else "", style="dim")
     return Group(head, assumed)

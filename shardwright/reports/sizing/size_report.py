@@ -100,7 +100,7 @@ def _choices(question: SizeQuestion) -> str:
 
 
 def _idle(best: RunOutlook) -> list[str]:
-    idle = best.run.devices - best.run.layout.run.num_devices
+    idle = best.run.devices - best.run.layout.run.degrees.num_devices
     return [f"{idle:,} devices idle"] if idle else []
 
 

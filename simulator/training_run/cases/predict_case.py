@@ -34,6 +34,7 @@ class CasePrediction:
     """What is predicted of a whole run; None where nothing is.
 
     status    `ok`, or `unsupported: ` and why;  defaults  what was assumed, in words
+    num_devices   of the case; `run` may have fewer
     run       as it was completed;  step_time_s  its step;  steps  of the whole run
     whole     None for steady hours
     """
@@ -43,6 +44,7 @@ class CasePrediction:
     device_hours: Interval | None = None
     status: str = OK
     defaults: tuple[str, ...] = ()
+    num_devices: int = 0
     run: TrainingRun | None = None
     step_time_s: Interval | None = None
     steps: float = 0.0
@@ -97,7 +99,8 @@ def _predicted(
         days=days,
         device_hours=days.scaled(24.0 * devices),
         defaults=tuple(assumed),
-        run=replace(run, num_devices=devices),
+        num_devices=devices,
+        run=run,
         step_time_s=step,
         steps=steps,
         whole=whole if case.counts_downtime else None,
@@ -132,10 +135,14 @@ def _step_of(
 
 def _on(made: RunPrediction, devices: int, said: list[str]) -> RunPrediction:
     """The step of a run on other devices than its own, as long as all work equally well."""
-    if made.run is None or made.step_time_s is None or made.run.num_devices == devices:
+    if made.run is None or made.step_time_s is None or made.run.degrees.num_devices == devices:
         return made
-    said.append(f"a layout of {made.run.num_devices} devices, none of {devices} being found")
-    return replace(made, step_time_s=made.step_time_s.scaled(made.run.num_devices / devices))
+    said.append(
+        f"a layout of {made.run.degrees.num_devices} devices, none of {devices} being found"
+    )
+    return replace(
+        made, step_time_s=made.step_time_s.scaled(made.run.degrees.num_devices / devices)
+    )
 
 
 def _steady_days(whole: TimeToTrain, step: Interval, steps: float) -> Interval:

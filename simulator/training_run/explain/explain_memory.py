@@ -121,7 +121,8 @@ def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
     for name, held, stage in shards:
         each = f"{format_count(count)} of the rank x {held / count:.4g} bytes" if count else ""
         if run.zero_stage >= stage:
-            each += f", shared by dp {run.dp} x cp {run.cp} (experts by their own ranks)"
+            dp, cp = run.degrees.dp, run.degrees.cp
+            each += f", shared by dp {dp} x cp {cp} (experts by their own ranks)"
         found.append(MemoryLine(name=name, memory_bytes=held, numbers=each))
     return found
 

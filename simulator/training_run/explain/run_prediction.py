@@ -67,6 +67,7 @@ def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
     run     its layout;  plan  the same as stages of the model's own blocks
     totals  the layout's own figures
     """
+    degrees = plan.degrees
     known = features([run])
     assigned = assign([run])
     parts = step_parts(known, assigned.of(assigned.from_file(shipped_coefficients())))
@@ -77,7 +78,7 @@ def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
     timeline = _timeline(plan, stages)
     reduce_s = seconds["reduce_s"]
     tail_s = reduce_s + seconds["optimizer_s"]
-    end_s = max(timeline.rank_end_s(rank) for rank in range(plan.pp))
+    end_s = max(timeline.rank_end_s(rank) for rank in range(degrees.pp))
     stretch = (totals.step_time_s.value - tail_s) / end_s
     timeline = timeline.stretched(stretch)
     memory = footprint(run)
@@ -98,7 +99,7 @@ def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
         stages=tuple(
             StagePrediction(
                 stage=number,
-                rank=plan.rank(plan.pp_rank_of(number)),
+                rank=degrees.rank(pp=plan.pp_rank_of(number)),
                 forward_s=stage.forward_s * stretch,
                 backward_s=stage.backward_s * stretch,
                 optimizer_s=seconds["optimizer_s"],
@@ -111,8 +112,8 @@ def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
             plan,
             timeline,
             send_s=[stage.send_s * stretch for stage in stages],
-            exchange_s=[reduce_s] * plan.pp,
-            optimizer_s=[seconds["optimizer_s"]] * plan.pp,
+            exchange_s=[reduce_s] * degrees.pp,
+            optimizer_s=[seconds["optimizer_s"]] * degrees.pp,
         ),
         sources=_sources(run, seconds),
         limit=f"{largest.name.replace('_', ' ')} "
@@ -140,6 +141,7 @@ def _stage_seconds(
     run: TrainingRun, plan: Plan, x: Features, seconds: dict[str, float]
 ) -> tuple[_Stage, ...]:
     """The busiest stage's seconds per micro-batch shared out by layers, with the head's own."""
+    degrees = run.degrees
     busy = sum(
         seconds[name]
         for name in ("compute_s", "tensor_s", "expert_s", "context_s", "gather_s", "host_s")
@@ -152,10 +154,10 @@ def _stage_seconds(
     backward += _one(x.pass_backward + 1.5 * x.score_forward + x.state_backward) + again
     head = _one(x.head_matmul + x.head_pass) / (forward + backward)
     layers, last = _one(x.layers), _one(x.last_layers)
-    layer_s = each / max(layers + (head if run.pp == 1 else 0.0), last + head)
+    layer_s = each / max(layers + (head if degrees.pp == 1 else 0.0), last + head)
     ahead = forward / (forward + backward)
     weight = 0.5 * _one(x.matmul_backward) / backward if backward else 0.0
-    send = seconds["cut_s"] / max(1, 2 * run.num_microbatches * run.vpp + 2 * (run.pp - 1))
+    send = seconds["cut_s"] / max(1, 2 * run.num_microbatches * degrees.vpp + 2 * (degrees.pp - 1))
     outer = {0, len(plan.stages) - 1}
     own = len(plan.block_entries) - run.model.num_layers
     found = []
@@ -200,9 +202,9 @@ def _timeline(plan: Plan, stages: tuple[_Stage, ...]) -> Timeline:
     )
     schedule = build_schedule(
         plan.schedule,
-        num_ranks=plan.pp,
+        num_ranks=plan.degrees.pp,
         num_microbatches=plan.num_microbatches,
-        stages_per_rank=plan.vpp,
+        stages_per_rank=plan.degrees.vpp,
     )
     return simulate(schedule, durations)
 
@@ -251,7 +253,7 @@ def _rank_memory(
         for time_s, share in course
     )
     return RankMemory(
-        rank=plan.rank(rank.rank),
+        rank=plan.degrees.rank(pp=rank.rank),
         parameters_bytes=static.parameters,
         gradients_bytes=static.gradients,
         optimizer_bytes=static.optimizer,

@@ -43,21 +43,21 @@ _CALM_TENSOR_NODES = 2.0
 
 def waiting_ranks(run: TrainingRun, stack: Framework) -> float:
     """Ranks of the collectives of a layer's forward that wait for the host."""
-    if not collectives_wait(run, stack) or run.tp == 1:
+    if not collectives_wait(run, stack) or run.degrees.tp == 1:
         return 0.0
-    return (4.0 if run.sequence_parallel else 2.0) * run.tp
+    return (4.0 if run.sequence_parallel else 2.0) * run.degrees.tp
 
 
 def collectives_wait(run: TrainingRun, stack: Framework) -> bool:
     """Whether collectives take the host a time per rank in most jobs of this layout."""
     if not stack.blocking_messages or run.num_nodes == 1:
         return False
-    return run.pp > 1 or (run.num_nodes >= _WAITING_NODES and not _is_wide(run))
+    return run.degrees.pp > 1 or (run.num_nodes >= _WAITING_NODES and not _is_wide(run))
 
 
 def stalls(run: TrainingRun, stack: Framework) -> bool:
     """Whether messages stall in most jobs of this layout that have the memory they need."""
-    return stack.blocking_messages and run.pp > 1 and (_is_large(run) or _is_wide(run))
+    return stack.blocking_messages and run.degrees.pp > 1 and (_is_large(run) or _is_wide(run))
 
 
 def is_host_ahead(run: TrainingRun, stack: Framework) -> bool:
@@ -67,11 +67,12 @@ def is_host_ahead(run: TrainingRun, stack: Framework) -> bool:
     second micro-batch on, so that its host waits in each collective, and is ahead only where groups
     are smaller than a node.
     """
+    degrees = run.degrees
     if not stack.blocking_messages or stalls(run, stack):
         return False
-    if run.pp == 1:
+    if degrees.pp == 1:
         return not _is_large(run) or _is_wide(run)
-    return run.pp > 2 or run.tp < run.node_devices
+    return degrees.pp > 2 or degrees.tp < run.node_devices
 
 
 def _is_large(run: TrainingRun) -> bool:
@@ -79,4 +80,4 @@ def _is_large(run: TrainingRun) -> bool:
 
 
 def _is_wide(run: TrainingRun) -> bool:
-    return run.tp > _CALM_TENSOR_NODES * run.node_devices
+    return run.degrees.tp > _CALM_TENSOR_NODES * run.node_devices

@@ -27,8 +27,8 @@ from simulator.training_run.framework.kept_tensor import (
     Moment,
     check_name,
 )
-from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.degrees import AXIS_ORDERS
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
 
 FRAMEWORK_SCHEMA = "shardwright/framework@1"
@@ -160,11 +160,6 @@ class FrameworkRules:
         ):
             for value in given:
                 check_name(what, value, known, f"{self.name}: rules")
-
-    def runs(self, degrees: Mapping[str, int], zero_stage: int) -> bool:
-        """Whether it has every axis that is above 1, and the ZeRO stage."""
-        split = {axis for axis, degree in degrees.items() if degree > 1}
-        return split <= set(self.axes) and zero_stage in self.zero_stages_at(degrees["pp"])
 
     def zero_stages_at(self, pp: int) -> tuple[int, ...]:
         """The ZeRO stages that it offers with pp pipeline ranks."""

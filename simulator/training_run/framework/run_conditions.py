@@ -15,16 +15,17 @@ BLOCK_SCALED = ("mxfp8", "nvfp4")
 def run_conditions(run: TrainingRun) -> frozenset[str]:
     """Those that hold for every rank; `trained-weights` fails where only adapters are trained,
     `host-ahead` says what most jobs of such a layout do (framework/blocked_host.py)."""
+    degrees = run.degrees
     low = run.precision in LOW_PRECISIONS
     stack = load_framework(run.stack)
     held = {
         "gated": run.model.gated,
         "plain": not run.model.gated,
         "latent": run.model.latent is not None,
-        "context-parallel": run.cp > 1,
-        "tensor-parallel": run.tp > 1,
+        "context-parallel": degrees.cp > 1,
+        "tensor-parallel": degrees.tp > 1,
         "host-ahead": is_host_ahead(run, stack),
-        "data-parallel": run.dp * run.cp > 1,
+        "data-parallel": degrees.dp * degrees.cp > 1,
         "several-micro-batches": run.num_microbatches > 1,
         "unsharded-states": run.zero_stage == 0,
         "sharded-parameters": run.zero_stage >= 3,

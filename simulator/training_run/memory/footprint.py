@@ -105,7 +105,7 @@ def footprint(run: TrainingRun) -> Footprint:
     layer = _layer_bytes(run, stack, sizes)
     ranks = tuple(
         _rank_footprint(run, stack, sizes, layer, rank, shares, in_flight[rank])
-        for rank in range(run.pp)
+        for rank in range(run.degrees.pp)
     )
     reserved = max(rank.reserved_bytes for rank in ranks)
     usable = get_device(run.device).usable_bytes
@@ -224,11 +224,14 @@ def _refusal(run: TrainingRun, stack: FrameworkMemory, shares: tuple[StageShare,
     """nanotron builds no empty stage and its 1F1B engine asserts p - 1 micro-batches
     (src/nanotron/parallel/pipeline_parallel/engine.py, OneForwardOneBackwardPipelineEngine)."""
     empty = sum(share.is_empty for share in shares)
+    pp = run.degrees.pp
     if empty:
-        return f"{empty} of {run.pp} pipeline ranks would hold no block of {stack.name}'s cut"
-    if stack.stage_split == "cost" and run.num_microbatches < run.pp - 1:
         return (
-            f"{run.num_microbatches} micro-batches are fewer than the pp - 1 = {run.pp - 1} that "
+            f"{empty} of {run.degrees.pp} pipeline ranks would hold no block of {stack.name}'s cut"
+        )
+    if stack.stage_split == "cost" and run.num_microbatches < pp - 1:
+        return (
+            f"{run.num_microbatches} micro-batches are fewer than the pp - 1 = {pp - 1} that "
             f"{stack.name}'s 1F1B needs"
         )
     return ""

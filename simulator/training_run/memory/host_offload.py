@@ -79,7 +79,7 @@ def _kept_bytes(run: TrainingRun) -> float:
         return (1 - share) * layer.dense_layer + share * layer.expert_layer
 
     if run.recompute == "full" and run.recompute_layers:
-        again = min(1.0, run.recompute_layers * run.vpp * run.pp / run.model.num_layers)
+        again = min(1.0, run.recompute_layers * run.degrees.num_stages / run.model.num_layers)
         return again * of("full") + (1 - again) * of("none")
     return of(run.recompute)
 

@@ -42,15 +42,16 @@ def static_bytes(
     cp, so that fewer ranks share the states of experts (Megatron-Core, docs of expert parallelism).
     Norms and the router are whole on each rank. Frozen weights have neither gradient nor state.
     """
-    tp = run.tp if load_framework(run.stack).splits_vocabulary else 1
+    degrees = run.degrees
+    tp = degrees.tp if load_framework(run.stack).splits_vocabulary else 1
     dense, experts = _rank_parameters(run, shares, vocabulary / tp)
     ranks = run.sharing_ranks * schedule_kind(run.schedule).copies
-    expert_ranks = max(1.0, ranks * run.tp / run.expert_parallel)
-    if run.expert_parallel == 1:
+    expert_ranks = max(1.0, ranks * degrees.tp / degrees.ep)
+    if degrees.ep == 1:
         # Experts are then divided by tp as the other matrices are.
         expert_ranks = ranks
     stage = run.zero_stage
-    whole_sums = load_framework(run.stack).own_executor and run.pp > 1
+    whole_sums = load_framework(run.stack).own_executor and degrees.pp > 1
 
     def held(bytes_each: float, parameters: tuple[float, float], *, sharded: bool) -> float:
         if not sharded:
@@ -63,7 +64,7 @@ def static_bytes(
     if run.frozen_type:
         # Of frozen linear layers in the place of what they are computed with.
         each = frozen_weight_bytes(run) - _weight_bytes(run, stack)
-        linear = _linear_parameters(run.model, run.tp, run.expert_parallel, shares)
+        linear = _linear_parameters(run.model, degrees.tp, degrees.ep, shares)
         parameters += held(each, linear, sharded=stage >= 3)
     if run.lora:
         parameters += held(stack.weight_bytes, trained, sharded=stage >= 3)
@@ -78,7 +79,7 @@ def static_bytes(
 def _adapter_parameters(run: TrainingRun, shares: Sequence[StageShare]) -> float:
     """Of a rank; both matrices of a pair are divided by tp (NeMo, ParallelLinearAdapter)."""
     each = adapter_parameters(run.model, run.lora_rank)
-    return sum(share.num_layers for share in shares) * each / run.tp
+    return sum(share.num_layers for share in shares) * each / run.degrees.tp
 
 
 def _weight_bytes(run: TrainingRun, stack: FrameworkMemory) -> float:
@@ -115,8 +116,9 @@ def _rank_parameters(
 ) -> tuple[float, float]:
     """Parameters of a rank after tensor and expert parallelism: all but experts, and experts."""
     # Stages of our executor hold copies of their own (executor/rank.py), those of others one.
-    once = run.pp > 1 and not load_framework(run.stack).own_executor
-    return _shared_out(run.model, run.tp, run.expert_parallel, once, tuple(shares), table_rows)
+    degrees = run.degrees
+    once = degrees.pp > 1 and not load_framework(run.stack).own_executor
+    return _shared_out(run.model, degrees.tp, degrees.ep, once, tuple(shares), table_rows)
 
 
 @functools.lru_cache(maxsize=1 << 14)

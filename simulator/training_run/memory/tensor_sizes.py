@@ -48,9 +48,10 @@ class TensorSizes:
     )
 
     def __init__(self, run: TrainingRun) -> None:
+        degrees = run.degrees
         self.kept: dict[tuple[str, int], object] = {}
         self.vocabulary = padded_vocabulary(
-            run.model, load_framework(run.stack).vocabulary_multiple, run.tp
+            run.model, load_framework(run.stack).vocabulary_multiple, degrees.tp
         )
         self._conditions = run_conditions(run)
         self._fp32 = run.precision == "fp32"
@@ -59,8 +60,8 @@ class TensorSizes:
         self._per_token = {name: width * tokens for name, width in widths.items()}
         self._per_weight = weight_widths(run.model, self.vocabulary)
         self._splits = {
-            "tp": run.tp,
-            "sequence": run.tp if run.sequence_parallel else 1,
+            "tp": degrees.tp,
+            "sequence": degrees.tp if run.sequence_parallel else 1,
             "none": 1,
         }
 
@@ -100,7 +101,7 @@ def tensor_sizes(run: TrainingRun) -> TensorSizes:
         run.seq_len,
         run.tokens,
         run.expert_imbalance,
-        run.tp,
+        run.degrees.tp,
         run.sequence_parallel,
         run_conditions(run),
     )

@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.training_run.messages.rank_group import stage_stride
 from simulator.training_run.run.far_level import FarLevel
 from simulator.training_run.run.training_run import TrainingRun
 
@@ -31,20 +30,21 @@ class FarCut:
 
 def far_cut(run: TrainingRun, size_bytes: float, levels: Sequence[FarLevel]) -> FarCut:
     """Of sends of `size_bytes` by each rank of a stage to the next one."""
-    if run.pp < 2:
+    degrees = run.degrees
+    if degrees.pp < 2:
         return FarCut()
-    stride = stage_stride(run)
+    stride = degrees.stride("pp")
     slowest = FarCut()
     for level in levels:
         part = level.part_devices
         if part % stride:
             # A stage is larger than a part or lies across its ends: every device may send.
-            senders, crossings = part, run.pp - 1
+            senders, crossings = part, degrees.pp - 1
         else:
             # Of pipelines that begin at any multiple of gcd(pp, stages per part), the worst.
             held = part // stride
-            offset = held - math.gcd(run.pp, held)
-            senders, crossings = stride, (offset + run.pp - 1) // held
+            offset = held - math.gcd(degrees.pp, held)
+            senders, crossings = stride, (offset + degrees.pp - 1) // held
         seconds = size_bytes * senders / (part * level.bytes_per_s_per_device)
         if crossings and seconds + level.latency_s > slowest.bytes_s + slowest.latency_s:
             slowest = FarCut(bytes_s=seconds, latency_s=level.latency_s, crossings=crossings)

@@ -19,7 +19,7 @@ def gradient_buckets(run: TrainingRun, stack: Framework) -> float:
         return 1.0
     layers, _ = stage_layers(run)
     table = vocabulary_share(run, stack) * run.model.hidden_size
-    head = table if run.pp == 1 and not run.model.tied_embeddings else 0.0
+    head = table if run.degrees.pp == 1 and not run.model.tied_embeddings else 0.0
     width = element_bytes(run)
     limits = (_FIRST_BUCKET_BYTES / width, stack.bucket_bytes / width)
     return float(_buckets(_matrix_sizes(run), round(layers), head, table, limits))
@@ -69,4 +69,4 @@ def _matrix_sizes(run: TrainingRun) -> tuple[float, ...]:
     keys_values = 2 * model.num_kv_heads * model.head_size
     ways = 2 if model.gated else 1
     widths = (model.ffn_size, ways * model.ffn_size, core, core + keys_values)
-    return tuple(model.hidden_size * width / run.tp for width in widths)
+    return tuple(model.hidden_size * width / run.degrees.tp for width in widths)

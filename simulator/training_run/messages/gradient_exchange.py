@@ -74,7 +74,7 @@ def compressed(run: TrainingRun, count: float, sides: float, ranks: int) -> Grad
 def shared_sides(run: TrainingRun) -> float:
     """Rows and columns of an average layer's matrices on one tp rank, but for routed experts'."""
     model = run.model
-    h, tp = model.hidden_size, run.tp
+    h, tp = model.hidden_size, run.degrees.tp
     core = model.num_heads * model.head_size / tp
     keys = 2 * model.num_kv_heads * model.head_size / tp
     expert_share = model.num_expert_layers / model.num_layers
@@ -90,10 +90,10 @@ def expert_sides(run: TrainingRun, expert_ranks: int) -> float:
     if not model.num_experts:
         return 0.0
     share = model.num_expert_layers / model.num_layers
-    if run.expert_parallel > 1:
+    if run.degrees.ep > 1:
         here, size = model.num_experts / expert_ranks, float(model.expert_size)
     else:
-        here, size = float(model.num_experts), model.expert_size / run.tp
+        here, size = float(model.num_experts), model.expert_size / run.degrees.tp
     return share * here * _feed_forward_sides(run, size)
 
 

@@ -10,30 +10,31 @@ from simulator.training_run.messages.rank_group import (
     context_group,
     data_group,
     expert_group,
-    stage_stride,
     tensor_group,
 )
 from simulator.training_run.messages.run_links import Links, moved, sent, steps
 from simulator.training_run.messages.step_messages import data_messages, worker_messages
-from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.layer_work import element_bytes
+from simulator.values.degrees import AXIS_ORDERS
 
 
 def cuts_cross_nodes(run: TrainingRun) -> bool:
     """Whether a send between stages leaves its node."""
-    if run.axis_order == AXIS_ORDERS[0]:
-        return run.num_devices // run.pp >= run.node_devices or run.num_devices > run.node_devices
-    return run.node_devices % (stage_stride(run) * run.pp) != 0
+    degrees, node = run.degrees, run.node_devices
+    if degrees.axis_order == AXIS_ORDERS[0]:
+        return degrees.stage_ranks >= node or degrees.num_devices > node
+    return node % (degrees.stride("pp") * degrees.pp) != 0
 
 
 def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, float]:
     """The features that messages of a layer and sends between stages make, by their names in
     `Features`."""
+    degrees = run.degrees
     h, width = run.model.hidden_size, element_bytes(run)
     boundary = run.tokens * h * width
     tensor = NOTHING
-    if run.tp > 1:
+    if degrees.tp > 1:
         # Two all-reduces per pass, or with sequence parallelism as many pairs of all-gather and
         # reduce-scatter (Korthikanti et al., arXiv 2205.05198, section 4.2.2), which switches that
         # reduce do not speed up.
@@ -42,22 +43,22 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
             each = moved(operation, boundary, tensor_group(run), links)
             tensor += each * run.model.blocks_per_layer
     expert = NOTHING
-    if run.expert_parallel > 1 and run.model.num_experts:
+    if degrees.ep > 1 and run.model.num_experts:
         share = run.model.num_expert_layers / run.model.num_layers
         # The fullest rank is sent more than the others, and all wait for it.
         routed = run.tokens * run.model.expert_width * width * run.model.top_k
-        routed *= run.expert_imbalance / (run.tp if run.sequence_parallel else 1)
+        routed *= run.expert_imbalance / (degrees.tp if run.sequence_parallel else 1)
         expert = moved("all_to_all", routed, expert_group(run), links) * (2.0 * share)
         if stack.sends_tokens_once:
             expert = sent_once(expert, model=run.model, group=expert_group(run), links=links)
     context = NOTHING
-    if run.cp > 1:
-        kv = run.tokens * width * 2 * run.model.head_size * run.model.num_kv_heads / run.tp
-        context = moved("all_gather", kv * run.cp, context_group(run), links)
+    if degrees.cp > 1:
+        kv = run.tokens * width * 2 * run.model.head_size * run.model.num_kv_heads / degrees.tp
+        context = moved("all_gather", kv * degrees.cp, context_group(run), links)
     cut, far = NOTHING, FarCut()
-    crosses = run.pp > 1 and cuts_cross_nodes(run)
-    if run.pp > 1:
-        share = run.tp if run.sequence_parallel or stack.splits_sends else 1
+    crosses = degrees.pp > 1 and cuts_cross_nodes(run)
+    if degrees.pp > 1:
+        share = degrees.tp if run.sequence_parallel or stack.splits_sends else 1
         cut = sent(boundary / share, links, crosses_nodes=crosses)
         far = far_cut(run, boundary / share, run.far_levels)
     tensor_steps = steps(tensor)
@@ -79,7 +80,7 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
         "context_far": context.far_s + context.far_latency_s,
         "cut_inner": cut.inner_s,
         "cut_outer": cut.outer_s,
-        "cut_steps": float(run.pp > 1),
+        "cut_steps": float(degrees.pp > 1),
         "cut_far": far.bytes_s,
         "cut_far_latency": far.latency_s,
         "cut_crossings": float(far.crossings),

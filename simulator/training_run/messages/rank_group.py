@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.degrees import Axis, Degrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,63 +62,55 @@ def _together(count: int, stride: int, part_devices: int) -> int:
 
 
 def tensor_group(run: TrainingRun) -> RankGroup:
-    """Ranks that split each layer: neighbours."""
-    return RankGroup(((run.tp, 1),))
+    """Ranks that split each layer."""
+    return RankGroup((_axis(run.degrees, "tp"),))
 
 
 def context_group(run: TrainingRun) -> RankGroup:
-    """Ranks that split a sequence: a tensor group apart."""
-    return RankGroup(((run.cp, run.tp),))
-
-
-def data_stride(run: TrainingRun) -> int:
-    """Devices from a rank to the one of the next replica."""
-    inner = run.tp * run.cp
-    return inner * run.pp if run.axis_order == "tp-cp-pp-dp" else inner
-
-
-def stage_stride(run: TrainingRun) -> int:
-    """Devices from a rank to the one of the next stage."""
-    inner = run.tp * run.cp
-    return inner if run.axis_order == "tp-cp-pp-dp" else inner * run.dp
+    """Ranks that split a sequence."""
+    return RankGroup((_axis(run.degrees, "cp"),))
 
 
 def data_group(run: TrainingRun) -> RankGroup:
     """Ranks that exchange gradients in every step: of one worker, where there are local steps."""
-    return RankGroup(((run.cp, run.tp), (run.dp // run.local_workers, data_stride(run))))
+    inner = run.degrees.dp // run.local_workers
+    return RankGroup((_axis(run.degrees, "cp"), (inner, run.degrees.stride("dp"))))
 
 
 def worker_group(run: TrainingRun) -> RankGroup:
     """Ranks that hold the same weights in the workers of local steps, which are outermost."""
-    inner = run.dp // run.local_workers
-    return RankGroup(((run.local_workers, data_stride(run) * inner),))
+    inner = run.degrees.dp // run.local_workers
+    return RankGroup(((run.local_workers, run.degrees.stride("dp") * inner),))
 
 
 def expert_group(run: TrainingRun) -> RankGroup:
     """Ranks over which experts are spread: context-parallel ones, then replicas; the ranks of a
     tensor group too where those are fewer."""
-    taken = max(1, run.expert_parallel // (run.dp * run.cp))
-    return RankGroup(((taken, 1), *_spread(run, run.expert_parallel // taken)))
+    degrees = run.degrees
+    taken = max(1, degrees.ep // (degrees.dp * degrees.cp))
+    spread = degrees.ep // taken
+    context = math.gcd(spread, degrees.cp)
+    return RankGroup(((taken, 1), (context, degrees.tp), (spread // context, degrees.stride("dp"))))
 
 
 def expert_replicas(run: TrainingRun) -> RankGroup:
     """Ranks that hold the same experts and exchange their gradients in every step: those of a
     tensor group are among them where experts are spread, since then none is split."""
-    taken = max(1, run.expert_parallel // (run.dp * run.cp))
-    tensor = run.tp // taken if run.expert_parallel > 1 else 1
-    spread = run.expert_parallel // taken
-    context = math.gcd(spread, run.cp)
-    beside = spread // context
-    inner = max(1, run.dp // run.local_workers // beside)
+    degrees = run.degrees
+    taken = max(1, degrees.ep // (degrees.dp * degrees.cp))
+    tensor = degrees.tp // taken if degrees.ep > 1 else 1
+    spread = degrees.ep // taken
+    context = math.gcd(spread, degrees.cp)
+    replicas = spread // context
+    inner = max(1, degrees.dp // run.local_workers // replicas)
     return RankGroup(
         (
             (max(1, tensor), taken),
-            (run.cp // context, run.tp * context),
-            (inner, data_stride(run) * beside),
+            (degrees.cp // context, degrees.tp * context),
+            (inner, degrees.stride("dp") * replicas),
         )
     )
 
 
-def _spread(run: TrainingRun, ranks: int) -> tuple[tuple[int, int], ...]:
-    context = math.gcd(ranks, run.cp)
-    return ((context, run.tp), (ranks // context, data_stride(run)))
+def _axis(degrees: Degrees, axis: Axis) -> tuple[int, int]:
+    return degrees.size(axis), degrees.stride(axis)

@@ -94,7 +94,7 @@ def _per_micro_batch(run: TrainingRun, stack: Framework) -> tuple[float, float]:
     """How often a layer is gathered, and its gradients reduced, per micro-batch."""
     if not stack.own_executor:
         return (2.0, 1.0) if run.zero_stage == 3 else (0.0, 0.0)
-    if run.pp > 1:
+    if run.degrees.pp > 1:
         return (1.0 if run.zero_stage == 3 else 0.0), 0.0
     return {2: (1.0, 1.0), 3: (2.0, 1.0)}.get(run.zero_stage, (0.0, 0.0))
 

@@ -16,7 +16,7 @@ from profiles.published.known_models import known_model
 from profiles.published.recipes import fill_from_recipe
 from profiles.published.run import PublishedRun
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.reading.complete_layout import Layout, complete_layout, node_devices_of
+from simulator.training_run.reading.complete_layout import complete_layout, node_devices_of
 from simulator.training_run.reading.complete_model import complete_model
 from simulator.training_run.reading.complete_options import with_run_options
 from simulator.training_run.reading.complete_words import (
@@ -32,6 +32,7 @@ from simulator.training_run.reading.possible import possible_run
 from simulator.training_run.reading.stack_text import stack_of
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.values.degrees import Degrees
 
 __all__ = ["UnsupportedRunError", "complete_run"]
 
@@ -65,35 +66,31 @@ def complete_as_usual(run: PublishedRun) -> TrainingRun:
         run = fill_from_recipe(run, model=known.name, device=device.name, said=said)
     seq_len = _seq_len(run, said)
     global_batch = _global_batch(run, seq_len, said)
-    layout = complete_layout(
+    degrees = complete_layout(
         run, device=device, global_batch=global_batch, seq_len=seq_len, said=said
     )
-    model = complete_model(run, seq_len=seq_len, tp=layout.tp, pp=layout.pp, stack=stack, said=said)
+    tp, pp = degrees.tp, degrees.pp
+    model = complete_model(run, seq_len=seq_len, tp=tp, pp=pp, stack=stack, said=said)
     lora = run.family == "lora"
-    zero_stage = _zero_stage(run, stack, layout.pp, said)
-    vpp = vpp_of(run, layout.pp, model.num_layers, stack, said)
-    node_devices = node_devices_of(run, device, layout.num_devices, said)
+    zero_stage = _zero_stage(run, stack, pp, said)
+    degrees = replace(degrees, vpp=vpp_of(run, pp, model.num_layers, stack, said))
+    node_devices = node_devices_of(run, device, degrees.num_devices, said)
+    degrees = replace(degrees, ep=_expert_parallel(run, degrees, model.num_experts, said))
     completed = TrainingRun(
         id=run.id,
         model=model,
         device=device.name,
-        num_devices=layout.num_devices,
+        degrees=degrees,
         node_devices=node_devices,
         network=_network(run, device, node_devices),
-        dp=layout.dp,
-        tp=layout.tp,
-        pp=layout.pp,
-        vpp=vpp,
-        cp=layout.cp,
-        expert_parallel=_expert_parallel(run, layout, model.num_experts, said),
-        sequence_parallel=_sequence_parallel(run, layout.tp, stack, said),
+        sequence_parallel=_sequence_parallel(run, tp, stack, said),
         zero_stage=zero_stage,
         recompute=recompute_of(run, stack, said),
-        micro_batch=_micro_batch(run, layout, vpp, device, zero_stage, stack, global_batch, said),
+        micro_batch=_micro_batch(run, degrees, device, zero_stage, stack, global_batch, said),
         global_batch=global_batch,
         seq_len=seq_len,
         precision=_precision(run, device, stack, said),
-        schedule=schedule_of(run, layout.pp, vpp, said),
+        schedule=schedule_of(run, pp, degrees.vpp, said),
         stack=stack,
         stack_assumed=stack_assumed,
         lora=lora,
@@ -145,14 +142,14 @@ def _zero_stage(run: PublishedRun, stack: str, pp: int, said: list[str]) -> int:
     return stage
 
 
-def _expert_parallel(run: PublishedRun, layout: Layout, experts: int, said: list[str]) -> int:
+def _expert_parallel(run: PublishedRun, degrees: Degrees, experts: int, said: list[str]) -> int:
     if not experts:
         return 1
     if run.ep is None:
-        if layout.dp * layout.tp > 1:
+        if degrees.dp * degrees.tp > 1:
             said.append("experts not spread over ranks (ep 1)")
         return 1
-    ranks = layout.dp * layout.tp * layout.cp
+    ranks = degrees.stage_ranks
     ep = math.gcd(run.ep, ranks, experts)
     if ep != run.ep:
         said.append(
@@ -176,26 +173,25 @@ def _sequence_parallel(run: PublishedRun, tp: int, stack: str, said: list[str]) 
 
 def _micro_batch(
     run: PublishedRun,
-    layout: Layout,
-    vpp: int,
+    degrees: Degrees,
     device: Device,
     zero_stage: int,
     stack: str,
     global_batch: int,
     said: list[str],
 ) -> int:
-    per_rank = max(1, global_batch // layout.dp)
+    per_rank = max(1, global_batch // degrees.dp)
     if run.micro_batch is not None:
         if run.micro_batch > per_rank:
             said.append(
                 f"micro-batch {per_rank}: {run.micro_batch} as printed is more than the "
-                f"{per_rank} sequences that each of dp={layout.dp} ranks has"
+                f"{per_rank} sequences that each of dp={degrees.dp} ranks has"
             )
         return min(run.micro_batch, per_rank)
-    whole = layout.pp == 1 and (device.type == "tpu" or zero_stage == 3)
+    whole = degrees.pp == 1 and (device.type == "tpu" or zero_stage == 3)
     micro_batch = per_rank if whole else 1
-    if layout.pp > 1 and load_framework(stack).microbatch_per_stage:
-        micro_batch = max(1, per_rank // (layout.pp * vpp))
+    if degrees.pp > 1 and load_framework(stack).microbatch_per_stage:
+        micro_batch = max(1, per_rank // degrees.num_stages)
     said.append(f"micro-batch {micro_batch}")
     return micro_batch
 
@@ -211,9 +207,12 @@ def _precision(run: PublishedRun, device: Device, stack: str, said: list[str]) -
 
 def _check(run: PublishedRun, done: TrainingRun, device: Device) -> None:
     """Raises UnsupportedRunError for what cannot be run at all."""
+    degrees = done.degrees
     heads, kv_heads = done.model.num_heads, done.model.num_kv_heads
-    if heads % done.tp:
-        raise UnsupportedRunError(run.id, f"tp={done.tp} does not divide {heads} attention heads")
+    if heads % degrees.tp:
+        raise UnsupportedRunError(
+            run.id, f"tp={degrees.tp} does not divide {heads} attention heads"
+        )
     if heads % kv_heads:
         raise UnsupportedRunError(
             run.id, f"{kv_heads} heads of keys and values do not divide {heads} of queries"
@@ -230,27 +229,28 @@ def _check(run: PublishedRun, done: TrainingRun, device: Device) -> None:
                 f"{device.memory_bytes.value / 2**30:.0f} GiB",
             )
     if (
-        done.global_batch % (done.dp * done.micro_batch)
-        and math.ceil(done.global_batch / (done.dp * done.micro_batch)) == 1
+        done.global_batch % (degrees.dp * done.micro_batch)
+        and math.ceil(done.global_batch / (degrees.dp * done.micro_batch)) == 1
     ):
         raise UnsupportedRunError(
             run.id,
-            f"a global batch of {done.global_batch} does not fill dp={done.dp} ranks of "
+            f"a global batch of {done.global_batch} does not fill dp={degrees.dp} ranks of "
             f"micro-batch {done.micro_batch}",
         )
 
 
 def _with_defaults(done: TrainingRun, said: list[str]) -> TrainingRun:
-    if done.model.num_layers < done.pp:
-        said.append(f"pp={done.pp} stages for {done.model.num_layers} layers: some hold none")
+    degrees = done.degrees
+    if done.model.num_layers < degrees.pp:
+        said.append(f"pp={degrees.pp} stages for {done.model.num_layers} layers: some hold none")
     if done.num_nodes > 1:
         network = done.node_network
         if network.assumed:
             said.append(f"{network.words} ({network.source})")
-    rest = done.global_batch % (done.dp * done.micro_batch)
+    rest = done.global_batch % (degrees.dp * done.micro_batch)
     if rest:
         said.append(
             f"{done.num_microbatches} micro-batches, of which the last holds {rest} of "
-            f"{done.dp * done.micro_batch} sequences"
+            f"{degrees.dp * done.micro_batch} sequences"
         )
     return replace(done, defaults=tuple(said))

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from profiles.hardware.catalogue.catalog import node_design
 from profiles.hardware.catalogue.device import Device
 from profiles.published.run import PublishedRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.values.degrees import Degrees
 
 # Sequences of at least this many tokens are split over devices rather than the weights: from here
 # on recipes use context parallelism (MaxText and Megatron-Core long-context guides).
 LONG_SEQUENCE = 32768
 _USUAL_NODE = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Degrees whose product is `num_devices`."""
-
-    num_devices: int
-    dp: int
-    tp: int
-    pp: int
-    cp: int
 
 
 def complete_layout(
@@ -34,8 +23,9 @@ def complete_layout(
     global_batch: int,
     seq_len: int,
     said: list[str],
-) -> Layout:
-    """The degrees, in which tp, pp and cp are believed before dp; raises UnsupportedRunError.
+) -> Degrees:
+    """Tensor, pipeline, context and data parallelism; tp, pp and cp take precedence over dp.
+    Raises UnsupportedRunError.
 
     Silent degrees are 1 and dp is what is left, with two exceptions. Where dp is given and tp and
     pp are not, the rest is model parallelism: tensor-parallel inside a node, then pipeline stages
@@ -78,7 +68,7 @@ def complete_layout(
             f"dp={dp} ranks for {global_batch} sequences per step"
             + ("; the source gives no layout" if run.tp is run.pp is run.dp is None else ""),
         )
-    return Layout(num_devices=devices, dp=dp, tp=tp, pp=pp, cp=cp)
+    return Degrees(tp=tp, cp=cp, pp=pp, dp=dp)
 
 
 def _model_parallel(

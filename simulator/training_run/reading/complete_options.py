@@ -12,10 +12,10 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.model.figures.transformer import Transformer
 from profiles.published.run import PublishedRun
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
-from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.compression import REDUCTIONS
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.values.degrees import AXIS_ORDERS
 
 
 def with_model_options(run: PublishedRun, model: Transformer) -> Transformer:
@@ -52,7 +52,7 @@ def with_run_options(run: PublishedRun, completed: TrainingRun, said: list[str])
         workers = run.local_workers
         steps = run.local_steps or 1
         if steps > 1 and workers is None:
-            workers = completed.dp
+            workers = completed.degrees.dp
             said.append(f"{workers} local workers (every replica)")
         return replace(
             completed,
@@ -66,7 +66,9 @@ def with_run_options(run: PublishedRun, completed: TrainingRun, said: list[str])
             local_steps=steps,
             local_workers=workers if steps > 1 and workers else 1,
             wide_layers=run.wide_layers or 0,
-            axis_order=run.order or completed.axis_order,
+            degrees=replace(
+                completed.degrees, axis_order=run.order or completed.degrees.axis_order
+            ),
         )
     except UnsupportedRunError:
         raise

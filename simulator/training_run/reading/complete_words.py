@@ -216,8 +216,9 @@ def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[s
     """Model chunks per pipeline rank. Where the source gives none: 2 with a V-shaped schedule; with
     an interleaved one the number whose chunks are nearest to two layers, in proportion, of those
     that divide a rank's layers (Megatron-LM splits evenly; embedding and head may make the split
-    even: 126 layers on 16 ranks); otherwise 1. A run of Megatron-Core that names no schedule either is taken to interleave, as its
-    documentation advises for large pipelines, and so is one that names no framework."""
+    even: 126 layers on 16 ranks); otherwise 1. A run of Megatron-Core that names no schedule either
+    is taken to interleave, as its documentation advises for large pipelines, and so is one that
+    names no framework."""
     if pp == 1:
         return 1
     if run.vpp is not None:

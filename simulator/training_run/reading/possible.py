@@ -145,7 +145,7 @@ def _partial(usual: TrainingRun | None) -> list[Answers]:
     `--recompute-method block`)."""
     if usual is None or not load_framework(usual.stack).rules.partial_recompute:
         return []
-    layers = -(-usual.model.num_layers // (usual.pp * usual.vpp))
+    layers = -(-usual.model.num_layers // usual.degrees.num_stages)
     counts = sorted({max(1, round(share * layers)) for share in _SHARES})
     return [{"recompute": "full", "recompute_layers": n} for n in counts if n < layers]
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
+from profiles.document import flattened
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.node_network import NodeNetwork, usual_network
 from profiles.model.figures.transformer import Transformer
 from simulator.schedules.in_flight import most_in_flight
-from simulator.training_run.run.axis_order import AXIS_ORDERS
 from simulator.training_run.run.compression import REDUCTIONS, compression_of
 from simulator.training_run.run.far_level import FarLevel
 from simulator.training_run.run.low_bits import FROZEN_TYPES, USUAL_OPTIMIZER, moments_bytes
+from simulator.values.degrees import AXIS_ORDERS, Degrees
+
+_KEYS = flattened(
+    *("tp", "pp", "dp", "cp", "vpp"), optional=("axis_order", "num_devices"), expert_parallel="ep"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +28,10 @@ class TrainingRun:
 
     device        name in the catalogue; node_devices  devices that the inner link joins
     network       what leaves a node; None for the device's usual network
-    expert_parallel  ranks over which experts are spread (a part of dp x tp)
+    degrees       of tensor, pipeline, data, context and expert parallelism
     recompute     a kind of simulator/values/recompute_kind.py
     recompute_layers  of `full`: the first so many layers of each virtual stage are run again (what
                   Megatron-Core calls the block method); 0 for all
-    vpp           model chunks per pipeline rank
     stack         the framework: a name, or the path of its file (simulator/training_run/
                   framework.py)
     stack_assumed  how the stack was chosen: "" as named, `fork` (the name is that of a fork or
@@ -42,7 +48,6 @@ class TrainingRun:
     inner_bytes_per_s  of the link inside a node, one direction, efficiency in it, where it is not
                   the device's usual one; 0 for that
     far_levels    levels beyond the nodes' network, inner first; none: that network joins all nodes
-    axis_order    where the ranks of each axis lie (simulator/training_run/run/axis_order.py)
     torus         chips per axis of a node that is a torus, in the order of ranks; () for none
     gradient_reduction  what gradients are summed in between replicas: `fp32`, `bf16`, or "" for
                   what the stack does
@@ -59,14 +64,8 @@ class TrainingRun:
     id: str
     model: Transformer
     device: str
-    num_devices: int
     node_devices: int
-    dp: int
-    tp: int
-    pp: int
-    vpp: int
-    cp: int
-    expert_parallel: int
+    degrees: Degrees = field(metadata=_KEYS)
     sequence_parallel: bool
     zero_stage: int
     recompute: str
@@ -87,7 +86,6 @@ class TrainingRun:
     expert_imbalance: float = 1.0
     inner_bytes_per_s: float = 0.0
     far_levels: tuple[FarLevel, ...] = ()
-    axis_order: str = AXIS_ORDERS[0]
     torus: tuple[int, ...] = ()
     gradient_reduction: str = ""
     compression: str = ""
@@ -109,8 +107,6 @@ class TrainingRun:
                 f"{self.id}: expert_imbalance={self.expert_imbalance:g} is the fullest rank's "
                 "tokens over the mean; use 1 (all alike) or more"
             )
-        if self.axis_order not in AXIS_ORDERS:
-            raise UnknownNameError("axis order", self.axis_order, AXIS_ORDERS)
         if self.gradient_reduction not in ("", *REDUCTIONS):
             raise UnknownNameError("gradient reduction", self.gradient_reduction, REDUCTIONS)
         compression_of(self.compression)
@@ -128,10 +124,11 @@ class TrainingRun:
                 f"{self.id}: weights in {self.frozen_type} are frozen, and here all are trained; "
                 "train adapters (lora), or keep the weights as they are"
             )
-        if self.local_steps < 1 or self.local_workers < 1 or self.dp % self.local_workers:
+        dp = self.degrees.dp
+        if self.local_steps < 1 or self.local_workers < 1 or dp % self.local_workers:
             raise InputError(
                 f"{self.id}: local_steps={self.local_steps} of local_workers={self.local_workers}: "
-                f"both must be 1 or more and the workers divide dp={self.dp}"
+                f"both must be 1 or more and the workers divide dp={dp}"
             )
         if self.wide_layers < 0:
             raise InputError(f"{self.id}: wide_layers={self.wide_layers} must be 0 or more")
@@ -144,17 +141,18 @@ class TrainingRun:
     @property
     def num_microbatches(self) -> int:
         """Passes per optimizer step and data-parallel rank, at least 1."""
-        return max(1, math.ceil(self.global_batch / (self.dp * self.micro_batch)))
+        return max(1, math.ceil(self.global_batch / (self.degrees.dp * self.micro_batch)))
 
     @property
     def in_flight(self) -> tuple[float, ...]:
         """Per pipeline rank the micro-batches that it keeps at most, on one virtual stage each."""
-        return most_in_flight(self.schedule, self.pp, self.num_microbatches, self.vpp)
+        degrees = self.degrees
+        return most_in_flight(self.schedule, degrees.pp, self.num_microbatches, degrees.vpp)
 
     @property
     def sharing_ranks(self) -> int:
         """Ranks that hold the same weights and may share the states: those of one worker."""
-        return self.dp * self.cp // self.local_workers
+        return self.degrees.dp * self.degrees.cp // self.local_workers
 
     def as_published(self) -> TrainingRun:
         """The same run without what none of the runs does that coefficients are fitted on."""
@@ -162,7 +160,7 @@ class TrainingRun:
             self,
             inner_bytes_per_s=0.0,
             far_levels=(),
-            axis_order=AXIS_ORDERS[0],
+            degrees=replace(self.degrees, axis_order=AXIS_ORDERS[0]),
             torus=(),
             gradient_reduction="",
             compression="",
@@ -179,9 +177,24 @@ class TrainingRun:
     @property
     def tokens(self) -> float:
         """Tokens of one micro-batch on one rank of the context-parallel group."""
-        return self.micro_batch * self.seq_len / self.cp
+        return self.micro_batch * self.seq_len / self.degrees.cp
 
     @property
     def num_nodes(self) -> int:
         """Groups of devices that the inner link joins, at least 1."""
-        return max(1, math.ceil(self.num_devices / self.node_devices))
+        return max(1, math.ceil(self.degrees.num_devices / self.node_devices))
+
+
+_DEGREES = frozenset(each.name for each in fields(Degrees))
+
+
+def setting_of(run: TrainingRun, name: str) -> Any:
+    """The value of a field of the run or of its degrees."""
+    return getattr(run.degrees if name in _DEGREES else run, name)
+
+
+def with_settings(run: TrainingRun, settings: Mapping[str, Any]) -> TrainingRun:
+    """The run with other values of fields, its own and those of its degrees, by name."""
+    degrees = {name: value for name, value in settings.items() if name in _DEGREES}
+    own = {name: value for name, value in settings.items() if name not in _DEGREES}
+    return replace(run, degrees=replace(run.degrees, **degrees), **own)

@@ -59,7 +59,7 @@ def layer_row(
     adapters = adapter_work(run)
     # Where the whole graph is one program the host launches that, not its kernels.
     launched = float(stack.kernels_forward > 0 and not compiles_graphs(run))
-    dispatched = launched * (stack.tensor_dispatch if run.tp > 1 else 1.0)
+    dispatched = launched * (stack.tensor_dispatch if run.degrees.tp > 1 else 1.0)
     row = {
         "launches": launched,
         "all_layers": float(model.num_layers + predicting_layers(run)),
@@ -125,10 +125,10 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
     full, last = stage_layers(run)
     row = {
         "microbatches": float(run.num_microbatches),
-        "pp": float(run.pp),
-        "vpp": float(run.vpp),
-        "dp": float(run.dp),
-        "devices": float(run.num_devices),
+        "pp": float(run.degrees.pp),
+        "vpp": float(run.degrees.vpp),
+        "dp": float(run.degrees.dp),
+        "devices": float(run.degrees.num_devices),
         "nodes": float(run.num_nodes),
         "layers": full,
         "last_layers": last,
@@ -157,7 +157,7 @@ def thrashes(run: TrainingRun, stack: Framework) -> bool:
     """Whether a run with blocking messages needs more memory than there is. If it runs at all, its
     allocator gives blocks back and takes new ones, which waits for the device (CUDA, `cudaFree`):
     all but one of such jobs of the Ultra-Scale sweep stall."""
-    if not stack.blocking_messages or run.pp == 1:
+    if not stack.blocking_messages or run.degrees.pp == 1:
         return False
     return footprint(run).needed_bytes > get_device(run.device).usable_bytes
 
@@ -169,4 +169,4 @@ def _expert_kernels(run: TrainingRun, stack: Framework, dense: float, *, product
     each = stack.expert_kernels
     if run.precision in BLOCK_SCALED:
         each += 2 * stack.block_scale_kernels
-    return 2 * dense + 2 * products * each * run.model.num_experts / max(1, run.expert_parallel)
+    return 2 * dense + 2 * products * each * run.model.num_experts / max(1, run.degrees.ep)

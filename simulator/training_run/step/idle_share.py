@@ -39,13 +39,13 @@ def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
     form of 1F1B, which is above a zero-bubble schedule's.
     """
     kind = schedule_kind(run.schedule)
-    if run.pp < 2 or kind.closed_form:
+    if run.degrees.pp < 2 or kind.closed_form:
         return 0.0
     forward, backward = pass_seconds(row)
     send = row["cut_inner"] + row["cut_outer"]
     if kind.stages_per_rank:
         return _fixed_chunks_share(run, kind, row, forward, backward, send)
-    return _interleaved_share(run, row, forward, backward, send) if run.vpp > 1 else 0.0
+    return _interleaved_share(run, row, forward, backward, send) if run.degrees.vpp > 1 else 0.0
 
 
 def _fixed_chunks_share(
@@ -58,7 +58,7 @@ def _fixed_chunks_share(
 ) -> float:
     weight = 0.5 * row["matmul_backward"]
     chunks = kind.stages_per_rank
-    stages = run.pp * chunks
+    stages = run.degrees.pp * chunks
     layers = [row["layers"] / chunks] * stages
     head = 0.0
     if chunks == 1:
@@ -82,7 +82,7 @@ def _fixed_chunks_share(
     count = _micro_batches(run, 3 * stages)
     if kind.even:
         count = count // 2 * 2
-    if count == 0 or kind.why_not(run.pp, count):
+    if count == 0 or kind.why_not(run.degrees.pp, count):
         return 0.0  # what the schedule does not exist for idles as 1f1b
     layer = forward + backward
     busy = max(row["layers"] * layer, layers[-1] * layer + head)
@@ -90,7 +90,7 @@ def _fixed_chunks_share(
         return 0.0  # fewer layers than ranks: the others have nothing to idle between
     schedule = build_schedule(
         run.schedule,
-        num_ranks=run.pp,
+        num_ranks=run.degrees.pp,
         num_microbatches=count,
         stages_per_rank=chunks,
         # Most orders depend on no duration: one schedule serves all layouts of as many ranks.
@@ -104,14 +104,14 @@ def _fixed_chunks_share(
 def _interleaved_share(
     run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
 ) -> float:
-    stages = run.pp * run.vpp
+    stages = run.degrees.num_stages
     count = _micro_batches(run, 2 * stages)
-    if count == 0 or count % run.pp:
+    if count == 0 or count % run.degrees.pp:
         return 0.0
     layers = [row["all_layers"] / stages] * stages
     if row["last_layers"] < row["layers"]:
-        layers = [row["layers"] / run.vpp] * stages
-        layers[0] = layers[-1] = max(0.0, row["layers"] / run.vpp - 1)
+        layers = [row["layers"] / run.degrees.vpp] * stages
+        layers[0] = layers[-1] = max(0.0, row["layers"] / run.degrees.vpp - 1)
     head = row["head_matmul"] + row["head_pass"]
     heads = [0.0] * (stages - 1) + [head]
     durations = Durations(
@@ -121,7 +121,10 @@ def _interleaved_share(
         send_backward_s=(0.0, *[send] * (stages - 1)),
     )
     schedule = build_schedule(
-        run.schedule, num_ranks=run.pp, num_microbatches=count, stages_per_rank=run.vpp
+        run.schedule,
+        num_ranks=run.degrees.pp,
+        num_microbatches=count,
+        stages_per_rank=run.degrees.vpp,
     )
     end = max(simulate(schedule, durations).end_s)
     layer = forward + backward
@@ -132,7 +135,7 @@ def _interleaved_share(
 def _micro_batches(run: TrainingRun, actions_each: int) -> int:
     """How many micro-batches of so many actions the timeline runs through; 0 for none at all."""
     for rounds in _ROUNDS:
-        count = min(run.num_microbatches, rounds * run.pp)
+        count = min(run.num_microbatches, rounds * run.degrees.pp)
         if count * actions_each <= _MOST_ACTIONS:
             return count
     return 0

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import layer_features, mesh_features
+from simulator.values.degrees import Degrees
 
 Array = NDArray[np.float64]
 
@@ -81,7 +82,8 @@ def known_meshes(base: TrainingRun, options: Hashable) -> KnownFeatures:
 
 def without_size(base: TrainingRun) -> TrainingRun:
     """The run without its name, its devices and its batch: equal for neighbouring questions."""
-    return replace(base, id="", num_devices=1, node_devices=1, global_batch=1, defaults=())
+    one = Degrees(axis_order=base.degrees.axis_order)
+    return replace(base, id="", degrees=one, node_devices=1, global_batch=1, defaults=())
 
 
 @functools.lru_cache(maxsize=2 * _RUNS)

@@ -47,7 +47,7 @@ def adapter_work(run: TrainingRun) -> AdapterWork:
     h, core = model.hidden_size, model.num_heads * model.head_size
     keys = 2 * model.num_kv_heads * model.head_size
     inputs, outputs, linears = h + core, core + keys + h, 4
-    width = _WIDTH_BYTES * run.tokens / run.tp
+    width = _WIDTH_BYTES * run.tokens / run.degrees.tp
     return AdapterWork(
         kernels_forward=_FORWARD_KERNELS * linears + wide.kernels,
         kernels_backward=_BACKWARD_KERNELS * linears + wide.kernels,

@@ -53,7 +53,7 @@ def widened_bytes(run: TrainingRun) -> float:
     """The largest 16-bit copy that is there at a time."""
     if not run.frozen_type:
         return 0.0
-    return _WIDE_BYTES * _largest(run.model) / run.tp
+    return _WIDE_BYTES * _largest(run.model) / run.degrees.tp
 
 
 def _linears(run: TrainingRun) -> float:
@@ -63,7 +63,7 @@ def _linears(run: TrainingRun) -> float:
     model = run.model
     each = 3.0 if model.gated else 2.0
     share = model.num_expert_layers / model.num_layers
-    experts = model.num_experts / max(1, run.expert_parallel) + model.num_shared_experts
+    experts = model.num_experts / max(1, run.degrees.ep) + model.num_shared_experts
     return 4.0 + each * ((1 - share) * model.dense_density + share * experts)
 
 

@@ -128,13 +128,13 @@ def element_bytes(run: TrainingRun) -> float:
 
 def padded_vocabulary(run: TrainingRun, stack: Framework) -> int:
     """The vocabulary as the stack stores it (Megatron-LM pads to 128 x tp)."""
-    return padded(run.model, stack.vocabulary_multiple, run.tp)
+    return padded(run.model, stack.vocabulary_multiple, run.degrees.tp)
 
 
 def vocabulary_share(run: TrainingRun, stack: Framework) -> float:
     """The rows of a table, or logits of a token, that a rank holds."""
     whole = padded_vocabulary(run, stack)
-    return whole / run.tp if stack.splits_vocabulary else float(whole)
+    return whole / run.degrees.tp if stack.splits_vocabulary else float(whole)
 
 
 def layer_work(
@@ -142,16 +142,17 @@ def layer_work(
 ) -> LayerWork:
     """One transformer layer; `experts` chooses the feed-forward, imbalance >= 1 loads the fullest
     expert rank."""
+    degrees = run.degrees
     model, tokens, dtype = run.model, run.tokens, matmul_type(run)
     width = element_bytes(run)
     h = model.hidden_size
-    matmuls = [*_projections(model, tokens, run.tp, dtype)]
+    matmuls = [*_projections(model, tokens, degrees.tp, dtype)]
     inner = 0.0
     grouped: list[Matmul] = []
     if experts:
         # Ranks of tp hold the same tokens (or a tp-th each) and share their experts' work.
-        routed = tokens / run.tp * model.top_k * imbalance
-        ranks = max(1, run.expert_parallel)
+        routed = tokens / degrees.tp * model.top_k * imbalance
+        ranks = max(1, degrees.ep)
         local = model.num_experts / ranks
         # Expert tensor parallelism is off where experts are spread (Megatron-Core's advice).
         per_expert = max(1.0, routed * ranks / model.num_experts)
@@ -161,23 +162,23 @@ def layer_work(
         matmuls.append(Matmul(m=tokens, n=model.num_experts, k=h, dtype=wide_type(run)))
         if model.expert_input:
             # Into the experts' width and back, on a tp-th of the tokens each.
-            matmuls.append(Matmul(m=tokens / run.tp, n=taken, k=h, dtype=dtype))
-            matmuls.append(Matmul(m=tokens / run.tp, n=h, k=taken, dtype=dtype))
+            matmuls.append(Matmul(m=tokens / degrees.tp, n=taken, k=h, dtype=dtype))
+            matmuls.append(Matmul(m=tokens / degrees.tp, n=h, k=taken, dtype=dtype))
         if model.num_shared_experts:
             size = model.expert_size * model.num_shared_experts
-            matmuls += _feed_forward(model, tokens, h, size, run.tp, dtype, 1.0)
-            inner += tokens * size / run.tp
+            matmuls += _feed_forward(model, tokens, h, size, degrees.tp, dtype, 1.0)
+            inner += tokens * size / degrees.tp
     elif model.dense_density > 0:
         share = model.dense_density
-        matmuls += _feed_forward(model, tokens, h, model.ffn_size, run.tp, dtype, share)
-        inner += share * tokens * model.ffn_size / run.tp
+        matmuls += _feed_forward(model, tokens, h, model.ffn_size, degrees.tp, dtype, share)
+        inner += share * tokens * model.ffn_size / degrees.tp
     # Norms, residuals and dropout are done by every tp rank unless the sequence is split.
-    rows = tokens / run.tp if run.sequence_parallel else tokens
+    rows = tokens / degrees.tp if run.sequence_parallel else tokens
     norms = stack.norm_passes * 0.5 * model.blocks_per_layer
     passes = width * (norms * rows * h + stack.activation_passes * inner)
     if experts:
         # Sorting tokens by expert and back: read and write, twice.
-        passes += width * 4 * tokens / run.tp * model.top_k * model.expert_width
+        passes += width * 4 * tokens / degrees.tp * model.top_k * model.expert_width
         if model.expert_biases:
             passes += width * stack.expert_bias_passes * routed * model.expert_width
     attention, scores, score_bytes = _attention(run, stack)
@@ -186,7 +187,7 @@ def layer_work(
     moved = scan = 0.0
     if model.state is not None:
         share = model.state_share
-        state = state_work(model, tokens, run.seq_len, run.tp)
+        state = state_work(model, tokens, run.seq_len, degrees.tp)
         moved = share * (width * tokens * state.pass_width + state.state_bytes)
         scan = share * state.scan_flop
         states, again = (
@@ -273,8 +274,9 @@ def _feed_forward(
 def _attention(
     run: TrainingRun, stack: Framework
 ) -> tuple[tuple[Attention, ...], tuple[Matmul, ...], float]:
+    degrees = run.degrees
     model, dtype = run.model, wide_type(run)
-    heads = model.num_heads / run.tp
+    heads = model.num_heads / degrees.tp
     size = model.head_size
     if model.latent is not None:
         # Scores have the width of keys, what they weigh that of values: the mean of both has as
@@ -289,11 +291,11 @@ def _attention(
                 batch=run.micro_batch,
                 seq=run.seq_len,
                 heads=heads,
-                kv_heads=max(1.0, model.num_kv_heads / run.tp),
+                kv_heads=max(1.0, model.num_kv_heads / degrees.tp),
                 head_size=size,
                 dtype=dtype,
                 # A ring, an all-gather or an all-to-all over cp ranks shares the scores evenly.
-                count=layers / model.num_layers / run.cp,
+                count=layers / model.num_layers / degrees.cp,
                 newest=kernel == "fused",
                 window=window,
             )
@@ -305,7 +307,7 @@ def _attention(
         )
         return calls, (), 0.0
     # Unfused scores are computed whole and masked, window or not.
-    count = run.micro_batch * heads / run.cp * model.attention_share
+    count = run.micro_batch * heads / degrees.cp * model.attention_share
     scores = Matmul(m=run.seq_len, n=run.seq_len, k=size, dtype=dtype, count=count)
     values = Matmul(m=run.seq_len, n=size, k=run.seq_len, dtype=dtype, count=count)
     # Scores: written, read and written by mask and softmax, read and written with a byte of mask

@@ -15,11 +15,12 @@ def layer_parameters(run: TrainingRun) -> float:
 
 def _shared_parameters(run: TrainingRun) -> float:
     """Of an average layer on one tp rank, what every data-parallel rank has alike."""
+    degrees = run.degrees
     model = run.model
-    layer = (model.mixer_parameters + model.small_parameters) / run.tp
+    layer = (model.mixer_parameters + model.small_parameters) / degrees.tp
     expert_share = model.num_expert_layers / model.num_layers
-    layer += (1 - expert_share) * model.dense_density * model.dense_parameters / run.tp
-    shared = model.shared_expert_parameters / run.tp
+    layer += (1 - expert_share) * model.dense_density * model.dense_parameters / degrees.tp
+    shared = model.shared_expert_parameters / degrees.tp
     return layer + expert_share * (shared + model.router_parameters)
 
 
@@ -33,12 +34,13 @@ def _expert_parameters(run: TrainingRun) -> float:
 def expert_ranks(run: TrainingRun) -> int:
     """Ranks over which experts are spread; without expert parallelism tensor parallelism splits
     each."""
-    return run.expert_parallel if run.expert_parallel > 1 else run.tp
+    degrees = run.degrees
+    return degrees.ep if degrees.ep > 1 else degrees.tp
 
 
 def _expert_replicas(run: TrainingRun) -> int:
     """Ranks that hold the same experts and share their states."""
-    return max(1, run.sharing_ranks * run.tp // expert_ranks(run))
+    return max(1, run.sharing_ranks * run.degrees.tp // expert_ranks(run))
 
 
 def rank_parameters(run: TrainingRun, stack: Framework) -> tuple[float, float]:
@@ -46,7 +48,7 @@ def rank_parameters(run: TrainingRun, stack: Framework) -> tuple[float, float]:
     all data-parallel ranks have alike, and experts."""
     full, _ = stage_layers(run)
     table = vocabulary_share(run, stack) * run.model.hidden_size
-    tables = 1 if run.pp > 1 or run.model.tied_embeddings else 2
+    tables = 1 if run.degrees.pp > 1 or run.model.tied_embeddings else 2
     return full * _shared_parameters(run) + tables * table, full * _expert_parameters(run)
 
 

@@ -20,10 +20,11 @@ def predicting_layers(run: TrainingRun) -> int:
 def stage_layers(run: TrainingRun) -> tuple[float, float]:
     """Layers of the fullest rank beside the one with the head, and of that one; those that predict
     further tokens are among them. The same twice where there is one rank."""
-    held = [0] * run.pp
+    degrees = run.degrees
+    held = [0] * degrees.pp
     head = 0
     # Copies run a part of the micro-batches each: per micro-batch one of them counts.
-    for share in stage_split(run)[: run.pp * max(1, run.vpp)]:
+    for share in stage_split(run)[: degrees.pp * max(1, degrees.vpp)]:
         held[share.rank] += share.num_layers
         if share.has_head:
             head = share.rank
@@ -36,7 +37,7 @@ def recomputed_share(run: TrainingRun) -> float:
     if not run.recompute_layers:
         return 1.0
     full, _ = stage_layers(run)
-    return min(1.0, run.recompute_layers * run.vpp / full)
+    return min(1.0, run.recompute_layers * run.degrees.vpp / full)
 
 
 def recomputed_shares(run: TrainingRun, stack: Framework) -> tuple[float, float, float]:

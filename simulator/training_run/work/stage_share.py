@@ -45,7 +45,7 @@ def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
     that does not divide either, the first stages get one layer more.
     """
     split = load_framework(run.stack).memory[0].stage_split
-    return _split(run.model, run.pp, run.vpp, run.schedule, split)
+    return _split(run.model, run.degrees.pp, run.degrees.vpp, run.schedule, split)
 
 
 def rank_conditions(rank: int, shares: Sequence[StageShare]) -> frozenset[str]:

@@ -53,6 +53,6 @@ def wide_stages_row(run: TrainingRun) -> dict[str, float]:
     first = last = 0.0
     if run.wide_layers and run.precision in LOW_PRECISIONS:
         full, tail = stage_layers(run)
-        ends = float(run.wide_layers if run.pp > 1 else 2 * run.wide_layers)
+        ends = float(run.wide_layers if run.degrees.pp > 1 else 2 * run.wide_layers)
         first, last = min(ends, full), min(ends, tail)
     return {"wide_first": first, "wide_last": last}

@@ -36,9 +36,9 @@ def test_neighbours_by_hand() -> None:
         ("pp", 4), ("pp", 1), ("cp", 2), ("vpp", 2), ("zero_stage", 0),
         ("sequence_parallel", False),
     }  # fmt: skip
-    assert (found["tp", 2].dp, found["tp", 8].dp) == (4, 1)
+    assert (found["tp", 2].degrees.dp, found["tp", 8].degrees.dp) == (4, 1)
     assert (found["pp", 1].schedule, found["vpp", 2].schedule) == ("none", "interleaved")
-    assert all(run.num_devices == 16 for run in found.values())
+    assert all(run.degrees.num_devices == 16 for run in found.values())
 
 
 def test_illegal_ones_are_left_out() -> None:

@@ -58,12 +58,12 @@ def test_megatron_flags() -> None:
     odd = uneven(planned("llama-3.1-8b", "megatron-core", pp=4, recompute="full"), (7, 9, 9, 7))
     assert "--pipeline-model-parallel-layout 'Et*7|(t*9|)*2t*7L'" in flags(odd)
     assert "--recompute-method uniform" in flags(odd)
-    experts = planned("mixtral-8x7b", "megatron-core", tp=4, dp=8, expert_parallel=8)
+    experts = planned("mixtral-8x7b", "megatron-core", tp=4, dp=8, ep=8)
     assert "--expert-model-parallel-size 8" in flags(experts)
     assert "--expert-tensor-parallel-size 1" in flags(experts)
     whole = planned("mixtral-8x7b", "megatron-core", tp=4, dp=8)
     assert "--expert-tensor-parallel-size 4" in flags(whole)
-    deep = flags(planned("deepseek-v3", "megatron-core", tp=8, pp=4, dp=8, expert_parallel=8))
+    deep = flags(planned("deepseek-v3", "megatron-core", tp=8, pp=4, dp=8, ep=8))
     assert "--moe-layer-freq '([0]*3+[1]*58)'" in deep
     assert "--multi-latent-attention" in deep
 

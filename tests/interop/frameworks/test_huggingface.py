@@ -27,7 +27,7 @@ def test_files_are_read_as_planned(tmp_path: Path) -> None:
         cases[name] = {
             "target": case.target,
             "folder": str(folder),
-            "replicas": case.plan.run.dp,
+            "replicas": case.plan.run.degrees.dp,
             "command": command,
         }
     found = read_by("huggingface", "read_huggingface.py", cases, tmp_path)
@@ -36,14 +36,14 @@ def test_files_are_read_as_planned(tmp_path: Path) -> None:
     for name, plan in plans.items():
         run, read = plan.run, found[name]
         if name.startswith("accelerate"):
-            assert read["processes"] == plan.world_size
+            assert read["processes"] == plan.run.degrees.num_devices
             assert read["machines"] == plan.num_nodes
             if run.zero_stage:
                 assert read["FSDP_VERSION"] == "2"
                 assert read["FSDP_RESHARD_AFTER_FORWARD"] == str(run.zero_stage == 3).lower()
-            if run.tp > 1:
-                assert read["PARALLELISM_CONFIG_TP_SIZE"] == str(run.tp)
-                assert read["PARALLELISM_CONFIG_DP_SHARD_SIZE"] == str(run.dp)
+            if run.degrees.tp > 1:
+                assert read["PARALLELISM_CONFIG_TP_SIZE"] == str(run.degrees.tp)
+                assert read["PARALLELISM_CONFIG_DP_SHARD_SIZE"] == str(run.degrees.dp)
             continue
         assert read["micro_batch"] == run.micro_batch
         assert read["accumulation"] == run.num_microbatches

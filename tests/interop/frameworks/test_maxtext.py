@@ -28,9 +28,9 @@ def test_flags_are_read_as_planned(tmp_path: Path) -> None:
     assert {name: each["error"] for name, each in found.items() if "error" in each} == {}
     for name, plan in plans.items():
         run, read = plan.run, found[name]
-        assert read["ici_fsdp_parallelism"] * read["dcn_fsdp_parallelism"] == run.dp
-        assert read["ici_tensor_parallelism"] * read["dcn_tensor_parallelism"] == run.tp
+        assert read["ici_fsdp_parallelism"] * read["dcn_fsdp_parallelism"] == run.degrees.dp
+        assert read["ici_tensor_parallelism"] * read["dcn_tensor_parallelism"] == run.degrees.tp
         assert read["max_target_length"] == run.seq_len
         assert read["base_num_decoder_layers"] == run.model.num_layers
-        sequences = read["per_device_batch_size"] * plan.world_size
+        sequences = read["per_device_batch_size"] * plan.run.degrees.num_devices
         assert sequences * read["gradient_accumulation_steps"] == run.global_batch

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.frameworks
 
 def odd_plans() -> dict[str, PlannedRun]:
     """Options that none of the sixty has."""
-    ahead = layout("deepseek-v3", "megatron-core", tp=8, pp=8, dp=4, expert_parallel=32)
+    ahead = layout("deepseek-v3", "megatron-core", tp=8, pp=8, dp=4, ep=32)
     ahead = replace(ahead, model=replace(ahead.model, predicted_ahead=1))
     near = layout("llama-3.1-8b", "megatron-core", tp=8)
     near = replace(near, model=replace(near.model, window=1024, window_layers=24))
@@ -52,7 +52,7 @@ def test_arguments_are_read_as_planned(tmp_path: Path) -> None:
         cases[name] = {
             "arguments": command[start:],
             "environment": dict(export.exported.environment),
-            "world_size": plan.world_size,
+            "world_size": plan.run.degrees.num_devices,
         }
     found = read_by("megatron", "read_megatron.py", cases, tmp_path)
     assert found.pop("version")
@@ -60,14 +60,14 @@ def test_arguments_are_read_as_planned(tmp_path: Path) -> None:
     for name, plan in plans.items():
         run, read = plan.run, found[name]
         for axis in ("tp", "pp", "vpp", "cp", "dp"):
-            assert read[axis] == getattr(run, axis), (name, axis)
-        assert read["ep"] == run.expert_parallel
+            assert read[axis] == getattr(run.degrees, axis), (name, axis)
+        assert read["ep"] == run.degrees.ep
         assert read["layers"] == run.model.num_layers
         assert read["global_batch"] == run.global_batch
         if read["stages"] is not None:
-            wanted: list[list[int]] = [[] for _ in range(run.pp)]
+            wanted: list[list[int]] = [[] for _ in range(run.degrees.pp)]
             for number, stage in enumerate(plan.stages):
-                wanted[number % run.pp].append(stage.num_layers)
+                wanted[number % run.degrees.pp].append(stage.num_layers)
             assert read["stages"] == wanted, name
         full = "full" if run.recompute == "full" else None
         assert read["recompute"] in (full, "selective"), name

@@ -27,13 +27,13 @@ def test_configurations_are_read_as_planned(tmp_path: Path) -> None:
     for name, plan in plans.items():
         run, read = plan.run, found[name]
         for axis in ("tp", "pp", "cp", "dp"):
-            assert read[axis] == getattr(run, axis), (name, axis)
+            assert read[axis] == getattr(run.degrees, axis), (name, axis)
         assert read["ffn"] == run.model.ffn_size
         assert read["parameters"] == run.model.parameters
         assert read["reshards"] == ("always" if run.zero_stage == 3 else "never")
-        if run.pp == 1:
+        if run.degrees.pp == 1:
             continue
-        assert read["local_batch"] == run.global_batch // run.dp
+        assert read["local_batch"] == run.global_batch // run.degrees.dp
         assert [each["layers"] for each in read["stages"]] == [s.num_layers for s in plan.stages]
         assert [each["rank"] for each in read["stages"]] == [s.rank for s in plan.stages]
         assert [each["head"] for each in read["stages"]] == [s.has_head for s in plan.stages]
@@ -54,12 +54,12 @@ def test_python_configurations_are_read_as_planned(tmp_path: Path) -> None:
     for name, plan in plans.items():
         run, read = plan.run, found[name]
         for axis in ("tp", "pp", "cp", "dp", "global_batch", "seq_len"):
-            assert read[axis] == getattr(run, axis), (name, axis)
+            assert read[axis] == getattr(run.degrees, axis), (name, axis)
         assert read["parameters"] == run.model.parameters
         assert read["reshards"] == ("always" if run.zero_stage == 3 else "never")
         assert read["unknown_modules"] == []
-        if run.pp > 1:
-            assert read["local_batch"] == run.global_batch // run.dp
+        if run.degrees.pp > 1:
+            assert read["local_batch"] == run.global_batch // run.degrees.dp
             assert read["layers"] == [stage.num_layers for stage in plan.stages]
 
 
@@ -74,12 +74,12 @@ def test_schedules_without_a_name_in_torch_are_read_from_the_file(tmp_path: Path
         run = plan.run
         wanted = build_schedule(
             run.schedule,
-            num_ranks=run.pp,
+            num_ranks=run.degrees.pp,
             num_microbatches=run.num_microbatches,
-            stages_per_rank=run.vpp,
+            stages_per_rank=run.degrees.vpp,
         )
         assert found[name]["schedule"] == "_PipelineScheduleRuntime", found[name]
         rows = found[name]["rows"]
-        assert sorted(rows) == [str(rank) for rank in range(run.pp)]
+        assert sorted(rows) == [str(rank) for rank in range(run.degrees.pp)]
         for rank, row in enumerate(wanted.ranks):
             assert rows[str(rank)] == [str(action) for action in row]

@@ -138,7 +138,7 @@ def outcomes(runs: Path, names: Sequence[str], cluster: Cluster | None) -> Itera
                 resolve_model(answer.plan.model),
                 sequence_length=work.sequence_length,
                 dtype=work.compute_dtype,
-                tp_degrees=tuple({1, answer.plan.tp}),
+                tp_degrees=tuple({1, answer.plan.degrees.tp}),
                 target="cpu",
                 cache=trace_cache(),
             )
@@ -156,7 +156,7 @@ def outcome(name: str, answer: PlanFile, measured: Measurement) -> Outcome:
     told = prediction.step_time_s
     return Outcome(
         name=name,
-        layout=f"tp{plan.tp} pp{plan.pp} dp{plan.dp} mb{plan.micro_batch} zero{plan.zero_stage}",
+        layout=f"{plan.degrees.mesh_text} mb{plan.micro_batch} zero{plan.zero_stage}",
         measured_s=compared.step.measured,
         error=compared.step.error,
         at_profile=told.value / (compared.step.measured * speed) - 1,

@@ -1,7 +1,5 @@
 """What a process keeps of earlier questions changes no number of later ones."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.training_run.step import known_features
 from simulator.training_run.step.known_features import KnownFeatures, features_of
 from tests.planner.layout.asked import question
-from tests.simulator.described_runs import GPT_RUN
+from tests.simulator.described_runs import GPT_RUN, changed
 
 
 def answer(asked):
@@ -52,22 +50,22 @@ def test_representatives_are_computed_once():
 
     def of(runs):
         counted.extend(runs)
-        return {"tp": np.asarray([float(run.tp) for run in runs])}
+        return {"tp": np.asarray([float(run.degrees.tp) for run in runs])}
 
     known = KnownFeatures(of)
-    first = known.rows(np.asarray([[1], [4]]), lambda i: replace(GPT_RUN, tp=(1, 4)[i]))
-    second = known.rows(np.asarray([[4], [2], [1]]), lambda i: replace(GPT_RUN, tp=(4, 2, 1)[i]))
+    first = known.rows(np.asarray([[1], [4]]), lambda i: changed(GPT_RUN, tp=(1, 4)[i]))
+    second = known.rows(np.asarray([[4], [2], [1]]), lambda i: changed(GPT_RUN, tp=(4, 2, 1)[i]))
     assert first["tp"].tolist() == [1.0, 4.0]
     assert second["tp"].tolist() == [4.0, 2.0, 1.0]
-    assert [run.tp for run in counted] == [1, 4, 2]
+    assert [run.degrees.tp for run in counted] == [1, 4, 2]
 
 
 def test_what_is_kept_has_an_end(monkeypatch):
     monkeypatch.setattr(known_features, "_MOST_ROWS", 4)
-    known = KnownFeatures(lambda runs: {"tp": np.asarray([float(run.tp) for run in runs])})
+    known = KnownFeatures(lambda runs: {"tp": np.asarray([float(run.degrees.tp) for run in runs])})
     for degrees in ([1, 2, 3], [4, 5, 6], [7, 8, 9, 10, 11], [7, 8]):
         found = known.rows(
-            np.asarray(degrees)[:, None], lambda i, of=degrees: replace(GPT_RUN, tp=of[i])
+            np.asarray(degrees)[:, None], lambda i, of=degrees: changed(GPT_RUN, tp=of[i])
         )
         assert found["tp"].tolist() == degrees
         kept = known._columns.get("tp", np.empty(0))

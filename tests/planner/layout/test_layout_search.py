@@ -45,7 +45,7 @@ def partly_recomputed(run):
     """The run, or where its framework allows it every number of layers that are run again."""
     if run.recompute != "full" or not load_framework(run.stack).rules.partial_recompute:
         return (run,)
-    most = math.ceil(stage_layers(run)[0] / run.vpp)
+    most = math.ceil(stage_layers(run)[0] / run.degrees.vpp)
     return tuple(replace(run, recompute_layers=layers) for layers in range(1, most + 1))
 
 
@@ -95,7 +95,7 @@ def test_parts_add_up_and_runners_up_are_slower_and_of_other_families():
     shown = (answer.chosen, *answer.alternatives)
     times = [choice.prediction.step_time_s.value for choice in shown]
     assert times == sorted(times)
-    assert len({(c.run.tp, c.run.cp, c.run.pp, c.run.dp, c.run.schedule) for c in shown}) == 4
+    assert len({(c.run.degrees.mesh_text, c.run.schedule) for c in shown}) == 4
     for choice in shown:
         seconds = sum(value for _, value in choice.prediction.parts)
         assert seconds == pytest.approx(choice.prediction.step_time_s.value, rel=1e-6)
@@ -117,12 +117,13 @@ def test_a_large_cluster_is_proven():
 def test_pins_are_kept():
     answer = solved(question(tp=(2,), pp=(4,), zero=(0,), micro_batch=(2,), recompute=("full",)))
     run = answer.chosen.run
-    assert (run.tp, run.pp, run.zero_stage, run.micro_batch, run.recompute) == (2, 4, 0, 2, "full")
+    assert (run.degrees.tp, run.degrees.pp) == (2, 4)
+    assert (run.zero_stage, run.micro_batch, run.recompute) == (0, 2, "full")
 
 
 def test_no_schedule_is_one_pipeline_stage():
     free, one = solved(question(schedule=("none",))), solved(question(pp=(1,)))
-    assert (free.chosen.run.pp, free.chosen.run) == (1, one.chosen.run)
+    assert (free.chosen.run.degrees.pp, free.chosen.run) == (1, one.chosen.run)
 
 
 def test_nothing_fits_says_what_would():

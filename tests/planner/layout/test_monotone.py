@@ -13,6 +13,7 @@ from planner.layout.memory_limit import MemoryLimit
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from simulator.training_run.fit.memory_interval import out_of_memory_probability
+from simulator.training_run.run.training_run import setting_of
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question
 
@@ -74,7 +75,7 @@ def check(words, change, amount):
         assert seconds(replace(asked, fit_risk=0.1 + amount / 20)) <= now * SAME
     elif change == "pin" and best is not None:
         for axis in ("tp", "pp", "dp", "cp", "zero_stage", "micro_batch", "recompute"):
-            value = getattr(best.run, axis)
+            value = setting_of(best.run, axis)
             other = value + amount if isinstance(value, int) else "full"
             pins = {axis.removesuffix("_stage"): (other,)}
             if axis == "zero_stage" and other > 3:

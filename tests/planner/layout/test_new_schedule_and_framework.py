@@ -118,7 +118,7 @@ def test_a_framework_is_one_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE, encoding="utf-8")
     run = planned(question(str(path), pp=(4,)))
-    assert (run.stack, run.tp, run.pp, run.zero_stage) == (str(path), 1, 4, 1)
+    assert (run.stack, run.degrees.tp, run.degrees.pp, run.zero_stage) == (str(path), 1, 4, 1)
     assert run.schedule == "zb-h1"
     same = replace(run, stack="megatron-core")
     assert predicted_parts([run]).total_s[0] == predicted_parts([same]).total_s[0]

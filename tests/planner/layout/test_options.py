@@ -138,8 +138,8 @@ def test_what_crosses_a_line_between_sites(gigabits, crosses):
     asked = replace(question(batch=512, cp=(1,)), cluster=two_sites(4, gigabits=gigabits))
     best = solved(asked).chosen
     run = best.run
-    stages_cross = run.pp > 1 and run.axis_order == "tp-cp-dp-pp"
-    alone = run.num_devices <= 32
+    stages_cross = run.degrees.pp > 1 and run.degrees.axis_order == "tp-cp-dp-pp"
+    alone = run.degrees.num_devices <= 32
     assert ("pp" if stages_cross or alone else "dp") == crosses
     for pins in ({"pp": (1,)}, {"dp": (1,)}):
         other = solved(replace(asked, space=replace(asked.space, **pins)))

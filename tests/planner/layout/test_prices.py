@@ -16,7 +16,7 @@ from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import layer_features, mesh_features
 from tests.planner.layout.asked import seconds_of
-from tests.simulator.described_runs import GPT_RUN
+from tests.simulator.described_runs import GPT_RUN, changed
 
 CASES = (
     ("llama-3.1-70b", "megatron-core", "h100-sxm-80gb", 64, 128, 8192, {}),
@@ -33,12 +33,11 @@ def laid_out(case):
     model, stack, device, count, batch, seq, pins = case
     figures = figures_of_config(resolve_model(model).config, model)
     rules = load_framework(stack).rules
-    base = replace(
+    base = changed(
         GPT_RUN,
         id=model,
         model=figures,
         device=device,
-        num_devices=count,
         tp=1,
         pp=1,
         sequence_parallel=rules.sequence_parallel,
@@ -91,18 +90,18 @@ def test_every_feature_is_gathered_by_what_it_depends_on():
         (layouts.pp > 1) & (layouts.ep > 1) & (layouts.schedule == SCHEDULES.index("1f1b"))
     )
     run = layouts.run(base, int(rows[0]))
-    for changed, of in (
+    for other, of in (
         (replace(run, zero_stage=1 - run.zero_stage), layer_features),
-        (replace(run, pp=2 * run.pp, dp=run.dp // 2), layer_features),
+        (changed(run, pp=2 * run.degrees.pp), layer_features),
         (replace(run, micro_batch=2 * run.micro_batch), mesh_features),
         (replace(run, recompute="full"), mesh_features),
         # Neighbouring questions share both (known_features.py).
         (replace(run, id="another", global_batch=3 * run.global_batch), layer_features),
         (replace(run, id="another", global_batch=3 * run.global_batch), mesh_features),
     ):
-        one, other = of([run]), of([changed])
-        for name in one.keys() - set(_OWN):
-            assert one[name][0] == other[name][0], (name, changed)
+        here, there = of([run]), of([other])
+        for name in here.keys() - set(_OWN):
+            assert here[name][0] == there[name][0], (name, other)
 
 
 def test_experts_on_ranks_of_a_tensor_group_are_told_apart():

@@ -152,8 +152,8 @@ def test_the_plain_layout_is_one_that_the_framework_runs(stack: str, model: Tran
     rules = load_framework(stack).rules
     for width in (1, 8, 256):
         run = plain_layout(base, 1024, width)
-        degrees = {"tp": run.tp, "pp": 1, "dp": run.dp, "cp": 1, "ep": run.expert_parallel}
-        assert rules.runs(degrees, run.zero_stage)
-        assert run.tp * run.dp == run.num_devices == 1024
-        assert run.tp <= model.num_kv_heads
-        assert run.expert_parallel <= max(1, model.num_experts)
+        assert run.degrees.used <= set(rules.axes)
+        assert run.zero_stage in rules.zero_stages_at(1)
+        assert run.degrees.tp * run.degrees.dp == run.degrees.num_devices == 1024
+        assert run.degrees.tp <= model.num_kv_heads
+        assert run.degrees.ep <= max(1, model.num_experts)

@@ -1,0 +1,181 @@
+"""`Degrees`: how many ways each kind of parallelism splits a job, and where its ranks are.
+
+An axis is a dimension of the mesh of ranks: `tp`, `cp`, `dp` or `pp`. `AXIS_ORDERS` lists the
+orders in which the axes are laid over the devices, innermost first. `tp-cp-dp-pp` is the default of
+Megatron-Core (core/parallel_state.py, `order="tp-cp-ep-dp-pp"`), `tp-cp-pp-dp` is what its
+--use-tp-pp-dp-mapping gives: replicas are then the outermost parts of the machine, not stages.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from profiles.errors import InputError, UnknownNameError
+
+Axis = Literal["tp", "cp", "dp", "pp"]
+AXES: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
+_INNER_FIRST: dict[str, tuple[Axis, ...]] = {
+    "tp-cp-dp-pp": AXES,
+    "tp-cp-pp-dp": ("tp", "cp", "pp", "dp"),
+}
+AXIS_ORDERS = tuple(_INNER_FIRST)
+_TEXT_ORDER = ("tp", "cp", "pp", "dp", "ep", "vpp")
+_ALWAYS_PRINTED = ("tp", "pp", "dp")
+
+
+class Coordinates(NamedTuple):
+    """Position of a rank on each axis, from 0."""
+
+    tp: int = 0
+    cp: int = 0
+    dp: int = 0
+    pp: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Degrees:
+    """The parallel degrees of a plan or a run.
+
+    pp    pipeline ranks
+    dp    data-parallel replicas
+    tp    ranks that split the matrices of each layer
+    cp    ranks that split each sequence
+    ep    ranks over which the experts of a layer are spread. Not an axis: they are some of the
+          tp x cp x dp ranks of a stage
+    vpp   stages (model chunks) on each pipeline rank. Not an axis either
+    axis_order   one of AXIS_ORDERS
+
+    Ordered by (pp, dp, tp, ...). Raises InputError for a degree below 1 and for an ep that does not
+    divide the ranks of a stage, UnknownNameError for an unknown axis order.
+    """
+
+    pp: int = 1
+    dp: int = 1
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    vpp: int = 1
+    axis_order: str = AXIS_ORDERS[0]
+
+    def __post_init__(self) -> None:
+        if min(self.pp, self.dp, self.tp, self.cp, self.ep, self.vpp) < 1:
+            wrong = next(name for name in _TEXT_ORDER if getattr(self, name) < 1)
+            raise InputError(f"{wrong} must be 1 or more, got {getattr(self, wrong)}")
+        if self.ep > 1 and self.stage_ranks % self.ep:
+            fitting = [str(n) for n in range(1, self.ep) if self.stage_ranks % n == 0]
+            raise InputError(
+                f"ep={self.ep} does not divide the {self.stage_ranks} ranks of a stage (tp "
+                f"{self.tp} x cp {self.cp} x dp {self.dp}); use {', '.join(fitting[:-1])}"
+                f"{' or ' if fitting[1:] else ''}{fitting[-1]}, or change tp, cp or dp"
+            )
+        if self.axis_order not in AXIS_ORDERS:
+            raise UnknownNameError("axis order", self.axis_order, AXIS_ORDERS)
+
+    @property
+    def used(self) -> frozenset[str]:
+        """Names of the degrees above 1."""
+        return frozenset(name for name in _TEXT_ORDER if getattr(self, name) > 1)
+
+    @property
+    def stage_ranks(self) -> int:
+        """Ranks that run one pipeline rank's stages."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def num_devices(self) -> int:
+        """Ranks in all, each on a device of its own."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def num_stages(self) -> int:
+        """Stages that the model is cut into, over all pipeline ranks."""
+        return self.pp * self.vpp
+
+    def size(self, axis: Axis) -> int:
+        """Ranks along an axis."""
+        return int(getattr(self, axis))
+
+    def stride(self, axis: Axis) -> int:
+        """Distance between the numbers of ranks that are neighbors on an axis.
+
+        >>> Degrees(tp=4, pp=2, dp=8).stride("dp")
+        4
+        >>> Degrees(tp=4, pp=2, dp=8, axis_order="tp-cp-pp-dp").stride("dp")
+        8
+        """
+        order = _INNER_FIRST[self.axis_order]
+        return math.prod(map(self.size, order[: order.index(axis)]))
+
+    def rank(self, *, pp: int = 0, dp: int = 0, cp: int = 0, tp: int = 0) -> int:
+        """Number of the rank with these coordinates; rank r runs on device r of the cluster.
+
+        >>> Degrees(tp=4, pp=2, dp=8).rank(pp=1, tp=3)
+        35
+        """
+        inner = cp * self.tp + tp
+        return inner + dp * self.stride("dp") + pp * self.stride("pp")
+
+    def coordinates(self, rank: int) -> Coordinates:
+        """Coordinates of a rank, the inverse of `rank`; raises InputError for a rank outside."""
+        if not 0 <= rank < self.num_devices:
+            raise InputError(
+                f"{self.text} has ranks 0 to {self.num_devices - 1}, rank {rank} was requested"
+            )
+        return Coordinates(*(rank // self.stride(axis) % self.size(axis) for axis in AXES))
+
+    def group(
+        self, axis: Axis, *, pp: int = 0, dp: int = 0, cp: int = 0, tp: int = 0
+    ) -> tuple[int, ...]:
+        """Ranks along an axis that have the given coordinates on the others.
+
+        >>> Degrees(tp=2, pp=2, dp=2).group("dp", pp=1, tp=1)
+        (5, 7)
+        """
+        rank = self.rank(pp=pp, dp=dp, cp=cp, tp=tp)
+        stride, size = self.stride(axis), self.size(axis)
+        first = rank - rank // stride % size * stride
+        return tuple(range(first, first + size * stride, stride))
+
+    @property
+    def mesh_text(self) -> str:
+        """The degrees that place ranks, without vpp: `tp4 cp2 pp2 dp4 ep8`."""
+        return self._text(_TEXT_ORDER[:-1])
+
+    @property
+    def text(self) -> str:
+        """All degrees, cp, ep and vpp only above 1, and an axis order that is not the first.
+
+        >>> Degrees(tp=4, cp=2, pp=2, dp=4, ep=8, vpp=3).text
+        'tp4 cp2 pp2 dp4 ep8 vpp3'
+        """
+        order = "" if self.axis_order == AXIS_ORDERS[0] else f" {self.axis_order}"
+        return self._text(_TEXT_ORDER) + order
+
+    def _text(self, names: tuple[str, ...]) -> str:
+        values = [(name, getattr(self, name)) for name in names]
+        return " ".join(f"{n}{value}" for n, value in values if value > 1 or n in _ALWAYS_PRINTED)
+
+
+def parse_degrees(text: str) -> Degrees:
+    """The inverse of `Degrees.text`; degrees that are not named are 1. Raises InputError.
+
+    >>> parse_degrees("tp4 pp2") == Degrees(tp=4, pp=2)
+    True
+    """
+    found: dict[str, int] = {}
+    order = AXIS_ORDERS[0]
+    for word in text.split():
+        match = re.fullmatch(r"(tp|cp|pp|dp|ep|vpp)(\d+)", word)
+        if match and match[1] not in found:
+            found[match[1]] = int(match[2])
+        elif word in AXIS_ORDERS:
+            order = word
+        else:
+            raise InputError(
+                f"degrees {text!r}: {word!r} is not a degree; write each once, as in "
+                f"'tp4 cp2 pp2 dp4 ep8 vpp2', and at the end an order ({', '.join(AXIS_ORDERS)})"
+            )
+    return Degrees(**found, axis_order=order)

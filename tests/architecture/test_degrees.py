@@ -1,0 +1,60 @@
+"""Parallel degrees have one class, `Degrees`; values that hold degrees hold one of it."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.architecture.test_imports import ROOT, modules
+
+# Classes that have a field `tp` of their own, and why.
+DEFINED = {
+    "simulator/values/degrees.py: Degrees": "the class",
+    "simulator/values/degrees.py: Coordinates": "a position on an axis, not a degree",
+    # File borders: each degree is optional, or a row or file has it as a key of its own.
+    "profiles/published/case.py: PublishedCase": "a row of a table",
+    "profiles/published/recipes.py: Recipe": "an entry of a file",
+    "profiles/published/run.py: PublishedRun": "a row of a table",
+    "interop/configs/imported_run.py: ImportedRun": "a configuration of another framework",
+    "shardwright/reports/sweep_table.py: Line": "a row of a table",
+    # Of a model, not of a job: the one degree that its shapes follow.
+    "profiles/model/graph.py: ModelGraph": "the degree that a trace was made for",
+    "profiles/model/tracing/trace_tensor_parallel.py: Sharding": "the same, while tracing",
+    # Requests and searches: sets of allowed degrees, and arrays over many layouts.
+    "shardwright/asking/axes.py: Axes": "allowed values of an axis",
+    "shardwright/asking/python_plan.py: Pins": "allowed values of an axis",
+    "planner/search/space.py: Space": "allowed values of an axis",
+    "planner/layout/layout_space.py: LayoutSpace": "allowed values of an axis",
+    "planner/layout/layout_space.py: Meshes": "an array over meshes",
+    "planner/layout/layouts.py: Layouts": "an array over layouts",
+    "executor/mesh.py: Mesh": "torch's mesh of the axis",
+}
+
+
+def definitions(path: str, source: str) -> list[str]:
+    """Classes with a field or property `tp`."""
+    return [
+        f"{path}: {node.name}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef) and any(_is_tp(each) for each in node.body)
+    ]
+
+
+def _is_tp(node: ast.stmt) -> bool:
+    if isinstance(node, ast.AnnAssign):
+        return isinstance(node.target, ast.Name) and node.target.id == "tp"
+    return isinstance(node, ast.FunctionDef) and node.name == "tp"
+
+
+def test_nothing_else_defines_a_field_tp() -> None:
+    found = [
+        each
+        for path in modules()
+        for each in definitions(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
+    ]
+    assert sorted(found) == sorted(DEFINED)
+
+
+def test_the_check_sees_a_field_and_a_property() -> None:
+    assert definitions("a.py", "class A:\n    tp: int = 1") == ["a.py: A"]
+    assert definitions("a.py", "class A:\n    @property\n    def tp(self): ...") == ["a.py: A"]
+    assert definitions("a.py", "class A:\n    degrees: Degrees\n\n    def f(self): tp: int") == []
