@@ -23,7 +23,7 @@ import tempfile
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +31,8 @@ from profiles.errors import DocumentError, InputError, ShardwrightError, Unknown
 from profiles.text_file import read_text
 
 T = TypeVar("T")
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+"""The content of a file of an earlier version as that of the current one."""
 
 _FLATTENED = "flattened"
 
@@ -55,17 +57,24 @@ def flattened(*names: str, optional: Sequence[str] = (), **renamed: str) -> dict
     return {_FLATTENED: _Flattened(attributes, frozenset(optional))}
 
 
-def read_document(path: str | Path, cls: type[T], *, schema: str) -> T:
+def read_document(
+    path: str | Path, cls: type[T], *, schema: str, earlier: Mapping[str, Migration] | None = None
+) -> T:
     """The value of type `cls` that the TOML or JSON file at `path` holds.
 
-    `schema` is the tag that the file's `schema` key must carry, `name@version`.
+    schema   the tag that the file's `schema` key must carry, `name@version`
+    earlier  how to read files with the tags of earlier versions
+
     Raises DocumentError for a missing, cut-short or foreign file and for any wrong entry.
     """
     data = read_mapping(path)
     tag = data.pop("schema", None)
-    if tag != schema:
+    if isinstance(tag, str) and tag in (earlier or {}):
+        assert earlier is not None
+        data = earlier[tag](data)
+    elif tag != schema:
         want, _, version = schema.partition("@")
-        if isinstance(tag, str) and tag.partition("@")[0] == want:
+        if schema_name(tag) == want:
             raise DocumentError(
                 f"{path}: schema {tag!r} is not supported, this release reads {want}@{version}; "
                 "write the file again with this release"
@@ -76,6 +85,15 @@ def read_document(path: str | Path, cls: type[T], *, schema: str) -> T:
         data.pop("provenance", None)
     value: T = decode(cls, data, where=str(path))
     return value
+
+
+def schema_name(tag: object) -> str:
+    """The name in a schema tag, without its version; "" for anything else.
+
+    >>> schema_name("shardwright/plan@2")
+    'shardwright/plan'
+    """
+    return tag.partition("@")[0] if isinstance(tag, str) else ""
 
 
 def write_document(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack, overload
 
+from interop.configs.imported_file import is_imported
 from interop.configs.imported_run import ImportedRun
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import read_document, write_text
@@ -22,7 +23,8 @@ from shardwright.asking import python_plan
 from shardwright.asking.asked_price import price_for as price_for
 from shardwright.asking.opened_plan import OpenedPlan, PlanLike, open_plan, opened_plan
 from shardwright.asking.places import local_profile, trace_cache
-from shardwright.asking.planned_step import step_of
+from shardwright.asking.planned_step import refuse_devices_of_plan, step_of, step_of_answer
+from shardwright.asking.predicted_plan import predict_plan, predicted_again
 from shardwright.asking.python_plan import PlanOptions
 from shardwright.asking.python_plan import cluster as cluster
 from shardwright.asking.python_plan import frameworks as frameworks
@@ -48,8 +50,6 @@ from shardwright.results.planned import (
     StepResult,
 )
 from shardwright.results.shown import shown_as
-from simulator.traced.predict import predict as _predict
-from simulator.traced.stack import load_stack
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile, ShardedRun
 from simulator.values.plan import Plan
@@ -167,7 +167,9 @@ def shard(
 
 
 @overload
-def predict(chosen: Plan, model: TracedModel, on: Cluster | str) -> PredictionResult: ...
+def predict(
+    chosen: Plan, model: TracedModel | None = None, on: Cluster | str = ""
+) -> PredictionResult: ...
 
 
 @overload
@@ -183,28 +185,38 @@ def predict(
 ) -> PredictionResult | StepResult:
     """What a plan would do.
 
-    chosen   a Plan with the traced model that it is of and the cluster that it is on; or an answer
-             of `plan`, an imported run (`import_config`), or the path of the file of either
-    on       of an imported run, where its files name no devices: `8x8xh100-sxm-80gb`
+    chosen   a Plan (answer.plan); or an answer of `plan`, an imported run (`import_config`), or the
+             path of the file of either
+    model    of a Plan, traced; None for the model that it names
+    on       of a Plan, another cluster than the one that it names; of an imported run, where its
+             files name no devices: `8x8xh100-sxm-80gb`
+
+    A plan has the prediction that it has in the answer of `plan`.
 
     Raises InputError for anything else, for `on` of an answer or a plan file, which have their
     devices, and for an imported run that cannot be predicted.
     """
-    if model is None and not isinstance(chosen, Plan):
-        if isinstance(on, Cluster):
-            raise InputError(
-                "on: devices of an imported run are named by text (8x8xh100-sxm-80gb); an answer "
-                "of plan() and a plan file are predicted on the devices that they are for"
-            )
-        return shown_as(StepResult, step_of(chosen, on))
-    if not isinstance(chosen, Plan) or model is None:
+    if isinstance(chosen, Plan):
+        where = on if isinstance(on, Cluster) else cluster(on or chosen.cluster)
+        made = predict_plan(chosen, where, price_for(where), model)
+        return shown_as(PredictionResult, made)
+    if model is not None:
         raise InputError(
-            f"a Plan is wanted (answer.plan) and its traced model, got {type(chosen).__name__} and "
-            f"{type(model).__name__}; an answer of plan() and a plan file need no model"
+            f"a Plan is wanted (answer.plan) with a traced model, got {type(chosen).__name__}; an "
+            "answer of plan() and a plan file need no model"
         )
-    where = on if isinstance(on, Cluster) else cluster(on)
-    made = _predict(chosen, model, where, stack=load_stack(), price=price_for(where))
-    return shown_as(PredictionResult, made)
+    if isinstance(on, Cluster):
+        raise InputError(
+            "on: devices of an imported run are named by text (8x8xh100-sxm-80gb); an answer "
+            "of plan() and a plan file are predicted on the devices that they are for"
+        )
+    if isinstance(chosen, (str, Path)) and not is_imported(Path(chosen)):
+        opened = open_plan(chosen)
+        refuse_devices_of_plan(on, str(chosen))
+        return shown_as(
+            StepResult, step_of_answer(predicted_again(opened).opened.answer, str(chosen))
+        )
+    return shown_as(StepResult, step_of(chosen, on))
 
 
 def load_plan(path: str | Path) -> PlanResult | LayoutResult:

@@ -1,17 +1,15 @@
 """Total training compute, beside the thresholds that laws name.
 
-Counted per run: FLOP of forward and backward passes over all
-tokens, without what is computed again for want of memory (`layout_choice.model_flop_per_token`).
+Counted per run: model FLOPs of the forward and backward passes over all tokens (simulator/mfu.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-METHOD = (
-    "6 FLOP per active parameter and token, and 12 per head, head size and key of the attention "
-    "(PaLM, arXiv 2204.02311, appendix B); nothing computed again, no failed runs"
-)
+from simulator.mfu import MODEL_FLOP
+
+METHOD = f"{MODEL_FLOP}; nothing computed again, no failed runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

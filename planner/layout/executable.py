@@ -1,14 +1,19 @@
-"""`executable_plan`: a layout of our own executor as stages of the traced model's blocks."""
+"""`executable_plan`: a layout of our own executor as stages of the traced model's blocks; and
+`run_of_plan`: the layout that a plan is."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
+from planner.layout.layout_ground import base_run
 from planner.traced import Traced
 from profiles.document import content_hash
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.figures.transformer import Transformer
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
 from simulator.values.plan import Plan, Recompute, Stage
@@ -19,6 +24,8 @@ _KINDS = {
     "attention": Recompute.ATTENTION,
     "full": Recompute.FULL,
 }
+EXECUTOR = "torch"
+"""The name of our own executor among the frameworks."""
 _NUMBERED = re.compile(r"^(.*)\.(\d+)$")
 
 
@@ -33,12 +40,6 @@ def executable_plan(run: TrainingRun, traced: Traced, cluster: Cluster, workload
     """
     graph = traced.at(2)  # its blocks, which neither micro-batch nor tp change
     entries = tuple(ref.entry for ref in graph.chain)
-    first = first_layer(entries, run.model.num_layers)
-    counts = [share.num_layers - share.predicting_layers for share in stage_split(run)]
-    ends = [first + sum(counts[: number + 1]) for number in range(len(counts))]
-    ends[-1] = len(entries)
-    begins = [0, *ends[:-1]]
-    layers = range(first, first + run.model.num_layers)
     return Plan(
         model=traced.name,
         model_hash=traced.content_hash,
@@ -52,10 +53,64 @@ def executable_plan(run: TrainingRun, traced: Traced, cluster: Cluster, workload
         zero_stage=run.zero_stage,
         micro_batch=run.micro_batch,
         schedule=run.schedule if run.degrees.pp > 1 else "none",
-        stages=tuple(
-            Stage(first_block=i, last_block=j, recompute=_kinds(run, range(i, j), layers))
-            for i, j in zip(begins, ends, strict=True)
+        stages=_stages(run, entries),
+    )
+
+
+def run_of_plan(plan: Plan, model: Transformer, cluster: Cluster) -> TrainingRun | None:
+    """The layout of our own executor that is a plan of a model's layers; None where there is none:
+    stages or recomputation that no layout has, blocks that are not the model's layers, or too few
+    devices.
+
+    Raises InputError for a cluster of several device types.
+    """
+    if plan.degrees.num_devices > cluster.num_devices:
+        return None
+    kinds = [kind for stage in plan.stages for kind in stage.recompute]
+    recomputed = {kind for kind in kinds if kind is not Recompute.NONE}
+    if len(recomputed) > 1:
+        return None
+    kind = next(iter(recomputed), Recompute.NONE)
+    most = max(stage.recompute.count(kind) for stage in plan.stages)
+    rules = load_framework(EXECUTOR).rules
+    run = replace(
+        base_run(
+            plan.model,
+            model,
+            cluster,
+            rules=rules,
+            global_batch=plan.workload.global_batch,
+            seq_len=plan.workload.sequence_length,
+            precision=plan.workload.precision,
+            said=[],
         ),
+        degrees=plan.degrees,
+        zero_stage=plan.zero_stage,
+        micro_batch=plan.micro_batch,
+        schedule=plan.schedule if plan.degrees.pp > 1 else "1f1b",
+        recompute=next(name for name, each in _KINDS.items() if each is kind),
+        recompute_layers=most if kind is Recompute.FULL else 0,
+        sequence_parallel=rules.sequence_parallel and plan.degrees.tp > 1,
+    )
+    try:
+        same = _stages(run, plan.block_entries) == plan.stages
+    except InputError:
+        return None
+    return run if same else None
+
+
+def _stages(run: TrainingRun, entries: Sequence[str]) -> tuple[Stage, ...]:
+    """The stages of a layout, of blocks with these entries; raises InputError where the blocks are
+    not its layers."""
+    first = first_layer(entries, run.model.num_layers)
+    counts = [share.num_layers - share.predicting_layers for share in stage_split(run)]
+    ends = [first + sum(counts[: number + 1]) for number in range(len(counts))]
+    ends[-1] = len(entries)
+    begins = [0, *ends[:-1]]
+    layers = range(first, first + run.model.num_layers)
+    return tuple(
+        Stage(first_block=i, last_block=j, recompute=_kinds(run, range(i, j), layers))
+        for i, j in zip(begins, ends, strict=True)
     )
 
 

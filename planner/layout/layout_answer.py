@@ -16,7 +16,7 @@ from simulator.values.degrees import AXIS_ORDERS
 from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval
 
-LAYOUT_SCHEMA = "shardwright/layout@1"
+LAYOUT_SCHEMA = "shardwright/layout@2"
 # Of a layout's run, what its search decided and what it was asked for.
 _DECIDED = (
     *("num_devices", "tp", "cp", "pp", "dp", "expert_parallel", "vpp", "zero_stage"),
@@ -29,9 +29,11 @@ class LayoutPrediction:
     """What a layout is predicted to do.
 
     parts   seconds by part of the step; they add up to the step time
-    mfu     6 x active parameters + 12 x layers x heads x head size x sequence flop per token (PaLM,
-            arXiv 2204.02311, appendix B) over the devices' peak in the run's precision
-    peak_memory_bytes   of the fullest device, with the room that the allocator needs
+    mfu     as simulator/mfu.py defines it
+    peak_memory_bytes   allocated by tensors on the device that allocates most, as
+                        torch.cuda.max_memory_allocated counts
+    reserved_memory_bytes   blocks of the allocator, as torch.cuda.max_memory_reserved counts
+    required_memory_bytes   what the fullest device must have for the step to run
     out_of_memory_probability   that a device needs more than it has, by the peaks of published runs
                         of the framework (interval.out_of_memory_probability)
     price_usd_per_hour   of a device, that the dollars rest on, with its source
@@ -45,6 +47,8 @@ class LayoutPrediction:
     parts: tuple[tuple[str, float], ...]
     mfu: float
     peak_memory_bytes: float
+    reserved_memory_bytes: float
+    required_memory_bytes: float
     out_of_memory_probability: float | None = None
     price_usd_per_hour: Sourced | None = None
     usd_per_million_tokens: Interval | None = None
@@ -122,6 +126,7 @@ class LayoutFile:
     considered   layouts priced or refuted; too_big  by their least memory; pruned  by their bound;
                  refined  one by one
     nearby_batches   the nearest batches that more devices divide, where that trains faster
+    calibration  what the coefficients were refitted on, "" for the shipped ones
     """
 
     status: str
@@ -141,6 +146,7 @@ class LayoutFile:
     infeasibility: LayoutInfeasibility | None = None
     sensitivities: tuple[Sensitivity, ...] = ()
     nearby_batches: tuple[NearbyBatch, ...] = ()
+    calibration: str = ""
     assumptions: tuple[str, ...] = ()
 
 

@@ -6,21 +6,23 @@ from collections.abc import Callable, Mapping
 
 from planner.layout.layout_answer import LayoutChoice, LayoutPrediction
 from planner.layout.layout_price import tokens_per_s
-from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from profiles.units import format_time
 from simulator.goodput.lasting import delivered, reliability
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
+from simulator.mfu import mfu, model_flop_per_token
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
+from simulator.training_run.explain.predict_runs import predicted_parts, unfitted_s
 from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.logged_source import Calibration, calibrated_interval
 from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
+from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.training_run.step.step_time import StepParts
 from simulator.values.prediction import Interval
 
 
@@ -33,42 +35,76 @@ def choice_of(
     calibration: Calibration | None = None,
     inputs: ReliabilityInputs = DEFAULT,
 ) -> LayoutChoice:
-    """The layout with what it costs; `coefficients` are those that it was priced with, the shipped
-    ones if None, and `calibration` what changed them."""
-    run = layout.run
-    step = _step(layout, coefficients or shipped_coefficients(), calibration)
-    per_s = tokens_per_s(run, step)
-    peak = get_device(run.device).peak(run.precision).value
-    mfu = per_s.scaled(
-        model_flop_per_token(run.model, run.seq_len) / (run.degrees.num_devices * peak)
-    )
-    usd_per_hour = price(cluster)
-    usd = usd_per_million_tokens(per_s, cluster.num_devices, usd_per_hour)
-    kwh = kwh_per_million_tokens(per_s, cluster, power_mfu(run, mfu.value, cluster.num_devices))
-    lasting = reliability(run.model.parameters, run.degrees.num_devices, run.device, inputs)
+    """The layout with its prediction (`layout_prediction`), and why it is not the best one."""
     return LayoutChoice(
-        run=run,
-        prediction=LayoutPrediction(
-            step_time_s=step,
-            parts=layout.parts,
-            mfu=mfu.value,
-            peak_memory_bytes=layout.memory.needed_bytes,
-            out_of_memory_probability=out_of_memory_probability(
-                run, layout.memory.needed_bytes, get_device(run.device).usable_bytes
-            ),
-            price_usd_per_hour=usd_per_hour,
-            usd_per_million_tokens=usd,
-            kwh_per_million_tokens=kwh,
-            tokens_per_s=per_s,
-            mfu_range=mfu,
-            peak_memory_range=memory_interval(run, layout.memory.needed_bytes),
-            reliability=lasting,
-            usd_per_million_tokens_delivered=delivered(usd, lasting.goodput),
-            kwh_per_million_tokens_delivered=delivered(kwh, lasting.goodput),
+        run=layout.run,
+        prediction=layout_prediction(
+            layout.run,
+            cluster,
+            price(cluster),
+            coefficients=coefficients,
+            calibration=calibration,
+            inputs=inputs,
         ),
         why_not_first="" if best is None else why_not_first(layout, best),
-        idle_devices=cluster.num_devices - run.degrees.num_devices,
+        idle_devices=cluster.num_devices - layout.run.degrees.num_devices,
     )
+
+
+def layout_prediction(
+    run: TrainingRun,
+    cluster: Cluster,
+    price: Sourced | None,
+    *,
+    coefficients: CoefficientFile | None = None,
+    calibration: Calibration | None = None,
+    inputs: ReliabilityInputs = DEFAULT,
+) -> LayoutPrediction:
+    """What a layout would do on a cluster.
+
+    price         US dollars per device-hour, None for no dollars; idle devices cost and draw too
+    coefficients  the shipped ones if None;  calibration  what changed them
+
+    Raises InputError where the framework's file does not describe the run's memory.
+    """
+    coefficients = coefficients or shipped_coefficients()
+    parts = predicted_parts([run], coefficients)
+    step = _step(run, float(parts.total_s[0]), coefficients, calibration)
+    per_s = tokens_per_s(run, step)
+    used = mfu_of_run(run, step)
+    usd = usd_per_million_tokens(per_s, cluster.num_devices, price)
+    kwh = kwh_per_million_tokens(per_s, cluster, power_mfu(run, used.value, cluster.num_devices))
+    memory = footprint(run)
+    lasting = reliability(run.model.parameters, run.degrees.num_devices, run.device, inputs)
+    return LayoutPrediction(
+        step_time_s=step,
+        parts=tuple(
+            (name, float(getattr(parts, name)[0])) for name in StepParts.__dataclass_fields__
+        ),
+        mfu=used.value,
+        peak_memory_bytes=memory.allocated_bytes,
+        reserved_memory_bytes=memory.reserved_bytes,
+        required_memory_bytes=memory.needed_bytes,
+        out_of_memory_probability=out_of_memory_probability(
+            run, memory.needed_bytes, get_device(run.device).usable_bytes
+        ),
+        price_usd_per_hour=price,
+        usd_per_million_tokens=usd,
+        kwh_per_million_tokens=kwh,
+        tokens_per_s=per_s,
+        mfu_range=used,
+        peak_memory_range=memory_interval(run, memory.allocated_bytes),
+        reliability=lasting,
+        usd_per_million_tokens_delivered=delivered(usd, lasting.goodput),
+        kwh_per_million_tokens_delivered=delivered(kwh, lasting.goodput),
+    )
+
+
+def mfu_of_run(run: TrainingRun, step: Interval) -> Interval:
+    """The MFU of a run's step."""
+    flop = run.global_batch * run.seq_len * model_flop_per_token(run.model, run.seq_len)
+    peak = get_device(run.device).peak(run.precision).value
+    return mfu(flop, step, run.degrees.num_devices * peak)
 
 
 def power_mfu(run: TrainingRun, mfu: float, num_devices: int) -> float:
@@ -79,35 +115,16 @@ def power_mfu(run: TrainingRun, mfu: float, num_devices: int) -> float:
 
 
 def _step(
-    layout: PricedLayout, coefficients: CoefficientFile, calibration: Calibration | None
+    run: TrainingRun, time_s: float, coefficients: CoefficientFile, calibration: Calibration | None
 ) -> Interval:
-    """The interval of a step as wide as its coefficients are uncertain, or as the calibration's own
-    runs lie; wider on either side by half of the seconds that no fitted run had."""
-    run, time_s = layout.run, layout.step_time_s
+    """The interval of a step as wide as its coefficients are uncertain, or as the residuals of the
+    calibration's own runs; wider on either side by half of the seconds that no fitted run had."""
     found = (
         step_interval(run, time_s)
         if calibration is None
         else calibrated_interval(run, time_s, calibration)
     )
-    published = run.as_published()
-    if published == run:
-        return found
-    prices = LayoutPrices(run, coefficients)
-    usual_s = float(prices.exact_parts(published).total_s[0])
-    return widened(found, time_s - usual_s)
-
-
-def model_flop_per_token(model: Transformer, seq_len: int) -> float:
-    """Forward and backward, without recomputation: PaLM, arXiv 2204.02311, appendix B, with the
-    experts that a token visits and without the table of embeddings; in a window the keys that it
-    holds, and no arithmetic of a state."""
-    idle = (model.num_experts - model.top_k) * model.expert_parameters * model.num_expert_layers
-    used = model.parameters - idle - model.hidden_size * model.learned_positions
-    if not model.tied_embeddings:
-        used -= model.hidden_size * model.vocab_size
-    near = model.window_layers * min(model.window, seq_len)
-    keys = (model.attention_count - model.window_layers) * seq_len + near
-    return float(6 * used + 12 * model.num_heads * model.head_size * keys)
+    return widened(found, unfitted_s([run], [time_s], coefficients)[0])
 
 
 _PART_WORDS = {

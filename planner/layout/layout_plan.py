@@ -98,6 +98,7 @@ def plan_layout(
         else infeasibility(question, outcome.near_miss, solver, rebuild, device_names),
         sensitivities=sensitivities(question, base, solver, rebuild) if explain and chosen else (),
         nearby_batches=nearby_batches(question, chosen, solver) if chosen else (),
+        calibration="" if question.calibration is None else question.calibration.source,
         assumptions=(
             *((*_devices(question, chosen), evidence_words(chosen.run)) if chosen else ()),
             f"a layout may run out of memory with a probability of {question.fit_risk:.0%} "

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_goal import LayoutGoal
 from planner.layout.layout_ground import base_run
 from planner.layout.layout_search import LayoutOutcome, Progress, search_layouts
@@ -143,8 +144,9 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, L
         node_devices=base.node_devices,
         global_batch=question.global_batch,
         seq_len=question.seq_len,
-        # A network of the cluster's own is of whole nodes, and a torus is used as a whole.
-        may_narrow=base.network is None and not base.torus,
+        # A network of the cluster's own is of whole nodes, a torus is used as a whole, and ranks of
+        # our own executor are on consecutive devices.
+        may_narrow=base.network is None and not base.torus and question.stack != EXECUTOR,
         may_idle=not base.torus,
         options=run_options(question.options, base, rules, get_device(base.device)),
     )

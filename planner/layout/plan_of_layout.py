@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from planner.layout.executable import executable_plan
-from planner.layout.layout_answer import LayoutChoice, LayoutFile, LayoutInfeasibility
+from planner.layout.executable import executable_plan, run_of_plan
+from planner.layout.layout_answer import (
+    LayoutChoice,
+    LayoutFile,
+    LayoutInfeasibility,
+    LayoutPrediction,
+)
+from planner.layout.layout_choice import layout_prediction
 from planner.traced import Traced
 from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.figures.transformer import Transformer
+from profiles.sourced import Sourced
 from simulator.training_run.explain.run_prediction import Figures, run_prediction
+from simulator.values.plan import Plan
 from simulator.values.plan_file import Alternative, Infeasibility, PlanFile, Relaxation
+from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
 
 
@@ -22,25 +32,19 @@ def plan_of_layouts(
     """
     best = answer.chosen
     plan = executable_plan(best.run, traced, cluster, workload) if best and traced else None
-    prediction = run_prediction(best.run, plan, layout_figures(best)) if best and plan else None
-    usd = prediction.usd_per_million_tokens if prediction else None
-    return PlanFile(
+    prediction = (
+        run_prediction(best.run, plan, layout_figures(best.prediction)) if best and plan else None
+    )
+    made = PlanFile(
         status=answer.status,
         bound=answer.bound,
         gap=answer.gap,
-        step_time_s=prediction.step_time_s.value if prediction else None,
-        step_time_low_s=prediction.step_time_s.low if prediction else None,
-        step_time_high_s=prediction.step_time_s.high if prediction else None,
-        mfu=prediction.mfu.value if prediction else None,
-        peak_memory_bytes=prediction.peak_memory_bytes.value if prediction else None,
-        usd_per_million_tokens=usd.value if usd else None,
         search_time_s=answer.search_time_s,
         cells_considered=answer.considered,
         cells_pruned=answer.too_big + answer.pruned,
         cells_refined=answer.refined,
         solver="layouts",
         plan=plan,
-        prediction=prediction,
         alternatives=tuple(
             _alternative(other, traced, cluster, workload)
             for other in answer.alternatives
@@ -49,12 +53,29 @@ def plan_of_layouts(
         infeasibility=_infeasibility(answer.infeasibility) if answer.infeasibility else None,
         assumptions=answer.assumptions,
         machine=cluster.machine,
+        calibration=answer.calibration,
     )
+    return made if prediction is None else made.with_prediction(prediction)
 
 
-def layout_figures(choice: LayoutChoice) -> Figures:
+def plan_prediction(
+    plan: Plan, model: Transformer, cluster: Cluster, price: Sourced | None
+) -> Prediction | None:
+    """What a plan would do that is a layout of our own executor, equal to the prediction of that
+    layout in an answer; None where it is none (`run_of_plan`).
+
+    model  its figures;  price  US dollars per device-hour, None for no dollars
+
+    Raises InputError for a cluster of several device types.
+    """
+    run = run_of_plan(plan, model, cluster)
+    if run is None:
+        return None
+    return run_prediction(run, plan, layout_figures(layout_prediction(run, cluster, price)))
+
+
+def layout_figures(found: LayoutPrediction) -> Figures:
     """The totals of a layout that its stage by stage prediction keeps."""
-    found = choice.prediction
     return Figures(
         step_time_s=found.step_time_s,
         mfu=found.mfu_range,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile, layout_decision
+from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutChoice, LayoutFile, layout_decision
 from planner.many.sweep import Answer
-from profiles.document import decode, read_document, read_mapping
-from profiles.errors import DocumentError
+from profiles.document import Migration, read_document, read_mapping, schema_name
+from simulator.training_run.fit.memory_interval import memory_interval
+from simulator.training_run.memory.footprint import footprint
 from simulator.values.decision import plan_decision
 from simulator.values.plan import PLAN_SCHEMA
-from simulator.values.plan_file import PlanFile
+from simulator.values.plan_file import EARLIER_PLANS, PlanFile
 
 
 def decision_of(answer: Answer) -> dict[str, str]:
@@ -28,35 +31,55 @@ def schema_of(answer: Answer) -> str:
 
 def read_answer(path: Path) -> Answer:
     """The answer in a file; raises DocumentError."""
-    if read_mapping(path).get("schema") == LAYOUT_SCHEMA:
+    if schema_name(read_mapping(path).get("schema")) == schema_name(LAYOUT_SCHEMA):
         return read_layout(path)
-    return read_document(path, PlanFile, schema=PLAN_SCHEMA)
+    return read_document(path, PlanFile, schema=PLAN_SCHEMA, earlier=EARLIER_PLANS)
 
 
 def read_layout(path: Path) -> LayoutFile:
     """The layout in a file, of this release or an earlier one; raises DocumentError."""
-    data = read_mapping(path)
-    tag = data.pop("schema", None)
-    data.pop("provenance", None)
-    if tag != LAYOUT_SCHEMA:
-        raise DocumentError(
-            f"{path}: schema {tag!r} is not supported, this release reads {LAYOUT_SCHEMA}; plan "
-            "again with this release"
-        )
-    found: LayoutFile = decode(LayoutFile, _migrated(data), where=str(path))
-    return found
+    first = read_mapping(path).get("schema") in _EARLIER
+    found = read_document(path, LayoutFile, schema=LAYOUT_SCHEMA, earlier=_EARLIER)
+    if not first:
+        return found
+    return replace(
+        found,
+        chosen=None if found.chosen is None else _with_memory(found.chosen),
+        alternatives=tuple(_with_memory(other) for other in found.alternatives),
+    )
 
 
 # Keys of runs that earlier releases wrote and that say nothing now: since 2026-11-22 a framework's
-# memory stands in its own file.
+# memory is in its own file.
 _GONE = ("memory_stack",)
 
 
-def _migrated(data: dict[str, Any]) -> dict[str, Any]:
-    choices = [data.get("chosen"), *(data.get("alternatives") or ())]
-    for choice in choices:
-        run = choice.get("run") if isinstance(choice, dict) else None
+def _of_first_version(data: dict[str, Any]) -> dict[str, Any]:
+    """The peak of a layout was what must fit."""
+    for choice in (data.get("chosen"), *(data.get("alternatives") or ())):
+        if not isinstance(choice, dict):
+            continue
+        run, prediction = choice.get("run"), choice.get("prediction")
         for key in _GONE:
             if isinstance(run, dict):
                 run.pop(key, None)
+        if isinstance(prediction, dict):
+            required = prediction.get("peak_memory_bytes")
+            prediction["required_memory_bytes"] = required
+            prediction["reserved_memory_bytes"] = required  # replaced by `_with_memory`
     return data
+
+
+_EARLIER: Mapping[str, Migration] = {"shardwright/layout@1": _of_first_version}
+
+
+def _with_memory(choice: LayoutChoice) -> LayoutChoice:
+    """The choice with what is allocated and reserved, which the first version did not hold."""
+    memory = footprint(choice.run)
+    found = replace(
+        choice.prediction,
+        peak_memory_bytes=memory.allocated_bytes,
+        peak_memory_range=memory_interval(choice.run, memory.allocated_bytes),
+        reserved_memory_bytes=memory.reserved_bytes,
+    )
+    return replace(choice, prediction=found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.layout.layout_answer import LayoutChoice
-from planner.layout.layout_choice import choice_of, model_flop_per_token
+from planner.layout.layout_choice import choice_of
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import SizedRun, question_of_run
 from profiles.hardware.catalogue.catalog import get_device
@@ -13,6 +13,7 @@ from simulator.energy import carbon, run_energy
 from simulator.goodput.lasting import reliability
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
 from simulator.log_interval import probability_below, product, total
+from simulator.mfu import model_flop_per_token
 from simulator.training_run.step.coefficients import CoefficientFile
 from simulator.values.prediction import Interval
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.layout.layout_choice import model_flop_per_token
 from planner.layout.layout_question import ground_of
 from planner.sizing.run_goal import PowerCurve
 from planner.sizing.run_outlook import outlook_of
@@ -26,6 +25,7 @@ from planner.sizing.sizing_search import (
 from planner.tolerances import status_of
 from profiles.sourced import SourcedRange
 from simulator.energy import run_energy
+from simulator.mfu import model_flop_per_token
 from simulator.training_run.fit.evidence import evidence_words
 from simulator.training_run.step.coefficients import CoefficientFile
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.layout.layout_choice import model_flop_per_token
 from planner.layout.layout_goal import nodes_of_run
 from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
 from planner.layout.refined_layout import PricedLayout
@@ -25,6 +24,7 @@ from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, Sta
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link
 from profiles.hardware.catalogue.cluster import Cluster
+from simulator.mfu import model_flop_per_token
 from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.framework.framework import load_framework

@@ -3,7 +3,7 @@ executor adds to the space, and the answer as a plan that runs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from interop.exports.values.options import unexpressed_options
 from planner.divisors import divisors
@@ -12,29 +12,59 @@ from planner.layout.layout_space import LayoutSpace
 from planner.layout.plan_of_layout import plan_of_layouts
 from planner.layout.run_option import AskedOptions
 from planner.search.space import Space
-from profiles.errors import InputError
+from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.figures.figures_of_trace import figures_of_trace
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
-from shardwright.asking.named_model import import_from_here
+from shardwright.asking.named_model import described_of, import_from_here
 from shardwright.asking.places import trace_cache
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import AXIS_ORDERS
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import PRECISIONS, Workload
 
-EXECUTOR = "torch"
-"""Our own executor's name among the frameworks."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a question for our own executor is answered: over layouts of a model of these figures, or
+    block by block, and why."""
+
+    figures: Transformer | None
+    why_blocks: str = ""
 
 
-def why_block_by_block(cluster: Cluster, *, optimizer: str = "adamw", solver: str = "auto") -> str:
-    """Why a question without --stack is searched block by block and not over layouts, or "".
+def way_of(
+    model: str | TracedModel,
+    cluster: Cluster,
+    *,
+    seq: int | None,
+    optimizer: str = "adamw",
+    solver: str = "auto",
+) -> Way:
+    """How a question for our own executor, or a plan of it, is answered.
 
-    Layouts need devices of one type whose kernels are in the shipped surfaces; a CPU, and a device
-    whose blocks were measured in place, is planned from those measurements.
+    Layouts need the figures of alike layers, and devices of one type whose kernels are in the
+    shipped surfaces; a CPU, and a device whose blocks were measured in place, is planned from those
+    measurements.
+
+    seq  tokens per sequence, None for the model's own
+    Raises ModelError for what is no model.
     """
+    why = _why_block_by_block(cluster, optimizer=optimizer, solver=solver)
+    if not why and isinstance(model, TracedModel) and model.target != "gpu":
+        why = f"{model.source} was traced for a CPU"
+    if why:
+        return Way(figures=None, why_blocks=why)
+    try:
+        return Way(figures=figures_of(model, seq))
+    except (InputError, TraceError) as error:
+        return Way(figures=None, why_blocks=str(error))
+
+
+def _why_block_by_block(cluster: Cluster, *, optimizer: str, solver: str) -> str:
     if not cluster.homogeneous:
         return "the devices are of several types"
     device = cluster.groups[0].device
@@ -48,6 +78,29 @@ def why_block_by_block(cluster: Cluster, *, optimizer: str = "adamw", solver: st
     if solver != "auto":
         return f"--solver {solver} is a solver of chains of blocks"
     return ""
+
+
+def figures_of(model: str | TracedModel, seq: int | None) -> Transformer:
+    """The figures of a model, of a named one the same whether it is traced already or not.
+
+    seq  tokens per sequence, None for the model's own
+    Raises ModelError for what is no model, InputError and TraceError, with the reason, for a model
+    that is no chain of alike transformer layers.
+    """
+    if isinstance(model, str):
+        return described_of(model, seq).figures
+    if _is_named(model) or model.target != "gpu":
+        return described_of(model.source, seq).figures
+    return figures_of_trace(model.at(2)).figures
+
+
+def _is_named(model: TracedModel) -> bool:
+    """Whether its name leads to a configuration, and to that which was traced."""
+    try:
+        spec = resolve_model(model.source)
+    except ShardwrightError:
+        return False
+    return not spec.factory and spec.content_hash == model.content_hash
 
 
 def layout_space_of(space: Space) -> LayoutSpace:

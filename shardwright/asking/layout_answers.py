@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_question import LayoutQuestion, coefficients_of
@@ -16,14 +17,14 @@ from planner.layout.layout_space import LayoutSpace
 from planner.layout.pareto import device_front, memory_front
 from planner.many.answer_cache import AnswerCache
 from planner.tolerances import DEFAULT_FIT_RISK
-from profiles.errors import InfeasibleError, InputError, TraceError
+from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from shardwright.asking.answered import Answered, layout_answered
 from shardwright.asking.asked_price import price_for
-from shardwright.asking.executor_layouts import EXECUTOR, executor_space, why_block_by_block
+from shardwright.asking.executor_layouts import executor_space, way_of
 from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import ANY_STACK, first_precision
@@ -247,11 +248,11 @@ def why_no_layouts(request: PlanRequest) -> str:
     """Why a question is searched block by block and not over layouts; "" where it is not."""
     if request.stack:
         return ""
-    why = why_block_by_block(request.cluster, optimizer=request.optimizer, solver=request.solver)
-    if why:
-        return why
-    try:
-        described_of(request.model, request.seq)
-    except (InputError, TraceError) as error:
-        return str(error)
-    return ""
+    way = way_of(
+        request.model,
+        request.cluster,
+        seq=request.seq,
+        optimizer=request.optimizer,
+        solver=request.solver,
+    )
+    return way.why_blocks

@@ -9,6 +9,7 @@ from typing import Any
 
 from interop.configs.imported_run import IMPORTED_SCHEMA
 from planner.heterogeneous.mixed_answer import MIXED_SCHEMA
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import (
     LAYOUT_SCHEMA,
     LayoutFile,
@@ -16,10 +17,10 @@ from planner.layout.layout_answer import (
     written_decision,
 )
 from planner.many.answer_file import read_layout
-from profiles.document import read_mapping, write_document
+from profiles.document import read_mapping, schema_name, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
-from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer, why_not_run
+from shardwright.asking.executor_layouts import runnable_answer, why_not_run
 from shardwright.asking.places import local_profile
 from simulator.values.decision import check_decision
 from simulator.values.measurement import MEASUREMENT_SCHEMA
@@ -103,7 +104,7 @@ def open_plan(path: str | Path) -> OpenedPlan:
     if isinstance(tag, str) and tag in _OTHERS:
         raise DocumentError(f"{path} {_OTHERS[tag]}")
     answer: PlanFile | LayoutFile
-    if isinstance(tag, str) and tag.partition("@")[0] == LAYOUT_SCHEMA.partition("@")[0]:
+    if schema_name(tag) == schema_name(LAYOUT_SCHEMA):
         chosen = data.get("chosen")
         run = chosen.get("run") if isinstance(chosen, Mapping) else None
         if isinstance(run, Mapping):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from planner.cells.branch_and_bound import Progress
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import LayoutFile
 from planner.search.space import Space
 from profiles.errors import InputError
@@ -17,15 +18,15 @@ from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from profiles.sourced import Sourced
 from shardwright.asking.asked_price import price_for
-from shardwright.asking.axes import Axes, axes_from
+from shardwright.asking.axes import axes_from
 from shardwright.asking.executor_layouts import (
-    EXECUTOR,
     executor_space,
+    figures_of,
+    layout_space_of,
     runnable_answer,
-    why_block_by_block,
+    way_of,
 )
 from shardwright.asking.named_model import (
-    described_of,
     import_from_here,
     sample_of,
     sample_of_factory,
@@ -37,8 +38,8 @@ from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
 if TYPE_CHECKING:
+    from planner.layout.layout_space import LayoutSpace
     from profiles.model.building.build_given import Inputs, Module
-    from profiles.model.figures.transformer import Transformer
 
 TP_DEGREES = (1, 2, 4, 8)
 Pin = int | tuple[int, ...] | None
@@ -172,8 +173,9 @@ def plan(
             raise InputError(
                 "space is of our own executor; with stack= give pins (tp=, pp=, ...) in its place"
             )
+        layouts = axes.layout_space()
         return _plan_for_stack(
-            model, where, work, axes, stack, time_limit_s, price, progress, region
+            model, where, work, layouts, stack, time_limit_s, price, progress, region
         )
     if region != WORLD:
         raise InputError(
@@ -187,12 +189,11 @@ def plan(
             f"a traced model or a model's name is wanted, got {type(model).__name__}; "
             "shardwright.trace(module, inputs) traces a module"
         )
-    figures = None
-    if space is None and not why_block_by_block(where, optimizer=work.optimizer, solver=solver):
-        figures = _figures(model, work)
-    if figures is not None:
+    way = way_of(model, where, seq=work.sequence_length, optimizer=work.optimizer, solver=solver)
+    if way.figures is not None:
+        layouts = axes.layout_space() if space is None else layout_space_of(space)
         answer = _plan_for_stack(
-            model, where, work, axes, EXECUTOR, time_limit_s, price, progress, region
+            model, where, work, layouts, EXECUTOR, time_limit_s, price, progress, region
         )
         return runnable_answer(answer, where, model if isinstance(model, TracedModel) else None)
     if space is None:
@@ -241,25 +242,11 @@ def _price(price: Sourced | str | None, on: Cluster) -> Sourced | None:
     return price_for(on, price) if isinstance(price, str) else price
 
 
-def _figures(model: TracedModel | str, work: Workload) -> Transformer | None:
-    """The figures of a model; None where its blocks are not alike layers."""
-    try:
-        if isinstance(model, str):
-            return described_of(model, work.sequence_length).figures
-        if model.target != "gpu":
-            return None
-        from profiles.model.figures.figures_of_trace import figures_of_trace
-
-        return figures_of_trace(model.at(2)).figures
-    except InputError:
-        return None
-
-
 def _plan_for_stack(
     model: TracedModel | str,
     on: Cluster,
     work: Workload,
-    axes: Axes,
+    space: LayoutSpace,
     stack: str,
     time_limit_s: float | None,
     price: Sourced | str | None,
@@ -276,11 +263,7 @@ def _plan_for_stack(
     if not isinstance(model, (str, TracedModel)):
         raise InputError(f"a model's name or a traced model is wanted, got {type(model).__name__}")
     name = model if isinstance(model, str) else model.source
-    figures = _figures(model, work)
-    if figures is None:
-        # Asked by its name, the model says why it has none.
-        figures = described_of(name, work.sequence_length).figures
-    space = axes.layout_space()
+    figures = figures_of(model, work.sequence_length)
     question = LayoutQuestion(
         name=name,
         model=figures,

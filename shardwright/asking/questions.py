@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_question import LayoutAsk, LayoutQuestion
 from planner.many.sweep import Job, Posed, Question
 from planner.search.space import Space
@@ -38,7 +39,6 @@ from profiles.errors import (
     InputError,
     ModelError,
     ShardwrightError,
-    TraceError,
     UnknownNameError,
 )
 from profiles.hardware.catalogue.catalog import get_cluster
@@ -48,12 +48,7 @@ from profiles.model.loaders import resolve_model
 from profiles.text_file import read_text
 from shardwright.asking.asked_price import price_for
 from shardwright.asking.axes import AXES, Axes, axes_of
-from shardwright.asking.executor_layouts import (
-    EXECUTOR,
-    executor_space,
-    layout_space_of,
-    why_block_by_block,
-)
+from shardwright.asking.executor_layouts import executor_space, layout_space_of, way_of
 from shardwright.asking.file_lines import with_lines
 from shardwright.asking.layout_task import layout_task
 from shardwright.asking.named_model import DEFAULT_SEQUENCE, Sample, described_of, sample_of
@@ -270,13 +265,16 @@ def _executor_layouts(question: Question, cluster: Cluster) -> LayoutAsk | None:
     """A question for our own executor as one of layouts; None where it is searched block by
     block, as a single question would be (commands/plan.py)."""
     work = question.workload
-    if why_block_by_block(cluster, optimizer=work.optimizer, solver=question.solver):
+    way = way_of(
+        question.model,
+        cluster,
+        seq=work.sequence_length,
+        optimizer=work.optimizer,
+        solver=question.solver,
+    )
+    if way.figures is None:
         return None
-    try:
-        figures = described_of(question.model, work.sequence_length).figures
-    except (InputError, TraceError):
-        return None
-    space = executor_space(layout_space_of(question.space), figures)
+    space = executor_space(layout_space_of(question.space), way.figures)
     return LayoutAsk(stack=EXECUTOR, precision=work.precision, space=space)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from planner.layout.layout_answer import LAYOUT_SCHEMA
-from profiles.document import read_document, read_mapping
+from profiles.document import read_document, read_mapping, schema_name
 from profiles.errors import DocumentError, InputError, ToleranceError
 from shardwright.asking.opened_plan import open_plan
 from shardwright.asking.planned_step import planned_or_imported
@@ -67,7 +67,7 @@ def compare(
     opened = open_plan(first)
     data = read_mapping(second)
     tag = str(data.get("schema", ""))
-    if tag in (PLAN_SCHEMA, LAYOUT_SCHEMA):
+    if schema_name(tag) in map(schema_name, (PLAN_SCHEMA, LAYOUT_SCHEMA)):
         if any(given is not None for given in (html, trace, figure, fail_over)):
             raise InputError(
                 f"--html, --trace, --figure and --fail-over need a run, {second} is a plan; pass "

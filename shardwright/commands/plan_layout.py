@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import LayoutFile
 from planner.many.answer_cache import AnswerCache
 from profiles.document import to_json, write_text
 from profiles.errors import InfeasibleError
 from shardwright.asking.answered import how_it_came_about
-from shardwright.asking.executor_layouts import EXECUTOR, runnable_answer, why_not_run
+from shardwright.asking.executor_layouts import runnable_answer, why_not_run
 from shardwright.asking.layout_answers import LayoutAsker, OneAnswer, none_fits, stacks_of
 from shardwright.asking.opened_plan import write_layout
 from shardwright.asking.places import answer_cache

@@ -15,6 +15,7 @@ from profiles.errors import DocumentError, InputError
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan, open_plan
 from shardwright.asking.planned_step import refuse_devices_of_plan
+from shardwright.asking.predicted_plan import predicted_again
 from shardwright.console.flags import Figure, Html, Json, Local, Trace
 from shardwright.console.output import need_room_for, note, print_json, show
 from shardwright.reports import terminal
@@ -89,8 +90,14 @@ def predict(
 
         predict_imported(plan_file, on=on, json_output=json_output)
         return
-    opened = open_plan(plan_file)
+    stored = open_plan(plan_file)
     refuse_devices_of_plan(on, str(plan_file))
+    again = predicted_again(stored)
+    if again.why_not:
+        note(f"the prediction is that of the file, it cannot be computed here: {again.why_not}")
+    elif again.changed:
+        note(f"{again.changed}; plan again where they should agree")
+    opened = again.opened
     answer = opened.answer
     if isinstance(answer, LayoutFile) and not opened.runs_here:
         if trace is not None or figure is not None:

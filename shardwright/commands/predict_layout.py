@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich.text import Text
+
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, write_text
-from profiles.units import format_time
 from shardwright.asking.opened_plan import OpenedPlan
 from shardwright.console.output import note, print_json, show
 from shardwright.findings.layout_explanation import chosen_run, explain_layout
 from shardwright.reports.layout_report import layout_report
 from shardwright.reports.run_explanation import explanation_report
-
-_SAME = 1e-3  # relative; more apart, and the file is of another release or a calibration
+from simulator.mfu import MFU_DEFINITION
 
 
 def predict_layout(
@@ -24,12 +24,6 @@ def predict_layout(
     chosen_run(where, answer)
     found = explain_layout(where, answer)
     assert answer.chosen is not None
-    planned_s, now_s = answer.chosen.prediction.step_time_s.value, found.step.interval.value
-    if abs(now_s / planned_s - 1) > _SAME:
-        note(
-            f"this release predicts {format_time(now_s)} for the layout (without a calibration), "
-            f"the file holds {format_time(planned_s)}; plan again where they should agree"
-        )
     if html is not None:
         from shardwright.reports.layout_html import layout_html
 
@@ -41,3 +35,4 @@ def predict_layout(
     show(layout_report(answer))
     if explain:
         show(explanation_report(found))
+        show(Text(MFU_DEFINITION))

@@ -66,6 +66,7 @@ def choice_json(choice: LayoutChoice) -> dict[str, Any]:
         "step_time_high_s": found.step_time_s.high,
         "mfu": found.mfu,
         "peak_memory_bytes": found.peak_memory_bytes,
+        "required_memory_bytes": found.required_memory_bytes,
         "out_of_memory_probability": found.out_of_memory_probability,
         "usd_per_million_tokens": usd.value if usd else None,
         "price_usd_per_hour": encode(found.price_usd_per_hour),

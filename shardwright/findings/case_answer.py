@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from planner.layout.layout_choice import model_flop_per_token, power_mfu
+from planner.layout.layout_choice import mfu_of_run, power_mfu
 from profiles.csv_text import csv_text
-from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.prices.price_table import price_or_relatives
 from profiles.published.case import PublishedCase
 from profiles.sourced import given
@@ -53,9 +52,7 @@ def _answer(case: PublishedCase, made: CasePrediction) -> CaseAnswer:
     run, step, hours, days = made.run, made.step_time_s, made.device_hours, made.days
     if run is None or step is None or hours is None or days is None:
         return CaseAnswer(prediction=made)
-    peak = get_device(run.device).peak(run.precision).value
-    flop = model_flop_per_token(run.model, run.seq_len) * run.global_batch * run.seq_len
-    mfu = power_mfu(run, flop / (step.value * made.num_devices * peak), run.degrees.num_devices)
+    mfu = power_mfu(run, mfu_of_run(run, step).value, run.degrees.num_devices)
     pue = None if case.pue is None else given(case.pue, "the case")
     scope = "site" if case.counts_site else "board"
     kwh = run_energy(run.device, made.num_devices, days.scaled(24.0), mfu, pue, scope=scope)

@@ -7,7 +7,7 @@ from simulator.training_run.memory.footprint import footprint
 
 
 def layout_memory(choice: LayoutChoice) -> list[tuple[str, float]]:
-    """Bytes by part; they add up to the predicted peak."""
+    """Bytes by part; they add up to what must fit (`required_memory_bytes`)."""
     full = footprint(choice.run).fullest
     found = [
         ("weights", full.static.parameters),
@@ -17,8 +17,8 @@ def layout_memory(choice: LayoutChoice) -> list[tuple[str, float]]:
         ("buffers", full.always),
         (f"at the peak ({full.moment})", full.moment_bytes),
     ]
-    peak = choice.prediction.peak_memory_bytes
-    rest = peak - sum(size for _, size in found)
-    if abs(rest) > 1e-3 * peak:
+    required = choice.prediction.required_memory_bytes
+    rest = required - sum(size for _, size in found)
+    if abs(rest) > 1e-3 * required:
         found.append(("room of the allocator" if rest > 0 else "freed before the peak", rest))
     return [(name, size) for name, size in found if size]

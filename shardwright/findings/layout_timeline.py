@@ -34,7 +34,7 @@ def layout_timeline(choice: LayoutChoice) -> Prediction:
     passes = 2 * run.num_microbatches * run.degrees.num_stages
     if passes > MOST_PASSES:
         raise InputError(f"a step of {passes:,} passes is not drawn; {MOST_PASSES:,} at most are")
-    found = run_prediction(run, _stages(run), layout_figures(choice))
+    found = run_prediction(run, _stages(run), layout_figures(choice.prediction))
     if run.degrees.axis_order == AXIS_ORDERS[0]:
         return found
     # A stage's first rank where replicas are the outermost parts of the machine.

@@ -180,8 +180,8 @@ def _layout_sheet(answer: LayoutFile) -> PlanSheet:
         figures=_layout_figures(choice),
         parts={part_words(name): seconds for name, seconds in prediction.parts},
         memory={
-            "needed": prediction.peak_memory_bytes,
-            "free": get_device(run.device).usable_bytes - prediction.peak_memory_bytes,
+            "needed": prediction.required_memory_bytes,
+            "free": get_device(run.device).usable_bytes - prediction.required_memory_bytes,
         },
         step_time_s=prediction.step_time_s,
         peak_bytes=prediction.peak_memory_bytes,

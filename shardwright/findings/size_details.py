@@ -101,6 +101,7 @@ def _memory(best: RunOutlook) -> dict[str, Any]:
     peak = best.plan.prediction.peak_memory_range
     return {
         "parts": [[name, size] for name, size in layout_memory(best.plan)],
+        "required_bytes": best.plan.prediction.required_memory_bytes,
         "peak_bytes": best.plan.prediction.peak_memory_bytes,
         "peak_low_bytes": peak.low,
         "peak_high_bytes": peak.high,

@@ -24,6 +24,7 @@ from shardwright.reports.roofline import Roofline
 from shardwright.reports.roofline_picture import op_rows, roofline_picture
 from shardwright.reports.terminal import format_share, stages_line
 from shardwright.reports.timeline_picture import timeline_picture
+from simulator.mfu import MFU_DEFINITION
 from simulator.values.measurement import Measurement
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
@@ -69,6 +70,7 @@ def report_html(
     comparison = compare_run(answer, measured) if measured is not None else None
     return str(
         template("report.html.j2").render(
+            mfu_definition=MFU_DEFINITION,
             title=f"{plan.model} on {plan.cluster}",
             plan=plan,
             answer=answer,
@@ -138,6 +140,8 @@ def _facts(prediction: Prediction, measured: Measurement | None) -> list[dict[st
         facts.append(fact("Measured step", format_time(measured.step_wall_s), said))
     speed = f"{format_count(prediction.per_s.value)} {prediction.counted_in}/s"
     of = f"of {format_bytes(tight.capacity_bytes)}, rank {tight.rank}"
+    if tight.required_bytes is not None:
+        of = f"needs {format_bytes(tight.required_bytes)} {of}"
     bubble = format_percent(prediction.bubble_fraction)
     facts += [
         fact("MFU", format_share(prediction.mfu), speed),

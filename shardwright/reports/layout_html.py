@@ -11,6 +11,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
 from shardwright.reports.html import fact, template
 from shardwright.reports.price_words import price_note
+from simulator.mfu import MFU_DEFINITION
 from simulator.training_run.explain.explain_run import RunExplanation
 from simulator.values.prediction import Interval
 
@@ -37,8 +38,9 @@ def layout_html(
         fact(
             "Peak memory",
             format_bytes(prediction.peak_memory_bytes),
-            f"of {format_bytes(get_device(run.device).usable_bytes)}; "
-            f"{_range(memory, format_bytes)}",
+            f"{_range(memory, format_bytes)}; needs "
+            f"{format_bytes(prediction.required_memory_bytes)} of "
+            f"{format_bytes(get_device(run.device).usable_bytes)}",
         ),
         fact("Speed", f"{format_count(prediction.tokens_per_s.value)} tokens/s", "all devices"),
     ]
@@ -51,6 +53,7 @@ def layout_html(
     )
     return str(
         template("layout.html.j2").render(
+            mfu_definition=MFU_DEFINITION,
             title=f"{answer.model} on {answer.cluster}, {answer.stack}",
             subtitle=(
                 f"{layout_title(run)} · {run.global_batch} sequences of {run.seq_len} tokens per "

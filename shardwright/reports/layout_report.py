@@ -14,7 +14,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.price_words import price_lines
-from shardwright.reports.terminal import format_interval, table, usd_or_dash
+from shardwright.reports.terminal import format_interval, memory_words, table, usd_or_dash
 from simulator.energy import power_words
 from simulator.goodput.lasting import Reliability
 from simulator.values.prediction import Interval
@@ -44,7 +44,7 @@ def layout_report(answer: LayoutFile) -> RenderableType:
     facts = [
         f"step {format_interval(prediction.step_time_s)}",
         f"MFU {format_percent(prediction.mfu)}",
-        f"peak {format_bytes(prediction.peak_memory_bytes)} of {format_bytes(capacity)}",
+        memory_words(prediction.peak_memory_bytes, prediction.required_memory_bytes, capacity),
     ]
     if chosen.idle_devices:
         facts.append(f"{chosen.run.degrees.num_devices:,} devices, {chosen.idle_devices:,} idle")
@@ -134,7 +134,7 @@ def _batches(answer: LayoutFile) -> list[RenderableType]:
 
 def front_report(against: str, choices: Sequence[tuple[Cluster, LayoutChoice]]) -> RenderableType:
     """The front of step time and memory, or dollars per token, fastest first."""
-    rows = table(">devices", "layout", ">step", ">peak", ">$/Mtok", ">kWh/Mtok")
+    rows = table(">devices", "layout", ">step", ">needs", ">$/Mtok", ">kWh/Mtok")
     shown = _spaced(choices)
     for part, choice in shown:
         prediction = choice.prediction
@@ -142,11 +142,11 @@ def front_report(against: str, choices: Sequence[tuple[Cluster, LayoutChoice]]) 
             str(part.num_devices),
             layout_title(choice.run),
             format_interval(prediction.step_time_s),
-            format_bytes(prediction.peak_memory_bytes),
+            format_bytes(prediction.required_memory_bytes),
             usd_or_dash(prediction.usd_per_million_tokens),
             f"{prediction.kwh_per_million_tokens.value:.3g}",
         )
-    what = "peak memory" if against == "memory" else "dollars per million tokens"
+    what = "memory that must fit" if against == "memory" else "dollars per million tokens"
     left_out = len(choices) - len(shown)
     head = f"Layouts that no other beats in both step time and {what}"
     head += f" ({left_out} within 5 % of a neighbour are not shown):" if left_out else ":"
@@ -163,8 +163,8 @@ def _spaced(
         return list(choices)
     found = [choices[0]]
     for choice in choices[1:]:
-        before = found[-1][1].prediction.peak_memory_bytes
-        if choice[1].prediction.peak_memory_bytes <= 0.95 * before or choice is choices[-1]:
+        before = found[-1][1].prediction.required_memory_bytes
+        if choice[1].prediction.required_memory_bytes <= 0.95 * before or choice is choices[-1]:
             found.append(choice)
     return found
 

@@ -92,7 +92,7 @@ def memory_picture(prediction: Prediction, measured: Measurement | None) -> Pict
 
 
 def _fullest(prediction: Prediction) -> list[RankMemory]:
-    order = sorted(prediction.ranks, key=lambda r: (-r.peak_bytes / r.capacity_bytes, r.rank))
+    order = sorted(prediction.ranks, key=lambda r: (-r.use, r.rank))
     return sorted(order[:MOST_RANKS], key=lambda r: r.rank)
 
 

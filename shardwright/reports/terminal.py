@@ -32,6 +32,7 @@ from shardwright.reports.branch_stages import branch_rows
 from shardwright.reports.labelled import labelled
 from shardwright.reports.markdown import cells, verdict
 from shardwright.reports.price_words import price_lines
+from simulator.mfu import MFU_DEFINITION
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.plan_title import plan_title
@@ -76,6 +77,14 @@ def table(*headings: str) -> Table:
     return made
 
 
+def memory_words(peak_bytes: float, required_bytes: float | None, capacity_bytes: float) -> str:
+    """`peak 58.1 GiB, needs 62.3 GiB of 77.4 GiB`: allocated, and what must fit where known."""
+    peak, capacity = format_bytes(peak_bytes), format_bytes(capacity_bytes)
+    if required_bytes is None:
+        return f"peak {peak} of {capacity}"
+    return f"peak {peak}, needs {format_bytes(required_bytes)} of {capacity}"
+
+
 def plan_report(answer: PlanFile) -> RenderableType:
     """The answer of `plan`: headline, chosen plan and runners-up, what limits, what it rests on."""
     if answer.plan is None or answer.prediction is None:
@@ -97,8 +106,8 @@ def plan_report(answer: PlanFile) -> RenderableType:
     facts = [
         f"step {format_interval(step)}",
         f"MFU {format_share(prediction.mfu)}",
-        f"peak {format_bytes(tight.peak_bytes)} of {format_bytes(tight.capacity_bytes)} "
-        f"(rank {tight.rank})",
+        memory_words(tight.peak_bytes, tight.required_bytes, tight.capacity_bytes)
+        + f" (rank {tight.rank})",
     ]
     if (usd := prediction.usd_per_million) is not None:
         facts.append(f"{format_usd(usd.value)} per M {prediction.counted_in}")
@@ -239,12 +248,7 @@ def prediction_report(answer: PlanFile, *, explain: bool) -> RenderableType:
         for tag in prediction.sources:
             rows.add_row(tag.name, format_percent(tag.share), tag.method, tag.source)
         parts += [Text(""), rows]
-        parts.append(
-            Text(
-                "MFU = flop of forward and backward without recomputation / (step time x sum of "
-                "the devices' dense peaks)"
-            )
-        )
+        parts.append(Text(MFU_DEFINITION))
     return Group(*parts)
 
 
@@ -260,10 +264,12 @@ def prediction_parts(prediction: Prediction) -> list[RenderableType]:
         )
     where.add_row("step", format_time(step.value), "100 %", style="bold")
     names = [f">{name}" for name, _ in MEMORY_PARTS]
-    memory = table(">rank", *names, ">peak", ">has")
+    required = prediction.required_memory_bytes is not None
+    memory = table(">rank", *names, ">peak", *((">needs",) if required else ()), ">has")
     for rank in prediction.ranks:
         sizes = [getattr(rank, field) for _, field in MEMORY_PARTS]
-        sizes += [rank.peak_bytes, rank.capacity_bytes]
+        sizes += [rank.peak_bytes, *((rank.limiting_bytes,) if required else ())]
+        sizes.append(rank.capacity_bytes)
         memory.add_row(str(rank.rank), *map(format_bytes, sizes))
     kwh, unit = prediction.kwh_per_million, prediction.counted_in
     energy = f"   {kwh.value:.3g} kWh per M {unit}" if kwh is not None else ""

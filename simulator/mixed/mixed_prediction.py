@@ -14,7 +14,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from profiles.sourced import Sourced
-from simulator.mfu import mfu
+from simulator.mfu import graph_model_flop, mfu
 from simulator.mixed.mixed_replicas import MixedStep, Replica, mixed_step
 from simulator.money import usd_per_million
 from simulator.schedules.durations import Durations
@@ -286,8 +286,7 @@ class _Priced:
 
 
 def _mfu(plan: MixedPlan, traced: Traced, cluster: Cluster, step: Interval) -> float:
-    whole = traced.at(plan.micro_batch, 1)
     count = plan.workload.global_batch // plan.micro_batch
     dtype = plan.workload.compute_dtype
     peaks = (cluster.device_at(index).peak_or_twins(dtype).value for _, index in plan.used())
-    return mfu((whole.forward_flop + whole.backward_flop) * count, step, sum(peaks)).value
+    return mfu(graph_model_flop(traced.at(plan.micro_batch, 1)) * count, step, sum(peaks)).value

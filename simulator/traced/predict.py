@@ -12,7 +12,7 @@ from profiles.hardware.catalogue.device import ReferencePoint
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing, crossing_bytes, in_order
 from profiles.sourced import Sourced
-from simulator.mfu import mfu
+from simulator.mfu import graph_model_flop, mfu
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.schedules.schedule import Schedule, build_schedule
 from simulator.schedules.timeline import Durations, Timeline, simulate
@@ -103,9 +103,12 @@ def predict(
     per_s = Interval(
         value=count / step, low=count / interval.high, high=count / max(interval.low, 1e-12)
     )
-    usd = usd_per_million_tokens(per_s, plan.degrees.num_devices, price)
     used = _mfu(plan, traced, cluster, interval)
-    kwh = kwh_per_million_tokens(per_s, cluster, used.value)
+    # Idle devices of the cluster are paid for and powered.
+    usd = usd_per_million_tokens(per_s, cluster.num_devices, price)
+    kwh = kwh_per_million_tokens(
+        per_s, cluster, used.value * plan.degrees.num_devices / cluster.num_devices
+    )
     tokens = plan.workload.counted_in == "tokens"
     peak = max(rank.peak_bytes for rank in ranks)
     return Prediction(
@@ -272,8 +275,8 @@ def _components(
 
 
 def _mfu(plan: Plan, traced: Traced, cluster: Cluster, step: Interval) -> Interval:
-    whole = traced.at(plan.micro_batch, 1)
-    flop = (whole.forward_flop + whole.backward_flop) * plan.num_microbatches * plan.degrees.dp
+    flop = graph_model_flop(traced.at(plan.micro_batch, 1))
+    flop *= plan.num_microbatches * plan.degrees.dp
     dtype = plan.workload.compute_dtype
     peaks = (
         cluster.device_at(i).peak_or_twins(dtype).value for i in range(plan.degrees.num_devices)
@@ -360,8 +363,8 @@ def _limit(
     ranks: tuple[RankMemory, ...],
     critical: int,
 ) -> str:
-    tight = max(ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
-    use = tight.peak_bytes / tight.capacity_bytes
+    tight = max(ranks, key=lambda rank: rank.use)
+    use = tight.use
     if use > 1:
         return f"memory of rank {tight.rank}: {use:.0%} of what the device has"
     largest = max(components, key=lambda part: part.time_s)

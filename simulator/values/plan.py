@@ -11,7 +11,7 @@ from simulator.schedules.schedule import schedule_kind
 from simulator.values.degrees import AXIS_ORDERS, Degrees
 from simulator.values.workload import Workload
 
-PLAN_SCHEMA = "shardwright/plan@1"
+PLAN_SCHEMA = "shardwright/plan@2"
 
 
 class Recompute(StrEnum):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from profiles.document import read_document, read_mapping, write_document
+from profiles.document import Migration, read_document, read_mapping, write_document
 from profiles.errors import DocumentError
 from simulator.values.decision import check_decision, plan_decision
 from simulator.values.plan import PLAN_SCHEMA, Plan
@@ -66,6 +66,7 @@ class PlanFile:
     assumptions  what was assumed because no flag said it, each with the flag that changes it
     solver       what proved it: `dp`, `ilp` or `dp+ilp`
     machine      what the machine that runs it must show (Cluster.machine); empty where unknown
+    calibration  what the prediction's coefficients were refitted on, "" for the shipped ones
     """
 
     status: str
@@ -89,6 +90,44 @@ class PlanFile:
     infeasibility: Infeasibility | None = None
     assumptions: tuple[str, ...] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
+    calibration: str = ""
+
+    def with_prediction(self, prediction: Prediction) -> PlanFile:
+        """The answer with another prediction of its plan, and the figures that repeat it."""
+        usd = prediction.usd_per_million_tokens
+        per_sample = prediction.usd_per_million_samples
+        return replace(
+            self,
+            prediction=prediction,
+            step_time_s=prediction.step_time_s.value,
+            step_time_low_s=prediction.step_time_s.low,
+            step_time_high_s=prediction.step_time_s.high,
+            mfu=prediction.mfu.value,
+            peak_memory_bytes=prediction.peak_memory_bytes.value,
+            usd_per_million_tokens=None if usd is None else usd.value,
+            usd_per_million_samples=None if per_sample is None else per_sample.value,
+        )
+
+
+def _of_first_version(data: dict[str, Any]) -> dict[str, Any]:
+    """The peak of a layout was what must fit, and the parts of a rank's memory added up to it.
+
+    How much of it is allocated is not in the file: the peak stays as it is, an upper bound.
+    """
+    prediction = data.get("prediction")
+    if data.get("solver") == "layouts" and isinstance(prediction, dict):
+        for rank in prediction.get("ranks", ()):
+            parts = (rank.get(f"{name}_bytes", 0.0) for name in _FIRST_PARTS)
+            rank["required_bytes"] = sum(parts)
+    return data
+
+
+_FIRST_PARTS = (
+    *("parameters", "gradients", "optimizer"),
+    *("activations", "transient", "communication"),
+)
+EARLIER_PLANS: Mapping[str, Migration] = {"shardwright/plan@1": _of_first_version}
+"""How plan files of earlier versions are read."""
 
 
 def read_plan_file(path: str | Path) -> PlanFile:
@@ -98,7 +137,7 @@ def read_plan_file(path: str | Path) -> PlanFile:
     """
     data = read_mapping(path)
     provenance = data.get("provenance")
-    answer = read_document(path, PlanFile, schema=PLAN_SCHEMA)
+    answer = read_document(path, PlanFile, schema=PLAN_SCHEMA, earlier=EARLIER_PLANS)
     if answer.plan is not None:
         decided = provenance.get("decided") if isinstance(provenance, Mapping) else None
         check_decision(str(path), decided, plan_decision(answer.plan))

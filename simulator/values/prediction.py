@@ -69,9 +69,15 @@ class MemorySample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """Peak memory of a rank and what is alive at it; the parts add up to peak_bytes exactly.
+    """Peak memory of a rank by three counts, and the parts of the first.
 
-    static_bytes is parameters + gradients + optimizer; the timeline starts from it.
+    peak_bytes      allocated by tensors, as torch.cuda.max_memory_allocated counts; the parts add
+                    up to it exactly. The timeline starts from static_bytes: parameters, gradients
+                    and optimizer
+    reserved_bytes  blocks that the allocator holds, as torch.cuda.max_memory_reserved counts; None
+                    where the allocator is not modeled
+    required_bytes  what the device must have for the step to run; None where the allocator is not
+                    modeled
     """
 
     rank: int
@@ -84,15 +90,17 @@ class RankMemory:
     capacity_bytes: float
     peak_time_s: float
     timeline: tuple[MemorySample, ...] = ()
+    reserved_bytes: float | None = None
+    required_bytes: float | None = None
 
     @property
     def static_bytes(self) -> float:
-        """What the rank holds during the whole step."""
+        """Held during the whole step."""
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
 
     @property
     def peak_bytes(self) -> float:
-        """At the moment with the most: the parts' sum."""
+        """Allocated at the fullest moment: the sum of the parts."""
         return (
             self.static_bytes
             + self.activations_bytes
@@ -101,9 +109,19 @@ class RankMemory:
         )
 
     @property
+    def limiting_bytes(self) -> float:
+        """The count that is compared with the capacity: required, else allocated."""
+        return self.peak_bytes if self.required_bytes is None else self.required_bytes
+
+    @property
+    def use(self) -> float:
+        """`limiting_bytes` as a share of the capacity."""
+        return self.limiting_bytes / self.capacity_bytes
+
+    @property
     def fits(self) -> bool:
-        """Whether the peak is within the usable memory."""
-        return self.peak_bytes <= self.capacity_bytes
+        """Whether `limiting_bytes` are within the usable memory."""
+        return self.limiting_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +158,9 @@ class Prediction:
     """What a plan would do.
 
     step_time_s   of one optimizer step; components  its parts, adding up to step_time_s.value
-    mfu           model flop of the step (recomputation not counted) / (step time x the sum of
-                  the devices' dense peaks in the workload's precision)
+    mfu           model FLOPs of the step / (step time x the sum of the devices' dense peaks in the
+                  workload's precision); its one definition is in simulator/mfu.py
+    peak_memory_bytes   allocated on the rank that allocates most (RankMemory.peak_bytes)
     ranks         one entry per pipeline rank (dp and tp ranks of a stage are alike)
     limit         one sentence: what binds (a rank's compute, memory, a link)
     tokens_per_s, samples_per_s   the one that the workload is counted in; so are dollars and energy
@@ -180,7 +199,12 @@ class Prediction:
     @property
     def fullest(self) -> RankMemory:
         """The rank that needs the largest share of its memory."""
-        return max(self.ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
+        return max(self.ranks, key=lambda rank: rank.use)
+
+    @property
+    def required_memory_bytes(self) -> float | None:
+        """What the fullest device must have; None where the allocator is not modeled."""
+        return self.fullest.required_bytes
 
     @property
     def counted_in(self) -> str:

@@ -6,9 +6,11 @@ from __future__ import annotations
 import pytest
 
 from planner.layout.layout_ground import base_run
+from planner.search.search import search
 from planner.search.space import Space
 from shardwright import api
 from shardwright.asking.named_model import described_of
+from simulator.traced.stack import load_stack
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.memory.footprint import footprint
 from simulator.values.plan import Recompute
@@ -37,7 +39,7 @@ def test_both_models_of_our_executor_count_the_same_memory(
     """Within 12 %: layers are cut otherwise, and a traced stage has two largest blocks gathered."""
     cluster = api.cluster("4x8xh100-sxm")
     dp = 32 // (tp * pp)
-    traced = api.plan(
+    traced = search(
         api.trace(MODEL, sequence_length=SEQ, tp_degrees=(1, 2)),
         cluster,
         Workload(global_batch=BATCH, sequence_length=SEQ, precision="bf16"),
@@ -50,6 +52,7 @@ def test_both_models_of_our_executor_count_the_same_memory(
             schedule=(schedule,),
             recompute=(Recompute(recompute),),
         ),
+        stack=load_stack(),
     ).prediction
     assert traced is not None
     base = base_run(

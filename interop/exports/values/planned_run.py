@@ -36,14 +36,16 @@ class PlannedStage:
 class PlannedFigures:
     """What is predicted of the run.
 
-    peak_bytes   per pipeline rank, as its framework's own report counts them; () where unknown
-    peak_memory_bytes   of the fullest rank, what the device must have
+    peak_memory_bytes   allocated on the rank that allocates most;  peak_bytes  on each pipeline
+                        rank, () where unknown
+    required_memory_bytes   what the fullest device must have
     """
 
     step_time_s: Interval
     tokens_per_s: Interval
     mfu: Interval
     peak_memory_bytes: Interval
+    required_memory_bytes: float
     peak_bytes: tuple[float, ...] = ()
 
 

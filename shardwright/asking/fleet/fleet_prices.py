@@ -14,12 +14,13 @@ from planner.fleet.fleet_question import (
     undominated,
 )
 from planner.fleet.phase_price import StepAnswer, StepTask, all_steps, phase_of
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.layout_space import LayoutSpace
 from planner.many.answer_cache import code_and_data_version
 from profiles.document import content_hash, read_document, write_document
 from profiles.errors import InfeasibleError, ShardwrightError
-from shardwright.asking.executor_layouts import EXECUTOR, executor_space
+from shardwright.asking.executor_layouts import executor_space
 from simulator.goodput.reliability_inputs import DEFAULT, SPOT
 
 STEP_SCHEMA = "shardwright/fleet-step@1"

@@ -18,6 +18,7 @@ from planner.fleet.fleet_question import (
     FleetRun,
     node_counts,
 )
+from planner.layout.executable import EXECUTOR
 from planner.layout.run_option import AskedOptions
 from profiles.errors import InputError, ShardwrightError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
@@ -25,7 +26,6 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.prices.offer import Offer
 from profiles.units import parse_probability, parse_quantity
 from shardwright.asking.asked_price import given_price, price_for
-from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.asking.fleet.fleet_entries import ClusterEntry, FleetFile, JobEntry
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import first_precision

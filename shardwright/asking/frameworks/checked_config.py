@@ -15,7 +15,7 @@ from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
 from interop.reading.read_config import read_config
 from planner.layout.layout_answer import LAYOUT_SCHEMA
-from profiles.document import read_mapping
+from profiles.document import read_mapping, schema_name
 from profiles.errors import DocumentError, InputError
 from profiles.text_file import read_text
 from shardwright.asking.frameworks.planned_run import planned_run
@@ -54,8 +54,8 @@ def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
     target = _exported_for(against)
     own = against / "plan.json" if against.is_dir() else against
     if own.suffix == ".json" and own.is_file():
-        schema = read_mapping(own).get("schema")
-        if schema in (PLAN_SCHEMA, LAYOUT_SCHEMA):
+        schema = schema_name(read_mapping(own).get("schema"))
+        if schema in map(schema_name, (PLAN_SCHEMA, LAYOUT_SCHEMA)):
             other = planned_run(open_plan(own))
             return CheckedConfig(
                 against=str(against),

@@ -12,7 +12,7 @@ from interop.reading.read_config import read_config
 from interop.reading.table_row import row_of_import
 from interop.traces.opened_log import open_log
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
-from profiles.document import read_mapping
+from profiles.document import read_mapping, schema_name
 from profiles.errors import DocumentError, InputError, MismatchError
 from profiles.published.run_table import read_runs
 from profiles.units import format_percent, format_time
@@ -109,7 +109,7 @@ def run_of(config: Path, name: str, *, device: str = "", devices: int | None = N
                 "name the row after the log"
             )
         return complete_run(found[0])
-    if config.suffix == ".json" and read_mapping(config).get("schema") == LAYOUT_SCHEMA:
+    if config.suffix == ".json" and _is_layout(config):
         answer = open_plan(config).answer
         if isinstance(answer, LayoutFile) and answer.chosen is not None:
             return answer.chosen.run
@@ -122,3 +122,7 @@ def run_of(config: Path, name: str, *, device: str = "", devices: int | None = N
         )
     count = devices if said.devices is None else None
     return complete_run(row_of_import(said, id=name, device=device, devices=count))
+
+
+def _is_layout(path: Path) -> bool:
+    return schema_name(read_mapping(path).get("schema")) == schema_name(LAYOUT_SCHEMA)

@@ -13,14 +13,13 @@ from interop.exports.values.planned_run import (
     PlannedStage,
     stages_of_run,
 )
-from planner.layout.executable import first_layer
+from planner.layout.executable import EXECUTOR, first_layer
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, to_json
 from profiles.errors import DocumentError, InputError, ShardwrightError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
 from profiles.model.figures.described_model import describe_model
 from profiles.model.loaders import resolve_model
-from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan
 from shardwright.asking.places import local_profile, trace_cache
@@ -65,7 +64,8 @@ def _of_layout(opened: OpenedPlan, answer: LayoutFile, *, runnable: bool) -> Pla
             tokens_per_s=chosen.prediction.tokens_per_s,
             mfu=chosen.prediction.mfu_range,
             peak_memory_bytes=chosen.prediction.peak_memory_range,
-            peak_bytes=tuple(rank.needed_bytes for rank in footprint(run).ranks),
+            required_memory_bytes=chosen.prediction.required_memory_bytes,
+            peak_bytes=tuple(rank.allocated_bytes for rank in footprint(run).ranks),
         ),
         device_type=get_device(run.device).type,
     )
@@ -110,6 +110,7 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
             tokens_per_s=prediction.per_s,
             mfu=prediction.mfu,
             peak_memory_bytes=prediction.peak_memory_bytes,
+            required_memory_bytes=prediction.fullest.limiting_bytes,
             peak_bytes=tuple(rank.peak_bytes for rank in prediction.ranks),
         ),
         device_type=device_type,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_space import LayoutSpace
 from planner.layout.run_option import AskedOptions
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
@@ -20,7 +21,7 @@ from profiles.hardware.prices.price_table import STALE_DAYS, DevicePrice, price_
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import SourcedRange
 from profiles.units import format_count
-from shardwright.asking.executor_layouts import EXECUTOR, executor_space
+from shardwright.asking.executor_layouts import executor_space
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import default_precision

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from planner.heterogeneous.mixed_answer import MixedPlanFile
+from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
-from shardwright.asking.executor_layouts import EXECUTOR
 from shardwright.reports.brief.columns import Column, with_interval
+from simulator.mfu import MFU_DEFINITION
 from simulator.values.plan_file import PlanFile
 from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval
@@ -22,8 +23,8 @@ PLAN_COLUMNS = (
     Column(name="devices", unit="devices", meaning="that work"),
     Column(name="devices_idle", unit="devices", meaning="of the cluster that do nothing"),
     *with_interval("step_time_s", "s", "time of one optimizer step"),
-    *with_interval("mfu", "fraction", "model flop utilisation of the step"),
-    *with_interval("peak_memory_bytes", "bytes", "of the fullest device"),
+    *with_interval("mfu", "fraction", MFU_DEFINITION),
+    *with_interval("peak_memory_bytes", "bytes", "allocated on the device that allocates most"),
     Column(name="out_of_memory_probability", unit="fraction", meaning="of running out of memory"),
     Column(name="counted_in", unit="", meaning="what rates and costs are per: tokens or samples"),
     *with_interval("rate", "counted_in per second", "speed of all devices"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwright.reports.brief.columns import Column, with_interval
+from simulator.mfu import MFU_DEFINITION
 
 SIZE_COLUMNS = (
     Column(name="row", unit="", meaning="chosen, alternative, trade-off or refused"),
@@ -19,7 +20,7 @@ SIZE_COLUMNS = (
     Column(name="steps", unit="steps", meaning="of the whole run"),
     Column(name="global_batch", unit="sequences", meaning="per step"),
     *with_interval("step_time_s", "s", "time of one optimizer step"),
-    Column(name="mfu", unit="fraction", meaning="model flop utilisation of the step"),
+    Column(name="mfu", unit="fraction", meaning=MFU_DEFINITION),
     *with_interval("days", "days", "from start to end of the run, failures and contingency in it"),
     *with_interval("device_hours", "device-hours", "paid for"),
     *with_interval("usd", "US dollars", "rent, storage and egress"),

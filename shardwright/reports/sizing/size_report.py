@@ -11,7 +11,6 @@ from planner.sizing.size_answer import FrontPoint, Gain, SizeAnswer
 from planner.sizing.size_question import TOKENS, SizeQuestion
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import (
-    format_bytes,
     format_count,
     format_energy,
     format_percent,
@@ -20,7 +19,7 @@ from profiles.units import (
 )
 from shardwright.reports.labelled import labelled
 from shardwright.reports.sizing.size_compare import chance
-from shardwright.reports.terminal import format_interval, table
+from shardwright.reports.terminal import format_interval, memory_words, table
 from simulator import scaling_law
 from simulator.training_compute import METHOD, THRESHOLDS
 from simulator.values.prediction import Interval
@@ -65,8 +64,11 @@ def size_report(
             "Step    ",
             format_interval(prediction.step_time_s),
             f"MFU {format_percent(prediction.mfu)}",
-            f"peak {format_bytes(prediction.peak_memory_bytes)} of "
-            f"{format_bytes(get_device(run.choice.device).usable_bytes)}",
+            memory_words(
+                prediction.peak_memory_bytes,
+                prediction.required_memory_bytes,
+                get_device(run.choice.device).usable_bytes,
+            ),
             f"{format_count(run.tokens)} tokens in {run.steps:,.0f} steps of "
             f"{run.batch:,} x {question.seq_len:,}",
         ),

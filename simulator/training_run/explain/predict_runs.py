@@ -15,7 +15,7 @@ from simulator.training_run.fit.step_spread import Array, shipped_knowledge, ste
 from simulator.training_run.memory.footprint import Footprint, footprint
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import assign, shipped_coefficients
+from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import StepParts, step_parts
 from simulator.values.prediction import Interval
@@ -103,27 +103,35 @@ def predict_runs(
     return tuple(found)
 
 
-def unfitted_s(runs: Sequence[TrainingRun], totals: Sequence[float]) -> list[float]:
+def unfitted_s(
+    runs: Sequence[TrainingRun],
+    totals: Sequence[float],
+    coefficients: CoefficientFile | None = None,
+) -> list[float]:
     """Seconds of each run's step that no fitted run had: what its options change, and recurrences
-    of a kind of which no run was measured."""
+    of a kind of which no run was measured.
+
+    coefficients  that the totals were predicted with, the shipped ones if None
+    """
     found = [0.0] * len(runs)
     asked = [place for place, run in enumerate(runs) if run.as_published() != run]
     if asked:
-        usual = predicted_parts([runs[place].as_published() for place in asked]).total_s
+        published = [runs[place].as_published() for place in asked]
+        usual = predicted_parts(published, coefficients).total_s
         for place, time_s in zip(asked, usual.tolist(), strict=True):
             found[place] = abs(totals[place] - time_s)
     for place, run in enumerate(runs):
         state = run.model.state
         if state is not None and state.rule != _MEASURED_RULE:
-            found[place] += _state_s(run)
+            found[place] += _state_s(run, coefficients or shipped_coefficients())
     return found
 
 
-def _state_s(run: TrainingRun) -> float:
+def _state_s(run: TrainingRun, coefficients: CoefficientFile) -> float:
     """Seconds per step of the recurrences of the busiest stage's layers."""
     x = features([run])
     assigned = assign([run])
-    state = assigned.of(assigned.from_file(shipped_coefficients()))["state"]
+    state = assigned.of(assigned.from_file(coefficients))["state"]
     each = state * (x.state_forward + x.state_backward)
     return float((x.microbatches * x.layers * each)[0])
 
@@ -149,10 +157,12 @@ def _memory(run: TrainingRun) -> tuple[Footprint | None, str]:
         return None, str(error)
 
 
-def predicted_parts(runs: Sequence[TrainingRun]) -> StepParts:
-    """The parts of each run's step with the shipped coefficients."""
+def predicted_parts(
+    runs: Sequence[TrainingRun], coefficients: CoefficientFile | None = None
+) -> StepParts:
+    """The parts of each run's step with the coefficients, the shipped ones if None."""
     assigned = assign(runs)
-    values = assigned.from_file(shipped_coefficients())
+    values = assigned.from_file(coefficients or shipped_coefficients())
     return step_parts(features(runs), assigned.of(values))
 
 

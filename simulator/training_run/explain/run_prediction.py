@@ -84,7 +84,7 @@ def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
     memory = footprint(run)
     ranks = _ranks(run, plan, memory, timeline)
     components = _components(known, seconds)
-    tight = max(ranks, key=lambda rank: rank.peak_bytes / rank.capacity_bytes)
+    tight = max(ranks, key=lambda rank: rank.use)
     largest = max(components, key=lambda part: part.time_s)
     return Prediction(
         step_time_s=replace(totals.step_time_s, value=sum(part.time_s for part in components)),
@@ -118,7 +118,7 @@ def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
         sources=_sources(run, seconds),
         limit=f"{largest.name.replace('_', ' ')} "
         f"({largest.time_s / totals.step_time_s.value:.0%} of the step); memory of rank "
-        f"{tight.rank} is {tight.peak_bytes / tight.capacity_bytes:.0%} full",
+        f"{tight.rank} is {tight.use:.0%} full",
         fits=all(rank.fits for rank in ranks),
     )
 
@@ -258,11 +258,13 @@ def _rank_memory(
         gradients_bytes=static.gradients,
         optimizer_bytes=static.optimizer,
         activations_bytes=rank.activations,
-        transient_bytes=rank.needed_bytes - base - rank.activations,
+        transient_bytes=rank.moment_bytes,
         communication_bytes=rank.always,
         capacity_bytes=get_device(run.device).usable_bytes,
         peak_time_s=max(samples, key=lambda sample: sample.memory_bytes).time_s,
         timeline=samples,
+        reserved_bytes=rank.reserved_bytes,
+        required_bytes=rank.needed_bytes,
     )
 
 

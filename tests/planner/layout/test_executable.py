@@ -59,10 +59,12 @@ def test_the_plan_file_tells_the_layouts_numbers(traced):
     assert found.mfu == best.mfu
     assert found.peak_memory_bytes == best.peak_memory_bytes
     assert (found.bound, found.gap, found.status) == (answer.bound, answer.gap, answer.status)
-    # Every rank's parts add up to what the layout needs of it.
+    # Every rank's parts add up to what it allocates.
     ranks = footprint(answer.chosen.run).ranks
     for mine, theirs in zip(found.prediction.ranks, ranks, strict=True):
-        assert mine.peak_bytes == pytest.approx(theirs.needed_bytes)
+        assert mine.peak_bytes == pytest.approx(theirs.allocated_bytes)
+        assert mine.required_bytes == theirs.needed_bytes
+        assert mine.reserved_bytes == theirs.reserved_bytes
     assert max(event.end_s for event in found.prediction.events) == pytest.approx(
         found.step_time_s, rel=0.02
     )

@@ -54,7 +54,7 @@ def test_reports_of_size_agree_with_its_json(tmp_path):
     assert days[49] == pytest.approx(data["days"], rel=0.02)
     assert days[94] == pytest.approx(data["days_high"], rel=0.02)
     assert sum(size for _, size in data["memory"]["parts"]) == pytest.approx(
-        data["memory"]["peak_bytes"], rel=2e-3
+        data["memory"]["required_bytes"], rel=2e-3
     )
     assert sum(data["step_parts"].values()) == pytest.approx(data["step_time_s"], rel=1e-6)
     assert "arXiv 2407.21783" in page

@@ -1,0 +1,83 @@
+"""The prediction of a plan file is computed again, or says why it is that of the file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.layout.executable import run_of_plan
+from profiles.errors import MismatchError
+from shardwright import api
+from shardwright.asking.executor_layouts import figures_of
+from shardwright.asking.opened_plan import opened_plan
+from shardwright.asking.predicted_plan import predicted_again
+from simulator.values.plan import Recompute, Stage
+from simulator.values.workload import Workload
+from tests.equality.profiled_cpu import profiled_cpu
+from tests.equality.routes import local_machine_is
+from tests.shardwright.hand_made import answer as hand_made
+
+MODEL, ON = "tests.equality.models:alike", "1x2xh100-sxm"
+WORK = Workload(global_batch=8, sequence_length=64)
+
+
+@pytest.fixture(scope="module")
+def answer():
+    return api.plan(MODEL, ON, WORK, pp=2, tp=1)
+
+
+def test_a_step_that_this_release_predicts_otherwise_is_told(answer):
+    assert predicted_again(opened_plan(answer)).changed == ""
+    prediction = answer.prediction
+    parts = tuple(replace(part, time_s=2 * part.time_s) for part in prediction.components)
+    step = prediction.step_time_s.scaled(2.0)
+    slower = answer.with_prediction(replace(prediction, step_time_s=step, components=parts))
+    again = predicted_again(opened_plan(slower))
+    assert again.opened.answer == answer
+    assert "the file holds" in again.changed
+
+
+def test_the_prediction_stays_that_of_the_file_where_it_cannot_be_computed(answer):
+    calibrated = replace(answer, calibration="my-cluster.csv")
+    again = predicted_again(opened_plan(calibrated))
+    assert again.why_not == "its coefficients were refitted on my-cluster.csv"
+    assert again.opened.answer is calibrated
+    # The model and the cluster of this plan are known nowhere.
+    assert "2xtoy" in predicted_again(opened_plan(hand_made())).why_not
+
+
+def test_a_plan_for_another_profile_of_this_machine_is_not_predicted_on_it():
+    cluster = profiled_cpu()
+    work = replace(WORK, precision="fp32")
+    planned = opened_plan(api.plan(MODEL, cluster, work, tp=1))
+    with local_machine_is(cluster):
+        assert predicted_again(planned).why_not == ""
+    with local_machine_is(replace(cluster, overhead_power=cluster.overhead_power + 0.1)):
+        assert "this machine's profile is not the one" in predicted_again(planned).why_not
+
+
+def test_too_few_devices_are_refused(answer):
+    with pytest.raises(MismatchError, match="needs 2 devices"):
+        api.predict(answer.plan, on="1xh100-sxm")
+
+
+def test_plans_that_no_layout_is(answer):
+    plan, cluster = answer.plan, api.cluster(ON)
+    figures = figures_of(MODEL, WORK.sequence_length)
+    assert run_of_plan(plan, figures, cluster) is not None
+    blocks = len(plan.block_entries)
+
+    def stages(cut, *kinds):
+        return tuple(
+            Stage(first_block=i, last_block=j, recompute=kinds[i:j])
+            for i, j in ((0, cut), (cut, blocks))
+        )
+
+    none = (Recompute.NONE,) * blocks
+    mixed = (Recompute.NONE, Recompute.FULL, Recompute.ATTENTION, *none[3:])
+    last = (*none[:-2], Recompute.FULL, Recompute.NONE)
+    assert run_of_plan(replace(plan, stages=stages(3, *none)), figures, cluster) is not None
+    for cut, kinds in ((2, none), (3, mixed), (3, last)):
+        other = replace(plan, stages=stages(cut, *kinds))
+        assert run_of_plan(other, figures, cluster) is None
