@@ -48,6 +48,7 @@ class Degrees:
     vpp   stages (model chunks) on each pipeline rank. Not an axis either
     axis_order   one of AXIS_ORDERS
 
+    Micro-batch, ZeRO stage and schedule belong to the plan or run: they move no rank.
     Ordered by (pp, dp, tp, ...). Raises InputError for a degree below 1 and for an ep that does not
     divide the ranks of a stage, UnknownNameError for an unknown axis order.
     """
