@@ -1,14 +1,17 @@
 """Applying a plan's tensor and data parallelism to the stages of one rank.
 
-Tensor parallelism is DTensor's (column and row split linear layers, executor/split_layer.py). Data
-parallelism by ZeRO stage: 0 sums gradients over the dp group after the last micro-batch; 1 does so
-too, and each rank updates only its share of the parameters and broadcasts it; 2 and 3 are FSDP2
-(fully_shard per block), keeping parameters whole between passes or sharding them again after each.
-bf16 plans keep fp32 weights, gradient sums and optimizer states, and compute in bf16: FSDP2's mixed
-precision where it shards, copies of our own elsewhere (working_copies.py), where frozen weights are
-kept in bf16 alone. torch's DDP is not used:
-with pipeline schedules that split the backward its gradients are silently wrong (pytorch issue
-144530).
+Tensor parallelism is DTensor's, with layers split by columns or rows. Unlike torch's
+ColwiseParallel and RowwiseParallel it takes layers that keep their weight as [in, out] (GPT-2's
+Conv1D), and those in whose weight query, key and value lie side by side: their features are first
+reordered to [rank, part, feature], so that each rank's share holds its heads of all three.
+
+Data parallelism by ZeRO stage: 0 sums gradients over the dp group after the last micro-batch; 1
+does so too, and each rank updates only its share of the parameters and broadcasts it; 2 and 3 are
+FSDP2 (fully_shard per block), keeping parameters whole between passes or sharding them again after
+each. bf16 plans keep fp32 weights, gradient sums and optimizer states, and compute in bf16: FSDP2's
+mixed precision where it shards, copies of our own elsewhere (working_copies.py), where frozen
+weights are kept in bf16 alone. torch's DDP is not used: with pipeline schedules that split the
+backward its gradients are silently wrong (pytorch issue 144530).
 """
 
 from __future__ import annotations
@@ -16,18 +19,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils._pytree import tree_map_only
 
 from executor.mesh import Mesh
 from executor.replay.data_flow import written_units
-from executor.split_layer import SplitLayer
 from executor.stages import StageModule
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
@@ -37,9 +42,69 @@ from profiles.model.building.tensor_parallel_rules import (
     matches,
     split_of,
 )
-from profiles.model.tracing.trace_tensor_parallel import use_local_sizes
+from profiles.model.tracing.trace_tensor_parallel import by_rank, split_dim, use_local_sizes
 from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
 from simulator.values.plan import Plan
+
+
+class SplitLayer(ParallelStyle):
+    """A linear layer split by `column` or `row`, in parts.
+
+    By column it takes a whole input and gives its own features; by row it takes its own features
+    and gives the sum over all ranks.
+    """
+
+    def __init__(self, side: str, parts: tuple[int, ...]) -> None:
+        self.side, self.parts = side, parts
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        dim = split_dim(self.side, is_transposed(module))
+        columns = self.side == "column"
+
+        def split(name: str, child: nn.Module, mesh: DeviceMesh) -> None:
+            for key, p in list(child.named_parameters(recurse=False)):
+                own = dim if key == "weight" else 0
+                held = key == "weight" or columns
+                ordered = p.detach()
+                if held:
+                    ordered = by_rank(ordered, self.parts, mesh.size(), own).contiguous()
+                share = distribute_tensor(ordered, mesh, [Shard(own) if held else Replicate()])
+                child.register_parameter(key, nn.Parameter(share, requires_grad=p.requires_grad))
+
+        give: Any = partial(_give, Shard(-1) if columns else Replicate())
+        take: Any = partial(_take, Replicate() if columns else Shard(-1))
+        # torch's annotations say that these two return nothing.
+        return distribute_module(module, device_mesh, split, take, give)
+
+
+def _take(
+    given: Shard | Replicate, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh
+) -> tuple[Any, ...]:
+    return (DTensor.from_local(inputs[0], mesh, [given], run_check=False), *inputs[1:])
+
+
+def _give(
+    wanted: Shard | Replicate, module: nn.Module, output: DTensor, mesh: DeviceMesh
+) -> Tensor:
+    shared = output.redistribute(mesh, [wanted]).to_local()
+    given: Tensor = _Owned.apply(shared)  # type: ignore[no-untyped-call]  # torch's own is untyped
+    return given
+
+
+class _Owned(torch.autograd.Function):
+    """A tensor that is no view. What `to_local` gives is one, made inside an autograd function, and
+    autograd lets nobody change such a view in place: an activation with `inplace=True` behind the
+    layer would fail."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor) -> Tensor:
+        """The same memory, with a counter of changes of its own."""
+        return given.data
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """The gradient as it is."""
+        return gradients[0]
 
 
 def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None:
@@ -47,7 +112,7 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
     degrees = plan.degrees
     if degrees.tp == 1:
         return
-    from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
+    from torch.distributed.tensor.parallel import parallelize_module
 
     styles: dict[str, ParallelStyle] = {}
     for path, module in stage.model.named_modules():

@@ -24,15 +24,14 @@ from numpy.typing import NDArray
 
 from profiles.document import write_text
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.kernels.attention_table import (
+from profiles.hardware.kernels.attention_surface import (
     AttentionShapes,
     AttentionTable,
     formula_time_s,
     shapes_of,
     table_time_s,
 )
-from profiles.hardware.kernels.held_out import HeldOut
-from profiles.hardware.kernels.kernel_surface import surface_path
+from profiles.hardware.kernels.kernel_surface import HeldOut, surface_path
 from profiles.hardware.kernels.log_grid import Array, LogGrid
 from tools.compass_search import compass_search
 from tools.derive_gemm import DATE, SYSTEMS
@@ -243,7 +242,7 @@ def derive(system: str, calls: tuple[Calls, ...]) -> None:
     lines = [
         f"# {METHOD}.",
         "# percent: 100 ln(measured / formula) at nodes of length, batch x heads, heads per",
-        "# key-value head. Symbols: attention_table.py.",
+        "# key-value head. Symbols: attention_surface.py.",
         'schema = "shardwright/attention-surface@1"',
         f'device = "{name}"',
         f'measured_on = "{name}"',

@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from profiles.document import write_text
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.kernels.gemm_table import GemmTable, formula_time_s, table_time_s
-from profiles.hardware.kernels.held_out import HeldOut
-from profiles.hardware.kernels.kernel_surface import surface_path
+from profiles.hardware.kernels.gemm_surface import GemmTable, formula_time_s, table_time_s
+from profiles.hardware.kernels.kernel_surface import HeldOut, surface_path
 from profiles.hardware.kernels.log_grid import Array, LogGrid
 from tools.compass_search import compass_search
 from tools.fit_log_grid import fit_log_grid, no_correction
@@ -256,7 +255,7 @@ def derive(system: str, rows: Mapping[tuple[str, str], Rows]) -> None:
     device = get_device(name)
     lines = [
         f"# {METHOD}.",
-        "# percent: 100 ln(measured / formula) at nodes of m, n, k. Symbols: gemm_table.py.",
+        "# percent: 100 ln(measured / formula) at nodes of m, n, k. Symbols: gemm_surface.py.",
         'schema = "shardwright/gemm-surface@1"',
         f'device = "{name}"',
         f'measured_on = "{name}"',

@@ -25,8 +25,7 @@ from pathlib import Path
 from profiles.document import write_text
 from profiles.published.case import read_cases
 from shardwright.findings.case_answer import answer_cases
-from simulator.goodput.learned import GOODPUT_FILE, GOODPUT_SCHEMA
-from simulator.goodput.reliability_inputs import DEFAULT
+from simulator.goodput.reliability_inputs import DEFAULT, GOODPUT_FILE, GOODPUT_SCHEMA
 
 _HALF_90 = 1.6448536269514722
 # (device, device-hours per unexpected interruption of a job, source).
@@ -134,7 +133,7 @@ def goodput_text(ratios: Mapping[str, Ratio], today: str) -> str:
     shares = "\n".join(f"{name} = {count / total!r}" for name, count in ROOT_CAUSES.items())
     named = "; ".join(source for _, _, source in CLUSTERS)
     return f"""# What interrupts long training runs, and what whole runs took beyond that; read by
-# simulator/goodput/learned.py. Made by tools/derive_goodput.py.
+# simulator/goodput/reliability_inputs.py. Made by tools/derive_goodput.py.
 schema = "{GOODPUT_SCHEMA}"
 date = "{today}"
 

@@ -42,7 +42,7 @@ from profiles.hardware.kernels.collective_curve import (
     curves_path,
 )
 from profiles.hardware.kernels.fit import fit_curve
-from profiles.hardware.kernels.held_out import HeldOut
+from profiles.hardware.kernels.kernel_surface import HeldOut
 from tools.between_nodes import fit_between_nodes
 from tools.held_out_errors import errors_of
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.hardware.kernels.held_out import HeldOut
+from profiles.hardware.kernels.kernel_surface import HeldOut
 
 
 def errors_of(

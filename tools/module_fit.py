@@ -11,8 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.model.steps.module_step import Kernel, ModuleStep
-from simulator.modules.kernel_rates import ARCHITECTURES, KernelRates, kernel_rates
-from simulator.modules.kernel_seconds import KernelGroups, group_seconds, grouped
+from simulator.modules.kernel_seconds import (
+    ARCHITECTURES,
+    KernelGroups,
+    KernelRates,
+    group_seconds,
+    grouped,
+    kernel_rates,
+)
 from simulator.modules.predict_module import ModuleSetting
 from simulator.modules.step_arrays import StepArrays, step_arrays
 from simulator.modules.step_seconds import StepFacts, step_facts, step_parts

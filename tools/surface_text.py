@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiles.hardware.kernels.held_out import HeldOut
+from profiles.hardware.kernels.kernel_surface import HeldOut
 from profiles.hardware.kernels.log_grid import LogGrid
 
 

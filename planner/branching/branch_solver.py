@@ -18,7 +18,7 @@ from planner.branching.ideal_partition import partition_ideals
 from planner.cell import Cell
 from planner.cells.branch_and_bound import Refinement
 from planner.cells.cell_costs import CellCosts, CellSolver, is_timed
-from planner.chain.block_lattice import BlockLattice, lattice_of
+from planner.chain.ideals import BlockLattice, lattice_of
 from planner.chain.problem import Partition
 from planner.costs.costs import SimulatorCosts
 from planner.traced import Traced

@@ -8,21 +8,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.cell import Cell
-from planner.chain.block_lattice import BlockLattice
-from planner.chain.ideal_problem import IdealProblem
+from planner.chain.ideals import BlockLattice, IdealProblem
 from planner.chain.problem import Array
 from planner.costs.cell_memory import CellMemory, in_flight
 from planner.costs.cell_times import CellTails
-from planner.costs.chain_costs import kept_parameters
 from planner.costs.costs import SimulatorCosts
-from planner.costs.priced_model import PricedModel
+from planner.costs.priced_model import PricedModel, kept_parameters
 from profiles.model.graph import ModelGraph
 from simulator.traced.step_tail import parameter_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldInIdeals:
-    """As chain_costs.HeldParameters, for the blocks of one ideal without another's [m, m].
+    """As priced_model.HeldParameters, for the blocks of one ideal without another's [m, m].
 
     held  [m, n] whether an ideal holds a block
     own   per block the elements of each parameter that only it holds

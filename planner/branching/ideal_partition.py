@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.chain.block_lattice import BlockLattice
-from planner.chain.ideal_problem import IdealPartition, IdealProblem
+from planner.chain.ideals import BlockLattice, IdealPartition, IdealProblem
 from planner.chain.partition import PartitionSolver
 from planner.chain.problem import Array
 from planner.chain.stage_labels import Index, LabelSet, StageLabels

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.chain.ideal_problem import IdealProblem
+from planner.chain.ideals import IdealProblem
 from planner.chain.problem import Array, Partition, PartitionProblem, step_time
 from planner.chain.stage_labels import Index, LabelSet, StageLabels
 

@@ -10,9 +10,14 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array, Load
-from planner.costs.chain_costs import HeldParameters, crossings_of, held_in_ranges, of_each
 from planner.costs.placement import sides
-from planner.costs.priced_model import PricedModel
+from planner.costs.priced_model import (
+    HeldParameters,
+    PricedModel,
+    crossings_of,
+    held_in_ranges,
+    of_each,
+)
 from profiles.model.graph import ModelGraph
 from simulator.schedules.in_flight import in_flight as held_by_ranks
 from simulator.traced.memory import Elements, message_counts, static_bytes

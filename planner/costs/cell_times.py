@@ -13,9 +13,8 @@ from planner.cell import Cell
 from planner.chain.problem import Array, BlockCosts
 from planner.costs.bound import ChainTotals, least_busiest_s
 from planner.costs.cell_memory import CellMemory
-from planner.costs.chain_costs import ChainCosts, beside_units, crossings_of, of_each
 from planner.costs.placement import Places
-from planner.costs.priced_model import PricedModel
+from planner.costs.priced_model import ChainCosts, PricedModel, beside_units, crossings_of, of_each
 from planner.costs.split_problem import Ranges
 from profiles.model.graph import ModelGraph
 from simulator.traced.block_cost import BlockCost

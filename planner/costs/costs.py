@@ -19,9 +19,8 @@ from planner.chain.problem import Array, Load, Partition, PartitionProblem, Stag
 from planner.costs.bound import ChainTotals
 from planner.costs.cell_memory import CellMemory, edges, in_flight
 from planner.costs.cell_times import CellTails, CellTimes, CellTotals
-from planner.costs.chain_costs import ChainCosts, crossings_of, kinds_to_tell
 from planner.costs.placement import Places
-from planner.costs.priced_model import PricedModel
+from planner.costs.priced_model import ChainCosts, PricedModel, crossings_of, kinds_to_tell
 from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
 from profiles.sourced import Sourced

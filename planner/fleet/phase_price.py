@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from planner.layout.layout_answer import layout_title
 from planner.layout.layout_choice import choice_of
-from planner.layout.layout_question import LayoutQuestion
-from planner.layout.layout_solver import LayoutSolver
-from planner.many.tasks import answers_of
+from planner.layout.layout_question import LayoutQuestion, LayoutSolver
+from planner.many.local_workers import answers_of
 from profiles.document import decode, encode
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.cluster import Cluster

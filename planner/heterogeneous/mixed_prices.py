@@ -18,8 +18,7 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.problem import Array, Load
 from planner.costs.cell_memory import CellMemory, edges
-from planner.costs.chain_costs import ChainCosts, crossings_of, of_each
-from planner.costs.priced_model import PricedModel
+from planner.costs.priced_model import ChainCosts, PricedModel, crossings_of, of_each
 from planner.heterogeneous.mixed_stages import StageTables, ranged
 from profiles.document import content_hash
 from profiles.errors import InputError

@@ -8,11 +8,15 @@ from dataclasses import replace
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import choice_of
-from planner.layout.layout_question import LayoutQuestion, coefficients_of, solve_layouts
+from planner.layout.layout_question import (
+    LayoutQuestion,
+    LayoutSolver,
+    coefficients_of,
+    solve_layouts,
+)
 from planner.layout.layout_relax import infeasibility
 from planner.layout.layout_search import Progress
 from planner.layout.layout_sensitivity import nearby_batches, sensitivities
-from planner.layout.layout_solver import LayoutSolver
 from planner.layout.refined_layout import PricedLayout
 from planner.tolerances import status_of
 from profiles.errors import InputError

@@ -1,4 +1,6 @@
-"""`LayoutQuestion`, and what a search over its layouts finds."""
+"""`LayoutQuestion`: a model, cluster and workload with the layouts allowed, and the search for its
+best layouts; `LayoutSolver` does the same for neighboring questions within one time limit.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from planner.layout.executable import EXECUTOR
-from planner.layout.layout_goal import LayoutGoal
 from planner.layout.layout_ground import base_run
-from planner.layout.layout_search import LayoutOutcome, Progress, search_layouts
+from planner.layout.layout_search import LayoutGoal, LayoutOutcome, Progress, search_layouts
 from planner.layout.layout_space import LayoutGround, LayoutSpace
-from planner.layout.memory_limit import MemoryLimit
+from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
+from planner.layout.refined_layout import PricedLayout
 from planner.layout.run_option import AskedOptions, run_options, unoffered
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
@@ -159,3 +161,48 @@ def coefficients_of(
 ) -> CoefficientFile:
     """The shipped coefficients (or others), replaced by those of the question's calibration."""
     return calibrated(coefficients or shipped_coefficients(), question.calibration)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutSolver:
+    """Solves one question after the other, as long as there is time.
+
+    end_s  of the clock
+    """
+
+    coefficients: CoefficientFile
+    clock: Callable[[], float]
+    end_s: float = math.inf
+
+    @property
+    def has_time(self) -> bool:
+        """Whether the end has not come."""
+        return self.clock() < self.end_s
+
+    def best(
+        self,
+        question: LayoutQuestion,
+        *,
+        capacity: float = 1.0,
+        altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
+    ) -> PricedLayout | None:
+        """The best layout; None where nothing is legal, nothing fits or no time is left.
+
+        capacity, altered  as in `solve_layouts`
+        """
+        if not self.has_time:
+            return None
+        try:
+            outcome, _ = solve_layouts(
+                question,
+                self.coefficients,
+                [],
+                clock=self.clock,
+                capacity=capacity,
+                runners_up=0,
+                time_limit_s=self.end_s - self.clock(),
+                altered=altered,
+            )
+        except InputError:
+            return None
+        return outcome.layouts[0] if outcome.layouts else None

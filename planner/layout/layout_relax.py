@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 from planner.layout.layout_answer import LayoutInfeasibility, LayoutRelaxation, layout_title
-from planner.layout.layout_question import LayoutQuestion
+from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from planner.layout.layout_search import NearMiss
-from planner.layout.layout_solver import LayoutSolver
 from planner.layout.layout_space import LayoutSpace
 from planner.pinned_axes import flag_of
 from planner.search.other_clusters import larger_clusters, with_more_memory

@@ -9,7 +9,7 @@
 
 What it returns is optimal under the cost model: nothing that was not refined can be faster. Equal
 times go to less memory, then to the first in the space's order. With a goal of its own
-(layout_goal.py) a search finds the layout of the least value in the place of the fastest, by the
+(`LayoutGoal`) a search finds the layout of the least value in the place of the fastest, by the
 same three steps.
 """
 
@@ -19,11 +19,11 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.layout_goal import LayoutGoal, StepTime, nodes_filled, nodes_of_run
 from planner.layout.layout_space import (
     LayoutGround,
     LayoutSpace,
@@ -32,9 +32,8 @@ from planner.layout.layout_space import (
     meshes_of,
     why_none,
 )
-from planner.layout.layouts import Layouts
-from planner.layout.memory_floor import MemoryFloors
-from planner.layout.memory_limit import MemoryLimit
+from planner.layout.layouts import Counts, Layouts
+from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.mesh_bound import MeshBounds
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import Candidates, PricedLayout, Refiner, candidates_of
@@ -42,6 +41,39 @@ from profiles.errors import InputError
 from simulator.training_run.memory.footprint import Footprint, footprint
 from simulator.training_run.memory.host_offload import host_memory_short
 from simulator.training_run.run.training_run import TrainingRun
+
+Array = NDArray[np.float64]
+
+
+class LayoutGoal(Protocol):
+    """The value of layouts by the nodes that they fill and the seconds of their step.
+
+    With nodes fixed a value never falls where seconds rise, so that the value of a bound of the
+    seconds is a bound of the value. It is infinite where a layout is not allowed.
+    """
+
+    def values(self, nodes: Counts, seconds: Array) -> Array:
+        """[layouts] what is to be least."""
+        ...
+
+
+class StepTime:
+    """The seconds of a step themselves."""
+
+    def values(self, nodes: Counts, seconds: Array) -> Array:
+        """[layouts] the seconds."""
+        return seconds
+
+
+def nodes_filled(part: Meshes | Layouts) -> Counts:
+    """[layouts] nodes of which some device is in use."""
+    return np.asarray(-(-(part.tp * part.cp * part.pp * part.dp) // part.node))
+
+
+def nodes_of_run(run: TrainingRun) -> int:
+    """The same of one run."""
+    return -(-run.degrees.num_devices // run.node_devices)
+
 
 Progress = Callable[[float, float, float, float], None]
 """Called with bound, incumbent (infinite before the first), gap and seconds so far."""

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from planner.layout.layout_answer import NearbyBatch, Sensitivity, layout_title
-from planner.layout.layout_question import LayoutQuestion
+from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from planner.layout.layout_relax import with_offload
-from planner.layout.layout_solver import LayoutSolver
 from planner.layout.refined_layout import PricedLayout
 from planner.search.other_clusters import larger_clusters
 from profiles.hardware.catalogue.catalog import get_device

@@ -1,26 +1,54 @@
-"""What layouts need of memory at least: footprints of lighter ones, each standing for many.
+"""Memory of layouts in a search: the peak that is allowed, and lower bounds of what is needed.
 
-A layout needs no less than the same with micro-batches of one sequence, 1F1B in the place of a
-schedule that keeps more, and one stage per rank: activations grow with the micro-batch, and
-interleaved 1F1B keeps more than 1F1B (Korthikanti et al., arXiv 2205.05198, section 4.2.3). The
-schedules that may keep less have as floor what a rank holds without activations.
+The bounds are footprints of lighter layouts, each standing for many: a layout needs no less than
+the same with micro-batches of one sequence, 1F1B in place of a schedule that keeps more, and one
+stage per rank. Activations grow with the micro-batch, and interleaved 1F1B keeps more than 1F1B
+(Korthikanti et al., arXiv 2205.05198, section 4.2.3). Schedules that may keep less are bounded by
+what a rank holds without activations.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, row_numbers
 from planner.layout.run_option import RunOption
+from planner.tolerances import DEFAULT_FIT_RISK
 from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import schedule_kind
+from simulator.training_run.fit.memory_interval import memory_margin
 from simulator.training_run.memory.footprint import rank_footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.known_features import without_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimit:
+    """What a device has, and the probability of running out of it that a layout may have.
+
+    The predicted peak of a layout, times the ratio that runs like it exceed with that probability
+    (memory_interval.memory_margin), is within `capacity_bytes`; so is the peak itself.
+    """
+
+    capacity_bytes: float
+    risk: float = DEFAULT_FIT_RISK
+
+    def of(self, run: TrainingRun) -> float:
+        """Bytes that the predicted peak of a run may be."""
+        return self.capacity_bytes / max(1.0, memory_margin(run, self.risk))
+
+    def of_layouts(self, base: TrainingRun, layouts: Layouts) -> NDArray[np.float64]:
+        """[layouts] bytes that their predicted peaks may be. What a framework keeps depends on the
+        ZeRO stage, and margins on what it keeps (`memory_interval.margin_names`)."""
+        keys = np.stack([layouts.zero_stage, layouts.option], axis=1)
+        _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        limits = [self.of(layouts.run(base, index)) for index in first.tolist()]
+        return np.asarray(limits)[where.ravel()]
+
 
 Array = NDArray[np.float64]
 

@@ -13,12 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from planner.front import front
-from planner.layout.layout_question import LayoutQuestion, ground_of
-from planner.layout.layout_solver import LayoutSolver
+from planner.layout.layout_question import LayoutQuestion, LayoutSolver, ground_of
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
 from planner.layout.layouts import Layouts
-from planner.layout.memory_floor import MemoryFloors
-from planner.layout.memory_limit import MemoryLimit
+from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout, Refiner, candidates_of
 from planner.search.other_clusters import cluster_name

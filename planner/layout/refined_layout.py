@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.layouts import RECOMPUTE, Layouts
-from planner.layout.memory_floor import MemoryFloors
-from planner.layout.memory_limit import MemoryLimit
+from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
 from simulator.training_run.memory.footprint import Footprint, footprint, rank_footprint
 from simulator.training_run.memory.host_offload import host_memory_short

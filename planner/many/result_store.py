@@ -9,17 +9,19 @@ SQLite's own journal undoes what a process that was killed had half written.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sqlite3
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from planner.many.sweep import Job, Workers
 from profiles.errors import DocumentError
 
 STORE_SCHEMA = "shardwright/results@1"
@@ -230,3 +232,29 @@ class ResultStore:
 
 def _journal(path: Path) -> Path:
     return path.with_name(f"{path.name}-journal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A job that ended now; `fault` says why it has no answer, "" where it has one."""
+
+    key: str
+    fault: str = ""
+
+
+def solve_into(
+    store: ResultStore, jobs: Sequence[Job], workers: Workers, *, clock: Callable[[], float]
+) -> Iterator[Ended]:
+    """The jobs in the order in which they end; their answers are in the store.
+
+    An answer is JSON whose `reason` is "". What has a reason, and what a worker could not solve, is
+    not kept: it is tried again the next time.
+    """
+    try:
+        for reply in workers(jobs):
+            fault = reply.fault or str(json.loads(reply.text).get("reason", ""))
+            if not fault:
+                store.keep(reply.key, reply.text, now_s=clock())
+            yield Ended(key=reply.key, fault=fault)
+    finally:
+        store.commit()

@@ -8,7 +8,7 @@ With n nodes of d devices and steps of T seconds, a run of K steps takes
 
 with the median of x, and beside a limit the x for which it must hold. All rise with T at fixed n
 (power falls with the utilisation by less than the utilisation itself), so the value of a bound of T
-is a bound of the value (layout_goal.py). A layout pays for whole nodes, and for no more than it
+is a bound of the value (`LayoutGoal`). A layout pays for whole nodes, and for no more than it
 fills, so that one search over the layouts of the most nodes is a search over every number of nodes.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.layout.layout_goal import Array
+from planner.layout.layout_search import Array
 from planner.layout.layouts import Counts
 from planner.sizing.run_stretch import RunStretch
 from planner.sizing.size_question import TOKENS

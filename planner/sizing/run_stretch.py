@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.layout.layout_goal import Array
+from planner.layout.layout_search import Array
 from simulator.goodput.clusters import draw_clusters, two_sided
 from simulator.goodput.expected_time import expected
 from simulator.goodput.reliability_inputs import ReliabilityInputs

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.layout.layout_answer import layout_title
-from planner.layout.layout_solver import LayoutSolver
+from planner.layout.layout_question import LayoutSolver
 from planner.sizing.run_goal import PowerCurve
 from planner.sizing.size_answer import FrontPoint
 from planner.sizing.size_question import SizeQuestion

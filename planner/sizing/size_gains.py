@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.layout.layout_question import solve_layouts
-from planner.layout.layout_solver import LayoutSolver
+from planner.layout.layout_question import LayoutSolver, solve_layouts
 from planner.layout.refined_layout import PricedLayout
 from planner.sizing.run_goal import PowerCurve
 from planner.sizing.run_outlook import mfu_of_run

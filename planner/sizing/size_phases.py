@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from planner.layout.layout_solver import LayoutSolver
+from planner.layout.layout_question import LayoutSolver
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import SizedRun, question_of_run
 from profiles.errors import InputError

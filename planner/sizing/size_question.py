@@ -11,7 +11,7 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import SourcedRange
 from simulator.goodput.reliability_inputs import ReliabilityInputs
-from simulator.storage_cost import RunStorage
+from simulator.money import RunStorage
 from simulator.values.prediction import Interval
 
 MINIMISED = ("cost", "time", "devices", "energy")

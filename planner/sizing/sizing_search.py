@@ -2,26 +2,31 @@
 
 One search over layouts (planner/layout/layout_search.py) with the whole run as its goal answers for
 every number of nodes at once (run_goal.py). The frameworks and batches of a device are searched one
-after the other and share the best value found, so that most fall by their bounds alone. Of equal
-values the first one found stays.
+after the other and share the best value found, so that most are discarded by their bounds alone. Of
+equal values the first one found stays. `solve_text` is the same search as text in, text out, for
+worker processes (planner/many/local_workers.py): equal texts give equal texts but for time limits.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.layout.layout_goal import nodes_of_run
 from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
+from planner.layout.layout_search import nodes_of_run
 from planner.layout.refined_layout import PricedLayout
+from planner.many.local_workers import answers_of
 from planner.sizing.run_goal import PowerCurve, RunGoal
 from planner.sizing.run_stretch import RunStretch, run_stretch
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
-from profiles.errors import InputError
+from profiles.document import decode, encode
+from profiles.errors import InputError, ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.mfu import model_flop_per_token
@@ -29,7 +34,7 @@ from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import CoefficientFile
+from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.values.degrees import Degrees
 from simulator.values.prediction import Interval
 
@@ -297,3 +302,41 @@ def sized_run(
         usd=usd if math.isfinite(usd) else None,
         kwh=float(goal.kwh(paid, seconds, hours)[0]),
     )
+
+
+_FUNCTION = "planner.sizing.sizing_search:solve_text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeTask:
+    """One type of device of a question; `end_s` on the machine's monotonic clock."""
+
+    question: SizeQuestion
+    choice: int
+    power: PowerCurve
+    end_s: float
+
+
+def solve_text(text: str) -> str:
+    """The SizedDevice of a SizeTask, both as JSON; {"fault": why} where that fails."""
+    try:
+        task = decode(SizeTask, json.loads(text), where="the task")
+        found = size_device(
+            task.question,
+            task.question.choices[task.choice],
+            power=task.power,
+            coefficients=shipped_coefficients(),
+            clock=time.monotonic,
+            end_s=task.end_s,
+        )
+        return json.dumps(encode(found), allow_nan=False)
+    except ShardwrightError as error:
+        return json.dumps({"fault": str(error)})
+
+
+def size_on_workers(tasks: list[SizeTask], workers: int) -> tuple[SizedDevice, ...]:
+    """Every task's answer in their order, on so many processes of this machine.
+
+    Raises InputError where a task or its process fails.
+    """
+    return tuple(answers_of(_FUNCTION, tasks, SizedDevice, workers))

@@ -20,8 +20,7 @@ from typing import Any
 
 from planner.many.answer_cache import code_and_data_version
 from planner.many.answer_folder import write_answer
-from planner.many.result_store import ResultStore
-from planner.many.stored_answers import solve_into
+from planner.many.result_store import ResultStore, solve_into
 from planner.many.sweep import Reply, Workers, verdict_of
 from profiles.document import write_bytes, write_text
 from profiles.errors import DocumentError

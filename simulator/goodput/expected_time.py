@@ -3,13 +3,18 @@
 Per second of training time (steady steps, slow hosts and evaluations in it) a run with exponential
 interruptions takes
 
-    M e^(R/M) (e^((t+d)/M) - 1) / t        M, R, d, t as in checkpoint.py
+    M e^(R/M) (e^((t+d)/M) - 1) / t        M, R, d, t as in clusters.py
 
 seconds (Daly, FGCS 22(3), 2006, eq. 20), of which d/t are saves, N R' restarts (N failures, R'
 seconds each) and the rest is work that was done twice. Capacity that is taken back after its states
-are saved loses no work. Planned interruptions come at a saved state. A wait for spare nodes is
-Erlang's (spares.py). A run of weeks has so many interruptions that its own luck hardly matters;
-what differs is the cluster.
+are saved loses no work. Planned interruptions come at a saved state. A run of weeks has so many
+interruptions that its own luck hardly matters; what differs is the cluster.
+
+Spare nodes: broken nodes come at a rate r while the run makes progress, and each is whole again
+after a time T on average, all repaired at once. With S spares a run waits while S + 1 are broken,
+and nothing breaks then: the number of broken nodes is that of busy lines in a telephone exchange of
+S + 1 lines that is offered a = r T, and the share of time with all of them busy is Erlang's B
+(Erlang 1917; it holds for any distribution of T).
 """
 
 from __future__ import annotations
@@ -19,7 +24,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.goodput.clusters import Array, Clusters
-from simulator.goodput.spares import waiting_share
+
+_MOST_SPARES = 100_000
+
+
+def waiting_share(spares: int, load: float) -> float:
+    """Share of the time that a run waits for a node; load is a.
+
+    >>> round(waiting_share(1, 1.0), 3)  # two lines: (1/2) / (1 + 1 + 1/2)
+    0.2
+    """
+    blocked = 1.0
+    for lines in range(1, spares + 2):
+        blocked = load * blocked / (lines + load * blocked)
+    return blocked
+
+
+def spares_for(load: float, *, most_waiting: float = 0.01) -> int:
+    """The fewest spares with which a run waits for at most this share of its time."""
+    blocked = 1.0
+    for lines in range(1, _MOST_SPARES):
+        blocked = load * blocked / (lines + load * blocked)
+        if blocked <= most_waiting:
+            return lines - 1
+    return _MOST_SPARES
+
 
 # Exponents beyond which nothing is ever finished: e^40 intervals for one.
 _MOST = 40.0

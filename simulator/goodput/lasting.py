@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulator.goodput.clusters import draw_clusters
-from simulator.goodput.expected_time import PARTS, expected
+from simulator.goodput.expected_time import PARTS, expected, spares_for
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
-from simulator.goodput.spares import spares_for
 from simulator.goodput.time_to_train import interval_of
 from simulator.values.prediction import Interval
 

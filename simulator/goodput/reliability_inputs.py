@@ -1,21 +1,101 @@
-"""`ReliabilityInputs`: all that decides how much of a long run's time is kept, each with a default.
+"""`ReliabilityInputs`: everything that decides how much of a long run's time is kept.
 
-Defaults and their sources stand in `SOURCES`; a user's own figures are a TOML file with the same
-keys (`schema = "shardwright/reliability@1"`). What differs from cluster to cluster has a `*_spread`
-beside it: 90 % of clusters are taken to lie within that factor (log-normal).
+Defaults and their sources are in `SOURCES`; a user's own figures are a TOML file with the same keys
+(`schema = "shardwright/reliability@1"`). A figure that differs from cluster to cluster also has a
+`*_spread`: 90 % of clusters are taken to be within that factor (log-normal). `GoodputFile` has what
+published long runs showed: how often devices fail, why, and what whole runs took.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from profiles.document import read_document
 from profiles.errors import InputError
-from simulator.goodput.learned import learned
+
+GOODPUT_FILE = Path(__file__).parents[2] / "profiles" / "data" / "calibration" / "goodput.toml"
+GOODPUT_SCHEMA = "shardwright/goodput@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRate:
+    """Device-hours of a running job between unexpected interruptions.
+
+    device_hours  the middle of all clusters;  devices  that of some types, by what their names
+                  begin with
+    spread        90 % of clusters lie within this factor of it
+    """
+
+    device_hours: float
+    spread: float
+    clusters: int
+    method: str
+    source: str
+    devices: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, device_name: str) -> float:
+        """Device-hours per interruption of a device; those of all where its type is not known."""
+        known = (hours for name, hours in self.devices.items() if device_name.startswith(name))
+        return next(known, self.device_hours)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureShares:
+    """Share of the interruptions by class of source; they add up to 1."""
+
+    shares: Mapping[str, float]
+    source: str
+    date: str
+
+    def __post_init__(self) -> None:
+        if abs(sum(self.shares.values()) - 1.0) > 1e-6:
+            raise InputError(f"shares of failures add up to {sum(self.shares.values())}, not to 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contingency:
+    """Time of whole published runs over what their failures, checkpoints and steady step explain.
+
+    middle  of runs whose published time counts all that happened;  devices  that of some types, by
+            what their names begin with
+    spread  90 % of runs lie within this factor of what the others say of them
+    error   mean absolute error of a run's time that is predicted from the other runs
+    """
+
+    middle: float
+    spread: float
+    runs: int
+    error: float
+    method: str
+    source: str
+    devices: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, device_name: str) -> float:
+        """The middle of a device; that of all where its type is not known."""
+        known = (middle for name, middle in self.devices.items() if device_name.startswith(name))
+        return next(known, self.middle)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputFile:
+    """profiles/data/calibration/goodput.toml."""
+
+    date: str
+    failure_rate: FailureRate
+    failure_shares: FailureShares
+    contingency: Contingency
+
+
+@functools.cache
+def learned() -> GoodputFile:
+    """What the project ships."""
+    return read_document(GOODPUT_FILE, GoodputFile, schema=GOODPUT_SCHEMA)
+
 
 RELIABILITY_SCHEMA = "shardwright/reliability@1"
 _HOUR_S = 3600.0
@@ -27,7 +107,7 @@ class ReliabilityInputs:
     """Figures of a cluster and of how a run on it is operated; seconds, bytes, shares (0 to 1).
 
     device_hours_per_failure   of a running job, between unexpected interruptions; None for what is
-                        known of the device's type (learned.py)
+                        known of the device's type (`GoodputFile`)
     failure_shares      share of the interruptions by class (`device`, `network`, `software`,
                         `host`); only broken hardware needs a spare
     detection_s, restart_s   from a failure to its discovery, and from there to where the last
@@ -50,7 +130,7 @@ class ReliabilityInputs:
     maintenance_device_hours   between planned interruptions; maintenance_s  until the restart
     evaluation_share    of the time of training, in which the model is evaluated instead
     contingency, contingency_spread   what whole runs took beyond all that; None for what is known
-                        of the device's type (learned.py)
+                        of the device's type (`GoodputFile`)
     """
 
     device_hours_per_failure: float | None = None
@@ -85,11 +165,11 @@ class ReliabilityInputs:
     contingency_spread: float = learned().contingency.spread
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for each in fields(self):
+            value = getattr(self, each.name)
             if value is None or isinstance(value, Mapping):
                 continue
-            name, number = field.name, float(value)
+            name, number = each.name, float(value)
             if not math.isfinite(number) or number < 0:
                 raise InputError(f"{name} = {value!r}: a number of 0 or more is wanted")
             if name in _POSITIVE and number == 0:
@@ -239,11 +319,11 @@ def read_reliability(path: str | Path) -> ReliabilityInputs:
 def stated(inputs: ReliabilityInputs) -> tuple[str, ...]:
     """What of the inputs is the user's own, and what is assumed, with the source of each."""
     said = []
-    for field in fields(inputs):
-        value = getattr(inputs, field.name)
-        if value != field.default:
-            said.append(f"{field.name} {value if isinstance(value, Mapping) else f'{value:g}'}")
+    for each in fields(inputs):
+        value = getattr(inputs, each.name)
+        if value != each.default:
+            said.append(f"{each.name} {value if isinstance(value, Mapping) else f'{value:g}'}")
         else:
             shown = "" if value is None else f" {value:g}"
-            said.append(f"{field.name}{shown} ({SOURCES[field.name]})")
+            said.append(f"{each.name}{shown} ({SOURCES[each.name]})")
     return tuple(said)

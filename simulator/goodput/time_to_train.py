@@ -16,10 +16,9 @@ import numpy as np
 
 from profiles.errors import InputError
 from simulator.goodput.clusters import Array, draw_clusters, two_sided
-from simulator.goodput.expected_time import PARTS
+from simulator.goodput.expected_time import PARTS, spares_for
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.goodput.simulated_runs import simulate_runs
-from simulator.goodput.spares import spares_for
 from simulator.values.prediction import Interval
 
 _DAY_S = 86400.0

@@ -15,11 +15,14 @@ from profiles.hardware.catalogue.device import Device
 from profiles.model.steps.module_step import ModuleStep, StepPrecision, step_precision
 from profiles.published.module_table import ModuleRow
 from simulator.modules.kernel_kinds import seconds_by_kind, unmeasured
-from simulator.modules.kernel_rates import kernel_rates
-from simulator.modules.kernel_seconds import grouped, kernel_seconds
+from simulator.modules.kernel_seconds import grouped, kernel_rates, kernel_seconds
 from simulator.modules.module_constants import ModuleConstants, module_constants
-from simulator.modules.module_framework import ModuleFramework, module_framework
-from simulator.modules.optimizer_kind import OptimizerKind, optimizer_kind
+from simulator.modules.module_framework import (
+    ModuleFramework,
+    OptimizerKind,
+    module_framework,
+    optimizer_kind,
+)
 from simulator.modules.step_arrays import Array, StepArrays, step_arrays
 from simulator.modules.step_memory import step_memory
 from simulator.modules.step_seconds import StepParts, step_facts, step_parts

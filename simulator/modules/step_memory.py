@@ -14,8 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.model.steps.module_step import ModuleStep, StepPrecision
-from simulator.modules.module_framework import ModuleFramework
-from simulator.modules.optimizer_kind import OptimizerKind
+from simulator.modules.module_framework import ModuleFramework, OptimizerKind
 
 _MASTER_BYTES = 4  # of a weight or a state in float32
 

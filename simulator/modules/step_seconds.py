@@ -20,8 +20,7 @@ import numpy as np
 from profiles.hardware.catalogue.device import Device
 from profiles.model.steps.module_step import Kernel, ModuleStep
 from simulator.modules.kernel_seconds import Values
-from simulator.modules.module_framework import ModuleFramework
-from simulator.modules.optimizer_kind import OptimizerKind
+from simulator.modules.module_framework import ModuleFramework, OptimizerKind
 from simulator.modules.step_arrays import Array, StepArrays
 
 _SHARPNESS = 4.0  # of the maximum of host and device

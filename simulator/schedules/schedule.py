@@ -16,6 +16,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 
 from profiles.errors import InputError, UnknownNameError
 from simulator.schedules.action import Action as Action
@@ -141,12 +142,15 @@ def check_schedule(schedule: Schedule) -> None:
         raise InputError(
             f"the schedule has {found['W']} W actions for {found['I']} I actions; each I needs one"
         )
-    _check_order(schedule)
+    executable_order(schedule)
 
 
-def _check_order(schedule: Schedule) -> None:
-    """Run the rows against each other; raises InputError where all that is left waits."""
+def executable_order(schedule: Schedule) -> tuple[int, ...]:
+    """A topological order of the actions, numbered rank by rank, found by running the ranks against
+    each other; raises InputError if all remaining actions wait for each other."""
     micro, per_copy = schedule.num_microbatches, schedule.stages_per_copy
+    first = [0, *accumulate(map(len, schedule.ranks))]
+    order: list[int] = []
     gone = bytearray(schedule.num_stages * micro)  # forwards that are done
     back = bytearray(schedule.num_stages * micro)  # 1 after an I, 2 after a B or a W
     position = [0] * schedule.num_ranks
@@ -156,12 +160,14 @@ def _check_order(schedule: Schedule) -> None:
         for rank, row in enumerate(schedule.ranks):
             place = position[rank]
             while place < len(row) and _run(row[place], gone, back, micro, per_copy):
+                order.append(first[rank] + place)
                 place += 1
                 moved = True
             position[rank] = place
     waiting = [str(row[p]) for row, p in zip(schedule.ranks, position, strict=True) if p < len(row)]
     if waiting:
         raise InputError(f"the schedule never ends: {', '.join(waiting)} wait for each other")
+    return tuple(order)
 
 
 def _run(action: Action, gone: bytearray, back: bytearray, micro: int, per_copy: int) -> bool:

@@ -3,8 +3,9 @@
 Actions of a rank run one after another in the schedule's order; an action also waits for its
 neighbor's output, which arrives after the time of a send. That makes a directed acyclic graph whose
 longest paths are the times. The graph is built once per schedule and kept; running it is one pass
-over arrays, about 3 million actions a second (measured on one core of an EPYC, 2026-11-21). Sorting
-it with networkx takes 4 to 16 times as long (131,072 and 1,024 actions, 2026-11-24).
+over arrays, about 3 million actions a second (measured on one core of an EPYC, 2026-11-21). The
+order of the actions is the one in which `executable_order` checks a schedule; networkx takes 4 to
+16 times as long to find one (131,072 and 1,024 actions, 2026-11-24).
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from dataclasses import dataclass, replace
 
 from profiles.errors import InputError
 from simulator.schedules.durations import Durations as Durations
-from simulator.schedules.schedule import Action, ActionKind, Schedule, dependencies
+from simulator.schedules.schedule import (
+    Action,
+    ActionKind,
+    Schedule,
+    dependencies,
+    executable_order,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +128,7 @@ def _make_graph(schedule: Schedule) -> _Graph:
         actions=tuple(actions),
         ranks=tuple(ranks),
         lasts=tuple(lasts),
-        order=_topological(before, source),
+        order=executable_order(schedule),
         length=tuple(_ROWS[action.kind] * stages + action.stage for action in actions),
         before=tuple(before),
         source=source,
@@ -143,26 +150,6 @@ def _wait(
             return number, 1 + action.stage
         return number, 1 + schedule.num_stages + need.stage
     return -1, 0
-
-
-def _topological(before: list[int], source: tuple[int, ...]) -> tuple[int, ...]:
-    after: list[list[int]] = [[] for _ in before]
-    missing = [0] * len(before)
-    for number, needs in enumerate(zip(before, source, strict=True)):
-        for need in needs:
-            if need >= 0:
-                after[need].append(number)
-                missing[number] += 1
-    ready = [number for number, count in enumerate(missing) if count == 0]
-    order: list[int] = []
-    while ready:
-        number = ready.pop()
-        order.append(number)
-        for following in after[number]:
-            missing[following] -= 1
-            if missing[following] == 0:
-                ready.append(following)
-    return tuple(order)
 
 
 def simulate(schedule: Schedule, durations: Durations) -> Timeline:

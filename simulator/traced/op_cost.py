@@ -24,8 +24,8 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import ACROSS, Device, twin_type
 from profiles.hardware.kernels.fit import Curve
 from profiles.hardware.kernels.gemm_surface import load_surface
-from profiles.model.conv_shape import CHANNELS_LAST
 from profiles.model.graph import (
+    CHANNELS_LAST,
     DTYPE_BYTES,
     RECURRENCES,
     AttentionShape,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from planner.layout.layout_answer import layout_title
 from planner.layout.layout_search import search_layouts
 from planner.layout.layout_space import LayoutGround, LayoutSpace
-from planner.layout.memory_limit import MemoryLimit
+from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device

@@ -11,7 +11,7 @@ from planner.branching.branch_solver import BranchSolver, Ordered, cell_solver, 
 from planner.branching.ideal_costs import IdealCosts
 from planner.branching.ideal_partition import nested_pairs, partition_ideals
 from planner.cells.cell_costs import CellSolver
-from planner.chain.block_lattice import lattice_of, lattice_of_flows
+from planner.chain.ideals import lattice_of, lattice_of_flows
 from planner.chain.partition import partition
 from planner.chain.problem import (
     Partition,

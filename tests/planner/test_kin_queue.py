@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.many.kin_queue import KinQueue
+from planner.many.local_workers import KinQueue
 from planner.many.sweep import Job
 
 

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.many.folder_lock import LOCK_FILE, folder_held
-from planner.many.result_store import ResultStore, Table
-from planner.many.stored_answers import solve_into
+from planner.many.result_store import ResultStore, Table, solve_into
 from planner.many.sweep import Job, Reply
 from profiles.errors import DocumentError, InputError
 

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.kernels.attention_surface import (
-    backward_ratio,
-    load_attention_surface,
-)
-from profiles.hardware.kernels.attention_table import (
     AttentionTable,
+    backward_ratio,
     formula_time_s,
+    load_attention_surface,
     shapes_of,
 )
 from profiles.hardware.kernels.kernel_surface import surface_path

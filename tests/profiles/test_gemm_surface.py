@@ -20,9 +20,11 @@ from profiles.hardware.catalogue.catalog import DATA, device_names, get_device
 from profiles.hardware.catalogue.relatives import relatives
 from profiles.hardware.kernels.gemm_surface import (
     GemmSurface,
+    GemmTable,
+    formula_time_s,
     load_surface,
+    table_time_s,
 )
-from profiles.hardware.kernels.gemm_table import GemmTable, formula_time_s, table_time_s
 from profiles.hardware.kernels.kernel_surface import surface_path
 from profiles.hardware.kernels.log_grid import LogGrid
 from tools.derive_gemm import SYSTEMS

@@ -11,11 +11,10 @@ from torch.utils._pytree import tree_leaves
 from profiles.errors import InputError
 from profiles.hardware.catalogue.device import ACROSS
 from profiles.hardware.probe.probe_aten import aten_bytes, aten_call, aten_names
-from profiles.hardware.probe.probe_convolutions import CONVOLUTIONS, ConvCase, conv_op
 from profiles.hardware.probe.probe_host import measure_host
+from profiles.hardware.probe.probe_layers import CONVOLUTIONS, ConvCase, conv_op
 from profiles.hardware.probe.probe_timing import Cycle
-from profiles.model.conv_shape import ConvShape
-from profiles.model.graph import Phase
+from profiles.model.graph import ConvShape, Phase
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from profiles.hardware.catalogue.device import ConvPoint, Measurements
-from profiles.hardware.probe.probe_recurrences import (
+from profiles.hardware.probe.probe_layers import (
     recurrence_call,
     recurrence_layers,
     recurrence_op,

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import DocumentError, UnknownNameError
-from profiles.published.failed_layout import read_failed_layouts
 from profiles.published.run import FIGURES, MEASURED_COLUMNS, RUN_COLUMNS, PublishedRun
-from profiles.published.run_table import read_measured, read_runs
+from profiles.published.run_table import read_failed_layouts, read_measured, read_runs
 from profiles.published.table import count_cell
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"

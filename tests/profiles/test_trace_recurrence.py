@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from profiles.model.building.build_given import spec_of_module
-from profiles.model.tracing import trace_recurrence
+from profiles.model.tracing import trace_fused
 from profiles.model.tracing.trace import trace_graph
 
 LENGTH, BATCH, INPUTS, SIZE = 6, 4, 8, 16
@@ -104,7 +104,7 @@ def test_what_torch_writes_out_is_one_op_that_saves_as_much(
     fused = traced()
     work = [op.work_flop for b in fused for op in b.forward_ops if name in op.name]
     assert work == [2 * LENGTH * BATCH * gates * SIZE * (INPUTS + SIZE)]
-    monkeypatch.setattr(trace_recurrence, "_is_fused", lambda *_: False)
+    monkeypatch.setattr(trace_fused, "_is_fused", lambda *_: False)
     saved = [sum(s.memory_bytes for b in blocks for s in b.saved) for blocks in (fused, traced())]
     # Written out, the transposed input is copied as well.
     assert saved[1] - saved[0] == pytest.approx(4 * LENGTH * BATCH * INPUTS, abs=0.1 * saved[1])

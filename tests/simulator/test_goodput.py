@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DocumentError, InputError, UnknownNameError
-from simulator.goodput.checkpoint import best_interval_s, checkpoint_of
-from simulator.goodput.clusters import draw_clusters
-from simulator.goodput.expected_time import PARTS, expected
+from simulator.goodput.clusters import best_interval_s, checkpoint_of, draw_clusters
+from simulator.goodput.expected_time import PARTS, expected, spares_for, waiting_share
 from simulator.goodput.lasting import delivered, reliability
 from simulator.goodput.reliability_inputs import (
     DEFAULT,
@@ -30,7 +29,6 @@ from simulator.goodput.reliability_inputs import (
     stated,
 )
 from simulator.goodput.simulated_runs import simulate_runs
-from simulator.goodput.spares import spares_for, waiting_share
 from simulator.goodput.time_to_train import time_to_train
 from simulator.values.prediction import Interval
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.published.failed_layout import read_failed_layouts
-from profiles.published.run_table import read_runs
+from profiles.published.run_table import read_failed_layouts, read_runs
 from simulator.training_run.fit.memory_interval import (
     margin_names,
     memory_interval,

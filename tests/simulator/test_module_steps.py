@@ -21,11 +21,9 @@ from profiles.model.steps.module_step import (
     step_precision,
 )
 from profiles.published.module_table import ModuleRow
-from simulator.modules.kernel_rates import kernel_rates
-from simulator.modules.kernel_seconds import grouped, kernel_seconds
+from simulator.modules.kernel_seconds import grouped, kernel_rates, kernel_seconds
 from simulator.modules.module_constants import module_constants
-from simulator.modules.module_framework import module_framework
-from simulator.modules.optimizer_kind import optimizer_kind
+from simulator.modules.module_framework import module_framework, optimizer_kind
 from simulator.modules.predict_module import ModuleSetting, module_setting, predict_module
 from simulator.modules.step_arrays import step_arrays
 from simulator.modules.step_memory import step_memory

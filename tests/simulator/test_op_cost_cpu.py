@@ -14,8 +14,7 @@ from profiles.hardware.catalogue.device import (
     Measurements,
     MemoryPoint,
 )
-from profiles.model.conv_shape import ConvShape
-from profiles.model.graph import MatmulShape, Op, OpKind, Phase
+from profiles.model.graph import ConvShape, MatmulShape, Op, OpKind, Phase
 from simulator.traced.block_cost import price_block
 from simulator.traced.op_cost import price_op
 from simulator.traced.point_maps import conv_axes, conv_maps

@@ -13,8 +13,8 @@ from profiles.hardware.energy.power_draw import power_draw
 from profiles.hardware.prices.owning import Owning, OwningFile, owning_of, read_owning
 from profiles.hardware.prices.storage_price import StoragePrice, usual_storage
 from profiles.sourced import given as said
+from simulator.money import RunStorage
 from simulator.ownership import OwnedCost, break_even, owned_cost
-from simulator.storage_cost import RunStorage
 from simulator.values.prediction import Interval
 
 FILE = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.goodput.learned import learned
+from simulator.goodput.reliability_inputs import learned
 from tools.derive_goodput import ROOT_CAUSES, Ratio, failure_rates, left_out, mean_error, middles
 
 

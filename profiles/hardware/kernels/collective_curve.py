@@ -30,7 +30,7 @@ from pathlib import Path
 from profiles.document import read_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import DATA, base_of, device_names, get_link, node_design
-from profiles.hardware.kernels.held_out import HeldOut
+from profiles.hardware.kernels.kernel_surface import HeldOut
 
 COLLECTIVES = DATA / "collectives"
 COLLECTIVES_SCHEMA = "shardwright/collectives@1"

@@ -1,7 +1,25 @@
-"""Matmul time on a device of the catalogue, from fitted surfaces (gemm_table.py has the formula).
+"""Matmul time on a device as a surface over (m, n, k), fitted to measured kernels.
 
-`load_surface(name)` is the device's own surface where its kernels were measured
-(profiles/data/kernels/<device>.gemm.toml), else that of its nearest relative (relatives.toml)
+    t = exp(correction) (launch + (t_math^p + t_memory^p)^(1/p) + t_quantise)
+
+Symbols: S streaming multiprocessors, R the matmul rate reached (flop/s), B the memory bandwidth
+reached (bytes/s), b and b_out bytes per element of the inputs and of the output.
+
+    t_math      min over tiles (u x v) and splits s of k:  W u v 2 (k/s + k0) S / (R e_uv), the time
+                of W waves of tiles of k0 + k/s steps; tiles = s ceil(m/u) ceil(n/v),
+                W = q ceil(tiles/S) + (1 - q) max(1, tiles/S). Wave quantisation is described in
+                NVIDIA's "Matrix Multiplication Background User's Guide" (2023), q says how much of
+                it the library hides by its choice of kernels.
+    t_memory    (b (m k + k n) + b_out m n) / B
+    t_quantise  passes 3 m k / B_0: casting the bf16 activations to the low-precision type, 2 bytes
+                read and 1 written per element, where the measured rows include it
+
+The correction is a LogGrid. Beyond the measured box utilisation is held, never raised: time grows
+with the work; below the box a dimension counts as the box's smallest. Every table carries its
+source, rows and residuals on rows that were held out.
+
+`load_surface(name)` is the device's own surface if its kernels were measured
+(profiles/data/kernels/<device>.gemm.toml), otherwise that of its nearest relative (relatives.toml)
 scaled by the datasheets' peak and bandwidth ratios and tagged `assumed`. Known limits of the
 measured rows, which every number here inherits:
 
@@ -18,17 +36,128 @@ measured rows, which every number here inherits:
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import Device
-from profiles.hardware.kernels.gemm_table import GemmTable, scaled_table, table_time_s
-from profiles.hardware.kernels.kernel_surface import KernelSurface, bandwidth_ratio, read_surface
+from profiles.hardware.kernels.kernel_surface import (
+    KernelSurface,
+    KernelTable,
+    bandwidth_ratio,
+    read_surface,
+)
 from profiles.hardware.kernels.log_grid import Array
+
+# Tiles (rows, columns) that CUTLASS-style kernels offer on these devices, by area class.
+TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))
+SPLITS = (1, 2, 4, 8)
+# A split sums its parts afterwards; its start-up counts this many times.
+_SPLIT_START = 1.5
+# Shapes per pass: keeps the temporaries in the caches.
+_CHUNK = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmTable(KernelTable):
+    """The fitted surface of one data type; the symbols are those of the module's docstring.
+
+    rate_flop_per_s        R, of 128x256 tiles; tile_rate has e_uv of 128x128 and of 64x64, the
+                           one of 128x64 lies between (geometric mean)
+    start_steps            k0
+    bandwidth_bytes_per_s  B; may exceed the memory's where inputs were still in the L2 cache
+    quantise_bytes_per_s   B_0 / passes, 0 where the rows include no quantisation
+    box                    of m, n, k
+    """
+
+    training_rows: ClassVar[str] = "training-aligned"
+    tile_rate: tuple[float, float]
+    start_steps: float
+    output_bytes: float = 2.0
+    quantise_bytes_per_s: float = 0.0
+
+
+def table_time_s(
+    table: GemmTable, sm_count: int, m: ArrayLike, n: ArrayLike, k: ArrayLike
+) -> Array:
+    """Seconds of each shape on one table; raises InputError for a size below 1."""
+    sizes = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in (m, n, k)))
+    if any(size.size and not size.min() >= 1 for size in sizes):
+        raise InputError("a matmul needs m, n and k of at least 1")
+    flat = [np.ascontiguousarray(size).ravel() for size in sizes]
+    found = np.empty(flat[0].size)
+    for start in range(0, found.size, _CHUNK):
+        part = [size[start : start + _CHUNK] for size in flat]
+        found[start : start + _CHUNK] = _held_time_s(table, sm_count, *part)
+    return found.reshape(sizes[0].shape)
+
+
+def _held_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) -> Array:
+    inside = [np.clip(x, low, high) for x, (low, high) in zip((m, n, k), table.box, strict=True)]
+    time_s = formula_time_s(table, sm_count, *inside)
+    time_s *= np.exp(table.correction.log_factor(*inside))
+    # The work beyond the box at the edge's rate. Below the box the smallest size counts already.
+    wanted = [np.maximum(x, low) for x, (low, _) in zip((m, n, k), table.box, strict=True)]
+    time_s *= math.prod(x / y for x, y in zip(wanted, inside, strict=True))
+    return time_s
+
+
+def formula_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) -> Array:
+    """The formula without its correction, anywhere."""
+    moved_bytes = table.element_bytes * (m * k + k * n) + table.output_bytes * m * n
+    memory_s = moved_bytes / table.bandwidth_bytes_per_s
+    math_s = _math_time_s(table, sm_count, m, n, k)
+    time_s = table.overlapped_s(math_s, memory_s)
+    if table.quantise_bytes_per_s > 0:
+        time_s += 3.0 * m * k / table.quantise_bytes_per_s
+    return time_s
+
+
+def _math_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) -> Array:
+    medium, small = table.tile_rate
+    fraction = {64 * 64: small, 128 * 64: (medium * small) ** 0.5, 128 * 128: medium}
+    best = np.full(m.shape, np.inf)
+    for rows, columns in TILES:
+        grid = np.ceil(m / rows) * np.ceil(n / columns) / sm_count
+        rate = table.rate_flop_per_s * fraction.get(rows * columns, 1.0) / sm_count
+        per_step_s = 2.0 * rows * columns / rate
+        for split in SPLITS:
+            waves = table.waves(grid * split)
+            start = table.start_steps * (_SPLIT_START if split > 1 else 1.0)
+            np.minimum(best, waves * (per_step_s * (k / split + start)), out=best)
+    return best
+
+
+def scaled_table(
+    table: GemmTable,
+    *,
+    dtype: str,
+    rate: float,
+    bandwidth: float = 1.0,
+    element_bytes: float | None = None,
+    output_bytes: float | None = None,
+) -> GemmTable:
+    """The table for `rate` times the matmul rate and `bandwidth` times the memory's.
+
+    Utilisation, launch and correction are kept: an assumption, not a measurement, and tagged so.
+    """
+    return replace(
+        table,
+        dtype=dtype,
+        method="assumed",
+        rate_flop_per_s=table.rate_flop_per_s * rate,
+        bandwidth_bytes_per_s=table.bandwidth_bytes_per_s * bandwidth,
+        quantise_bytes_per_s=table.quantise_bytes_per_s * bandwidth,
+        element_bytes=element_bytes or table.element_bytes,
+        output_bytes=output_bytes or table.output_bytes,
+    )
+
 
 # Data type -> bytes per element of the inputs and of the output, where the utilisation of bf16 is
 # borrowed because the data type was not measured.

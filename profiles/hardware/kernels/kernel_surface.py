@@ -1,8 +1,8 @@
 """`KernelSurface`: measured kernels of a device as fitted tables, its own or those of a relative.
 
-What the surfaces of matmuls (gemm_surface.py) and of attention (attention_surface.py) share: the
-numbers that every table has, the form t = launch + (t_math^p + t_memory^p)^(1/p), and where the
-files lie.
+Shared by the surfaces of matmuls (gemm_surface.py) and attention (attention_surface.py): the
+numbers that every table has, its errors on held-out rows, the form
+t = launch + (t_math^p + t_memory^p)^(1/p), and the place of the files.
 """
 
 from __future__ import annotations
@@ -17,8 +17,32 @@ from profiles.document import read_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import DATA, get_device
 from profiles.hardware.catalogue.relatives import Relative, relative_of
-from profiles.hardware.kernels.held_out import HeldOut, half_width
 from profiles.hardware.kernels.log_grid import Array, LogGrid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Errors |predicted / measured - 1| on one part of the held-out rows.
+
+    split   how rows were held out: `shapes` (a random third of the rows) or `blocks` (whole
+            neighbourhoods: 3x3 blocks of (n, k) of matmuls, all calls of a (heads, kv_heads) pair
+            of attention)
+    where   the part of the rows; the derive script says what each name means
+    bias    median of predicted / measured - 1
+    """
+
+    split: str
+    where: str
+    rows: int
+    median: float
+    p90: float
+    bias: float
+
+
+def half_width(errors: tuple[HeldOut, ...], where: str) -> float:
+    """Relative half-width of a 90 % interval: p90 of the held-out blocks of that part, else 1."""
+    found = [error.p90 for error in errors if error.split == "blocks" and error.where == where]
+    return found[0] if found else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,14 +15,12 @@ import numpy as np
 from profiles.document import encode
 from profiles.errors import InputError
 from profiles.hardware.probe.probe_aten import aten_bytes, aten_names
-from profiles.hardware.probe.probe_convolutions import (
+from profiles.hardware.probe.probe_layers import (
     CONVOLUTIONS,
     QUICK_CONVOLUTIONS,
     ConvCase,
-    conv_op,
-)
-from profiles.hardware.probe.probe_recurrences import (
     RecurrenceCase,
+    conv_op,
     recurrence_layers,
     recurrence_op,
 )

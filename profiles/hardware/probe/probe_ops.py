@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from profiles.hardware.probe.probe_aten import Call, aten_call
 from profiles.hardware.probe.probe_cases import ROW, Case
-from profiles.hardware.probe.probe_convolutions import conv_call
-from profiles.hardware.probe.probe_recurrences import recurrence_call
+from profiles.hardware.probe.probe_layers import conv_call, recurrence_call
 from profiles.hardware.probe.probe_timing import Cycle, Prepared
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
 

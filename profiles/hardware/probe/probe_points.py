@@ -21,8 +21,7 @@ from profiles.hardware.catalogue.device import (
 from profiles.hardware.catalogue.link import Link, LinkPoint
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT, Sample, Summary, summarise
 from profiles.hardware.probe.probe_cases import MEMORY_OPS, Case
-from profiles.hardware.probe.probe_convolutions import conv_op
-from profiles.hardware.probe.probe_recurrences import recurrence_op
+from profiles.hardware.probe.probe_layers import conv_op, recurrence_op
 from profiles.sourced import Sourced
 
 # A thread in a gloo collective also waits for its own transport threads where every core has a

@@ -1,13 +1,16 @@
 """Building a model as a torch module with inputs, on meta or for real.
 
-The only file that imports transformers, and inside functions: a factory needs none of it.
+The only file that imports transformers, and inside functions: a factory needs none of it. A factory
+states the tokens of a sample by an attribute of its own or of its module, `tokens_per_sample`, or
+as a fifth value. Inputs that are all whole numbers of one shape [batch, length] are taken as
+sequences of tokens. Everything else is counted in samples: images, measurements, rows of a table.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +20,35 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.errors import ModelError
 from profiles.model.building.build_feeds import Feed, call_by_name, feed_of
-from profiles.model.building.build_sample import evident_tokens, stated_tokens
 from profiles.model.building.tensor_parallel_rules import Rule
 from profiles.model.loaders import ModelSpec
+
+
+def stated_tokens(name: str, *stated: Any) -> int | None:
+    """The first statement that is one; raises ModelError where it is no count."""
+    found = next((one for one in stated if one is not None), None)
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise ModelError(f"{name}: tokens_per_sample must be a whole number above 0, is {found!r}")
+    return found
+
+
+def evident_tokens(inputs: Sequence[Tensor]) -> int | None:
+    """The length of sequences where the inputs can be nothing else.
+
+    >>> evident_tokens((torch.zeros(2, 32, dtype=torch.long),))
+    32
+    >>> evident_tokens((torch.zeros(2, 32),)) is None
+    True
+    """
+    shapes = {tuple(x.shape[1:]) for x in inputs}
+    whole = all(not x.is_floating_point() and not x.is_complex() for x in inputs)
+    if not whole or len(shapes) != 1 or torch.bool in {x.dtype for x in inputs}:
+        return None
+    (shape,) = shapes
+    return int(shape[0]) if len(shape) == 1 and shape[0] > 1 else None
+
 
 Loss = Callable[[Any, Any], Tensor]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_map_only
 
-from profiles.model.fake_tensors.trace_tensors import tensors_in
+from profiles.model.fake_tensors.trace_fakes import tensors_in
 
 # Made from numbers alone; their contents are known.
 _MADE = {"arange", "ones", "zeros", "full", "scalar_tensor", "eye", "tril_indices", "triu_indices"}

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.model.graph import Op, Phase
-from profiles.model.tracing.trace_attention import with_fused_attention
+from profiles.model.tracing.trace_fused import with_fused_attention
 from profiles.model.tracing.trace_ops import describe_op
 
 

@@ -21,14 +21,12 @@ from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build_step import GivenStep
-from profiles.model.fake_tensors.trace_fakes import as_in_real_runs
-from profiles.model.fake_tensors.trace_tensors import tensors_in
+from profiles.model.fake_tensors.trace_fakes import as_in_real_runs, tensors_in
 from profiles.model.graph import Phase
 from profiles.model.steps.module_step import ModuleStep, StepOp, StepPrecision
 from profiles.model.steps.trace_device_functions import AutocastShapes, DeviceKernels
 from profiles.model.steps.trace_step_op import laid_out, step_ops
-from profiles.model.tracing.trace_attention import FusedAttention
-from profiles.model.tracing.trace_recurrence import FusedRecurrence
+from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 
 # torch's caching allocator hands out multiples of 512 bytes, and of 2 MiB above 10 MiB
 # (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize, kRoundLarge, kMinLargeAlloc).

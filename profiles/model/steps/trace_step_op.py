@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from profiles.model.fake_tensors.trace_tensors import tensors_in
+from profiles.model.fake_tensors.trace_fakes import tensors_in
 from profiles.model.graph import RECURRENCES, Op, OpKind, Phase
 from profiles.model.steps.module_step import Direction, Kernel, StepOp
 from profiles.model.tracing.trace_ops import describe_op, dtype_name, tensor_bytes
@@ -248,7 +248,7 @@ def _convolution_kernel(groups: int, wide: int, narrow: int, taps: int) -> Kerne
 
 
 def is_recurrence(name: str) -> bool:
-    """Whether the op is a layer, forward or backward (tracing/trace_recurrence.py)."""
+    """Whether the op is a layer, forward or backward (tracing/trace_fused.py)."""
     return name.replace("::", ".") in RECURRENCES
 
 

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from profiles.errors import TraceError
-from profiles.model.fake_tensors.trace_tensors import tensors_in
+from profiles.model.fake_tensors.trace_fakes import tensors_in
 from profiles.model.graph import Phase
 from profiles.model.tracing.trace_ops import dtype_name
 

@@ -13,11 +13,11 @@ from torch.utils.flop_counter import flop_registry
 
 from profiles.errors import TraceError
 from profiles.hardware.catalogue.device import ACROSS
-from profiles.model.conv_shape import ConvShape
-from profiles.model.fake_tensors.trace_tensors import tensors_in
+from profiles.model.fake_tensors.trace_fakes import tensors_in
 from profiles.model.graph import (
     RECURRENCES,
     AttentionShape,
+    ConvShape,
     MatmulShape,
     Op,
     OpKind,

@@ -28,12 +28,11 @@ from profiles.model.fake_tensors.trace_fakes import (
     without_skipped,
 )
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
-from profiles.model.tracing.trace_attention import FusedAttention
 from profiles.model.tracing.trace_cuts import Output
 from profiles.model.tracing.trace_failure import check_loss, told_loss, what_failed
+from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
-from profiles.model.tracing.trace_recurrence import FusedRecurrence
 from profiles.model.tracing.trace_tensor_parallel import Sharding
 from profiles.model.tracing.trace_watches import (
     GivenWatch,

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiles.errors import ShardwrightError, TraceError
+from profiles.model.fake_tensors.trace_fakes import arguments_of, tensors_in
 from profiles.model.fake_tensors.trace_masks import KnownValues
-from profiles.model.fake_tensors.trace_tensors import arguments_of, tensors_in
 from profiles.model.graph import Op, OpKind, Phase, TensorSpec
 from profiles.model.tracing.trace_cpu_kernels import HALVES, check_kernel
 from profiles.model.tracing.trace_ops import describe_op, dtype_name, named_on_cpu

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.utils._pytree import tree_leaves
 
-from profiles.model.fake_tensors.trace_tensors import arguments_of, tensors_in
+from profiles.model.fake_tensors.trace_fakes import arguments_of, tensors_in
 
 
 class StateWatch:

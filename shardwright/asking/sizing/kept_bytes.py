@@ -17,7 +17,7 @@ from profiles.hardware.prices.storage_price import usual_storage
 from profiles.model.figures.transformer import Transformer
 from profiles.units import format_bytes, format_usd
 from simulator.goodput.reliability_inputs import ReliabilityInputs
-from simulator.storage_cost import RunStorage
+from simulator.money import RunStorage
 from simulator.training_run.work.adapter_work import adapter_parameters
 
 _GIB = 2.0**30

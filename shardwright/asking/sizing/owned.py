@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.layout.layout_question import LayoutQuestion
-from planner.layout.layout_solver import LayoutSolver
+from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from planner.layout.refined_layout import PricedLayout
 from planner.sizing.sizing_search import layout_question_of, stack_named
 from profiles.errors import InputError

@@ -11,8 +11,7 @@ from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_phases import PHASES_SCHEMA, Phase, PhaseFile, stretch_of_phases
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.size_run import Search, answer_of, explained, power_of, search_here
-from planner.sizing.size_worker import SizeTask, size_on_workers
-from planner.sizing.sizing_search import SizedDevice
+from planner.sizing.sizing_search import SizedDevice, SizeTask, size_on_workers
 from profiles.document import read_document
 from profiles.errors import DocumentError
 from profiles.units import format_count

@@ -7,7 +7,7 @@ import pytest
 
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
-from planner.layout.memory_limit import MemoryLimit
+from planner.layout.memory_floor import MemoryLimit
 from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device

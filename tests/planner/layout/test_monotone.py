@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planner.layout.layout_question import solve_layouts
 from planner.layout.layout_sensitivity import _faster_network
 from planner.layout.layout_space import LayoutSpace
-from planner.layout.memory_limit import MemoryLimit
+from planner.layout.memory_floor import MemoryLimit
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from simulator.training_run.fit.memory_interval import out_of_memory_probability

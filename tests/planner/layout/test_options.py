@@ -8,8 +8,7 @@ import pytest
 from planner.layout.layout_question import ground_of
 from planner.layout.layout_relax import offload_candidates
 from planner.layout.layout_space import legal_layouts
-from planner.layout.memory_floor import MemoryFloors
-from planner.layout.memory_limit import MemoryLimit
+from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.run_option import AskedOptions, RunOption, run_options
 from profiles.errors import InputError, UnknownNameError

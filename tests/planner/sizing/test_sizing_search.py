@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from planner.layout.layout_goal import nodes_of_run
 from planner.layout.layout_question import solve_layouts
+from planner.layout.layout_search import nodes_of_run
 from planner.sizing.sizing_search import goal_of, layout_question_of, plain_layout
 from profiles.errors import InputError
 from profiles.model.figures.transformer import Transformer
