@@ -122,14 +122,15 @@ def outlook_of(
 
 def _kwh(question: SizeQuestion, run: SizedRun, hours: Interval) -> Interval:
     """Of the run at the utilisation of its steps, as uncertain as the power and the hours."""
-    mfu = mfu_of_run(question, run)
+    mfu = power_mfu_of(question, run)
     each = run_energy(run.choice.device, run.devices, hours.value, mfu, question.pue)
     per_hour = each.scaled(1.0 / hours.value)
     return product(per_hour, hours)
 
 
-def mfu_of_run(question: SizeQuestion, run: SizedRun) -> float:
-    """Of all devices that are paid for, of their 16-bit peak as power is (simulator/energy.py)."""
+def power_mfu_of(question: SizeQuestion, run: SizedRun) -> float:
+    """What power follows (simulator/energy.py): model FLOPs over the 16-bit peak of all devices
+    that are paid for."""
     peak = run.devices * get_device(run.choice.device).peak_or_twins("bfloat16").value
     step = run.batch * question.seq_len * model_flop_per_token(question.model, question.seq_len)
     return step / (run.layout.step_time_s * peak)

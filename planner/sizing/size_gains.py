@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.layout.layout_choice import mfu_of_run
 from planner.layout.layout_question import LayoutSolver, solve_layouts
 from planner.layout.refined_layout import PricedLayout
 from planner.sizing.run_goal import PowerCurve
-from planner.sizing.run_outlook import mfu_of_run
 from planner.sizing.size_answer import Gain
 from planner.sizing.size_front import at_nodes
 from planner.sizing.size_question import SizeQuestion
@@ -28,6 +28,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_usd
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile
+from simulator.values.prediction import Interval
 
 _GIB = 2**30
 # More of each: GiB of a device; of the rate between nodes and of the dollars these shares.
@@ -82,7 +83,8 @@ def gains_of(
         f"{_MORE_GIB} GiB more memory per device",
         solver.best(asked, capacity=1.0 + _MORE_GIB * _GIB / usable),
     )
-    mfu = mfu_of_run(question, best)
+    step_s = best.layout.step_time_s
+    mfu = mfu_of_run(best.layout.run, Interval(value=step_s, low=step_s, high=step_s)).value
     point = mfu / (mfu + 0.01) - 1.0
     found.append(
         Gain(

@@ -21,6 +21,7 @@ ANSWER_KEYS = (
     "step_time_high_s",
     "mfu",
     "peak_memory_bytes",
+    "required_memory_bytes",
     "out_of_memory_probability",
     "usd_per_million_tokens",
     "usd_per_million_samples",
@@ -51,6 +52,7 @@ def answer_json(answer: PlanFile | LayoutFile | MixedPlanFile) -> dict[str, Any]
         return {"schema": MIXED_SCHEMA, **data}
     if answer.prediction is not None:
         data["price_usd_per_hour"] = encode(answer.prediction.price_usd_per_hour)
+        data["required_memory_bytes"] = answer.prediction.required_memory_bytes
     data["considered"] = answer.cells_considered
     data["alternatives"] = encode(answer).get("alternatives", [])
     return {"schema": PLAN_SCHEMA, **data}

@@ -1,6 +1,6 @@
 """Plans of traced models against published runs of eager PyTorch with FSDP (llm-foundry).
 
-The planner's own way, from the trace to the step: a model like MPT is traced, the published layout
+The search of blocks, from the trace to the step: a model like MPT is traced, the published layout
 is pinned, and the predicted step is set against the measured one. Coefficients were fitted on these
 rows too (profiles/data/calibration/eager_steps.toml): the bound is what a model left out reaches,
 and the layouts must fit, as they ran.
@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import shardwright
+from planner.search.search import search
 from planner.search.space import Space
 from profiles.published.run_table import read_measured, read_runs
-from shardwright import api
+from simulator.traced.stack import load_stack
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 from tools.derive_eager_steps import traced_like
@@ -35,7 +36,7 @@ def test_plans_of_traced_models_take_what_was_measured(tmp_path: Path) -> None:
         model = traced_like(run, tmp_path)
         length, batch = run.seq_len or 0, run.global_batch or 0
         devices = run.num_devices or 0
-        answer = api.plan(
+        answer = search(
             model,
             shardwright.cluster(f"{devices // 8}x8x{run.device}"),
             Workload(global_batch=batch, sequence_length=length, precision="bf16"),
@@ -47,6 +48,7 @@ def test_plans_of_traced_models_take_what_was_measured(tmp_path: Path) -> None:
                 micro_batch=(run.micro_batch or 0,),
                 recompute=(Recompute(run.recompute),),
             ),
+            stack=load_stack(),
         )
         assert answer.plan is not None, run.id
         errors.append(answer.step_time_s / float(measured[run.id] or 0.0) - 1)

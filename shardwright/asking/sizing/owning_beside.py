@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planner.sizing.run_outlook import mfu_of_run
+from planner.sizing.run_outlook import power_mfu_of
 from profiles.errors import InputError
 from profiles.hardware.prices.owning import Owning
 from shardwright.asking.sizing.sized import Sized
@@ -60,7 +60,7 @@ def owning_beside(owning: Owning, sized: Sized) -> OwningBeside | None:
     if best is None:
         return None
     run, question = best.run, sized.question
-    cost = owned_cost(owning, run.choice.device, mfu_of_run(question, run), question.pue)
+    cost = owned_cost(owning, run.choice.device, power_mfu_of(question, run), question.pue)
     full = cost.usd_per_used_hour(1.0)
     years = owning.depreciation_years.value
     rent, use, runs = run.choice.usd_per_hour, None, None

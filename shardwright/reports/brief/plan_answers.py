@@ -130,13 +130,16 @@ def planned_plan(answer: PlanFile, model: str, cluster: str) -> Planned:
         )
     sheet = sheet_of(answer)
     full = prediction.fullest
+    memory = [(name, getattr(full, key)) for name, key in MEMORY_PARTS]
+    if full.required_bytes is not None:
+        memory.append(("room of the allocator", full.required_bytes - full.peak_bytes))
     return Planned(
         model=model,
         cluster=cluster,
         rows=rows,
         proof=_proof(answer.status, answer.gap, answer.search_time_s),
         parts=sheet.parts,
-        memory=[(name, getattr(full, key)) for name, key in MEMORY_PARTS],
+        memory=memory,
         peak=_peak(prediction.peak_memory_bytes, full.peak_bytes),
         capacity_bytes=full.capacity_bytes,
         device=f"rank {full.rank}",
