@@ -1,9 +1,10 @@
 """Contest on intra-operator parallelism (2025): a strategy per op, least cost, limited memory.
 
-``python -m bench.iopddl FILE`` prints `cost N bound N time S` and, with -o, writes the chosen
-strategy per node as a JSON list. ``python -m bench iopddl`` prints our costs and bounds beside the
-best known, from `../shared/yardsticks/iopddl` beside the repository, each instance at its own limit
-of time but no more than a minute; it says so where the folder is absent.
+``python -m bench.iopddl FILE`` solves an instance with the solver of op-level placements
+(`planner/strategy_graph`), prints `cost N bound N time S` and, with -o, writes the chosen strategy
+per node as a JSON list. ``python -m bench iopddl`` prints costs and bounds next to the best known
+ones for `../shared/yardsticks/iopddl` next to the repository, each instance at its own time limit
+but at most a minute; it prints that the folder is absent otherwise.
 """
 
 from __future__ import annotations
@@ -12,22 +13,23 @@ import argparse
 import csv
 import json
 import math
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.command import start
+from bench.strategy_graph.audit import audit
 from bench.strategy_graph.contest_file import read_contest_problem
-from bench.strategy_graph.solution import Solution, Status
-from bench.strategy_graph.solve import Progress, solve
+from planner.strategy_graph.solve import Solution, Status, solve
 from profiles.document import need_writable, write_text
 from profiles.errors import DocumentError, InputError
 from profiles.text_file import read_text
 
 FOLDER = Path(__file__).parents[2] / "shared" / "yardsticks" / "iopddl"
 MOST_SECONDS = 60.0
-MOST_ABOVE = 0.10  # of the best known, on every instance
+CLOSED, MOST_ABOVE = frozenset("ABGP"), 0.01
+"""Instances that the integer program solves within a minute on an idle core, and how far above the
+best known cost they may be. On the others the search's answer only has to be allowed."""
 
 MARGIN = 0.02
 """The part of a time limit that is not used: for the end of the process, and for a busy machine."""
@@ -47,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContestRow:
-    """One instance's result beside what is known about it."""
+    """One instance's result and the best known ones."""
 
     instance: str
     """Its letter."""
@@ -59,12 +61,12 @@ class ContestRow:
 
     @property
     def above_best_known(self) -> float:
-        """(cost - best known) / best known; `inf` where nothing allowed was found."""
+        """(cost - best known) / best known; `inf` if nothing allowed was found."""
         cost = self.row.solution.cost
         return math.inf if cost is None else (cost - self.best_known) / self.best_known
 
 
-def solve_file(path: Path, *, time_limit_s: float, seed: int = 0, is_loud: bool = False) -> Row:
+def solve_file(path: Path, *, time_limit_s: float, seed: int = 0) -> Row:
     """The solution of an instance's file within `time_limit_s`, reading included."""
     begun = time.monotonic()
     problem = read_contest_problem(path)
@@ -72,9 +74,12 @@ def solve_file(path: Path, *, time_limit_s: float, seed: int = 0, is_loud: bool 
         problem.graph,
         time_limit_s=max(time_limit_s - (time.monotonic() - begun), 0.0),
         seed=seed,
-        progress=_say if is_loud else None,
     )
     chosen = solution.strategies
+    if chosen is not None:
+        checked = audit(problem.graph, chosen)
+        if not checked.is_allowed or checked.cost != solution.cost:
+            raise AssertionError(f"our answer costs {solution.cost}, the audit says {checked}")
     return Row(
         name=problem.name,
         solution=solution,
@@ -125,11 +130,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the search's random numbers (0)")
     parser.add_argument("-o", "--output", type=Path, help="where to write the strategies (JSON)")
-    parser.add_argument("--verbose", action="store_true", help="progress on stderr")
 
 
 def solve_command(arguments: argparse.Namespace) -> int:
-    """Solves and prints; 0 where something allowed was found, 3 where not.
+    """Solves and prints; 0 if something allowed was found, 3 if not.
 
     The limit holds for the process from its start to its end: `age_s` is how long it has run.
     """
@@ -145,29 +149,21 @@ def solve_command(arguments: argparse.Namespace) -> int:
         arguments.file,
         time_limit_s=max((1.0 - MARGIN) * arguments.time_limit - arguments.age_s, 0.0),
         seed=arguments.seed,
-        is_loud=arguments.verbose,
     )
     found, time_s = row.solution, arguments.age_s + row.time_s
     if row.strategies is None:
-        known = "" if found.lower_bound is None else f" bound {found.lower_bound}"
+        known = "" if found.bound is None else f" bound {found.bound}"
         proven = "infeasible" if found.status is Status.INFEASIBLE else "no solution found"
         print(f"{proven}{known} time {time_s:.2f}: {found.reason}")
         return 3
-    print(f"cost {found.cost} bound {found.lower_bound} time {time_s:.2f}")
+    print(f"cost {found.cost} bound {found.bound} time {time_s:.2f}")
     if arguments.output is not None:
         write_text(arguments.output, json.dumps(list(row.strategies)) + "\n")
     return 0
 
 
-def _say(progress: Progress) -> None:
-    print(
-        f"{progress.time_s:7.1f} s  cost {progress.cost}  bound {progress.lower_bound}",
-        file=sys.stderr,
-    )
-
-
 def run() -> int:
-    """Prints the table; 1 where an instance has no solution or one that is too dear."""
+    """Prints the table; 1 if an instance has no solution, or one of CLOSED too expensive a one."""
     if not FOLDER.is_dir():
         print("iopddl: not run, ../shared/yardsticks/iopddl is absent")
         return 0
@@ -175,11 +171,12 @@ def run() -> int:
     bad = 0
     for found in iopddl_rows(FOLDER, most_time_s=MOST_SECONDS):
         above = found.above_best_known
-        bad |= above > MOST_ABOVE
+        bad |= above > (MOST_ABOVE if found.instance in CLOSED else math.inf)
+        bad |= found.row.solution.cost is None
         solution = found.row.solution
         print(
             f"  {found.instance:2} {solution.cost!s:>15} {found.best_known!s:>15} {above:+9.4%} "
-            f"{solution.lower_bound!s:>15} {found.row.time_s:6.1f}"
+            f"{solution.bound!s:>15} {found.row.time_s:6.1f}"
         )
     return int(bad)
 

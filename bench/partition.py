@@ -1,8 +1,8 @@
-"""Contiguous splits of layer graphs: the smallest largest load, with a proven bound.
+"""Contiguous splits of layer graphs by the planner: the smallest largest load, with a bound.
 
 ``python -m bench.partition FILE`` reads a layer graph of Tarnawski et al. (NeurIPS 2020) and prints
 ``max_load N bound N time S`` in the file's unit of time: no contiguous split has a largest load
-under the bound. ``-o`` writes the split in the format of the paper's programme. Exit code 3: no
+below the bound. ``-o`` writes the split in the format of the paper's programme. Exit code 3: no
 split.
 """
 
@@ -22,7 +22,8 @@ from bench.graph_partition.layer_graph import (
     check_layer_split,
     read_layer_graph,
 )
-from bench.graph_partition.problem import DeviceKind, NoSplit, Share
+from bench.graph_partition.problem import DeviceKind, Share
+from bench.graph_partition.split import split_graph
 from profiles.document import need_writable, write_text
 from profiles.errors import InfeasibleError, InputError
 
@@ -57,7 +58,7 @@ class PlacedGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """One graph of a table: what was found, proven and known; `known` is None where nobody said."""
+    """One graph of a table; `known` is the optimum of KNOWN_OPTIMA, None if unknown."""
 
     graph: str
     max_load: float
@@ -67,23 +68,18 @@ class PartitionRow:
 
 
 def place_graph(graph: LayerGraph, time_limit_s: float) -> PlacedGraph:
-    """The best split of a layer graph that is found within the limit.
+    """The best split of a layer graph found within the limit.
 
-    Raises InfeasibleError with the reason where there is none, InputError for a limit not above 0.
+    Raises InfeasibleError with the reason if none was found, InputError for a limit not above 0.
     """
-    # The engine compiles kernels; the help need not wait for it.
-    from bench.graph_partition.solve import solve
-
     started = time.monotonic()
     blocks = blocks_of(graph)
-    found = solve(blocks.problem, time_limit_s)
-    if isinstance(found, NoSplit):
-        raise InfeasibleError(found.reason)
+    found = split_graph(blocks.problem, time_limit_s)
     shares = blocks.expand(found.shares)
     checked = check_layer_split(graph, shares)
     if checked.faults:
         raise AssertionError(f"our split breaks the rules: {checked.faults[0]}")
-    # Loads are summed anew, over nodes; a proven bound is that same number.
+    # The checker sums loads over nodes: a proven bound is that same number.
     bound = max(checked.loads_s, default=0.0) if found.proven else found.bound_s
     return PlacedGraph(
         graph=graph,

@@ -31,7 +31,6 @@ _CONTEXT.set_forkserver_preload(
         "planner.search.search",
         "planner.layout.layout_plan",
         "ortools.sat.python.cp_model",
-        "numba",
         "tests.executor.gradient_job",
         "tests.executor.sharding_job",
         "executor.train",

@@ -33,7 +33,6 @@ def contract(
     groups: Sequence[int],
     *,
     order: Sequence[tuple[int, int]] = (),
-    light: frozenset[int] = frozenset(),
 ) -> Contraction:
     """The problem with the blocks of equal `groups` as one block.
 
@@ -41,7 +40,6 @@ def contract(
     groups on a common cycle of the contracted order become one block as well.
 
     order   more pairs of blocks, such as ones that hold between groups only
-    light   blocks whose memory is not counted (a relaxation)
     """
     arrows = [(groups[a], groups[b]) for a, b in (*problem.order, *order)]
     graph: nx.DiGraph[int] = nx.DiGraph()
@@ -61,10 +59,8 @@ def contract(
     for block, at in enumerate(of):
         members[at].append(block)
 
-    def total(
-        values: Sequence[float], *, without: frozenset[int] = frozenset()
-    ) -> tuple[float, ...]:
-        return tuple(sum(values[b] for b in part if b not in without) for part in members)
+    def total(values: Sequence[float]) -> tuple[float, ...]:
+        return tuple(sum(values[b] for b in part) for part in members)
 
     pairs = {
         (number[component[a]], number[component[b]])
@@ -76,7 +72,7 @@ def contract(
             names=tuple(problem.names[part[0]] for part in members),
             accelerator_s=total(problem.accelerator_s),
             host_s=total(problem.host_s),
-            memory_bytes=total(problem.memory_bytes, without=light),
+            memory_bytes=total(problem.memory_bytes),
             on_accelerator=tuple(all(problem.on_accelerator[b] for b in part) for part in members),
             order=tuple(sorted(pairs)),
             tensors=tuple(

@@ -112,34 +112,6 @@ class Share:
     blocks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Shares along the row of devices, none empty, and what is known of the best.
-
-    max_load_s   largest load of a device, recomputed from the definition
-    bound_s      no split has a smaller largest load; equal to max_load_s where the split is proven
-                 best (then exact up to a relative 1e-9)
-    """
-
-    shares: tuple[Share, ...]
-    max_load_s: float
-    bound_s: float
-
-    @property
-    def proven(self) -> bool:
-        """Whether no split can be better."""
-        return self.bound_s >= self.max_load_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoSplit:
-    """Nothing was found. `proven`: nothing exists; `reason` says what binds, or what was tried."""
-
-    reason: str
-    proven: bool
-    bound_s: float
-
-
 def find_cycle(count: int, order: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """Blocks of one cycle of `order` in turn, or () where there is none."""
     position = topological(count, order)
@@ -156,11 +128,10 @@ def find_cycle(count: int, order: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     return tuple(reversed(walk[walk.index(walk[-1]) + 1 :]))
 
 
-def topological(count: int, order: Sequence[tuple[int, int]], *, deep: bool = False) -> list[int]:
-    """Blocks with every pair of `order` in turn; fewer than `count` where there is a cycle.
+def topological(count: int, order: Sequence[tuple[int, int]]) -> list[int]:
+    """Blocks in an order that respects every pair of `order`; fewer than `count` if it has a cycle.
 
-    deep   goes on with the successors of the block just placed (branches one after the other); else
-           the least ready block comes first
+    Branches come one after the other: the successors of a block follow it as soon as they can.
     """
     after: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
@@ -170,7 +141,7 @@ def topological(count: int, order: Sequence[tuple[int, int]], *, deep: bool = Fa
     ready = sorted((b for b in range(count) if not waiting[b]), reverse=True)
     placed: list[int] = []
     while ready:
-        block = ready.pop() if deep else ready.pop(ready.index(min(ready)))
+        block = ready.pop()
         placed.append(block)
         for later in sorted(after[block], reverse=True):
             waiting[later] -= 1

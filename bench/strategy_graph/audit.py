@@ -1,6 +1,6 @@
 """The exact cost and peak memory of given strategies, by plain sums over whole numbers.
 
-Shares no code with the engine, so that an error there cannot hide here. Python's integers do not
+Shares no code with the solver, so that an error there cannot hide here. Python's integers do not
 overflow: sums above 2**63 are exact.
 """
 
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.op_sharding.strategy_graph import FORBIDDEN, StrategyGraph
+from planner.strategy_graph.problem import FORBIDDEN, StrategyGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +52,12 @@ def audit(graph: StrategyGraph, strategies: Sequence[int]) -> Audit:
         if price >= FORBIDDEN and forbidden is None:
             forbidden = f"strategy {chosen} of node {node}"
         cost += price
-        start, end = (int(time) for time in graph.intervals[node])
+    for node, usages, (start, end) in zip(
+        graph.holders.tolist(), graph.usages, graph.intervals.tolist(), strict=True
+    ):
         if end > start:
-            change[start] += int(graph.node_usages[node][chosen])
-            change[end] -= int(graph.node_usages[node][chosen])
+            change[start] += int(usages[strategies[node]])
+            change[end] -= int(usages[strategies[node]])
     for (first, second), table in zip(graph.edges.tolist(), graph.edge_costs, strict=True):
         price = int(table[strategies[first], strategies[second]])
         if price >= FORBIDDEN and forbidden is None:

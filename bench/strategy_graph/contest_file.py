@@ -18,7 +18,7 @@ from typing import cast
 
 import numpy as np
 
-from planner.op_sharding.strategy_graph import FORBIDDEN, Ints, StrategyGraph
+from planner.strategy_graph.problem import FORBIDDEN, Ints, StrategyGraph, added
 from profiles.errors import DocumentError, InputError
 from profiles.text_file import read_file
 
@@ -72,7 +72,8 @@ def read_contest_problem(path: Path) -> ContestProblem:
     try:
         graph = StrategyGraph(
             node_costs=tuple(builder.costs),
-            node_usages=tuple(builder.usages),
+            holders=np.arange(len(builder.usages)),
+            usages=tuple(builder.usages),
             intervals=np.array(builder.intervals, dtype=np.int64).reshape(-1, 2),
             edges=np.array(builder.edges, dtype=np.int64).reshape(-1, 2),
             edge_costs=tuple(builder.tables),
@@ -192,11 +193,3 @@ class _Builder:
             agrees[np.arange(len(allowed)), takes] = 0
             self.edges.append((own, node))
             self.tables.append(agrees)
-
-
-def added(left: Ints, right: Ints) -> Ints:
-    """The sum of costs; what is forbidden stays forbidden and does not overflow."""
-    forbidden = (left >= FORBIDDEN) | (right >= FORBIDDEN)
-    return np.where(
-        forbidden, FORBIDDEN, np.where(forbidden, 0, left) + np.where(forbidden, 0, right)
-    )

@@ -5,7 +5,9 @@ others        the chain's search on the traced order and on the order that the d
               into as many stages, with the cell's own bound, which holds for every order; with at
               most MOST_ORDERS orders, on each of them, with the least of their bounds
 
-If no other order is predicted to be faster, the plan keeps the traced order.
+Models with more than MOST_IDEALS ideals are cut along those of a window (planner/chain/ideals.py),
+and have the cell's own bound. If no other order is predicted to be faster, the plan keeps the
+traced order.
 """
 
 from __future__ import annotations
@@ -44,20 +46,14 @@ def cell_solver(costs: CellCosts, *, solver: str, seed: int) -> CellSolver | Bra
 
 
 class BranchSolver:
-    """As CellSolver, for blocks that have several orders.
+    """Like CellSolver, for blocks that have several orders."""
 
-    lattice  of the blocks; None if it is too large: then only the traced order is solved, with the
-             cell's own bound
-    """
-
-    def __init__(
-        self, chain: CellSolver, costs: SimulatorCosts, lattice: BlockLattice | None
-    ) -> None:
+    def __init__(self, chain: CellSolver, costs: SimulatorCosts, lattice: BlockLattice) -> None:
         self.chain, self.costs, self.lattice = chain, costs, lattice
         self._entries = [
             ref.entry for ref in costs.model.graph(costs.model.micro_batches[0], 1).chain
         ]
-        self._ideals = IdealCosts(costs, lattice) if lattice is not None else None
+        self._ideals = IdealCosts(costs, lattice)
         self._solvers: dict[tuple[int, ...], CellSolver] = {}
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
@@ -65,10 +61,10 @@ class BranchSolver:
         traced = self.chain.refine(cell, below, lower)
         if cell.degrees.pp == 1:
             return traced
-        if self._ideals is None:
+        if self.lattice.is_chain:
+            if self.lattice.complete:
+                return traced
             return replace(traced, bound_s=min(lower, traced.step_time_s))
-        if self.lattice is not None and self.lattice.is_chain:
-            return traced
         limit = min(below, traced.step_time_s)
         problem = self._ideals.problem(cell)
         if is_timed(cell):
@@ -76,11 +72,13 @@ class BranchSolver:
         else:
             found = partition_ideals(problem, below=limit)
             bound = found.step_time_s if found is not None else limit
+            if not self.lattice.complete:
+                bound = lower
         orders = []
-        if found is not None and (is_timed(cell) or bound < limit * (1 - _BETTER)):
+        if found is not None and (is_timed(cell) or found.step_time_s < limit * (1 - _BETTER)):
             orders.append(found.order)
         every: tuple[tuple[int, ...], ...] = ()
-        if is_timed(cell) and self.lattice is not None:
+        if is_timed(cell) and self.lattice.complete:
             every = self.lattice.orders(MOST_ORDERS) or ()
         best, proved = traced, [traced.bound_s]
         for order in dict.fromkeys((*orders, *every)):

@@ -6,6 +6,9 @@ blocks has n + 1 ideals, its prefixes; two towers of a and b blocks have about a
 Interchangeable blocks (a recommender's embedding tables of one size) keep their traced order:
 swapping them gives an equally good plan.
 
+Where there are too many ideals, blocks that are `window` or more apart in the traced order keep
+that order: as many ideals as fit, for the widest window that the limit allows.
+
 `IdealProblem` is planner/chain/problem.py with an ideal in place of a position in the chain: arrays
 that hold something for blocks [i, j) there hold it here for the blocks of ideal j without those of
 ideal i.
@@ -41,11 +44,13 @@ class BlockLattice:
     precedence  edges from a block to each block that must come later
     members     the blocks of each ideal, as bits
     cuts        [m] whether any tensor crosses the cut behind an ideal; a pipeline needs one
+    complete    False if a window left ideals out: then no partition along them is proven best
     """
 
     precedence: nx.DiGraph
     members: tuple[int, ...]
     cuts: tuple[bool, ...]
+    complete: bool = True
 
     @property
     def num_blocks(self) -> int:
@@ -80,9 +85,9 @@ class BlockLattice:
         return None if len(found) > limit else tuple(sorted(map(tuple, found)))
 
 
-def lattice_of(graph: ModelGraph, limit: int) -> BlockLattice | None:
-    """The lattice of a graph's blocks; None if it has more than `limit` ideals."""
-    return lattice_of_flows(len(graph.chain), graph.flows, limit, alike=_alike(graph))
+def lattice_of(graph: ModelGraph, limit: int) -> BlockLattice:
+    """The lattice of a graph's blocks, of the widest window if it has more than `limit` ideals."""
+    return widest_lattice(len(graph.chain), graph.flows, limit, alike=_alike(graph))
 
 
 def _alike(graph: ModelGraph) -> list[tuple[int, int]]:
@@ -105,17 +110,41 @@ def _alike(graph: ModelGraph) -> list[tuple[int, int]]:
     return found
 
 
+def widest_lattice(
+    num_blocks: int,
+    flows: Sequence[tuple[int, int]],
+    limit: int,
+    *,
+    alike: Sequence[tuple[int, int]] = (),
+) -> BlockLattice:
+    """The complete lattice if it has at most `limit` ideals, else that of the widest window that
+    has; with a window of 1, the prefixes of the traced order, whatever the limit."""
+    complete = lattice_of_flows(num_blocks, flows, limit, alike=alike)
+    if complete is not None:
+        return complete
+    widest = lattice_of_flows(num_blocks, flows, num_blocks + 1, alike=alike, window=1)
+    assert widest is not None  # a chain of n blocks has n + 1 ideals
+    for window in range(2, num_blocks):
+        wider = lattice_of_flows(num_blocks, flows, limit, alike=alike, window=window)
+        if wider is None:
+            break
+        widest = wider
+    return widest
+
+
 def lattice_of_flows(
     num_blocks: int,
     flows: Sequence[tuple[int, int]],
     limit: int,
     *,
     alike: Iterable[tuple[int, int]] = (),
+    window: int | None = None,
 ) -> BlockLattice | None:
     """The lattice of blocks in traced order; None if it has more than `limit` ideals.
 
-    flows  pairs (producer, consumer);  alike  pairs of blocks that keep their order, although the
-           second takes nothing from the first
+    flows   pairs (producer, consumer);  alike  pairs of blocks that keep their order, although the
+            second takes nothing from the first
+    window  blocks that are so many or more apart keep the traced order
 
     The last block, which holds the loss, comes after all others. Raises InputError for a flow
     against the traced order.
@@ -130,6 +159,13 @@ def lattice_of_flows(
     precedence.add_edges_from(
         (*flows, *alike, *((k, num_blocks - 1) for k in range(num_blocks - 1)))
     )
+    if window is not None:
+        # Those more than two windows apart follow from these.
+        precedence.add_edges_from(
+            (k, later)
+            for later in range(window, num_blocks)
+            for k in range(max(0, later - 2 * window + 1), later - window + 1)
+        )
     # The maximal blocks of an ideal are an antichain, and each antichain generates one ideal.
     below = [sum(1 << b for b in {k} | nx.ancestors(precedence, k)) for k in range(num_blocks)]
     antichains = list(islice(nx.antichains(precedence), limit + 1))
@@ -141,7 +177,7 @@ def lattice_of_flows(
         any(m >> producer & 1 and not m >> consumer & 1 for producer, consumer in flows)
         for m in members
     )
-    return BlockLattice(precedence=precedence, members=members, cuts=cuts)
+    return BlockLattice(precedence=precedence, members=members, cuts=cuts, complete=window is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

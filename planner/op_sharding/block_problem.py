@@ -29,8 +29,8 @@ from planner.op_sharding.op_seconds import (
 )
 from planner.op_sharding.resharding import Resharding
 from planner.op_sharding.strategies import Strategy, strategies_of
-from planner.op_sharding.strategy_graph import FORBIDDEN, StrategyGraph
 from planner.op_sharding.uses import MOST_FORMS, Uses, layouts_read, uses_of
+from planner.strategy_graph.problem import FORBIDDEN, StrategyGraph
 from profiles.model.op_graphs.op_graph import OpGraph
 
 NANOSECOND_S = 1e-9
@@ -133,7 +133,8 @@ class _Builder:
         self._tie_weights()
         return StrategyGraph(
             node_costs=tuple(costs),
-            node_usages=tuple(usages),
+            holders=np.arange(len(usages)),
+            usages=tuple(usages),
             intervals=np.array(intervals, dtype=np.int64).reshape(-1, 2),
             edges=np.array(self.edges, dtype=np.int64).reshape(-1, 2),
             edge_costs=tuple(self.tables),

@@ -56,6 +56,7 @@ ORDER = {
         "planner/search",
         "planner/heterogeneous",
         "planner/layout",
+        "planner/strategy_graph",
         "planner/op_sharding",
         "planner/many",
         "planner/sizing",

@@ -36,7 +36,6 @@ HEAVY = {
     "ray": ("planner/many/ray_workers",),
     "pyarrow": ("shardwright/sweeps/parquet_file",),
     "networkx": ("planner/chain/ideals", "profiles/model/tracing/trace_derive_tensor_parallel"),
-    "numba": (),
     "matplotlib": ("shardwright/reports/print_figure", "shardwright/reports/brief/brief_figure"),
     "yaml": ("interop/", "shardwright/"),
     "typer": ("shardwright/",),

@@ -171,6 +171,37 @@ def test_a_lattice_that_is_too_large_keeps_the_traced_order_and_says_what_is_pro
     assert kept.step_time_s >= exact.step_time_s * (1 - 1e-12)
 
 
+def test_a_window_of_a_large_lattice_beats_the_traced_order():
+    # 157 ideals; with 100 at most, a window of them.
+    model = BranchModel(np.random.default_rng([1, 0, 2]), "towers", 24, unlike=True)
+    costs = costs_of(model, pp=4, micro=16)
+    cell = cell_of(costs, "1f1b", pp=4, micro=16)
+
+    def refined(most_ideals):
+        lattice = lattice_of(model.graph, most_ideals)
+        chain = CellSolver(costs, solver="auto", seed=0)
+        return lattice, BranchSolver(chain, costs, lattice).refine(cell, np.inf, 0.0)
+
+    _, traced = refined(1)
+    window, found = refined(100)
+    complete, exact = refined(1000)
+    assert not window.complete
+    assert len(traced.plan.block_entries) + 1 < window.count <= 100 < complete.count
+    assert found.step_time_s < 0.99 * traced.step_time_s
+    assert exact.step_time_s <= found.step_time_s * (1 + 1e-12)
+    assert found.bound_s <= exact.step_time_s * (1 + 1e-12)
+
+
+def test_a_window_keeps_distant_blocks_in_the_traced_order():
+    # Five blocks without flows; the last comes after all. In no ideal is a block two or more
+    # behind a missing one.
+    lattice = lattice_of_flows(6, [], 1000, window=2)
+    ideals = [set(lattice.blocks(0, k)) for k in range(lattice.count)]
+    assert len(ideals) == 1 + 5 + 5  # the empty one, prefixes with and without a gap before the end
+    for blocks in ideals:
+        assert max(blocks, default=0) - min(set(range(7)) - blocks) < 2
+
+
 def test_a_plain_chain_is_solved_by_the_chains_solver():
     drawn = (BranchModel(np.random.default_rng(k), "skips", 3, unlike=True) for k in range(99))
     plain = next(model for model in drawn if not model.graph.branches)
