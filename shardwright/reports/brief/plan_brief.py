@@ -185,7 +185,7 @@ def _front(found: Sequence[Mapping[str, Any]]) -> Section | None:
     """Step time against memory; against dollars where clusters differ."""
     several = len({row["cluster"] for row in found}) > 1
     key, per = "peak_memory_bytes", float(_GIB)
-    axis = AxisWords(name="GiB of the fullest device", written="{:.3g}".format)
+    axis = AxisWords(name="GiB allocated on the fullest device", written="{:.3g}".format)
     if several and all(row.get("usd_per_million") for row in found):
         key, per = "usd_per_million", 1.0
         axis = AxisWords(name="US dollars per million tokens", written="${:.3g}".format)
