@@ -103,7 +103,7 @@ def plan_mixed(
         return _Found(part=part, answer=answer)
 
     found = [ordinary(part, len(parts) - i + 1) for i, part in enumerate(parts)]
-    keys = mixed_keys(prices, space, in_time=lambda: clock() < end) if prices.stages else ()
+    keys = mixed_keys(prices, space) if prices.stages else ()
     if not keys and not any(each.answer for each in found):
         raise InputError(
             f"no plan on cluster {cluster.name} obeys {' '.join(space.pins()) or 'the pins'}. "

@@ -25,17 +25,11 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device, twin_type
 from simulator.traced.comm_cost import price_collective
-from simulator.traced.memory import Elements
 from simulator.traced.step_tail import Held
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Recompute
 
 _QUARTERS = (1, 2, 3)  # of the blocks that take the second of two recompute kinds
-# A stage of one block whose parameters are all trained, or all frozen.
-_ALL_OR_NOTHING = tuple(
-    Elements(total=1e9, trained=trained, largest=1e9, largest_trained=trained)
-    for trained in (1e9, 0.0)
-)
 
 
 class Reach(StrEnum):
@@ -134,21 +128,6 @@ class MixedPrices:
                 for chain in chains
             )
         return self._fastest[tp, micro_batch]
-
-    def needs_less(self, key: MixedKey, other: MixedKey) -> bool:
-        """Whether every stage takes no more time after its backwards under `key` than under the
-        `other` ZeRO stage, and no more memory, whatever share of it is frozen."""
-        less = all(
-            sum(self._memory.states(_cell(key, 1), held))
-            <= sum(self._memory.states(_cell(other, 1), held))
-            for held in _ALL_OR_NOTHING
-        )
-        tails = [
-            (self._tail(key, at, reach), self._tail(other, at, reach))
-            for at in range(len(self.types(key.degrees.tp)))
-            for reach in (Reach.FAR, Reach.NEAR)
-        ]
-        return less and all((a <= b).all() for a, b in tails)
 
     def tables(self, key: MixedKey, reach: Reach) -> StageTables:
         """The times of every stage that fits; none of Reach.NONE is above a prediction's."""

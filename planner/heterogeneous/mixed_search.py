@@ -1,9 +1,9 @@
 """The search over tensor-parallel degree, micro-batch, ZeRO stage and number of replicas on mixed
 devices; stages, shares and devices left out are chosen inside (`mixed_devices.share_out`).
 
-Of every key a lower bound is known that no prediction undercuts. The key with the least is taken,
-its bound sharpened twice, and solved where it is still the least; the last word on each plan is the
-simulator's (`predict_mixed`).
+Every key has a lower bound that no prediction undercuts. The key with the least is taken, its bound
+sharpened, and it is solved if it still has the least; each plan is finally timed by the simulator
+(`predict_mixed`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,7 @@ from dataclasses import dataclass, replace
 from planner.divisors import divisors
 from planner.heterogeneous.mixed_devices import MixedSolution, least_step_s, share_out
 from planner.heterogeneous.mixed_prices import DeviceType, MixedKey, MixedPrices, Reach
-from planner.heterogeneous.mixed_stages import (
-    Counts,
-    Split,
-    StageTables,
-    best_splits,
-    least_splits,
-)
+from planner.heterogeneous.mixed_stages import Counts, Split, StageTables, best_splits
 from planner.search.space import Space
 from profiles.sourced import Sourced
 from simulator.mixed.mixed_prediction import MixedPrediction, predict_mixed
@@ -72,19 +66,18 @@ def search_mixed(
     splits = _Splits(prices)
     coarse = {key: _coarse_s(prices, key) for key in keys}
     order = sorted(keys, key=lambda k: (coarse[k], k.degrees.tp, k.micro_batch, k.zero_stage))
-    # (bound, number of the key, how often the bound was sharpened)
-    left = [(coarse[key], number, 0) for number, key in enumerate(order)]
+    # (bound, number of the key, whether the bound was sharpened)
+    left = [(coarse[key], number, False) for number, key in enumerate(order)]
     while left and left[0][0] < best_s:
         lower, number, sharpened = heapq.heappop(left)
         key = order[number]
         try:
             if time_limit_s is not None and clock() - start > time_limit_s:
                 raise KeyboardInterrupt
-            if sharpened < 2:
-                least = sharpened == 0
-                lower = max(lower, _lower_s(key, splits, best_s, least=least))
+            if not sharpened:
+                lower = max(lower, _lower_s(key, splits, best_s))
                 if lower < best_s:
-                    heapq.heappush(left, (lower, number, sharpened + 1))
+                    heapq.heappush(left, (lower, number, True))
                 continue
             solved += 1
             for plan in _plans(prices, key, splits):
@@ -112,12 +105,9 @@ def search_mixed(
     )
 
 
-def mixed_keys(
-    prices: MixedPrices, space: Space, *, in_time: Callable[[], bool] = lambda: True
-) -> tuple[MixedKey, ...]:
-    """Every key of the space: degrees of which some type has a whole group in a node; without the
-    ZeRO stages that a higher one beats in both time and memory, as long as there is time to ask."""
-    found = []
+def mixed_keys(prices: MixedPrices, space: Space) -> tuple[MixedKey, ...]:
+    """Every key of the space: degrees of which some type has a whole group in a node."""
+    found: list[MixedKey] = []
     batch = prices.model.workload.global_batch
     for tp in prices.model.traced.tp_degrees:
         if not space.allows("tp", tp):
@@ -130,16 +120,10 @@ def mixed_keys(
                 if not space.allows("dp", replicas):
                     continue
                 degrees = Degrees(tp=tp, dp=replicas)
-                stages = [
+                found += [
                     MixedKey(degrees=degrees, micro_batch=micro_batch, zero_stage=zero)
                     for zero in ZERO_STAGES
                     if space.allows("zero", zero) and (zero == 0 or replicas > 1)
-                ]
-                found += [
-                    key
-                    for at, key in enumerate(stages)
-                    if not in_time()
-                    or not any(prices.needs_less(other, key) for other in stages[at + 1 :])
                 ]
     return tuple(found)
 
@@ -167,36 +151,30 @@ class _Splits:
     def __init__(self, prices: MixedPrices) -> None:
         self._prices = prices
         self._tables: dict[tuple[MixedKey, Reach], StageTables] = {}
-        self._known: dict[tuple[MixedKey, Reach, bool], dict[Counts, tuple[Split, ...]]] = {}
+        self._known: dict[tuple[MixedKey, Reach], dict[Counts, tuple[Split, ...]]] = {}
 
     def roomiest(self, key: MixedKey) -> MixedKey:
         """The key that stands for all numbers of replicas in bounds: each needs least memory."""
         groups = sum(len(kind.groups) for kind in self._prices.types(key.degrees.tp))
         return replace(key, degrees=replace(key.degrees, dp=groups))
 
-    def of(self, key: MixedKey, reach: Reach, *, least: bool = False) -> _Known:
-        """The stages of a key and their splits, all or what none beats (`least_splits`)."""
+    def of(self, key: MixedKey, reach: Reach) -> _Known:
+        """The stages of a key and their splits."""
         if reach is Reach.NONE and not key.zero_stage:
             # Nothing is sharded: all numbers are bounded alike.
             key = replace(key, degrees=replace(key.degrees, dp=1))
         if (key, reach) not in self._tables:
             self._tables[key, reach] = self._prices.tables(key, reach)
-        tables = self._tables[key, reach]
-        if (key, reach, least) not in self._known:
-            found = least_splits(tables) if least else best_splits(tables)
-            self._known[key, reach, least] = found
-        return tables, self._known[key, reach, least]
+            self._known[key, reach] = best_splits(self._tables[key, reach])
+        return self._tables[key, reach], self._known[key, reach]
 
 
-def _lower_s(key: MixedKey, splits: _Splits, below_s: float, *, least: bool) -> float:
-    """Seconds that no plan of the key undercuts; infinite where it is `below_s` or more.
-
-    least  by `least_splits`, which takes a fraction of the time
-    """
+def _lower_s(key: MixedKey, splits: _Splits, below_s: float) -> float:
+    """Seconds that no plan of the key undercuts; infinite where it is `below_s` or more."""
     lower = float("inf")
     # With more replicas each needs less memory, so that one bound holds for all numbers.
     for of in (splits.roomiest(key), key) if key.zero_stage else (key,):
-        tables, found = splits.of(of, Reach.NONE, least=least)
+        tables, found = splits.of(of, Reach.NONE)
         lower = least_step_s(found, tables, replicas=key.degrees.dp, below_s=below_s)
         if lower >= below_s:
             break

@@ -141,32 +141,6 @@ def best_splits(tables: StageTables) -> dict[Counts, tuple[Split, ...]]:
     return found
 
 
-def least_splits(tables: StageTables) -> dict[Counts, tuple[Split, ...]]:
-    """Per set of devices one split that no real one beats: the longest stage of one and the sum of
-    another, each at its least; it has no cuts. Complexity: sets x types x n^2."""
-    n = tables.num_blocks
-    nothing = np.full(n + 1, np.inf)
-    nothing[n] = 0.0
-    behind = {(0,) * len(tables.counts): (nothing, nothing)}
-    found: dict[Counts, tuple[Split, ...]] = {}
-    for counts in _sets(tables):
-        longest, sums = np.full(n + 1, np.inf), np.full(n + 1, np.inf)
-        for kind, rest in _removed(counts):
-            times = tables.of_stage(kind, sum(counts))
-            longest[:n] = np.minimum(longest[:n], np.maximum(times, behind[rest][0]).min(axis=1))
-            sums[:n] = np.minimum(sums[:n], (times + behind[rest][1]).min(axis=1))
-        behind[counts] = (longest, sums)
-        if sum(counts) in tables.stages and np.isfinite(longest[0]):
-            least = Split(
-                longest_s=float(longest[0]),
-                sum_s=float(sums[0]),
-                devices=(0,) * sum(counts),
-                first_blocks=(),
-            )
-            found[counts] = (least,)
-    return found
-
-
 def suffix_sums(tables: StageTables, limits: Array) -> dict[Counts, Array]:
     """Per set of devices [n + 1, limits]: the least sum of stages that hold blocks i to n, one on
     each device of the set, none longer than the limit; infinite where there are none."""
