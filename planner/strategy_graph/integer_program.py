@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from planner.strategy_graph.problem import FORBIDDEN, Ints, Strategies, StrategyGraph
+from planner.strategy_graph.problem import FORBIDDEN, Ints, Strategies, StrategyGraph, sum_over_time
 
 TOLERANCE = 1e-6
 """HiGHS's default tolerance on rows and its gap, as a part of the cost; subtracted from bounds."""
@@ -164,11 +164,8 @@ def _binding_moments(problem: StrategyGraph) -> Ints:
     ends = np.unique(problem.intervals[:, 1])
     # The set alive is largest just before something ends: the last beginning before each end.
     at = np.unique(begins[np.searchsorted(begins, ends) - 1])
-    changes = np.zeros(int(problem.intervals.max()) + 1, dtype=np.int64)
     largest = np.array([int(used.max()) for used in problem.usages])
-    np.add.at(changes, problem.intervals[:, 0], largest)
-    np.subtract.at(changes, problem.intervals[:, 1], largest)
-    return at[np.cumsum(changes)[at] > problem.usage_limit]
+    return at[sum_over_time(problem.intervals, largest)[at] > problem.usage_limit]
 
 
 def _overfull_moments(problem: StrategyGraph, strategies: Strategies) -> Ints:

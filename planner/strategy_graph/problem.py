@@ -106,15 +106,9 @@ class StrategyGraph:
 
     def usage_over_time(self, strategies: Strategies) -> Ints:
         """`[moments]`: memory in use at every moment."""
-        begin, end = self.intervals[:, 0], self.intervals[:, 1]
         holders = self.holders.tolist()
-        used = np.array(
-            [u[strategies[h]] for u, h in zip(self.usages, holders, strict=True)], dtype=np.int64
-        )
-        changes = np.zeros(int(self.intervals.max(initial=0)) + 1, dtype=np.int64)
-        np.add.at(changes, begin[end > begin], used[end > begin])
-        np.subtract.at(changes, end[end > begin], used[end > begin])
-        return np.cumsum(changes)
+        used = [u[strategies[h]] for u, h in zip(self.usages, holders, strict=True)]
+        return sum_over_time(self.intervals, np.array(used, dtype=np.int64))
 
     def fits(self, strategies: Strategies) -> bool:
         """Whether a choice is within the limit at every moment."""
@@ -141,6 +135,16 @@ class StrategyGraph:
             int(np.lexsort((costs, used))[0])
             for costs, used in zip(self.node_costs, total, strict=True)
         )
+
+
+def sum_over_time(intervals: Ints, used: Ints) -> Ints:
+    """`[moments]`: the sum of what is used in the intervals that hold a moment."""
+    begin, end = intervals[:, 0], intervals[:, 1]
+    lives = end > begin
+    changes = np.zeros(int(intervals.max(initial=0)) + 1, dtype=np.int64)
+    np.add.at(changes, begin[lives], used[lives])
+    np.subtract.at(changes, end[lives], used[lives])
+    return np.cumsum(changes)
 
 
 def added(left: Ints, right: Ints) -> Ints:

@@ -18,7 +18,7 @@ import numpy as np
 from planner.strategy_graph.contraction import contract
 from planner.strategy_graph.elimination import Optimum, eliminate
 from planner.strategy_graph.integer_program import solve_program
-from planner.strategy_graph.problem import FORBIDDEN, Strategies, StrategyGraph
+from planner.strategy_graph.problem import FORBIDDEN, Strategies, StrategyGraph, sum_over_time
 from planner.strategy_graph.tree_search import tree_search
 
 MOST_ENTRIES = 400_000
@@ -176,17 +176,8 @@ def _separate_bound(problem: StrategyGraph) -> int:
 
 def _least_peak(problem: StrategyGraph) -> int:
     """The peak of memory if every tensor used its least."""
-    least = tuple(np.full(1, used.min()) for used in problem.usages)
-    alone = StrategyGraph(
-        node_costs=(np.zeros(1, dtype=np.int64),),
-        holders=np.zeros(len(least), dtype=np.int64),
-        usages=least,
-        intervals=problem.intervals,
-        edges=np.zeros((0, 2), dtype=np.int64),
-        edge_costs=(),
-        usage_limit=None,
-    )
-    return int(alone.usage_over_time((0,)).max())
+    least = np.array([int(used.min()) for used in problem.usages], dtype=np.int64)
+    return int(sum_over_time(problem.intervals, least).max())
 
 
 def _none(reason: str) -> Solution:

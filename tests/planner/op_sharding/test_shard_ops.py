@@ -122,7 +122,7 @@ def test_a_mesh_of_two_axes_is_answered_without_a_limit_and_in_little_time(
     two = Mesh(cluster=NODE, names=("dp", "tp"), sizes=(2, 4))
     found = shard_ops(llama, two, time_limit_s=3.0)
     assert found.status is Status.FEASIBLE
-    assert 0.99 * answer.seconds < found.seconds < 1.2 * answer.seconds
+    assert 0.99 * answer.seconds < found.seconds < 1.5 * answer.seconds
     assert found.lower_bound_s <= 0.997 * answer.seconds
 
 
