@@ -11,7 +11,12 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array, BlockCosts
-from planner.costs.bound import ChainTotals, least_busiest_s
+from planner.costs.bound import (
+    ChainTotals,
+    least_busiest_s,
+    near_even_busiest_s,
+    unlike_busiest_s,
+)
 from planner.costs.cell_memory import CellMemory
 from planner.costs.placement import Places
 from planner.costs.priced_model import ChainCosts, PricedModel, beside_units, crossings_of, of_each
@@ -329,11 +334,13 @@ class CellTotals:
     ) -> None:
         self._model, self._places = model, places
         self._times, self._memory, self._tails = times, memory, tails
+        self._mixed = not model.cluster.homogeneous
         self._leasts: dict[tuple[object, ...], _Least] = {}
         self._busiest: dict[tuple[object, ...], float] = {}
 
     def of(self, cell: Cell) -> ChainTotals:
-        """What the bound of a cell needs; the fastest of the cluster's places for everything."""
+        """What the bound of a cell needs; the fastest of the cluster's places for everything but
+        the busiest rank of devices of several types."""
         graph = self._model.graph(cell.micro_batch, cell.degrees.tp)
         least = self._least(cell)
         times = least.seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
@@ -380,10 +387,21 @@ class CellTotals:
 
     def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
         """R of `planner.costs.bound`; `times` [n] of the blocks at the fastest place."""
-        sharded = (cell.degrees.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
+        degrees, kinds = cell.degrees, [ref.kind for ref in graph.chain]
+        sharded = (degrees.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
+        # Interleaved stages are near even, so that every rank holds so many blocks at least.
+        even = self._mixed and cell.schedule == "interleaved"
+        fewest = degrees.vpp * (len(kinds) // degrees.num_stages) if even else 0
         slowest = self._times.slowest(cell, 0)
-        key = (cell.degrees.tp, cell.micro_batch, cell.degrees.pp, *sharded, slowest)
+        key = (degrees.tp, cell.micro_batch, degrees.pp, *sharded, fewest, slowest)
         if key not in self._busiest:
-            kinds = [ref.kind for ref in graph.chain]
-            self._busiest[key] = least_busiest_s(times, kinds, cell.degrees.pp)
+            found = least_busiest_s(times, kinds, degrees.pp)
+            if self._mixed:
+                places = [self._times.seconds(cell, rank).min(axis=1) for rank in range(degrees.pp)]
+                each = np.asarray(places)[:, kinds]
+                found = max(found, unlike_busiest_s(each))
+                if fewest:
+                    branched = bool(graph.branches)
+                    found = max(found, near_even_busiest_s(each, fewest, any_order=branched))
+            self._busiest[key] = found
         return self._busiest[key]

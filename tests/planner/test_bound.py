@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from planner.chain.problem import BlockCosts, Load, PartitionProblem, StageSlot
 from planner.costs.bound import (
     least_busiest_s,
     lower_bounds,
+    near_even_busiest_s,
+    unlike_busiest_s,
 )
 from simulator.values.degrees import Degrees
 from tests.oracles.chain_totals import totals_of
@@ -141,3 +144,41 @@ def test_no_assignment_of_blocks_to_ranks_is_less_busy(count, others, ranks, see
         for at in itertools.product(range(ranks), repeat=len(times))
     )
     assert least_busiest_s(times, kinds, ranks) <= least * (1 + 1e-12)
+
+
+def test_ranks_of_unlike_speeds_share_by_speed():
+    # Six blocks that take 1 on one rank and 2 on the other: four and two of them, 4 each.
+    seconds = np.asarray([[1.0] * 6, [2.0] * 6])
+    assert unlike_busiest_s(seconds) == pytest.approx(4.0)
+    assert unlike_busiest_s(np.ones((3, 6))) == pytest.approx(2.0)
+    # Three on each rank: 6 on the slow one. A first block of 0 is the fast one's alone.
+    assert near_even_busiest_s(seconds, 3) == 6.0
+    seconds[:, 0] = 0.0
+    assert near_even_busiest_s(seconds, 3) == 6.0
+    assert near_even_busiest_s(seconds, 3, any_order=True) == 4.0
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(2, 6), st.integers(1, 3), st.integers(1, 2), st.integers(0, 2**32 - 1))
+def test_no_assignment_to_unlike_ranks_is_less_busy(count, ranks, fewest, seed):
+    seconds = np.random.default_rng(seed).random((ranks, count)) + 0.01
+
+    def least(allowed):
+        return min(
+            (
+                max(sum(seconds[rank, b] for b in range(count) if at[b] == rank) for rank in at)
+                for at in itertools.product(range(ranks), repeat=count)
+                if allowed(at)
+            ),
+            default=np.inf,
+        )
+
+    def has_fewest(at):
+        return all(at.count(rank) >= fewest for rank in range(ranks))
+
+    some = 1 + 1e-12
+    assert unlike_busiest_s(seconds) <= least(lambda at: True) * some
+    assert near_even_busiest_s(seconds, fewest, any_order=True) <= least(has_fewest) * some
+    if ranks > 1:
+        in_turn = least(lambda at: has_fewest(at) and at[0] == 0 and at[-1] == ranks - 1)
+        assert near_even_busiest_s(seconds, fewest) <= in_turn * some
