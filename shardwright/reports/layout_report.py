@@ -229,7 +229,7 @@ def _ranges(choice: LayoutChoice) -> list[RenderableType]:
         f"one per {format_interval(lasting.between_failures_s)}, checkpoint every "
         f"{format_time(lasting.checkpoint_every_s)}; productive time "
         f"{format_interval(lasting.goodput, format_percent)}{_most_lost(lasting)}; "
-        f"{lasting.spare_nodes} spare nodes"
+        f"{lasting.spare_nodes} spare node{'' if lasting.spare_nodes == 1 else 's'}"
     )
     if found.usd_per_million_tokens_delivered is not None:
         counted = found.usd_per_million_tokens_delivered

@@ -154,10 +154,11 @@ def _tonnes(tonnes: float) -> str:
 
 def _kept(best: RunOutlook) -> list[str]:
     lost = [f"{name} {format_percent(share)}" for name, share in best.lost[:3] if share >= 0.002]
+    interruptions = f"{best.interruptions.value:.0f}"
     return [
         f"{format_interval(best.productive_time, format_percent)} of the time; lost: "
         f"{', '.join(lost) or 'nothing'}",
-        f"{best.interruptions.value:.0f} interruptions, checkpoint every "
+        f"{interruptions} interruption{'' if interruptions == '1' else 's'}, checkpoint every "
         f"{format_time(best.checkpoint_every_s)}, {best.spare_nodes} spare "
         f"node{'' if best.spare_nodes == 1 else 's'}",
     ]
