@@ -106,8 +106,8 @@ def _stalled(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _exchange(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """What a framework overlaps hides under layers, like ZeRO-3's gathers; of what fits under them
-    a share shows, and all of what does not fit.
+    """The overlapped messages hide under layers, as ZeRO-3's gathers do: a share of those that fit
+    is exposed, and all that do not fit.
 
     A chunk's gradients are whole after its last micro-batch, and its weights are needed at its
     first. Interleaved schedules run a chunk's passes of p micro-batches one after the other
