@@ -11,7 +11,6 @@ DEFINED = {
     "simulator/values/degrees.py: Degrees": "the class",
     "simulator/values/degrees.py: Coordinates": "a position on an axis, not a degree",
     # File borders: each degree is optional, or a row or file has it as a key of its own.
-    "profiles/published/case.py: PublishedCase": "a row of a table",
     "profiles/published/recipes.py: Recipe": "an entry of a file",
     "profiles/published/run.py: PublishedRun": "a row of a table",
     "interop/configs/imported_run.py: ImportedRun": "a configuration of another framework",
