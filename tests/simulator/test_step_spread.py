@@ -48,7 +48,7 @@ def test_a_spread_by_hand() -> None:
     kinds = {kind.name: kind for kind in KINDS}
     named = dict(zip((KINDS[k].name for k in assigned.kinds), assigned.names, strict=True))
     unknown, akin = named["passes"], named["power"]
-    family = assigned.family_names[assigned.families[assigned.names.index(akin)]]
+    family = assigned.families[assigned.names.index(akin)]
     names = (*(name for name in assigned.names if name not in (unknown, akin)), family)
     between = {kind.name: 0.0 for kind in KINDS} | {"level": 0.1, "attention": 0.3}
     known = Knowledge(

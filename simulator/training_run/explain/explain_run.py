@@ -113,7 +113,6 @@ def explain_run(
     spreads = coefficient_spreads(assigned, known).tolist()
     spread = float(step_spreads([run], x, assigned, values, known)[0])
     overridden = {} if calibration is None else calibration.values
-    meanings = {kind.name: kind.meaning for kind in KINDS}
     memory, why = _memory(run)
     return RunExplanation(
         run=run,
@@ -123,15 +122,8 @@ def explain_run(
             CoefficientUsed(
                 name=name,
                 value=float(values[i]),
-                meaning=meanings[KINDS[assigned.kinds[i]].name],
-                origin=_origin(
-                    name,
-                    assigned.family_names[assigned.families[i]]
-                    if assigned.families[i] >= 0
-                    else "",
-                    overridden,
-                    shipped,
-                ),
+                meaning=KINDS[assigned.kinds[i]].meaning,
+                origin=_origin(name, assigned.families[i], overridden, shipped),
                 weight=weights[i],
                 spread=spreads[i],
                 sources=file.sources_of.get(name, 0),

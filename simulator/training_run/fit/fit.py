@@ -68,7 +68,7 @@ class Fitted:
     """Common coefficients and the effects of the sources that they were fitted on.
 
     values         [coefficients] in the order of `Assigned.names`
-    family_values  in the order of `Assigned.family_names`
+    family_values  in the order of `Assigned.family_kinds`
     variances      estimated
     covariance     [coefficients, families] squared: of the logarithms, sources' effects integrated
                    out (Laplace approximation)
@@ -170,14 +170,13 @@ class _Problem:
             [pair[key] for key in zip(own.sources, own.devices, strict=True)], dtype=np.intp
         )
         self.count = len(assigned.names)
-        self.common = self.count + len(assigned.family_names)
+        family_places = {name: self.count + i for i, name in enumerate(assigned.family_kinds)}
+        self.common = self.count + len(family_places)
         self.clusters = self.common + len(KINDS) * len(self.sources)
         self.size = self.clusters + len(self.pairs)
-        kinds = [KINDS[k] for k in (*assigned.kinds, *assigned.family_kinds)]
-        families = np.asarray(
-            (*assigned.families, *[-1] * len(assigned.family_names)), dtype=np.intp
-        )
-        self.parent = np.where(families >= 0, self.count + families, -1)
+        kinds = [KINDS[k] for k in (*assigned.kinds, *assigned.family_kinds.values())]
+        self.parent = np.full(self.common, -1, dtype=np.intp)
+        self.parent[: self.count] = [family_places.get(name, -1) for name in assigned.families]
         self.center = np.asarray(
             [
                 0.0 if parent >= 0 else math.log(kind.start)
@@ -195,12 +194,11 @@ class _Problem:
     def start(self, other: Fitted | None) -> Array:
         """Where the search begins."""
         theta = np.zeros(self.size)
-        values, families = (
-            self.assigned.starts(),
-            [KINDS[k].start for k in self.assigned.family_kinds],
-        )
+        kinds = (*self.assigned.kinds, *self.assigned.family_kinds.values())
         theta[: self.common] = np.log(
-            (*values, *families) if other is None else (*other.values, *other.family_values)
+            [KINDS[k].start for k in kinds]
+            if other is None
+            else (*other.values, *other.family_values)
         )
         if other is not None:
             for place, name in enumerate(self.sources):
