@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 # What features of layers and of meshes depend on.
 _LAYER_AXES = ("tp", "cp", "ep", "node", "micro_batch", "recompute")
 _MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "node", "zero_stage")
-_OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "overlaps_experts")
+_OWN = ("microbatches", "pp", "vpp", "idle_share", "overlaps_experts")
 _RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
 _CHUNK = 1 << 17
 
@@ -154,7 +154,6 @@ class LayoutPrices:
             self.base.global_batch / (part.dp * part.micro_batch).astype(float)
         )
         known["pp"], known["vpp"] = part.pp.astype(float), part.vpp.astype(float)
-        known["dp"] = part.dp.astype(float)
         known["idle_share"] = least_idle_share(
             known,
             closed=self.exact(part),

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,7 +156,7 @@ class _Problem:
         used: Places,
     ) -> None:
         own = origin.rows(used)
-        self.x = replace_microbatches(x.rows(used), used.size)
+        self.x = x.rows(used)
         self.index = {kind: found[used] for kind, found in assigned.index.items()}
         self.target = np.log(measured_s[used])
         self.weights = weights[used]
@@ -327,11 +327,6 @@ class _Problem:
             },
             joint=joint,
         )
-
-
-def replace_microbatches(x: Features, runs: int) -> Features:
-    """The features with one entry per run in the array that sets the number of runs."""
-    return replace(x, microbatches=np.broadcast_to(x.microbatches, (runs,)))
 
 
 def _weighted_median(values: Array, weights: Array) -> float:

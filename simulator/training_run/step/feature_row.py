@@ -46,14 +46,11 @@ def layer_row(
     expert_share = model.num_expert_layers / model.num_layers
     bandwidth = get_device(run.device).memory_bandwidth_bytes_per_s.value
 
-    def mixed(dense: float, expert: float) -> float:
+    def average(dense: float, expert: float) -> float:
         return dense * (1 - expert_share) + expert * expert_share
 
     dense, expert, head = seconds
     dense_work, expert_work, head_load = works
-    backward = "frozen_backward_s" if run.lora else "matmul_backward_s"
-    ideal = "frozen_peak_backward_s" if run.lora else "peak_backward_s"
-    again = recomputed_shares(run, stack)
     heads = 1.0 + model.predicted_ahead
     blocks = 0.5 * model.blocks_per_layer
     adapters = adapter_work(run)
@@ -63,52 +60,35 @@ def layer_row(
     row = {
         "launches": launched,
         "all_layers": float(model.num_layers + predicting_layers(run)),
-        "matmul_forward": mixed(dense.matmul_forward_s, expert.matmul_forward_s),
-        "matmul_backward": mixed(getattr(dense, backward), getattr(expert, backward)),
-        "peak_forward": mixed(dense.peak_forward_s, expert.peak_forward_s),
-        "peak_backward": mixed(getattr(dense, ideal), getattr(expert, ideal)),
-        "grouped_forward": expert_share * expert.grouped_forward_s,
-        "grouped_backward": expert_share * expert.grouped_backward_s,
-        "attention_forward": dense.attention_forward_s,
-        "attention_backward": dense.attention_backward_s,
-        "state_forward": dense.state_forward_s,
-        "state_backward": dense.state_backward_s,
-        "pass_forward": (
-            mixed(dense_work.forward_pass_bytes, expert_work.forward_pass_bytes)
-            + adapters.forward_pass_bytes
-        )
-        / bandwidth,
-        "pass_backward": (
-            mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
-            + adapters.backward_pass_bytes
-        )
-        / bandwidth,
-        "cast_forward": mixed(dense_work.forward_cast_bytes, expert_work.forward_cast_bytes)
-        / bandwidth,
-        "cast_backward": mixed(dense_work.backward_cast_bytes, expert_work.backward_cast_bytes)
-        / bandwidth,
         "score_forward": dense_work.score_bytes / bandwidth,
-        "kernels_forward": dispatched
-        * mixed(
-            blocks * stack.kernels_forward + adapters.kernels_forward,
-            _expert_kernels(run, stack, blocks * stack.kernels_forward, products=1)
-            + adapters.kernels_forward,
-        ),
-        "kernels_backward": dispatched
-        * mixed(
-            blocks * stack.kernels_backward + adapters.kernels_backward,
-            _expert_kernels(run, stack, blocks * stack.kernels_backward, products=2)
-            + adapters.kernels_backward,
-        ),
-        "recomputed_matmul": again[0],
-        "recomputed_attention": again[1],
-        "recomputed_pass": again[2],
-        "head_matmul": heads * (head.matmul_forward_s + getattr(head, backward)),
-        "head_peak": heads * (head.peak_forward_s + getattr(head, ideal)),
+        "head_matmul": heads * (head.matmul_forward_s + head.matmul_backward_s),
+        "head_peak": heads * (head.peak_forward_s + head.peak_backward_s),
         "head_pass": heads
         * (head_load.forward_pass_bytes + head_load.backward_pass_bytes)
         / bandwidth,
     }
+    shares = recomputed_shares(run, stack)
+    row |= zip(
+        ("recomputed_matmul", "recomputed_attention", "recomputed_pass"), shares, strict=True
+    )
+    for way, products in (("forward", 1), ("backward", 2)):
+        for name in ("matmul", "peak", "grouped"):
+            each = f"{name}_{way}_s"
+            row[f"{name}_{way}"] = average(getattr(dense, each), getattr(expert, each))
+        for name in ("attention", "state"):
+            row[f"{name}_{way}"] = getattr(dense, f"{name}_{way}_s")
+        moved, cast = (
+            average(getattr(dense_work, each), getattr(expert_work, each))
+            for each in (f"{way}_pass_bytes", f"{way}_cast_bytes")
+        )
+        row[f"pass_{way}"] = (moved + getattr(adapters, f"{way}_pass_bytes")) / bandwidth
+        row[f"cast_{way}"] = cast / bandwidth
+        kernels, added = (
+            blocks * getattr(stack, f"kernels_{way}"),
+            getattr(adapters, f"kernels_{way}"),
+        )
+        experts = _expert_kernels(run, stack, kernels, products=products)
+        row[f"kernels_{way}"] = dispatched * average(kernels + added, experts + added)
     row |= layer_messages_row(run, stack, links_of(run))
     row["host_layer_s"] = activation_host_s(run)
     row["overlaps_experts"] = float(schedule_kind(run.schedule).pairs)
@@ -127,8 +107,6 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
         "microbatches": float(run.num_microbatches),
         "pp": float(run.degrees.pp),
         "vpp": float(run.degrees.vpp),
-        "dp": float(run.degrees.dp),
-        "devices": float(run.degrees.num_devices),
         "nodes": float(run.num_nodes),
         "layers": full,
         "last_layers": last,

@@ -75,8 +75,8 @@ class LayerWork:
     """One layer, or the head, on one device and micro-batch.
 
     matmuls       forward; attention  calls of the fused core
-    grouped       forward matmuls of experts, which run as a group; frozen_experts  their weights
-                  have no gradient
+    grouped       forward matmuls of experts, which run as a group
+    frozen        weights have no gradient
     score_matmuls  products of unfused attention, each with two in the backward
     state_matmuls  products of a state's recurrence, each with two in the backward
     state_again    products that its backward takes beside those
@@ -89,7 +89,7 @@ class LayerWork:
 
     matmuls: tuple[Matmul, ...]
     grouped: tuple[Matmul, ...] = ()
-    frozen_experts: bool = False
+    frozen: bool = False
     attention: tuple[Attention, ...] = ()
     score_matmuls: tuple[Matmul, ...] = ()
     forward_pass_bytes: float = 0.0
@@ -201,7 +201,7 @@ def layer_work(
     return LayerWork(
         matmuls=tuple(matmuls),
         grouped=tuple(grouped),
-        frozen_experts=run.lora,
+        frozen=run.lora,
         attention=attention,
         score_matmuls=scores,
         forward_pass_bytes=passes,
@@ -223,7 +223,10 @@ def head_work(run: TrainingRun, stack: Framework) -> LayerWork:
     logits = Matmul(m=run.tokens, n=vocabulary, k=run.model.hidden_size, dtype=wide_type(run))
     moved = stack.loss_bytes * run.tokens * vocabulary
     return LayerWork(
-        matmuls=(logits,), forward_pass_bytes=0.5 * moved, backward_pass_bytes=0.5 * moved
+        matmuls=(logits,),
+        frozen=run.lora,
+        forward_pass_bytes=0.5 * moved,
+        backward_pass_bytes=0.5 * moved,
     )
 
 
