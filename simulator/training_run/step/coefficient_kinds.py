@@ -105,7 +105,7 @@ KINDS = (
         start=0.5,
         spread=0.25,
         meaning="bytes of casts to 8 or 4 bits over those of separate kernels "
-        "(quantised_bytes.py); casts fused into the preceding kernel cost nothing",
+        "(matmul.py); casts fused into the preceding kernel cost nothing",
         source="assumed: Transformer Engine fuses the cast into two of a layer's four inputs",
     ),
     Kind(

@@ -18,7 +18,8 @@ from profiles.hardware.kernels.attention_surface import (
     NEWER_THAN_FLASH_2,
 )
 from simulator.kernel_speed import attention_s, matmul_s
-from simulator.training_run.work.layer_work import LayerWork, Matmul, gradient_sizes
+from simulator.training_run.work.layer_work import LayerWork
+from simulator.training_run.work.matmul import Matmul, gradient_sizes
 
 Array = NDArray[np.float64]
 
