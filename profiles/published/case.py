@@ -30,20 +30,12 @@ _TEXTS = (
     *("batch_ramp", "precision", "accel", "interconnect", "tp", "pp", "dp", "cp", "ep", "zero"),
     *("hours_kind", "energy_basis", "source_url"),
 )
-# Columns of numbers with their units.
-_NUMBERS = {
-    "params_total_b": 1e9,
-    "params_active_b": 1e9,
-    "layers": 1.0,
-    "hidden": 1.0,
-    "heads": 1.0,
-    "topk": 1.0,
-    "tokens_b": 1e9,
-    "global_batch_tokens_m": 1e6,
-    "accel_count": 1.0,
-    "pue": 1.0,
-    "cost_rate_usd_per_h": 1.0,
-}
+_NUMBERS = (
+    *("params_total_b", "params_active_b", "layers", "hidden", "heads", "topk", "tokens_b"),
+    *("global_batch_tokens_m", "accel_count", "pue", "cost_rate_usd_per_h"),
+)
+_UNITS = dict.fromkeys(("params_total_b", "params_active_b", "tokens_b"), 1e9)
+_UNITS |= {"global_batch_tokens_m": 1e6}
 CASE_COLUMNS = (*_TEXTS, *_NUMBERS)
 # Fields of `PublishedRun` and their columns; counts may be the first of several in a cell of text.
 _RUN_TEXTS = {
@@ -125,13 +117,13 @@ def _case(table: Table, row: Row) -> PublishedCase:
     cells = dict(zip(table.columns, map(text_cell, row.cells), strict=True))
     numbers: dict[str, float | None] = {}
     faults: list[str] = []
-    for column, unit in _NUMBERS.items():
+    for column in _NUMBERS:
         try:
             found = number_cell(cells[column], table.where(row, column))
         except DocumentError as error:
             faults.append(str(error))
             found = None
-        numbers[column] = found * unit if found else None
+        numbers[column] = found * _UNITS.get(column, 1.0) if found else None
     figures: dict[str, Any] = {name: cells[column] for name, column in _RUN_TEXTS.items()}
     for name, column in _RUN_COUNTS.items():
         number = numbers.get(column)

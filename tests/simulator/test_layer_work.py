@@ -19,13 +19,12 @@ from simulator.training_run.framework.framework import (
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.layer_work import (
     LayerWork,
-    gradient_sizes,
     head_work,
     layer_work,
     matmul_type,
     padded_vocabulary,
 )
-from simulator.training_run.work.matmul import Matmul
+from simulator.training_run.work.matmul import Matmul, gradient_sizes
 from simulator.training_run.work.work_seconds import work_seconds
 from tests.simulator.described_runs import (
     DEEPSEEK_V3,

@@ -194,9 +194,9 @@ class _Problem:
     def start(self, other: Fitted | None) -> Array:
         """Where the search begins."""
         theta = np.zeros(self.size)
-        kinds = (*self.assigned.kinds, *self.assigned.family_kinds.values())
+        families = [KINDS[k].start for k in self.assigned.family_kinds.values()]
         theta[: self.common] = np.log(
-            [KINDS[k].start for k in kinds]
+            (*self.assigned.starts(), *families)
             if other is None
             else (*other.values, *other.family_values)
         )

@@ -94,6 +94,10 @@ class Assigned:
         """Those of some of the runs."""
         return replace(self, index={kind: found[index] for kind, found in self.index.items()})
 
+    def starts(self) -> Array:
+        """Where fits begin, per coefficient."""
+        return np.asarray([KINDS[k].start for k in self.kinds])
+
     def from_file(self, file: CoefficientFile) -> Array:
         """[coefficients] The values of a file: the coefficient's own, otherwise its family's,
         otherwise the start of its kind."""
