@@ -13,7 +13,7 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import rank_conditions, stage_split
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MemoryLine:
     """One term of the peak, in bytes."""
 
@@ -60,42 +60,36 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
     lines = [*_static(run, rank), *_kept(run, rank)]
     kind = run.memory_kind or stack.shows
     device = get_device(run.device)
+    held = held_bytes(rank, device.usable_bytes)
     if kind != "allocated":
-        lines.append(
+        cached = stack.cached_over_working_set
+        lines += [
             MemoryLine(
-                name="allocator's blocks beyond the tensors",
-                memory_bytes=rank.reserved_bytes - rank.allocated_bytes - rank.lingering,
-                numbers=f"(moment + one layer) x {stack.cached_over_working_set.value:g}: "
-                f"{stack.cached_over_working_set.source}",
-            )
-        )
-        lines.append(
+                "allocator's blocks beyond the tensors",
+                rank.reserved_bytes - rank.allocated_bytes - rank.lingering,
+                f"(moment + one layer) x {cached.value:g}: {cached.source}",
+            ),
             MemoryLine(
-                name="blocks waiting for a collective",
-                memory_bytes=rank.lingering,
-                numbers="; ".join(
+                "blocks waiting for a collective",
+                rank.lingering,
+                "; ".join(
                     f"{tensor.each:g} per layer and micro-batch in flight, at most {tensor.most:g}"
                     for tensor in stack.lingering
                 ),
-            )
-        )
-        lines.append(
+            ),
             MemoryLine(
-                name="what the device has no room for, or the run needs beside",
-                memory_bytes=held_bytes(rank, device.usable_bytes) - rank.reserved_bytes,
-                numbers=f"an allocator holds {format_bytes(device.usable_bytes)} at most, unless "
-                "the run needs more",
-            )
-        )
+                "what the device has no room for, or the run needs beside",
+                held - rank.reserved_bytes,
+                f"an allocator holds {format_bytes(device.usable_bytes)} at most, unless the run "
+                "needs more",
+            ),
+        ]
     if kind == "device":
-        held = device.reserved_bytes
-        extra = stack.device_extra_gib
-        lines.append(MemoryLine(name="device's own", memory_bytes=held.value, numbers=held.source))
-        beside = found.shown_bytes - held.value - held_bytes(rank, device.usable_bytes)
+        reserved, extra = device.reserved_bytes, stack.device_extra_gib
+        beside = found.shown_bytes - reserved.value - held
         full = ", as far as the device has room" if beside < extra.value * GIB else ""
-        lines.append(
-            MemoryLine(name="kernels, NCCL", memory_bytes=beside, numbers=f"{extra.source}{full}")
-        )
+        lines.append(MemoryLine("device's own", reserved.value, reserved.source))
+        lines.append(MemoryLine("kernels, NCCL", beside, f"{extra.source}{full}"))
     return MemoryExplanation(
         rank=rank.rank,
         shows=kind,
@@ -123,7 +117,7 @@ def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
         if run.zero_stage >= stage:
             dp, cp = run.degrees.dp, run.degrees.cp
             each += f", shared by dp {dp} x cp {cp} (experts by their own ranks)"
-        found.append(MemoryLine(name=name, memory_bytes=held, numbers=each))
+        found.append(MemoryLine(name, held, each))
     return found
 
 
@@ -132,14 +126,13 @@ def _kept(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
     away = run.activation_offload
     offloaded = f"; {away:.0%} of them in host memory but two layers' buffers" if away else ""
     return [
-        MemoryLine(name="always there", memory_bytes=rank.always, numbers="buffers, workspaces"),
+        MemoryLine("always there", rank.always, "buffers, workspaces"),
         MemoryLine(
-            name="activations",
-            memory_bytes=rank.activations,
-            numbers=f"({each or '0'}) x {rank.in_flight:g} in flight; recompute {run.recompute}"
-            f"{offloaded}",
+            "activations",
+            rank.activations,
+            f"({each or '0'}) x {rank.in_flight:g} in flight; recompute {run.recompute}{offloaded}",
         ),
-        MemoryLine(name=rank.moment, memory_bytes=rank.moment_bytes, numbers="there at the peak"),
+        MemoryLine(rank.moment, rank.moment_bytes, "there at the peak"),
     ]
 
 
