@@ -15,9 +15,8 @@ from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import simulate
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.messages.far_seconds import far_cut
-from simulator.training_run.messages.rank_group import RankGroup
+from simulator.training_run.messages.rank_group import RankGroup, torus_share
 from simulator.training_run.messages.run_links import links_of, moved
-from simulator.training_run.messages.torus import torus_share
 from simulator.training_run.run.compression import compression_of
 from simulator.training_run.run.far_level import FarLevel
 from simulator.training_run.step.coefficients import shipped_coefficients
