@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import node_design
@@ -118,7 +119,7 @@ def case_run(case: PublishedCase, said: list[str]) -> CaseRun:
     )
     if figures is not None and (figures.num_experts or figures.latent is not None):
         # Tables print the width of an expert and of a dense layer in one cell: a known model's own.
-        run = replace(run, gated_mlp=None, **dict.fromkeys(_WIDTHS))
+        run = replace(run, gated_mlp=None, **_none(*_WIDTHS))
     if row.num_devices is None:
         active = case.active_parameters or parameters
         run = _with_devices(run, active, tokens, said)
@@ -174,9 +175,13 @@ def by_parameters(case: PublishedCase, said: list[str]) -> PublishedCase | None:
 def _dense_of(case: PublishedCase, parameters: float, said: list[str]) -> PublishedCase:
     """The case without figures of its model but so many parameters, which every token visits."""
     said.append(f"a dense model of {parameters / 1e9:.4g} billion parameters in its place")
-    figures = dict.fromkeys((*_WIDTHS, "num_layers", "tp", "pp", "cp", "ep"))
+    figures = _none(*_WIDTHS, "num_layers", "tp", "pp", "cp", "ep")
     run = replace(case.run, model="", **figures)
     return replace(case, run=run, parameters=parameters, active_parameters=parameters, experts=None)
+
+
+def _none(*columns: str) -> dict[str, Any]:
+    return dict.fromkeys(columns)
 
 
 def _even_batch(run: PublishedRun, said: list[str]) -> PublishedRun:

@@ -63,7 +63,7 @@ def _fixed_chunks_share(run: TrainingRun, kind: ScheduleKind, row: Mapping[str, 
         count = count // 2 * 2
     if count == 0 or kind.why_not(pp, count):
         return 0.0  # what the schedule does not exist for idles as 1f1b
-    layer = sum(pass_seconds(row))
+    layer: float = sum(pass_seconds(row))
     busy = max(row["layers"] * layer, layers[-1] * layer + head)
     if busy <= 0.0:
         return 0.0  # fewer layers than ranks: the others have nothing to idle between
@@ -94,7 +94,7 @@ def _interleaved_share(run: TrainingRun, row: Mapping[str, float]) -> float:
     schedule = build_schedule(
         run.schedule, num_ranks=pp, num_microbatches=count, stages_per_rank=vpp
     )
-    layer = sum(pass_seconds(row))
+    layer: float = sum(pass_seconds(row))
     busy = max(row["layers"] * layer, row["last_layers"] * layer + head)
     return max(0.0, max(simulate(schedule, durations).end_s) / busy - count)
 

@@ -23,7 +23,8 @@ from simulator.training_run.step.step_term import (
 )
 
 _WAYS = ("forward", "backward")
-_KERNELS: tuple[tuple[str, Callable[[Features, Coefficients, str], Array]], ...] = (
+_Kernel = Callable[[Features, Coefficients, str], Array]
+_KERNELS: tuple[tuple[str, _Kernel], ...] = (
     ("matmuls", lambda x, c, way: larger(*_matmuls(x, c, way))),
     ("attention", lambda x, c, way: c["attention"] * getattr(x, f"attention_{way}")),
     ("recurrence of states", lambda x, c, way: c["state"] * getattr(x, f"state_{way}")),
@@ -54,12 +55,8 @@ def _kernels(name: str, seconds: Formula) -> Term:
     return Term(name, "compute_s", seconds, per=LAYER)
 
 
-def _passing(way: str) -> tuple[Term, ...]:
-    """The kernels of a forward or of a backward."""
-    return tuple(
-        _kernels(f"{name}, {way}", lambda x, c, e, seconds=seconds: seconds(x, c, way))
-        for name, seconds in _KERNELS
-    )
+def _of_pass(name: str, seconds: _Kernel, way: str) -> Term:
+    return _kernels(f"{name}, {way}", lambda x, c, e: seconds(x, c, way))
 
 
 def _recomputed(name: str, share: str) -> Term:
@@ -116,8 +113,7 @@ def _host_memory(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 LAYER_TERMS = (
-    *_passing("forward"),
-    *_passing("backward"),
+    *(_of_pass(name, seconds, way) for way in _WAYS for name, seconds in _KERNELS),
     _kernels("adding gradients to their sums", lambda x, c, e: c["optimizer"] * x.accumulation_s),
     *(_recomputed(name, share) for name, share in _RECOMPUTED),
     Term("tensor parallelism's collectives", "tensor_s", _tensor, per=LAYER),

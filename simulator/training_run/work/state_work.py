@@ -88,12 +88,14 @@ def state_work(model: Transformer, tokens: float, seq_len: int, tp: int, dtype: 
     into = product(state, size, chunk, heads)
     out = product(chunk, size, state, heads)
     scores = product(chunk, chunk, state, groups)
+    products: tuple[Matmul, ...]
+    again: tuple[Matmul, ...] = ()
     if x.rule == "ssd":
         products = (scores, mixed, into, out)
         again = (scores, into, product(chunk, chunk, size, heads))
     else:
         keys = product(chunk, state, chunk, heads)
-        products, again = (scores, scores, keys, mixed, mixed, into, out, out), ()
+        products = (scores, scores, keys, mixed, mixed, into, out, out)
     return StateWork(
         products=products,
         again=again,
