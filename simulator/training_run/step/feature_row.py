@@ -30,6 +30,24 @@ from simulator.training_run.work.stage_layers import (
 from simulator.training_run.work.wide_layers import wide_stages_row
 from simulator.training_run.work.work_seconds import WorkSeconds
 
+# Features and the seconds that they are made of, averaged over dense layers and those with experts.
+_AVERAGED = tuple(
+    (f"{name}_{way}", f"{name}_{way}_s")
+    for name in ("matmul", "peak", "grouped")
+    for way in ("forward", "backward")
+)
+# Those that are alike in both.
+_OF_DENSE = tuple(
+    (f"{name}_{way}", f"{name}_{way}_s")
+    for name in ("attention", "state")
+    for way in ("forward", "backward")
+)
+# Passes with their fields of bytes and kernels, and products of each matmul in them.
+_WAYS = (
+    ("forward", "forward_pass_bytes", "forward_cast_bytes", "kernels_forward", 1),
+    ("backward", "backward_pass_bytes", "backward_cast_bytes", "kernels_backward", 2),
+)
+
 
 def layer_row(
     run: TrainingRun,
@@ -71,24 +89,18 @@ def layer_row(
     row |= zip(
         ("recomputed_matmul", "recomputed_attention", "recomputed_pass"), shares, strict=True
     )
-    for way, products in (("forward", 1), ("backward", 2)):
-        for name in ("matmul", "peak", "grouped"):
-            each = f"{name}_{way}_s"
-            row[f"{name}_{way}"] = average(getattr(dense, each), getattr(expert, each))
-        for name in ("attention", "state"):
-            row[f"{name}_{way}"] = getattr(dense, f"{name}_{way}_s")
-        moved, cast = (
-            average(getattr(dense_work, each), getattr(expert_work, each))
-            for each in (f"{way}_pass_bytes", f"{way}_cast_bytes")
-        )
-        row[f"pass_{way}"] = (moved + getattr(adapters, f"{way}_pass_bytes")) / bandwidth
-        row[f"cast_{way}"] = cast / bandwidth
-        kernels, added = (
-            blocks * getattr(stack, f"kernels_{way}"),
-            getattr(adapters, f"kernels_{way}"),
-        )
+    for name, field in _AVERAGED:
+        row[name] = average(getattr(dense, field), getattr(expert, field))
+    for name, field in _OF_DENSE:
+        row[name] = getattr(dense, field)
+    for way, moved, cast, launches, products in _WAYS:
+        passes = average(getattr(dense_work, moved), getattr(expert_work, moved))
+        row[f"pass_{way}"] = (passes + getattr(adapters, moved)) / bandwidth
+        casts = average(getattr(dense_work, cast), getattr(expert_work, cast))
+        row[f"cast_{way}"] = casts / bandwidth
+        kernels, added = blocks * getattr(stack, launches), getattr(adapters, launches)
         experts = _expert_kernels(run, stack, kernels, products=products)
-        row[f"kernels_{way}"] = dispatched * average(kernels + added, experts + added)
+        row[launches] = dispatched * average(kernels + added, experts + added)
     row |= layer_messages_row(run, stack, links_of(run))
     row["host_layer_s"] = activation_host_s(run)
     row["overlaps_experts"] = float(schedule_kind(run.schedule).pairs)
