@@ -14,7 +14,7 @@ from profiles.hardware.probe.cpu_clock import Sample
 from profiles.hardware.probe.probe_cases import Case
 from profiles.hardware.probe.probe_host import measure_host
 from profiles.hardware.probe.probe_links import sample_link
-from profiles.hardware.probe.probe_ops import op_call, pieces_of
+from profiles.hardware.probe.probe_ops import op_call, pieces_of, work_flop
 from profiles.hardware.probe.probe_process import Reporter
 from profiles.hardware.probe.probe_reference import time_references, time_rounds
 from profiles.hardware.probe.probe_timing import Effort, measure, resident_bytes, sample_call
@@ -58,7 +58,7 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         if case.family == "link":
             if rank < case.group_size:
                 samples = sample_link(case, groups[case.group_size], effort, device)
-        elif not (emulated and case.dtype == "bfloat16" and case.work_flop > _EMULATED_FLOP):
+        elif not (emulated and case.dtype == "bfloat16" and work_flop(case) > _EMULATED_FLOP):
             samples = _sample_op(case, effort, device)
         answers.append([[s.wall_s, s.cpu_s, s.delay_s] for s in samples])
     reporter(len(cases), len(cases), "reference kernels")
@@ -95,7 +95,7 @@ def _is_emulated(dtype: str, device: torch.device) -> bool:
     times = []
     for name in ("float32", dtype):
         shape = MatmulShape(batch=1, m=256, n=256, k=256)
-        case = Case(family="matmul", dtype=name, matmul=shape)
+        case = Case(family="matmul", dtype=name, shape=shape)
         call = op_call(case, device)
         call()
         times.append(min(measure(call, 1).cpu_s for _ in range(3)) / pieces_of(call, case))

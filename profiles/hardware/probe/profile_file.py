@@ -13,7 +13,6 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import (
     ActionOverhead,
     BlockPoint,
-    Device,
     ReferencePoint,
     StepOverhead,
 )
@@ -38,12 +37,13 @@ def with_blocks(
     points: Sequence[BlockPoint],
     *,
     references: Sequence[ReferencePoint] = (),
-    slowest: float | None = None,
+    action: ActionOverhead | None = None,
+    step: StepOverhead | None = None,
 ) -> Cluster:
     """The cluster with block points on its device; a point replaces an earlier one of its kind.
 
-    references, slowest    how fast the machine was meanwhile, and how unequal its devices
-                           (Measurements); none keeps what the device has
+    references, action, step  as in Measurements; none keeps what the device has
+
     Raises InputError where the cluster has several kinds of device, or none was measured on it.
     """
     names = sorted({group.device.name for group in cluster.groups})
@@ -58,24 +58,11 @@ def with_blocks(
         before,
         blocks=tuple(merged[kind] for kind in sorted(merged)),
         references=tuple(references) or before.references,
-        slowest=before.slowest if slowest is None else slowest,
+        action=action or before.action,
+        step=step or before.step,
     )
     groups = tuple(
         replace(group, device=replace(group.device, measurements=measurements))
         for group in cluster.groups
     )
-    return replace(cluster, groups=groups)
-
-
-def with_overheads(cluster: Cluster, action: ActionOverhead, step: StepOverhead) -> Cluster:
-    """The cluster with what a pipeline's runtime takes around actions and what steps without a
-    pipeline take beside their blocks, on devices that have measurements."""
-
-    def held(device: Device) -> Device:
-        if device.measurements is None:
-            return device
-        measurements = replace(device.measurements, action=action, step=step)
-        return replace(device, measurements=measurements)
-
-    groups = tuple(replace(group, device=held(group.device)) for group in cluster.groups)
     return replace(cluster, groups=groups)
