@@ -22,7 +22,6 @@ from profiles.hardware.catalogue.device import BlockPoint
 from profiles.hardware.probe.cpu_clock import Sample, Summary, summarise
 from profiles.hardware.probe.fingerprint import available_memory_bytes
 from profiles.hardware.probe.probe_chain import sample_chain
-from profiles.hardware.probe.probe_process import Reporter
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
 from profiles.model.building.build import build_model
 from profiles.model.graph import Block, ModelGraph
@@ -98,7 +97,7 @@ def training_bytes(graph: ModelGraph) -> float:
     return 2.0 * weights + 2.0 * saved + working
 
 
-def run_blocks(job: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
+def run_blocks(job: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
     """The job of one worker: samples per pass and position, `[wall_s, cpu_s, delay_s]`."""
     spec: ModelSpec = decode(ModelSpec, job["spec"], where="model")
     built = build_model(

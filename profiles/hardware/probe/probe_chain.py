@@ -10,7 +10,7 @@ the backward of the last one, so that two graphs are alive, and gradients accumu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -94,18 +94,15 @@ def sample_chain(
             waiting = _run_forward(forward, stamps)
             while True:
                 following = _run_forward(forward, stamps)
-                yield _run_backward(waiting, stamps)
+                yield _run_backward(*waiting, stamps)
                 waiting = following
 
 
-@dataclass(slots=True)
-class _InFlight:
-    loss: Tensor | None
-    forward: tuple[Sample, ...]
-    backward_readings: dict[int, ClockReading]
+_Forward = tuple[Tensor, tuple[Sample, ...], dict[int, ClockReading]]
+"""The loss of a micro-batch, its forwards, and where the cuts' backwards are stamped."""
 
 
-def _run_forward(forward: Callable[[], Tensor], stamps: _Stamps) -> _InFlight:
+def _run_forward(forward: Callable[[], Tensor], stamps: _Stamps) -> _Forward:
     stamps.reset()
     loss = forward()
     stamps.ends.append(stamps.now())
@@ -116,21 +113,24 @@ def _run_forward(forward: Callable[[], Tensor], stamps: _Stamps) -> _InFlight:
             f"{reached} of the traced chain: the model runs differently from when it was traced"
         )
     passed = tuple(between(a, b) for a, b in zip(stamps.starts, stamps.ends, strict=True))
-    return _InFlight(loss, passed, stamps.backward)
+    return loss, passed, stamps.backward
 
 
-def _run_backward(waiting: _InFlight, stamps: _Stamps) -> ChainSample:
-    loss, waiting.loss = waiting.loss, None
-    assert loss is not None
+def _run_backward(
+    loss: Tensor,
+    forward: tuple[Sample, ...],
+    readings: Mapping[int, ClockReading],
+    stamps: _Stamps,
+) -> ChainSample:
     first = stamps.now()
     loss.backward()
     ends = [stamps.now()]
     # Ends of the blocks' backwards, first block first. Where no gradient crosses the cut before a
     # block nothing runs backward before it either: its own backward lasts until the next end.
-    for index in range(1, len(waiting.forward)):
-        ends.append(waiting.backward_readings.get(index, ends[-1]))
+    for index in range(1, len(forward)):
+        ends.append(readings.get(index, ends[-1]))
     passed = tuple(between(a, b) for a, b in zip([*ends[1:], first], ends, strict=True))
-    return ChainSample(forward=waiting.forward, backward=passed)
+    return ChainSample(forward=forward, backward=passed)
 
 
 @contextmanager

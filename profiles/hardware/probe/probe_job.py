@@ -15,9 +15,9 @@ from profiles.hardware.probe.probe_cases import Case
 from profiles.hardware.probe.probe_host import measure_host
 from profiles.hardware.probe.probe_links import sample_link
 from profiles.hardware.probe.probe_ops import op_call, pieces_of, work_flop
-from profiles.hardware.probe.probe_process import Reporter
 from profiles.hardware.probe.probe_reference import time_references, time_rounds
 from profiles.hardware.probe.probe_timing import Effort, measure, resident_bytes, sample_call
+from profiles.hardware.probe.probe_workers import Progress
 from profiles.model.graph import MatmulShape
 
 # A data type whose 256-cube takes this many times as long as in fp32 is emulated, not computed;
@@ -30,7 +30,7 @@ _EMULATED_FLOP = 2 * 256**3
 _WINDOWS = 3
 
 
-def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+def run_cases(job: dict[str, Any], reporter: Progress) -> dict[str, Any]:
     """Samples of every case, `[wall_s, cpu_s, delay_s or None]`, in the order of the cases.
 
     A case that this rank takes no part in, or that was left out, has no samples. Also answers

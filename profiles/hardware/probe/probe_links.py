@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from profiles.errors import InputError
 from profiles.hardware.probe.cpu_clock import Sample, between, read_clock
@@ -65,17 +64,17 @@ def sample_messages(count: int, group: dist.ProcessGroup, effort: Effort) -> lis
     end = time.perf_counter() + effort.link_budget_s
     more = True
     while more:
-        sends = len(samples) % 2 == dist.get_rank(group)
+        sends, peer = len(samples) % 2 == dist.get_rank(group), 1 - dist.get_rank(group)
         dist.barrier(group=group)
         clock = read_clock()
         if sends:
             _compute(_SETTLE_S)
             begin = time.perf_counter_ns()
-            work = dist.isend(message, group_dst=1 - dist.get_rank(group), group=group)
+            work = dist.isend(message, group_dst=peer, group=group)
             _compute(busy_s)
         else:
             begin = 0
-            work = dist.irecv(message, group_src=1 - dist.get_rank(group), group=group)
+            work = dist.irecv(message, group_src=peer, group=group)
         assert work is not None  # this rank is in the group
         work.wait()
         ended = 0 if sends else time.perf_counter_ns()
@@ -103,9 +102,17 @@ def _link_call(case: Case, group: dist.ProcessGroup, device: torch.device) -> Ca
     full = torch.ones(count, device=device)  # written, so that its memory is there
     part = torch.ones(count // case.group_size, device=device)
     other = torch.ones(count if case.op == "all_to_all" else 1, device=device)
-    gather, scatter = _gather_and_scatter()
+    # torch's single-tensor collectives, by their names since 2.13 or before.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+    def ping_pong() -> None:
+        ways = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
+        for way in ways:
+            way(full, 1 - dist.get_rank(), group=group)
+
     calls: dict[str, Callable[[], object]] = {
-        "send": lambda: _ping_pong(full, group),
+        "send": ping_pong,
         "all_reduce": lambda: dist.all_reduce(full, group=group),
         "all_gather": lambda: gather(full, part, group=group),
         "reduce_scatter": lambda: scatter(part, full, group=group),
@@ -115,19 +122,3 @@ def _link_call(case: Case, group: dist.ProcessGroup, device: torch.device) -> Ca
     if case.op not in calls:
         raise InputError(f"operation {case.op!r} is not one of {', '.join(calls)}")
     return calls[case.op]
-
-
-def _ping_pong(message: Tensor, group: dist.ProcessGroup) -> None:
-    if dist.get_rank() == 0:
-        dist.send(message, 1, group=group)
-        dist.recv(message, 1, group=group)
-    else:
-        dist.recv(message, 0, group=group)
-        dist.send(message, 0, group=group)
-
-
-def _gather_and_scatter() -> tuple[Callable[..., object], Callable[..., object]]:
-    """torch's single-tensor all-gather and reduce-scatter, by their names before or since 2.13."""
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    return gather, scatter

@@ -16,21 +16,10 @@ import torch.distributed as dist
 
 from profiles.document import read_mapping, to_json, write_text
 from profiles.errors import ShardwrightError
+from profiles.hardware.probe.probe_workers import Progress
 
 # Longer than any single measured point; a worker that is gone is noticed at once by its socket.
 _TIMEOUT = timedelta(minutes=5)
-
-
-class Reporter:
-    """How a job tells the parent how far it is; only rank 0 writes."""
-
-    def __init__(self, stream: int, rank: int) -> None:
-        self._stream = stream
-        self._rank = rank
-
-    def __call__(self, done: int, total: int, label: str) -> None:
-        if self._rank == 0:
-            os.write(self._stream, (json.dumps([done, total, label]) + "\n").encode())
 
 
 def main(folder: Path, rank: int) -> None:
@@ -38,19 +27,23 @@ def main(folder: Path, rank: int) -> None:
     # Progress goes to the pipe; whatever a model prints must not mix with it.
     stream = os.dup(1)
     os.dup2(2, 1)
+
+    def report(done: int, total: int, label: str) -> None:
+        if rank == 0:
+            os.write(stream, (json.dumps([done, total, label]) + "\n").encode())
+
     try:
-        content = read_mapping(folder / "job.json")
-        answer = _run(content, folder, rank, Reporter(stream, rank))
+        answer = _run(read_mapping(folder / "job.json"), folder, rank, report)
         write_text(folder / f"rank{rank}.json", to_json(answer))
     except BaseException as error:
         own = isinstance(error, ShardwrightError)
         message = str(error) if own else f"{type(error).__name__}: {error}"
-        said = {"message": message, "monotonic_ns": time.monotonic_ns()}
-        write_text(folder / f"rank{rank}.error.json", to_json(said))
+        failure = {"message": message, "monotonic_ns": time.monotonic_ns()}
+        write_text(folder / f"rank{rank}.error.json", to_json(failure))
         raise
 
 
-def _run(content: dict[str, Any], folder: Path, rank: int, reporter: Reporter) -> dict[str, Any]:
+def _run(content: dict[str, Any], folder: Path, rank: int, report: Progress) -> dict[str, Any]:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     cuda = torch.cuda.is_available()
     if cuda:
@@ -63,9 +56,8 @@ def _run(content: dict[str, Any], folder: Path, rank: int, reporter: Reporter) -
         timeout=_TIMEOUT,
     )
     module, _, name = str(content["entry"]).partition(":")
-    answer: dict[str, Any] = getattr(importlib.import_module(module), name)(
-        content["job"], reporter
-    )
+    entry = getattr(importlib.import_module(module), name)
+    answer: dict[str, Any] = entry(content["job"], report)
     dist.barrier()
     return answer
 

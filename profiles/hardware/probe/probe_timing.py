@@ -81,15 +81,11 @@ class Prepared:
 
 def measure_on_thread(call: Callable[[], object], repeats: int) -> Sample:
     """As `measure`, of what this thread computes itself, on whatever machine."""
-    if isinstance(call, Prepared):
-        return _after_preparation(call, repeats)
-    start = read_clock()
-    for _ in range(repeats):
-        call()
-    return between(start, read_clock()).per(repeats)
-
-
-def _after_preparation(call: Prepared, repeats: int) -> Sample:
+    if not isinstance(call, Prepared):
+        start = read_clock()
+        for _ in range(repeats):
+            call()
+        return between(start, read_clock()).per(repeats)
     samples = []
     for _ in range(repeats):
         call.prepare()
@@ -135,17 +131,16 @@ class Cycle:
     """`count` calls of one op on sets of equal tensors; calling it runs them all once."""
 
     def __init__(self, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        def copy(x: Any) -> Any:
+            return x.clone() if isinstance(x, Tensor) else x
+
         kept = tree_leaves((args, func(*args)))
         moved = sum(x.numel() * x.element_size() for x in kept if isinstance(x, Tensor))
         self.count = max(2, min(_MOST, _BYTES // max(1, moved)))
         self.func = func
-        self.sets = [args, *(tree_map(_again, args) for _ in range(self.count - 1))]
+        self.sets = [args, *(tree_map(copy, args) for _ in range(self.count - 1))]
 
     def __call__(self) -> None:
         with torch.no_grad():
             outputs = [self.func(*args) for args in self.sets]
         del outputs
-
-
-def _again(x: Any) -> Any:
-    return x.clone() if isinstance(x, Tensor) else x

@@ -11,7 +11,7 @@ float32 and bfloat16 without projections), forward and backward. A GRU and a pla
 out there too, but in a loop that never leaves torch's own code, on weights that stay in the caches:
 priced op by op, as a model's own ops are, a GRU took 1.9 times what it was measured to take (2-core
 virtual machine, torch 2.13, 2026-11-22). So a layer is one op here, with its two products at every
-position, and a profile measures layers (probe/probe_layers.py).
+position, and a profile measures layers (probe/probe_ops.py).
 """
 
 from __future__ import annotations
