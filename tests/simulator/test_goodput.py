@@ -17,8 +17,14 @@ from hypothesis import strategies as st
 
 from profiles.errors import DocumentError, InputError, UnknownNameError
 from simulator.goodput.clusters import best_interval_s, checkpoint_of, draw_clusters
-from simulator.goodput.expected_time import PARTS, expected, spares_for, waiting_share
-from simulator.goodput.lasting import delivered, reliability
+from simulator.goodput.lasting import (
+    PARTS,
+    delivered,
+    expected,
+    reliability,
+    spares_for,
+    waiting_share,
+)
 from simulator.goodput.reliability_inputs import (
     DEFAULT,
     SOURCES,
@@ -28,8 +34,7 @@ from simulator.goodput.reliability_inputs import (
     read_reliability,
     stated,
 )
-from simulator.goodput.simulated_runs import simulate_runs
-from simulator.goodput.time_to_train import time_to_train
+from simulator.goodput.time_to_train import simulate_runs, time_to_train
 from simulator.values.prediction import Interval
 
 DAY = 86400.0
