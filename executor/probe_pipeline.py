@@ -27,10 +27,9 @@ from profiles.document import decode, encode
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint, StepOverhead
-from profiles.hardware.probe.probe_blocks import measure_graph
+from profiles.hardware.probe.probe_blocks import measure_graph, with_blocks
 from profiles.hardware.probe.probe_reference import combined_references, time_references
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
-from profiles.hardware.probe.profile_file import with_blocks
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.traced import TracedModel

@@ -26,7 +26,7 @@ from scipy.stats import t as student_t
 
 from profiles.document import content_hash, encode, read_document, to_json, write_text
 from profiles.errors import ShardwrightError
-from profiles.hardware.catalogue.chip import chip_of
+from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.steps.module_step import ModuleStep, TracedSteps
 from profiles.published.module_table import (
     MeasuredModule,

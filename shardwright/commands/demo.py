@@ -14,10 +14,10 @@ from rich.text import Text
 from executor.launch import run_plan
 from executor.probe_pipeline import profile_model
 from planner.search.space import Space
-from profiles.document import write_text
+from profiles.document import write_document, write_text
 from profiles.errors import ToleranceError
+from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.probe.probe import measure_machine
-from profiles.hardware.probe.profile_file import write_profile
 from profiles.model.loaders import resolve_model
 from shardwright import api
 from shardwright.asking.provenance import provenance
@@ -76,7 +76,7 @@ def demo(
         )
         with Bar("measuring", quiet=False) as progress:
             cluster = profile_model(spec, traced, cluster, MICRO_BATCH, progress=progress)
-        write_profile(local, cluster, provenance=provenance(cluster))
+        write_document(local, cluster, schema=CLUSTER_SCHEMA, provenance=provenance(cluster))
 
         _step(
             4,

@@ -25,27 +25,6 @@ from simulator.values.prediction import Interval
 _NEWTON_STEPS = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """Seconds of one save (from its begin until a restart may load it), of the pause in training
-    that it makes, and of a load."""
-
-    save_s: float
-    pause_s: float
-    load_s: float
-
-
-def checkpoint_of(parameters: float, devices: int, inputs: ReliabilityInputs) -> Checkpoint:
-    """What a save and a load of all states takes over the cluster's storage."""
-    stored = inputs.checkpoint_bytes_per_parameter * parameters
-    write = inputs.storage_write_bytes_per_s or devices * inputs.write_bytes_per_s_per_device
-    read = inputs.storage_read_bytes_per_s or devices * inputs.read_bytes_per_s_per_device
-    save_s = stored / write
-    return Checkpoint(
-        save_s=save_s, pause_s=inputs.checkpoint_blocking_share * save_s, load_s=stored / read
-    )
-
-
 def best_interval_s(between_s: float, pause_s: float, save_s: float = 0.0) -> float:
     """Seconds of training between saves that lose least, at least what a save itself takes (the
     next one waits for it).
@@ -82,7 +61,8 @@ class Clusters:
     every_s           seconds of training between saves, planned for the middle cluster
     failure_rate, spot_rate   unexpected interruptions, capacity taken back
     recovery_s        to detect a failure and restart, of one that needs nobody; mean in the cluster
-    save_s, pause_s, load_s   of a checkpoint (Checkpoint)
+    save_s            of a checkpoint: from its begin until a restart may load it
+    pause_s, load_s   the pause in training that a save makes, and a load
     slow              what slow hosts add to the time of training
     maintenance_rate  planned interruptions
     contingency       factor on the whole time
@@ -132,12 +112,14 @@ def draw_clusters(
     rng: np.random.Generator,
 ) -> Clusters:
     """`draws` clusters of so many devices, for a model of so many parameters."""
-    saved = checkpoint_of(parameters, devices, inputs)
+    stored = inputs.checkpoint_bytes_per_parameter * parameters
+    write = inputs.storage_write_bytes_per_s or devices * inputs.write_bytes_per_s_per_device
+    read = inputs.storage_read_bytes_per_s or devices * inputs.read_bytes_per_s_per_device
+    save_s = stored / write
+    pause_s = inputs.checkpoint_blocking_share * save_s
     rate = devices / (inputs.failure_device_hours(device_name) * _HOUR_S)
     spot = devices * inputs.spot_interruptions_per_device_hour / _HOUR_S
-    every_s = inputs.checkpoint_every_s or best_interval_s(
-        1.0 / (rate + spot), saved.pause_s, saved.save_s
-    )
+    every_s = inputs.checkpoint_every_s or best_interval_s(1.0 / (rate + spot), pause_s, save_s)
 
     def spread(factor: float) -> Array:
         return np.asarray(factor ** (rng.standard_normal(draws) / HALF_90))
@@ -152,9 +134,9 @@ def draw_clusters(
         failure_rate=failure_rate,
         spot_rate=spot,
         recovery_s=(inputs.detection_s + inputs.restart_s) * recovery,
-        save_s=saved.save_s * storage,
-        pause_s=saved.pause_s * storage,
-        load_s=saved.load_s * storage,
+        save_s=save_s * storage,
+        pause_s=pause_s * storage,
+        load_s=stored / read * storage,
         slow=inputs.slow_by * -np.expm1(-slow),
         maintenance_rate=devices / (inputs.maintenance_device_hours * _HOUR_S),
         contingency=inputs.contingency_of(device_name) * spread(inputs.contingency_spread),

@@ -10,8 +10,8 @@ import numpy as np
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device, get_link, node_design
-from profiles.hardware.catalogue.chip import chip_of
 from profiles.hardware.catalogue.device import Device
+from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.steps.module_step import ModuleStep, StepPrecision, step_precision
 from profiles.published.module_table import ModuleRow
 from simulator.modules.kernel_kinds import seconds_by_kind, unmeasured

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from profiles.hardware.catalogue.catalog import device_names, get_device
-from profiles.hardware.catalogue.chip import chip_of
+from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.graph import Phase
 from profiles.model.steps.module_step import (
     Direction,

@@ -1,4 +1,6 @@
-"""Whose measured kernels stand in for a device that has none (data/kernels/relatives.toml)."""
+"""A device's chip (data/kernels/chips.toml), and whose measured kernels stand in for a device
+that has none (data/kernels/relatives.toml).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,63 @@ from pathlib import Path
 from profiles.document import read_document
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.catalog import base_of, get_device
+from profiles.hardware.catalogue.device import Device
 from profiles.hardware.catalogue.device_variant import variant_of
+
+CHIPS_FILE = Path(__file__).parents[2] / "data" / "kernels" / "chips.toml"
+CHIPS_SCHEMA = "shardwright/chips@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """A device's chip.
+
+    architecture  the generation that its kernels are written for (`ga100`, `ga10x`, `hopper`), ""
+                  where it is not known
+    processors    that a kernel's parts are dealt to (NVIDIA: streaming multiprocessors)
+    cache_mib     of the last level
+    float32_sums  rate of 16-bit products summed in float32 over those summed in float16
+    """
+
+    architecture: str
+    processors: int
+    cache_mib: float
+    source: str
+    float32_sums: float = 1.0
+
+    @property
+    def cache_bytes(self) -> float:
+        """Of the last level."""
+        return self.cache_mib * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chips:
+    """The table: device -> chip."""
+
+    devices: Mapping[str, Chip]
+
+
+@functools.cache
+def chips() -> Mapping[str, Chip]:
+    """Every chip that is known."""
+    return read_document(CHIPS_FILE, Chips, schema=CHIPS_SCHEMA).devices
+
+
+def chip_of(device: Device) -> Chip:
+    """The chip of a device, or of an unknown architecture with as many processors and as much cache
+    as the device whose kernels it borrows (an H100's where it names none)."""
+    found = chips().get(device.name)
+    if found is not None:
+        return found
+    lender = chips().get(device.efficiency_of) or chips()["h100-sxm-80gb"]
+    return Chip(
+        architecture="",
+        processors=lender.processors,
+        cache_mib=lender.cache_mib,
+        source=f"taken as {device.efficiency_of or 'h100-sxm-80gb'}",
+    )
+
 
 RELATIVES_FILE = Path(__file__).parents[2] / "data" / "kernels" / "relatives.toml"
 RELATIVES_SCHEMA = "shardwright/kernel-relatives@1"

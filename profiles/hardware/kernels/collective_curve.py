@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -175,11 +175,9 @@ class CollectiveCurves:
 
     def hop_s(self, operation: str) -> float:
         """Latency that one more device adds to a ring, from the two largest measured groups."""
-        curves = self.by_operation["all_gather" if operation not in _RINGS else operation]
-        if len(curves) < 2:
-            return 0.0
-        a, b = curves[-2], curves[-1]
-        return max(0.0, (b.floor_s - a.floor_s) / (b.group_size - a.group_size))
+        return self._slope_s(
+            operation if operation in _RINGS else "all_gather", lambda small, large: large - small
+        )
 
     def half_width(self, operation: str, split: str = "sizes") -> float:
         """Relative half-width of a 90 % interval: p90 of that split's held-out rows, else 0.5."""
@@ -195,12 +193,16 @@ class CollectiveCurves:
     def _growth_s(self, operation: str, measured: int, group_size: int) -> float:
         if operation in _RINGS:
             return (group_size - measured) * self.hop_s(operation)
+        per_doubling = self._slope_s(operation, lambda small, large: math.log2(large / small))
+        return per_doubling * math.log2(group_size / measured)
+
+    def _slope_s(self, operation: str, apart: Callable[[int, int], float]) -> float:
+        """Growth of the latency between the two largest groups over what they are apart."""
         curves = self.by_operation[operation]
         if len(curves) < 2:
             return 0.0
         a, b = curves[-2], curves[-1]
-        per_doubling = (b.floor_s - a.floor_s) / math.log2(b.group_size / a.group_size)
-        return max(0.0, per_doubling) * math.log2(group_size / measured)
+        return max(0.0, (b.floor_s - a.floor_s) / apart(a.group_size, b.group_size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,14 +46,13 @@ from numpy.typing import ArrayLike
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.catalogue.device import Device
 from profiles.hardware.kernels.kernel_surface import (
+    Array,
     KernelSurface,
     KernelTable,
     bandwidth_ratio,
     read_surface,
 )
-from profiles.hardware.kernels.log_grid import Array
 
 # Tiles (rows, columns) that CUTLASS-style kernels offer on these devices, by area class.
 TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))
@@ -77,6 +76,7 @@ class GemmTable(KernelTable):
     """
 
     training_rows: ClassVar[str] = "training-aligned"
+    bandwidths: ClassVar[tuple[str, ...]] = ("bandwidth_bytes_per_s", "quantise_bytes_per_s")
     tile_rate: tuple[float, float]
     start_steps: float
     output_bytes: float = 2.0
@@ -132,31 +132,6 @@ def _math_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) 
             start = table.start_steps * (_SPLIT_START if split > 1 else 1.0)
             np.minimum(best, waves * (per_step_s * (k / split + start)), out=best)
     return best
-
-
-def scaled_table(
-    table: GemmTable,
-    *,
-    dtype: str,
-    rate: float,
-    bandwidth: float = 1.0,
-    element_bytes: float | None = None,
-    output_bytes: float | None = None,
-) -> GemmTable:
-    """The table for `rate` times the matmul rate and `bandwidth` times the memory's.
-
-    Utilisation, launch and correction are kept: an assumption, not a measurement, and tagged so.
-    """
-    return replace(
-        table,
-        dtype=dtype,
-        method="assumed",
-        rate_flop_per_s=table.rate_flop_per_s * rate,
-        bandwidth_bytes_per_s=table.bandwidth_bytes_per_s * bandwidth,
-        quantise_bytes_per_s=table.quantise_bytes_per_s * bandwidth,
-        element_bytes=element_bytes or table.element_bytes,
-        output_bytes=output_bytes or table.output_bytes,
-    )
 
 
 # Data type -> bytes per element of the inputs and of the output, where the utilisation of bf16 is
@@ -228,32 +203,23 @@ def _surface(name: str) -> GemmSurface:
         origin, bandwidth = get_device(found.measured_on), bandwidth_ratio(name, found.measured_on)
         peaks = {dtype: _PEAK_OF.get(dtype, dtype) for dtype in tables}
         tables = {
-            dtype: scaled_table(
-                table,
-                dtype=dtype,
-                rate=relative.matmul_rate
+            dtype: table.scaled(
+                relative.matmul_rate
                 * device.peak(peaks[dtype]).value
                 / origin.peak(peaks[dtype]).value,
-                bandwidth=bandwidth,
+                bandwidth,
             )
             for dtype, table in tables.items()
             if peaks[dtype] in device.peak_flop_per_s and peaks[dtype] in origin.peak_flop_per_s
         }
-    return replace(found, tables=_with_borrowed_dtypes(tables, device))
-
-
-def _with_borrowed_dtypes(
-    tables: Mapping[str, GemmTable], device: Device
-) -> Mapping[str, GemmTable]:
-    found = dict(tables)
-    for dtype, (element_bytes, output_bytes) in _BORROWED_DTYPES.items():
-        if dtype in found or dtype not in device.peak_flop_per_s or _LENDER not in tables:
-            continue
-        found[dtype] = scaled_table(
-            tables[_LENDER],
+    borrowed = {
+        dtype: tables[_LENDER].scaled(
+            device.peak(dtype).value / device.peak(_LENDER).value,
             dtype=dtype,
-            rate=device.peak(dtype).value / device.peak(_LENDER).value,
             element_bytes=element_bytes,
             output_bytes=output_bytes,
         )
-    return found
+        for dtype, (element_bytes, output_bytes) in _BORROWED_DTYPES.items()
+        if dtype not in tables and dtype in device.peak_flop_per_s and _LENDER in tables
+    }
+    return replace(found, tables={**tables, **borrowed})

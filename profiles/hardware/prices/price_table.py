@@ -186,10 +186,8 @@ def _share(device_name: str) -> int:
 
 def _cheapest_by_provider(offers: Iterable[Offer]) -> tuple[Offer, ...]:
     """Of each provider its cheapest offer, the newest of equal ones; cheapest first."""
-    best: dict[str, Offer] = {}
     newest_first = sorted(offers, key=lambda o: (o.date, o.region, o.instance), reverse=True)
-    for offer in newest_first:
-        known = best.get(offer.provider)
-        if known is None or offer.usd_per_device_hour < known.usd_per_device_hour:
-            best[offer.provider] = offer
+    best: dict[str, Offer] = {}
+    for offer in sorted(newest_first, key=lambda o: o.usd_per_device_hour):
+        best.setdefault(offer.provider, offer)
     return tuple(sorted(best.values(), key=lambda o: (o.usd_per_device_hour, o.provider)))

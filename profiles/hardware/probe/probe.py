@@ -162,9 +162,13 @@ def measure_cases(
     )
     # Each part has new processes, and with them new places in memory.
     windows = [w for part in parts for w in zip(*(a["rounds"] for a in part), strict=True)]
+    hosts = [decode(tuple[HostPoint, ...], a["host"], where="host") for a in answers]
     measurements = replace(
         _points(summaries, source, date),
-        host=_host([decode(tuple[HostPoint, ...], a["host"], where="host") for a in answers]),
+        host=tuple(
+            replace(points[0], time_s=sum(p.time_s for p in points) / len(points))
+            for points in zip(*hosts, strict=True)
+        ),
         references=combined_references(
             [decode(tuple[ReferencePoint, ...], a["references"], where="kernel") for a in answers]
         ),
@@ -383,14 +387,6 @@ def _link(summaries: Sequence[tuple[Case, Summary]], *, name: str, source: str, 
         latency_s=measured(sends[0][1]),
         efficiency=measured(min(1.0, bus / bandwidth)),
         points=points,
-    )
-
-
-def _host(ranks: Sequence[Sequence[HostPoint]]) -> tuple[HostPoint, ...]:
-    """The mean over devices, point by point."""
-    return tuple(
-        replace(points[0], time_s=sum(p.time_s for p in points) / len(points))
-        for points in zip(*ranks, strict=True)
     )
 
 

@@ -60,7 +60,8 @@ class Tensors:
 
     def volumes(self) -> Tensor:
         """[batch, 32, side / 2, 2, side]"""
-        return self.images().unflatten(2, (-1, 2))
+        batch, channels, high, wide = (x := self.images()).shape
+        return x.view(batch, channels, high // 2, 2, wide)
 
     def row_index(self, x: Tensor) -> Tensor:
         """[rows] of row numbers in no order"""
@@ -201,39 +202,24 @@ def _mask(x: Tensor) -> Tensor:
     return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
 
 
+_PLAIN = ("neg", "exp", "sin", "abs", "relu", "elu", "gelu", "silu", "hardswish", "softplus")
 _OPS: dict[str, Maker] = {
-    "add": _two(aten.add.Tensor),
-    "add_": _two(aten.add_.Tensor),
-    "sub": _two(aten.sub.Tensor),
-    "mul": _two(aten.mul.Tensor),
-    "div": _two(aten.div.Tensor),
-    "neg": _one(aten.neg.default),
+    **{name: _two(getattr(aten, name).Tensor) for name in ("add", "add_", "sub", "mul", "div")},
+    **{name: _one(getattr(aten, name).default) for name in (*_PLAIN, "sigmoid", "tanh")},
+    **{
+        f"{name}_backward": _two(getattr(aten, f"{name}_backward").default)
+        for name in ("gelu", "silu", "hardswish", "sigmoid", "tanh")
+    },
     "pow": _one(aten.pow.Tensor_Scalar, 2),
-    "exp": _one(aten.exp.default),
     "sqrt": lambda t: (aten.sqrt.default, (t.positive(),)),
     "rsqrt": lambda t: (aten.rsqrt.default, (t.positive(),)),
-    "sin": _one(aten.sin.default),
-    "abs": _one(aten.abs.default),
     "clamp": _one(aten.clamp.default, -1.0, 1.0),
-    "relu": _one(aten.relu.default),
     "threshold_backward": _two(aten.threshold_backward.default, 0),
     "leaky_relu": _one(aten.leaky_relu.default, 0.01),
     "leaky_relu_backward": _two(aten.leaky_relu_backward.default, 0.01, False),
-    "elu": _one(aten.elu.default),
     "hardtanh": _one(aten.hardtanh.default, 0.0, 6.0),
     "hardtanh_backward": _two(aten.hardtanh_backward.default, 0.0, 6.0),
-    "gelu": _one(aten.gelu.default),
-    "gelu_backward": _two(aten.gelu_backward.default),
-    "silu": _one(aten.silu.default),
-    "silu_backward": _two(aten.silu_backward.default),
-    "hardswish": _one(aten.hardswish.default),
-    "hardswish_backward": _two(aten.hardswish_backward.default),
-    "softplus": _one(aten.softplus.default),
     "softplus_backward": _two(aten.softplus_backward.default, 1.0, 20.0),
-    "sigmoid": _one(aten.sigmoid.default),
-    "sigmoid_backward": _two(aten.sigmoid_backward.default),
-    "tanh": _one(aten.tanh.default),
-    "tanh_backward": _two(aten.tanh_backward.default),
     "where": lambda t: (aten.where.self, (_mask(x := t.flat()), x, torch.ones_like(x))),
     "masked_fill": lambda t: (aten.masked_fill.Scalar, (x := t.flat(), _mask(x), 0.0)),
     "native_layer_norm": _layer_norm,

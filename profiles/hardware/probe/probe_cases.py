@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -246,15 +247,13 @@ def convolutions(*, quick: bool) -> tuple[ConvCase, ...]:
     small as in a network for images of 32, and as in one for images of 224."""
     with _CONVOLUTIONS.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    flags = ("transposed", "first", "last")
-    return tuple(
-        ConvCase(
-            **{name: int(row[name]) for name in list(row)[:8]},
-            **{name: row[name] == "1" for name in flags},
-        )
-        for row in rows
-        if row["quick"] == "1" or not quick
-    )
+    found = []
+    for row in rows:
+        values: dict[str, Any] = {name: int(row[name]) for name in list(row)[:8]}
+        values |= {name: row[name] == "1" for name in ("transposed", "first", "last")}
+        if row["quick"] == "1" or not quick:
+            found.append(ConvCase(**values))
+    return tuple(found)
 
 
 def recurrence_layers(*, quick: bool) -> tuple[RecurrenceCase, ...]:

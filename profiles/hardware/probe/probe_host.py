@@ -121,7 +121,8 @@ def _ops(views_s: tuple[float, float], module_s: float) -> tuple[float, float]:
     found = []
     entered = (sum(1 for _ in network.modules()), 0)
     for i, calls in enumerate((there.calls, back.calls)):
-        compute = [call for call in calls if not _is_view(call[0])]
+        detach = torch.ops.aten.detach.default
+        compute = [c for c in calls if not (c[0] is detach or getattr(c[0], "is_view", False))]
         rest = whole[i] - _alone(compute) - (len(calls) - len(compute)) * views_s[i]
         found.append(max(0.0, rest - entered[i] * module_s) / len(compute))
     return found[0], found[1]
@@ -152,10 +153,6 @@ def _passes(
     middle = time.thread_time()
     backward(out)
     return middle - begin, time.thread_time() - middle
-
-
-def _is_view(func: Any) -> bool:
-    return bool(getattr(func, "is_view", False)) or func is torch.ops.aten.detach.default
 
 
 def _alone(calls: Sequence[Call]) -> float:
