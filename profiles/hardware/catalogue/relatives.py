@@ -111,9 +111,11 @@ def matmul_rate_of(device_name: str) -> float:
 
 
 @functools.cache
-def relatives() -> Mapping[str, Relative]:
-    """Every device that borrows."""
-    return read_document(RELATIVES_FILE, Relatives, schema=RELATIVES_SCHEMA).devices
+def relatives(
+    path: Path = RELATIVES_FILE, schema: str = RELATIVES_SCHEMA
+) -> Mapping[str, Relative]:
+    """Every device that borrows, of kernels or of another table (collectives)."""
+    return read_document(path, Relatives, schema=schema).devices
 
 
 def relative_of(device_name: str) -> Relative:

@@ -201,12 +201,11 @@ _WIDE_HEAD_RATE = 1.03
 _SAME_AS = {"float16": "bfloat16"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionSurface(KernelSurface):
     """Attention times of one device, `tables` by data type and head size: `bfloat16_128`."""
 
     tables: Mapping[str, AttentionTable] = field(default_factory=dict)
-    __hash__ = KernelSurface.__hash__
 
     def table(self, dtype: str, head_dim: int) -> AttentionTable:
         """The table of the nearest measured head size, its rate scaled to `head_dim` (assumed).
@@ -263,20 +262,18 @@ def backward_ratio(seq: ArrayLike, head_dim: int) -> Array:
     return np.asarray(small + share * (large - small), dtype=np.float64)
 
 
+@functools.cache
 def load_attention_surface(device_name: str) -> AttentionSurface:
     """The attention surface of a device or alias, its own or its relative's.
 
     Raises UnknownNameError for a device that is not in the catalogue.
     """
-    return _surface(get_device(device_name).name)
-
-
-@functools.cache
-def _surface(name: str) -> AttentionSurface:
+    device = get_device(device_name)
+    name = device.name
     found, relative = read_surface(AttentionSurface, name, "attention")
     if relative is None:
         return found
-    device, origin = get_device(name), get_device(found.measured_on)
+    origin = get_device(found.measured_on)
     bandwidth = bandwidth_ratio(name, found.measured_on)
     tables = {
         key: table.scaled(

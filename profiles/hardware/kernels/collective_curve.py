@@ -30,6 +30,7 @@ from pathlib import Path
 from profiles.document import read_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import DATA, base_of, device_names, get_link, node_design
+from profiles.hardware.catalogue.relatives import relatives
 from profiles.hardware.kernels.kernel_surface import HeldOut
 
 COLLECTIVES = DATA / "collectives"
@@ -228,21 +229,6 @@ class ScaledCurves:
         return self.curves.hop_s(operation) * self.latency
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRelative:
-    """Whose curves stand in for a device, and why."""
-
-    measured_on: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRelatives:
-    """profiles/data/collectives/relatives.toml: device -> relative."""
-
-    devices: Mapping[str, CollectiveRelative]
-
-
 @functools.cache
 def load_curves(device_name: str) -> CollectiveCurves | None:
     """The curves measured on this device of the catalogue, or None."""
@@ -267,7 +253,7 @@ def curves_on(
     if device_name.split("@")[0] not in device_names():
         return None
     base = base_of(device_name)
-    relative = _relatives().get(base)
+    relative = relatives(COLLECTIVES / "relatives.toml", RELATIVES_SCHEMA).get(base)
     curves = load_curves(relative.measured_on if relative else base)
     if curves is None:
         return None
@@ -282,9 +268,3 @@ def curves_on(
         latency=latency_s / own_latency if own_latency > 0 else 1.0,
         reason=relative.reason if relative else "",
     )
-
-
-@functools.cache
-def _relatives() -> Mapping[str, CollectiveRelative]:
-    path = COLLECTIVES / "relatives.toml"
-    return read_document(path, CollectiveRelatives, schema=RELATIVES_SCHEMA).devices

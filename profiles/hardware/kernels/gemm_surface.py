@@ -148,12 +148,11 @@ _LENDER = "bfloat16"
 _PEAK_OF = {"float8_block": "float8_e4m3fn"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GemmSurface(KernelSurface):
     """Matmul times of one device, `tables` by data type."""
 
     tables: Mapping[str, GemmTable] = field(default_factory=dict)
-    __hash__ = KernelSurface.__hash__
 
     def table(self, dtype: str) -> GemmTable:
         """The table of a data type; raises InputError naming those that there are."""
@@ -186,17 +185,14 @@ class GemmSurface(KernelSurface):
         return table_time_s(table, self.sm_count, m, n, k)
 
 
+@functools.cache
 def load_surface(device_name: str) -> GemmSurface:
     """The matmul surface of a device or alias, its own or its relative's.
 
     Raises UnknownNameError for a device that is not in the catalogue.
     """
-    return _surface(get_device(device_name).name)
-
-
-@functools.cache
-def _surface(name: str) -> GemmSurface:
-    device = get_device(name)
+    device = get_device(device_name)
+    name = device.name
     found, relative = read_surface(GemmSurface, name, "gemm")
     tables = found.tables
     if relative is not None:

@@ -185,7 +185,7 @@ class KernelTable:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelSurface:
     """Kernel times of one device.
 
@@ -201,9 +201,6 @@ class KernelSurface:
     date: str
     method: str = "fitted"
     reason: str = ""
-
-    def __hash__(self) -> int:
-        return hash((self.device, self.measured_on, self.date))
 
 
 S = TypeVar("S", bound=KernelSurface)

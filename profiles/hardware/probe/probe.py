@@ -79,6 +79,9 @@ _GPU_POWER_SOURCE = (
 _GPU_POWER_W = 400.0
 
 
+Summaries = list[tuple[Case, Summary]]
+
+
 def measure_machine(
     num_devices: int,
     threads_per_device: int = 1,
@@ -204,7 +207,7 @@ def _check_devices(num_devices: int, threads_per_device: int, *, cuda: bool) -> 
 
 def _summaries(
     cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clock: str
-) -> list[tuple[Case, Summary]]:
+) -> Summaries:
     """The median of every measured case, in the order of a profile.
 
     clock  `cpu` if an op runs on the one thread that is timed, else `wall`
@@ -245,16 +248,19 @@ def _summary(case: Case, ranks: Sequence[tuple[Sample, ...]], clock: str) -> Sum
     return summarise(events, clock="wall", limit=LINK_DELAY_LIMIT)
 
 
+def _of(summaries: Summaries, *families: str) -> Summaries:
+    return [(case, summary) for case, summary in summaries if case.family in families]
+
+
 def _device(
     machines: Sequence[Mapping[str, Any]],
-    summaries: Sequence[tuple[Case, Summary]],
+    summaries: Summaries,
     measurements: Measurements,
-    **named: Any,
+    *,
+    name: str,
+    fingerprint: Mapping[str, str],
 ) -> Device:
-    """One device: what the machine itself says of it, its points, and the rates that they show.
-
-    named  more fields of the device
-    """
+    """One device: what the machine itself says of it, its points, and the rates that they show."""
     date = measurements.date
     first, gpu = machines[0], "name" in machines[0]
 
@@ -270,25 +276,24 @@ def _device(
     if first.get("power_w") is not None:
         power_w = measured(first["power_w"], "nvidia-smi power.limit")
     else:
-        threads = int(named["fingerprint"]["threads_per_device"])
+        threads = int(fingerprint["threads_per_device"])
         power = (_CPU_CORE_POWER_W * threads, _CPU_POWER_SOURCE, 1.0)
         value, source, width = (_GPU_POWER_W, _GPU_POWER_SOURCE, 0.8) if gpu else power
         power_w = Sourced(
             value=value, source=source, date=date, method="assumed", uncertainty=width
         )
     rates: dict[str, list[tuple[float, float]]] = {}
-    for case, summary in summaries:
-        if case.family == "matmul":
-            rate = work_flop(case) / summary.time_s
-            rates.setdefault(case.dtype, []).append((rate, summary.spread))
-    launch = [s for c, s in summaries if c.family == "launch"]
-    copies = [(c, s) for c, s in summaries if c.family == "bandwidth"]
+    for case, summary in _of(summaries, "matmul"):
+        rate = work_flop(case) / summary.time_s
+        rates.setdefault(case.dtype, []).append((rate, summary.spread))
+    launch, copies = _of(summaries, "launch"), _of(summaries, "bandwidth")
     if not (rates and launch and copies):
         raise InputError("a probe without a matmul, a launch and a large copy describes no device")
     best = {dtype: max(rates[dtype], key=lambda pair: pair[0]) for dtype in sorted(rates)}
     copy, copied = copies[0]
     points = measurements.source
     return Device(
+        name=name,
         vendor="NVIDIA" if gpu else cpu_vendor(),
         type="gpu" if gpu else "cpu",
         peak_flop_per_s={dtype: measured(r, points, spread) for dtype, (r, spread) in best.items()},
@@ -298,26 +303,24 @@ def _device(
             copy.size_bytes / copied.time_s, points, copied.spread
         ),
         power_w=power_w,
-        launch_s=measured(launch[0].time_s, points, launch[0].spread),
+        launch_s=measured(launch[0][1].time_s, points, launch[0][1].spread),
         measurements=measurements,
         notes=_counts(summaries),
-        **named,
+        fingerprint=fingerprint,
     )
 
 
-def _points(summaries: Sequence[tuple[Case, Summary]], source: str, date: str) -> Measurements:
+def _points(summaries: Summaries, source: str, date: str) -> Measurements:
     return Measurements(
         source=source,
         date=date,
         matmul=tuple(
             MatmulPoint(dtype=c.dtype, time_s=s.time_s, **encode(c.shape))
-            for c, s in summaries
-            if c.family == "matmul"
+            for c, s in _of(summaries, "matmul")
         ),
         attention=tuple(
             AttentionPoint(dtype=c.dtype, phase=str(c.phase), time_s=s.time_s, **encode(c.shape))
-            for c, s in summaries
-            if c.family == "attention"
+            for c, s in _of(summaries, "attention")
         ),
         memory=tuple(
             MemoryPoint(
@@ -326,12 +329,9 @@ def _points(summaries: Sequence[tuple[Case, Summary]], source: str, date: str) -
                 time_s=s.time_s,
                 dtype=c.dtype,
             )
-            for c, s in summaries
-            if c.family in ("memory", "aten")
+            for c, s in _of(summaries, "memory", "aten")
         ),
-        conv=tuple(
-            _conv_point(c, s.time_s) for c, s in summaries if c.family in ("conv", "recurrence")
-        ),
+        conv=tuple(_conv_point(c, s.time_s) for c, s in _of(summaries, "conv", "recurrence")),
     )
 
 
@@ -358,7 +358,7 @@ def _conv_point(case: Case, time_s: float) -> ConvPoint:
     )
 
 
-def _link(summaries: Sequence[tuple[Case, Summary]], *, name: str, source: str, date: str) -> Link:
+def _link(summaries: Summaries, *, name: str, source: str, date: str) -> Link:
     """The link that the points describe: its best message rate, latency and collective share.
 
     Bus bandwidth of an all-reduce on n devices is 2 (n - 1) / n x size / time: nccl-tests,
@@ -368,8 +368,7 @@ def _link(summaries: Sequence[tuple[Case, Summary]], *, name: str, source: str, 
         LinkPoint(
             operation=c.op, group_size=c.group_size, size_bytes=c.buffer_bytes, time_s=s.time_s
         )
-        for c, s in summaries
-        if c.family == "link"
+        for c, s in _of(summaries, "link")
     )
     sends = sorted((p.size_bytes, p.time_s) for p in points if p.operation == "send")
     reduces = [p for p in points if p.operation == "all_reduce"]
@@ -400,7 +399,7 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unknown"
 
 
-def _counts(summaries: Sequence[tuple[Case, Summary]]) -> str:
+def _counts(summaries: Summaries) -> str:
     used = sum(s.count for _, s in summaries)
     discarded = sum(s.discarded for _, s in summaries)
     disturbed = [c.label for c, s in summaries if s.disturbed]
