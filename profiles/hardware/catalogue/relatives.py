@@ -11,11 +11,11 @@ from pathlib import Path
 
 from profiles.document import read_document
 from profiles.errors import UnknownNameError
-from profiles.hardware.catalogue.catalog import base_of, get_device
+from profiles.hardware.catalogue.catalog import DATA, base_of, get_device
 from profiles.hardware.catalogue.device import Device
 from profiles.hardware.catalogue.device_variant import variant_of
 
-CHIPS_FILE = Path(__file__).parents[2] / "data" / "kernels" / "chips.toml"
+CHIPS_FILE = DATA / "kernels" / "chips.toml"
 CHIPS_SCHEMA = "shardwright/chips@1"
 
 
@@ -62,15 +62,11 @@ def chip_of(device: Device) -> Chip:
     if found is not None:
         return found
     lender = chips().get(device.efficiency_of) or chips()["h100-sxm-80gb"]
-    return Chip(
-        architecture="",
-        processors=lender.processors,
-        cache_mib=lender.cache_mib,
-        source=f"taken as {device.efficiency_of or 'h100-sxm-80gb'}",
-    )
+    source = f"taken as {device.efficiency_of or 'h100-sxm-80gb'}"
+    return replace(lender, architecture="", source=source, float32_sums=1.0)
 
 
-RELATIVES_FILE = Path(__file__).parents[2] / "data" / "kernels" / "relatives.toml"
+RELATIVES_FILE = DATA / "kernels" / "relatives.toml"
 RELATIVES_SCHEMA = "shardwright/kernel-relatives@1"
 
 
@@ -126,23 +122,17 @@ def relative_of(device_name: str) -> Relative:
     """
     base = base_of(device_name)
     if base != device_name:
-        return _of_variant(device_name, base)
-    found = relatives().get(device_name)
-    if found is not None:
-        return found
+        # The device's own kernels, or those that it borrows itself.
+        borrowed = base in relatives() or get_device(base).efficiency_of
+        found = relative_of(base) if borrowed else Relative(measured_on=base, reason="")
+        rate = matmul_rate_of(device_name)
+        reason = f"{base} as {device_name}: long matmuls reach {rate:.2f} of the peak's share"
+        return replace(found, matmul_rate=rate, reason=f"{reason}. {found.reason}".strip(". "))
+    if device_name in relatives():
+        return relatives()[device_name]
     lender = get_device(device_name).efficiency_of
     if lender:
         return Relative(measured_on=lender, reason=f"efficiency_of of {device_name}.toml")
     raise UnknownNameError(
         "device with a kernel relative", device_name, relatives(), where=RELATIVES_FILE.name
     )
-
-
-def _of_variant(device_name: str, base: str) -> Relative:
-    """Of a device with another power or memory, or of a share of one: the device's own kernels, or
-    those that it borrows itself."""
-    borrowed = base in relatives() or get_device(base).efficiency_of
-    found = relative_of(base) if borrowed else Relative(measured_on=base, reason="")
-    rate = matmul_rate_of(device_name)
-    reason = f"{base} as {device_name}: long matmuls reach {rate:.2f} of the peak's share"
-    return replace(found, matmul_rate=rate, reason=f"{reason}. {found.reason}".strip(". "))

@@ -18,17 +18,16 @@ The correction is a LogGrid. Beyond the measured box utilisation is held, never 
 with the work; below the box a dimension counts as the box's smallest. Every table carries its
 source, rows and residuals on rows that were held out.
 
-`load_surface(name)` is the device's own surface if its kernels were measured
-(profiles/data/kernels/<device>.gemm.toml), otherwise that of its nearest relative (relatives.toml)
-scaled by the datasheets' peak and bandwidth ratios and tagged `assumed`. Known limits of the
-measured rows, which every number here inherits:
+`load_surface(name)` is the device's own surface (profiles/data/kernels/<device>.gemm.toml),
+otherwise that of its nearest relative (relatives.toml) scaled by the datasheets' peak and bandwidth
+ratios and tagged `assumed`. Known limits of the measured rows:
 
-- one software version (sglang 0.5.10's libraries) and one row per shape, so there was nothing to
-  choose between versions; the spread of repeated runs is unknown;
+- one software version (sglang 0.5.10's libraries) and one row per shape: the spread of repeated
+  runs is unknown;
 - short bursts: on H100, H200 and Blackwell, bf16 kernels of 3 ms and more run at 7 to 18 % lower
   rates than those of 0.5 ms (power limit; GB200 1440 against 1730 TFLOP/s), and a training step
   draws its power for seconds;
-- one layout (x w^T); gradients' layouts were not measured and count the same;
+- one layout (x w^T); gradients' layouts count the same;
 - the rows of `float8_e4m3fn` (one scale per tensor), `float8_block` (blocks of 128) and
   `float4_e2m1fn_x2` (nvfp4) include casting the activations.
 """

@@ -50,13 +50,9 @@ class DevicePrice:
     @property
     def words(self) -> str:
         """`median of 9 providers, on-demand, 2026-09-20 to 2026-10-08`."""
-        names = ", ".join(self.providers)
-        if len(self.providers) == 1:
-            who = names
-        elif len(self.providers) <= _NAMED:
-            who = f"median of {len(self.providers)} providers ({names})"
-        else:
-            who = f"median of {len(self.providers)} providers"
+        count = len(self.providers)
+        names = ", ".join(self.providers) if count <= _NAMED else ""
+        who = f"median of {count} providers{f' ({names})' if names else ''}" if count > 1 else names
         when = self.date if self.date == self.oldest_date else f"{self.oldest_date} to {self.date}"
         as_whose = f" (offers of {self.borrowed_from})" if self.borrowed_from else ""
         part = f" (1 of {self.share} parts of a device)" if self.share > 1 else ""

@@ -1,9 +1,8 @@
 """A long measurement in parts: each is kept at once, and all are scaled to one machine speed.
 
-An interrupted measurement continues with the first part that is missing. A virtual machine's cores
-are shared with others: within minutes the reference kernels took 1.8 times what they had taken (two
-cores, AMD EPYC, 2026-11-22), which would make an op measured in a slow minute look dearer than
-another. So each part is scaled to the median of all, by the reference kernels timed before and
+An interrupted measurement continues with the first missing part. A virtual machine shares its
+cores: within minutes the reference kernels took 1.8 times as long (two cores, AMD EPYC,
+2026-11-22). So each part is scaled to the median of all by the reference kernels timed before and
 after it.
 """
 

@@ -1,11 +1,11 @@
 """Repeating a call until its time is known: samples on a CPU thread or on a CUDA stream.
 
-One call repeated on the same tensors finds them in the nearest cache, and its output in the memory
-that the call before gave back. In a step some dozens of ops come between, and what they write stays
-until the backward. So a `Cycle` runs an op on many sets of equal tensors, keeps every output, and
-frees them all at its end, when the allocator gives large ones back to the system, as after a step.
-On 14 small models (two cores, torch 2.13, 2026-11-22, next to other work) the ops of a step took
-0.71 of the step's CPU time (median) repeated on the same tensors, 0.95 in cycles.
+A call repeated on the same tensors finds them in the nearest cache, and its output in memory that
+was just freed. In a step dozens of ops come between, and outputs stay until the backward. So a
+`Cycle` runs an op on many sets of equal tensors, keeps every output, and frees them all at its end,
+when the allocator gives large ones back to the system, as after a step. On 14 small models (two
+cores, torch 2.13, 2026-11-22, next to other work) the ops of a step took 0.71 of the step's CPU
+time (median) repeated on the same tensors, 0.95 in cycles.
 """
 
 from __future__ import annotations
