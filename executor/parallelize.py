@@ -37,7 +37,6 @@ from executor.stages import StageModule
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import (
-    divide_attributes,
     is_transposed,
     matches,
     split_of,
@@ -125,7 +124,6 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
                 styles[path] = SplitLayer(side, parts)
     if styles:
         parallelize_module(stage.model, mesh.tp, styles)
-    divide_attributes(stage.model, plan.tensor_parallel, degrees.tp)
     use_local_sizes(stage.model, plan.tensor_parallel, degrees.tp)
 
 

@@ -1,22 +1,23 @@
 """`figures_of_config`: a transformer's figures from its Hugging Face configuration, without torch.
 
 Keys are those of transformers' configuration classes (`LlamaConfig`, `GPT2Config`, `MixtralConfig`,
-`Qwen3MoeConfig`, `DeepseekV3Config`, ...), with their defaults if a key is optional. `CONFIG_KINDS`
-holds what a model type implies if its configuration is silent, read off the configuration and
-modelling classes of transformers 5.23 (models/<type>/), 2026-11-21: the default of
-`tie_word_embeddings`, gated feed-forwards, biases of linear layers, learned positions, and keys
-that differ from the usual ones. Only types of which every layer is attention and one feed-forward,
-dense or of experts; tests build and count.
+`Qwen3MoeConfig`, `DeepseekV3Config`, ...), with their defaults if a key is optional. What a model
+type implies if its configuration is silent is in profiles/data/models/model_types.toml; tests build
+and count each type.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from profiles.document import decode, read_mapping
 from profiles.errors import ModelError
 from profiles.model.figures.transformer import LatentAttention, Transformer
+
+KINDS_FILE = Path(__file__).parents[2] / "data" / "models" / "model_types.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class ConfigKind:
     global_every     of layers with a window every so many-th has none, 1 for all with one, 0 where
                      `sliding_window` alone means nothing
     keys        usual key -> this type's key
+    both_ways   an encoder: a token's attention meets those behind it, too
     """
 
     gated: bool = True
@@ -44,125 +46,17 @@ class ConfigKind:
     keys: Mapping[str, str] = field(default_factory=dict)
     shared_experts: int = 0
     global_every: int = 0
+    both_ways: bool = False
 
 
-_GPT_KEYS = {
-    "hidden_size": "n_embd",
-    "num_attention_heads": "n_head",
-    "num_hidden_layers": "n_layer",
-    "intermediate_size": "n_inner",
-    "max_position_embeddings": "n_positions",
-}
-# A window that is given holds in every layer (ConfigKind.global_every).
-_EVERY = 1
-_GATED = ConfigKind()
-_WINDOWED = ConfigKind(global_every=_EVERY)
-_GATED_TIED = ConfigKind(tied=True)
-_GEMMA = ConfigKind(tied=True, head_size=256)
-_BERT = ConfigKind(gated=False, tied=True, biases=True, learned=True)
-_GPT2 = ConfigKind(gated=False, tied=True, biases=True, learned=True, wide=4, keys=_GPT_KEYS)
-_PLAIN = ConfigKind(gated=False)
-
-# Encoders: a token's attention meets those behind it too.
-BOTH_WAYS = frozenset({"bert", "roberta", "xlm_roberta", "camembert", "distilbert", "modernbert"})
-
-CONFIG_KINDS: Mapping[str, ConfigKind] = {
-    "llama": _GATED,
-    "llama4_text": ConfigKind(head_size=128, shared_experts=1),
-    "mistral": _WINDOWED,
-    "ministral": _WINDOWED,
-    "mixtral": _WINDOWED,
-    "qwen2": _GATED,
-    "qwen3": _GATED,
-    "qwen2_moe": _GATED,
-    "qwen3_moe": _GATED,
-    "deepseek_v2": _GATED,
-    "deepseek_v3": _GATED,
-    "kimi_k2": _GATED,
-    "gemma": _GEMMA,
-    "gemma2": ConfigKind(tied=True, head_size=256, global_every=2),
-    "gemma3_text": ConfigKind(tied=True, head_size=256, global_every=6),
-    "phi3": _WINDOWED,
-    "phi": ConfigKind(gated=False, biases=True),
-    "olmo": _GATED,
-    "olmo2": _GATED,
-    "olmo3": ConfigKind(global_every=4),
-    "olmoe": _GATED,
-    "granite": _GATED,
-    "granitemoe": _GATED,
-    "cohere": _GATED_TIED,
-    "cohere2": ConfigKind(tied=True, global_every=4),
-    "glm": ConfigKind(head_size=128),
-    "glm4": ConfigKind(head_size=128),
-    "glm4_moe": _GATED,
-    "gpt_oss": ConfigKind(head_size=64, global_every=2, expert_biases=True),
-    "minimax_m2": ConfigKind(head_size=128),
-    "stablelm": _GATED,
-    "smollm3": _GATED_TIED,
-    "seed_oss": ConfigKind(head_size=128),
-    "exaone4": _GATED,
-    "ernie4_5": ConfigKind(tied=True, head_size=128),
-    "arcee": _PLAIN,
-    "nemotron": _PLAIN,
-    "starcoder2": ConfigKind(gated=False, tied=True, biases=True, global_every=1),
-    "gpt2": _GPT2,
-    "gpt_bigcode": _GPT2,
-    "gptj": ConfigKind(gated=False, wide=4, keys=_GPT_KEYS),
-    "gpt_neox": ConfigKind(gated=False, biases=True),
-    "opt": ConfigKind(
-        gated=False,
-        tied=True,
-        biases=True,
-        learned=True,
-        extra_positions=2,
-        keys={"intermediate_size": "ffn_dim"},
-    ),
-    "bloom": ConfigKind(
-        gated=False,
-        tied=True,
-        biases=True,
-        wide=4,
-        keys={"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
-    ),
-    "falcon": ConfigKind(
-        gated=False,
-        tied=True,
-        wide=4,
-        keys={"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
-    ),
-    "mpt": ConfigKind(
-        gated=False,
-        tied=True,
-        wide=4,
-        keys={
-            "hidden_size": "d_model",
-            "num_attention_heads": "n_heads",
-            "num_hidden_layers": "n_layers",
-        },
-    ),
-    "bert": _BERT,
-    "roberta": _BERT,
-    "xlm_roberta": _BERT,
-    "camembert": _BERT,
-    "distilbert": ConfigKind(
-        gated=False,
-        tied=True,
-        biases=True,
-        learned=True,
-        keys={
-            "hidden_size": "dim",
-            "intermediate_size": "hidden_dim",
-            "num_attention_heads": "n_heads",
-            "num_hidden_layers": "n_layers",
-        },
-    ),
-    "modernbert": _GATED_TIED,
-}
+CONFIG_KINDS: Mapping[str, ConfigKind] = decode(
+    Mapping[str, ConfigKind], read_mapping(KINDS_FILE), where=KINDS_FILE.name
+)
 
 
-def known_type(config: Mapping[str, Any]) -> bool:
-    """Whether configurations of this model type are read without tracing."""
-    return _type_of(config) in CONFIG_KINDS
+def model_type(config: Mapping[str, Any]) -> str:
+    """The model type as CONFIG_KINDS spells it."""
+    return str(config.get("model_type", "")).replace("-", "_")
 
 
 def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
@@ -173,7 +67,7 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     Raises ModelError for a model type that `CONFIG_KINDS` does not have, for a missing or
     non-positive key, and for layers that differ in kind.
     """
-    name = _type_of(config)
+    name = model_type(config)
     if name not in CONFIG_KINDS:
         raise ModelError(
             f"{where}: configurations of model type {name!r} are not read without building the "
@@ -226,10 +120,6 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         window_layers=windowed,
         predicted_ahead=int(config.get("num_nextn_predict_layers") or 0),
     )
-
-
-def _type_of(config: Mapping[str, Any]) -> str:
-    return str(config.get("model_type", "")).replace("-", "_")
 
 
 def _window(config: Mapping[str, Any], kind: ConfigKind) -> tuple[int, int]:

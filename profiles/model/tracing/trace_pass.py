@@ -28,7 +28,7 @@ from profiles.model.fake_tensors.trace_fakes import (
     without_skipped,
 )
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
-from profiles.model.tracing.trace_cuts import Output
+from profiles.model.tracing.trace_cuts import Output, other_forward
 from profiles.model.tracing.trace_failure import check_loss, told_loss, what_failed
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_ops import dtype_name
@@ -226,9 +226,7 @@ class TracedPass:
                     self.recorder._note_output(x, self.recorder._segment, path)
             return made
 
-        before = module.forward
-        module.forward = forward
-        stack.callback(setattr, module, "forward", before)
+        stack.enter_context(other_forward(module, forward))
 
     def _at_candidate(self, path: str, label: str, seen: set[str]) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
