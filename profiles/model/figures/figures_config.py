@@ -30,25 +30,25 @@ def config_of_figures(figures: Transformer, num_layers: int) -> dict[str, Any]:
             raise ModelError(f"no architecture is known to build {what} from figures alone")
     if figures.num_experts:
         return _with_experts(figures, num_layers)
-    if figures.gated and not figures.learned_positions:
-        name, kind, keys = "LlamaForCausalLM", "llama", _usual(figures, num_layers)
-        keys |= {"attention_bias": figures.biases, "mlp_bias": figures.biases}
-    elif not figures.gated and figures.biases and figures.learned_positions:
-        name, kind, keys = _gpt(figures, num_layers)
-    elif not figures.gated and figures.biases and _plain_heads(figures):
-        name, kind = "BloomForCausalLM", "bloom"
-        keys = {"n_head": figures.num_heads, "n_layer": num_layers}
-        keys |= {"hidden_size": figures.hidden_size}
-        if figures.ffn_size != 4 * figures.hidden_size:
-            raise ModelError(f"BLOOM's feed-forward is 4 times as wide, not {figures.ffn_size}")
-    elif not figures.gated and figures.biases:
-        name, kind, keys = "Starcoder2ForCausalLM", "starcoder2", _usual(figures, num_layers)
-    elif not figures.gated and not figures.learned_positions:
-        name, kind, keys = "ArceeForCausalLM", "arcee", _usual(figures, num_layers)
-    else:
-        what = "gated feed-forwards" if figures.gated else "layers without biases"
+    gated, biases, learned = figures.gated, figures.biases, bool(figures.learned_positions)
+    usual = _usual(figures, num_layers)
+    plain = figures.num_heads * figures.head_size == figures.hidden_size
+    if learned and (gated or not biases):
+        what = "gated feed-forwards" if gated else "layers without biases"
         raise ModelError(f"no architecture of transformers has learned positions and {what}")
-    return _named(name, kind, keys, figures)
+    if gated:
+        keys = usual | {"attention_bias": biases, "mlp_bias": biases}
+        return _named("LlamaForCausalLM", "llama", keys, figures)
+    if learned:
+        return _gpt(figures, num_layers, plain=plain)
+    if not biases:
+        return _named("ArceeForCausalLM", "arcee", usual, figures)
+    if not plain or figures.num_kv_heads != figures.num_heads:
+        return _named("Starcoder2ForCausalLM", "starcoder2", usual, figures)
+    if figures.ffn_size != 4 * figures.hidden_size:
+        raise ModelError(f"BLOOM's feed-forward is 4 times as wide, not {figures.ffn_size}")
+    keys = {"n_head": figures.num_heads, "n_layer": num_layers, "hidden_size": figures.hidden_size}
+    return _named("BloomForCausalLM", "bloom", keys, figures)
 
 
 def _named(name: str, kind: str, keys: dict[str, Any], figures: Transformer) -> dict[str, Any]:
@@ -75,32 +75,24 @@ def _usual(figures: Transformer, num_layers: int) -> dict[str, Any]:
     }
 
 
-def _plain_heads(figures: Transformer) -> bool:
-    own = figures.num_heads * figures.head_size == figures.hidden_size
-    return own and figures.num_kv_heads == figures.num_heads
-
-
-def _gpt(figures: Transformer, num_layers: int) -> tuple[str, str, dict[str, Any]]:
-    if figures.num_heads * figures.head_size != figures.hidden_size:
-        raise ModelError(
-            f"no architecture of transformers has learned positions and {figures.num_heads} heads "
-            f"of {figures.head_size} at a hidden size of {figures.hidden_size}"
-        )
+def _gpt(figures: Transformer, num_layers: int, *, plain: bool) -> dict[str, Any]:
+    heads, kv_heads = figures.num_heads, figures.num_kv_heads
+    why = f"{kv_heads} heads of keys for {heads} of queries" if 1 < kv_heads < heads else ""
+    if not plain:
+        why = f"{heads} heads of {figures.head_size} at a hidden size of {figures.hidden_size}"
+    if why:
+        raise ModelError(f"no architecture of transformers has learned positions and {why}")
     keys = {
         "n_embd": figures.hidden_size,
-        "n_head": figures.num_heads,
+        "n_head": heads,
         "n_layer": num_layers,
         "n_inner": figures.ffn_size,
         "n_positions": figures.learned_positions,
     }
-    if figures.num_kv_heads == figures.num_heads:
-        return "GPT2LMHeadModel", "gpt2", keys
-    if figures.num_kv_heads == 1:
-        return "GPTBigCodeForCausalLM", "gpt_bigcode", keys | {"multi_query": True}
-    raise ModelError(
-        f"no architecture of transformers has learned positions and {figures.num_kv_heads} heads "
-        f"of keys for {figures.num_heads} of queries"
-    )
+    if kv_heads == heads:
+        return _named("GPT2LMHeadModel", "gpt2", keys, figures)
+    keys |= {"multi_query": True}
+    return _named("GPTBigCodeForCausalLM", "gpt_bigcode", keys, figures)
 
 
 def _with_experts(figures: Transformer, num_layers: int) -> dict[str, Any]:

@@ -260,12 +260,10 @@ class SmallBlock:
         return SmallBlock(self.call, module, args, kwargs)
 
 
-def small_block(call: Call, seed: int, *, thin: bool = True, counts: int = 1) -> SmallBlock:
+def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:
     """Random values for a block and its inputs; raises TraceError where that takes too much memory.
 
     thin    give the linear layers no weight: not where code reads it outside their own forward
-    counts  whole numbers are drawn below this: 2 for masks, of which one would hide everything, 1
-            for numbers that must not be more than 0
     """
     generator = torch.Generator().manual_seed(seed)
     layers = linear_layers(call.module)
@@ -295,7 +293,7 @@ def small_block(call: Call, seed: int, *, thin: bool = True, counts: int = 1) ->
             f"{type(call.module).__name__} has {size / 1e9:.2f} G weights and inputs beside its "
             "linear layers: its split cannot be verified here"
         )
-    values: dict[int, Any] = {key: _value(x, generator, counts) for key, x in real.items()}
+    values: dict[int, Any] = {key: _value(x, generator) for key, x in real.items()}
     if not any(x.requires_grad for x in given):
         first = next((x for x in given if x.is_floating_point() and id(x) in values), None)
         if first is not None:
@@ -307,9 +305,9 @@ def small_block(call: Call, seed: int, *, thin: bool = True, counts: int = 1) ->
     return SmallBlock(call, module, args, kwargs)
 
 
-def _value(x: Tensor, generator: torch.Generator, counts: int) -> Tensor:
-    """Of a meta tensor: normal numbers, True with probability a half, whole numbers below
-    `counts`."""
+def _value(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Of a meta tensor: normal numbers, True with probability a half, 0 or 1 as whole numbers (a
+    mask of zeros would hide everything)."""
     if x.is_complex():
         made = torch.view_as_complex(torch.randn((*x.shape, 2), generator=generator)).to(x.dtype)
     elif x.is_floating_point():
@@ -319,7 +317,7 @@ def _value(x: Tensor, generator: torch.Generator, counts: int) -> Tensor:
     elif x.dtype is torch.bool:
         made = torch.rand(x.shape, generator=generator) < 0.5
     else:
-        made = torch.randint(counts, x.shape, generator=generator).to(x.dtype)
+        made = torch.randint(2, x.shape, generator=generator).to(x.dtype)
     if isinstance(x, nn.Parameter):
         return nn.Parameter(made, requires_grad=x.requires_grad)
     return made.requires_grad_(x.requires_grad)
