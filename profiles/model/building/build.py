@@ -9,8 +9,10 @@ sequences of tokens. Everything else is counted in samples: images, measurements
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,7 +131,7 @@ def _from_factory(
     module, inputs = made[0], made[1]
     if not isinstance(module, nn.Module):
         raise ModelError(f"{spec.factory}() must return {wanted}; the first is {type(module)}")
-    call = _call_plain
+    call: Callable[..., Any] = operator.call
     if isinstance(inputs, dict):
         call, inputs = call_by_name(*inputs, gives=""), tuple(inputs.values())
     inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
@@ -235,19 +237,15 @@ def lacks_values(error: Exception) -> bool:
     return "meta" in str(error).lower()
 
 
-def _without_values(part: nn.Module, x: Tensor) -> Tensor:
-    return x.detach().to("meta")
-
-
 def to_meta(
     module: nn.Module,
     *,
     buffers: bool,
-    convert: Callable[[nn.Module, Tensor], Tensor] = _without_values,
+    convert: Callable[[nn.Module, Tensor], Tensor] | None = None,
 ) -> None:
     """Takes the values from a module's parameters, and buffers; what is shared stays shared.
 
-    convert  of a module and a tensor of it
+    convert  makes the tensor without values of a module and a tensor of it
     """
     made: dict[int, tuple[Tensor, Tensor]] = {}
     for child in module.modules():
@@ -256,7 +254,7 @@ def to_meta(
                 if x is None:
                     continue
                 if id(x) not in made:
-                    empty = convert(child, x)
+                    empty = x.detach().to("meta") if convert is None else convert(child, x)
                     if isinstance(x, nn.Parameter):
                         empty = nn.Parameter(empty, requires_grad=x.requires_grad)
                     made[id(x)] = (x, empty)
@@ -283,10 +281,6 @@ def _without_cache(module: nn.Module) -> bool:
     for config in on:
         config.use_cache = False  # type: ignore[union-attr] # it has the attribute
     return bool(on)
-
-
-def _call_plain(module: nn.Module, *args: Tensor) -> Any:
-    return module(*args)
 
 
 def assumed_loss(output: Any, targets: Any) -> Tensor:
@@ -324,8 +318,8 @@ def _from_config(
     spec: ModelSpec, micro_batch: int, sequence_length: int, dtype: str, device: str, seed: int
 ) -> BuiltModel:
     config, cls = _config_and_class(spec)
-    limit = _longest_sequence(spec, config)
-    if limit and sequence_length > limit:
+    limit = getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0)
+    if spec.family in _TEXT and 0 < int(limit or 0) < sequence_length:
         raise ModelError(
             f"{spec.source}: sequence length {sequence_length} (--seq) is above the model's "
             f"{limit} positions"
@@ -382,8 +376,11 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
             "installed; install the extra [hf]"
         ) from error
     # `gemma3_text` is the language part of `gemma3` and stands in its module.
-    packages = dict.fromkeys((model_type, model_type.removesuffix("_text")))
-    cls = next((found for p in packages if (found := _class_of(p, name)) is not None), None)
+    cls = None
+    for package in dict.fromkeys((model_type, model_type.removesuffix("_text"))):
+        with suppress(ImportError):
+            file = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
+            cls = cls or getattr(file, name, None)
     if cls is None:
         raise ModelError(
             f"{spec.source}: transformers has no {name} for model_type {model_type!r}; check both "
@@ -416,21 +413,6 @@ def _not_built(spec: ModelSpec, cls: Any, error: Exception) -> ModelError:
         f"{spec.source}: {cls.__name__} cannot be built from this configuration: "
         f"{type(error).__name__}: {error}"
     )
-
-
-def _class_of(package: str, name: str) -> Any | None:
-    try:
-        modeling = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
-    except ImportError:
-        return None
-    return getattr(modeling, name, None)
-
-
-def _longest_sequence(spec: ModelSpec, config: Any) -> int:
-    if spec.family not in _TEXT:
-        return 0
-    limit = getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0) or 0
-    return max(0, int(limit))
 
 
 _TEXT = ("causal", "masked", "sequence", "tokens", "spans")

@@ -92,6 +92,7 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     if experts:
         _refuse_mixed_layers(config, where)
     window, windowed = _window(config, kind)
+    positions = int(config.get("max_position_embeddings") or 1024) + kind.extra_positions
     latent = _latent(config, where) if config.get("kv_lora_rank") else None
     head_size = int(config.get("head_dim") or kind.head_size or hidden // heads)
     if latent is not None:
@@ -112,7 +113,7 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         expert_size=expert_size if experts else 0,
         num_shared_experts=shared,
         first_dense_layers=dense,
-        learned_positions=_learned_positions(config, kind),
+        learned_positions=positions if kind.learned else 0,
         biases=kind.biases,
         expert_biases=kind.expert_biases,
         latent=latent,
@@ -152,12 +153,6 @@ def _kv_heads(config: Mapping[str, Any], name: str, heads: int) -> int:
         # Its first architecture reads num_kv_heads only where it is not multi-query.
         return 1 if config.get("multi_query", True) else heads
     return int(config.get("num_key_value_heads") or heads)
-
-
-def _learned_positions(config: Mapping[str, Any], kind: ConfigKind) -> int:
-    if not kind.learned:
-        return 0
-    return int(config.get("max_position_embeddings") or 1024) + kind.extra_positions
 
 
 def _refuse_mixed_layers(config: Mapping[str, Any], where: str) -> None:

@@ -109,7 +109,9 @@ class _Chain:
         self.tokens = math.prod(shape[:-1])
         self.sequence = self.tokens // graph.micro_batch
         # Feed-forwards that are blocks of their own follow the last attention.
-        while last + 1 < len(readings) and self._is_layer(readings[last + 1]):
+        for behind in readings[last + 1 :]:
+            if behind.tables or len([p for p in behind.products if not p.tied]) < 2:
+                break
             last += 1
         self.before, self.after = readings[:first], readings[last + 1 :]
         for place, reading in enumerate(self.before):
@@ -124,9 +126,6 @@ class _Chain:
             part for reading in readings[first : last + 1] for part in _single_layers(reading)
         ]
         self.head = self._head()
-
-    def _is_layer(self, reading: BlockReading) -> bool:
-        return len([p for p in reading.products if not p.tied]) > 1 and not reading.tables
 
     def _head(self) -> WeightProduct:
         """The logits: the widest product behind the layers, or at the end of the last one."""
@@ -213,6 +212,8 @@ class _Chain:
         windows = [layer.call.window for layer in layers if layer.call and layer.call.window]
         if len(set(windows)) > 1:
             raise InputError(f"windows of {', '.join(map(str, sorted(set(windows))))} keys")
+        tables = [p.full_shape for reading in self.layers for p in reading.tables]
+        rows = {shape[0] for shape in tables if len(shape) == 2}  # biases of experts, one a row
         found = Transformer(
             num_layers=len(layers),
             hidden_size=self.hidden,
@@ -226,7 +227,7 @@ class _Chain:
             num_experts=usual.num_experts,
             top_k=usual.top_k,
             expert_size=usual.expert_size,
-            expert_biases=self._expert_biases(usual.num_experts),
+            expert_biases=usual.num_experts in rows,
             num_shared_experts=shared // usual.expert_size if shared else 0,
             first_dense_layers=len(dense) if sparse else 0,
             learned_positions=learned,
@@ -241,11 +242,6 @@ class _Chain:
         readings = (*self.before, *self.layers, *self.after)
         _check_flop(found, layers, readings, head=self.head, tokens=self.tokens)
         return ModelFigures(figures=found, sequence_length=self.sequence, notes=_notes(layers))
-
-    def _expert_biases(self, experts: int) -> bool:
-        """Whether a layer holds a small table with a row for each of so many experts."""
-        shapes = (p.full_shape for reading in self.layers for p in reading.tables)
-        return experts > 0 and any(len(s) == 2 and s[0] == experts for s in shapes)
 
     def _alike(self, layers: Sequence[LayerFigures]) -> None:
         for layer in layers:

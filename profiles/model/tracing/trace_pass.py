@@ -151,7 +151,7 @@ class TracedPass:
                 self.state = watch.state() | state_of_weights(changed, len(self.cuts))
                 self._note_saved()
                 if backward:
-                    self.recorder.begin_backward()
+                    self.recorder.phase = Phase.BACKWARD
                     loss.backward()
             except ShardwrightError:
                 raise
@@ -238,7 +238,8 @@ class TracedPass:
         if self.cuts[-1].entry in self.members:
             return True
         second = any(cut.entry in self.members for cut in self.cuts)
-        return second and bool(self.cuts[-1].numbers) and not _takes_any(args, kwargs)
+        given = (x.requires_grad for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        return second and bool(self.cuts[-1].numbers) and not any(given)
 
     def _cut(self, path: str, args: Any, kwargs: Any) -> None:
         cut = Cut(entry=path)
@@ -346,11 +347,6 @@ class TracedPass:
         for cut in reversed(self.cuts):  # the first cut's where several have one
             found |= dict(zip(cut.numbers, cut.specs, strict=True))
         return found
-
-
-def _takes_any(args: Any, kwargs: Any) -> bool:
-    """Whether a call is given any tensor that needs a gradient."""
-    return any(isinstance(x, Tensor) and x.requires_grad for x in tree_leaves((args, kwargs)))
 
 
 def path_in_block(path: str, entry: str) -> str:

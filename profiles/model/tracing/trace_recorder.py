@@ -135,10 +135,6 @@ class Recorder(TorchDispatchMode):
         self._segment = len(self.segments) - 1
         self._cut_numbers.append(torch._C._autograd._get_sequence_nr())
 
-    def begin_backward(self) -> None:
-        """Ops from here on are backward ops."""
-        self.phase = Phase.BACKWARD
-
     @contextmanager
     def pause(self) -> Any:
         """Inside it, nothing is recorded."""

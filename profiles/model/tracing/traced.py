@@ -138,7 +138,9 @@ def trace_model(
             trusted=trusted and micro_batch in _BATCHES,
             rules=facts().rules if tp > 1 else (),
         )
-        trusted = trusted or repeats_agree(graph)
+        # Blocks of one label are of one kind: one may stand for all from now on.
+        labels = [block.label for block in graph.kinds]
+        trusted = trusted or len(labels) == len(set(labels))
         return graph
 
     def make(tp: int) -> TraceFile:
@@ -174,12 +176,6 @@ def trace_model(
                 if made.graphs:
                     files[tp] = made
     return TracedModel(files, trace_at, target, spec, refused)
-
-
-def repeats_agree(graph: ModelGraph) -> bool:
-    """Whether blocks of one label are of one kind, so that one may stand for all from now on."""
-    labels = [block.label for block in graph.kinds]
-    return len(labels) == len(set(labels))
 
 
 def kept(
