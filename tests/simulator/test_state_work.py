@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import InputError, UnknownNameError
-from profiles.model.figures.state_space import StateSpace
+from profiles.model.figures.transformer import StateSpace
 from simulator.training_run.framework.framework import Framework, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import features

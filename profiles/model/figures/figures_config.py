@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from profiles.errors import ModelError
+from profiles.model.figures.config_figures import CONFIG_KINDS
 from profiles.model.figures.transformer import Transformer
 
 # Rotary positions and ALiBi have no table that ends; the builder refuses longer sequences.
 _POSITIONS = 1 << 20
+_NEW = ("head_dim", "num_key_value_heads")
 
 
 def config_of_figures(figures: Transformer, num_layers: int) -> dict[str, Any]:
@@ -32,26 +34,40 @@ def config_of_figures(figures: Transformer, num_layers: int) -> dict[str, Any]:
         return _with_experts(figures, num_layers)
     gated, biases, learned = figures.gated, figures.biases, bool(figures.learned_positions)
     usual = _usual(figures, num_layers)
-    plain = figures.num_heads * figures.head_size == figures.hidden_size
+    heads, kv_heads = figures.num_heads, figures.num_kv_heads
+    plain = heads * figures.head_size == figures.hidden_size
+    why = ""
     if learned and (gated or not biases):
-        what = "gated feed-forwards" if gated else "layers without biases"
-        raise ModelError(f"no architecture of transformers has learned positions and {what}")
+        why = "gated feed-forwards" if gated else "layers without biases"
+    elif learned and not plain:
+        why = f"{heads} heads of {figures.head_size} at a hidden size of {figures.hidden_size}"
+    elif learned and kv_heads not in (1, heads):
+        why = f"{kv_heads} heads of keys for {heads} of queries"
+    if why:
+        raise ModelError(f"no architecture of transformers has learned positions and {why}")
     if gated:
-        keys = usual | {"attention_bias": biases, "mlp_bias": biases}
-        return _named("LlamaForCausalLM", "llama", keys, figures)
+        usual |= {"attention_bias": biases, "mlp_bias": biases}
+        return _named("LlamaForCausalLM", "llama", usual, figures)
     if learned:
-        return _gpt(figures, num_layers, plain=plain)
+        usual["max_position_embeddings"] = figures.learned_positions
+        if kv_heads == heads:
+            return _named("GPT2LMHeadModel", "gpt2", usual, figures)
+        usual["multi_query"] = True
+        return _named("GPTBigCodeForCausalLM", "gpt_bigcode", usual, figures)
     if not biases:
         return _named("ArceeForCausalLM", "arcee", usual, figures)
-    if not plain or figures.num_kv_heads != figures.num_heads:
+    if not plain or kv_heads != heads:
         return _named("Starcoder2ForCausalLM", "starcoder2", usual, figures)
     if figures.ffn_size != 4 * figures.hidden_size:
         raise ModelError(f"BLOOM's feed-forward is 4 times as wide, not {figures.ffn_size}")
-    keys = {"n_head": figures.num_heads, "n_layer": num_layers, "hidden_size": figures.hidden_size}
-    return _named("BloomForCausalLM", "bloom", keys, figures)
+    return _named("BloomForCausalLM", "bloom", usual, figures)
 
 
 def _named(name: str, kind: str, keys: dict[str, Any], figures: Transformer) -> dict[str, Any]:
+    """The configuration, with the keys of its model type."""
+    own = CONFIG_KINDS[kind].keys
+    if own:  # an older type, which knows neither
+        keys = {own.get(key, key): keys[key] for key in keys if key not in _NEW}
     return {
         "architectures": [name],
         "model_type": kind,
@@ -73,26 +89,6 @@ def _usual(figures: Transformer, num_layers: int) -> dict[str, Any]:
         "num_hidden_layers": num_layers,
         "max_position_embeddings": _POSITIONS,
     }
-
-
-def _gpt(figures: Transformer, num_layers: int, *, plain: bool) -> dict[str, Any]:
-    heads, kv_heads = figures.num_heads, figures.num_kv_heads
-    why = f"{kv_heads} heads of keys for {heads} of queries" if 1 < kv_heads < heads else ""
-    if not plain:
-        why = f"{heads} heads of {figures.head_size} at a hidden size of {figures.hidden_size}"
-    if why:
-        raise ModelError(f"no architecture of transformers has learned positions and {why}")
-    keys = {
-        "n_embd": figures.hidden_size,
-        "n_head": heads,
-        "n_layer": num_layers,
-        "n_inner": figures.ffn_size,
-        "n_positions": figures.learned_positions,
-    }
-    if kv_heads == heads:
-        return _named("GPT2LMHeadModel", "gpt2", keys, figures)
-    keys |= {"multi_query": True}
-    return _named("GPTBigCodeForCausalLM", "gpt_bigcode", keys, figures)
 
 
 def _with_experts(figures: Transformer, num_layers: int) -> dict[str, Any]:
