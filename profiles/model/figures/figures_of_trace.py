@@ -148,7 +148,9 @@ class _Chain:
 
     def _layer(self, place: int) -> LayerFigures:
         reading = self.layers[place]
-        large = [p for p in reading.tables if not self._small(reading, p.full_shape)]
+        multiplied = sum(p.elements for p in reading.products)
+        # Smaller ones are biases of experts and the like.
+        large = [p for p in reading.tables if 100 * math.prod(p.full_shape) > multiplied]
         if large:
             table = large[0]
             raise InputError(
@@ -159,11 +161,6 @@ class _Chain:
             return layer_figures(reading, self.hidden, self.tokens)
         except InputError as error:
             raise InputError(f"block {self.first + place} ({reading.label}) has {error}") from error
-
-    @staticmethod
-    def _small(reading: BlockReading, shape: tuple[int, ...]) -> bool:
-        """Biases of experts and the like: a hundredth of what is multiplied."""
-        return 100 * math.prod(shape) <= sum(p.elements for p in reading.products)
 
     def _joined(self) -> list[LayerFigures]:
         """The layers; where attention and feed-forward are blocks of their own, two make one."""
@@ -191,7 +188,11 @@ class _Chain:
         dense = [layer for layer in layers if not layer.num_experts]
         sparse = [layer for layer in layers if layer.num_experts]
         for group in (dense, sparse):
-            self._alike(group)
+            odd = next((layer for layer in group if layer.kind != group[0].kind), None)
+            if odd is not None:
+                raise InputError(
+                    f"its layers differ: some have {_words(group[0])}, others {_words(odd)}"
+                )
         if sparse and layers[: len(dense)] != dense:
             raise InputError("layers with experts stand between layers without, in turn")
         usual = layers[-1]
@@ -242,13 +243,6 @@ class _Chain:
         readings = (*self.before, *self.layers, *self.after)
         _check_flop(found, layers, readings, head=self.head, tokens=self.tokens)
         return ModelFigures(figures=found, sequence_length=self.sequence, notes=_notes(layers))
-
-    def _alike(self, layers: Sequence[LayerFigures]) -> None:
-        for layer in layers:
-            if layer.kind != layers[0].kind:
-                raise InputError(
-                    f"its layers differ: some have {_words(layers[0])}, others {_words(layer)}"
-                )
 
     def _learned(self) -> int:
         """Rows of all tables of the hidden size but the vocabulary's."""

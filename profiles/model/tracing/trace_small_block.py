@@ -440,5 +440,5 @@ class Watch(TorchFunctionMode):
 
 def product(x: Tensor, layer: Any) -> Tensor:
     """What a linear layer of a small block returns."""
-    y = x @ layer.inner @ layer.outer.T
+    y: Tensor = x @ layer.inner @ layer.outer.T
     return y if layer.offset is None else y + layer.offset

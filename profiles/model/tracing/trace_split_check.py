@@ -378,7 +378,7 @@ class _Rank(Watch):
         if side == "row":
             part = x @ self._share(layer.inner, parts) @ layer.outer.T
             self.shares[id(event)] = part.detach()
-            y = event.values[0] + (part - part.detach())
+            y: Tensor = event.values[0] + (part - part.detach())
             return y if layer.offset is None else y + (layer.offset - layer.offset.detach())
         if not side:
             return product(x, layer)

@@ -144,7 +144,8 @@ def trace_model(
         return graph
 
     def make(tp: int) -> TraceFile:
-        graphs, why = (), ""
+        graphs: tuple[ModelGraph, ...] = ()
+        why = ""
         if tp == 1:
             graphs = tuple(trace_at(batch, 1) for batch in _BATCHES)
             alone = facts().why_not(1)
@@ -265,7 +266,7 @@ def _affine(a: Any, b: Any, base: int, span: int, at: int) -> Any:
         return None if lost else made
     if not dataclasses.is_dataclass(a):
         return None
-    changed = {}
+    changed: dict[str, Any] = {}
     for name in _field_names(type(a)):  # type: ignore[arg-type] # a class is hashable
         x, y = getattr(a, name), getattr(b, name)
         if name in _SKIP or x is y or x == y:
@@ -273,7 +274,8 @@ def _affine(a: Any, b: Any, base: int, span: int, at: int) -> Any:
         changed[name] = _affine(x, y, base, span, at)
         if changed[name] is None:
             return None
-    return replace(a, **changed)
+    made: Any = replace(a, **changed)  # type: ignore[type-var] # no class
+    return made
 
 
 @functools.cache
