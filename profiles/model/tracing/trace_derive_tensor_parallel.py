@@ -21,12 +21,7 @@ from torch import Tensor, nn
 
 from profiles.errors import TraceError
 from profiles.model.building.build import BuiltModel
-from profiles.model.building.tensor_parallel_rules import (
-    Rule,
-    fused,
-    local_sizes_kinds,
-    matches,
-)
+from profiles.model.building.tensor_parallel_rules import Rule, fused, matches
 from profiles.model.tracing.trace_small_block import (
     Call,
     SmallBlock,
@@ -167,20 +162,12 @@ def _split(small: SmallBlock) -> DerivedBlock:
     for group in layer_groups(whole.events, whole.given, outputs):
         if not group.layers & shared:
             alike[group.key].append(group)
-    if path == "" and not alike:
-        return found
     for groups in alike.values():
         calls, why = -1, ""
         for chosen in zip(*(group.choices() for group in groups), strict=False):
-            roles = found.roles.copy()
-            for own in chosen:
-                roles |= own
+            roles = found.roles | dict(item for own in chosen for item in own.items())
             try:
-                sizes = tuple(
-                    (module, kind)
-                    for module, own in local_sizes(whole, roles, _DERIVED_FOR).items()
-                    for kind in local_sizes_kinds(own)
-                )
+                sizes = local_sizes(whole, roles, _DERIVED_FOR)
                 found.summed = check_split(whole, roles, sizes, _DERIVED_FOR)
                 found.small, found.roles, found.sizes = small, roles, sizes
                 break

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -145,37 +146,27 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
         outputs.setdefault(path, tensors(output))
         return output
 
-    def note_large(path: str, inner: str, args: Any, kwargs: Any, output: Any) -> None:
+    def note_large(path: str, inner: str, _: Any, args: Any, kwargs: Any, output: Any) -> None:
         large[path].setdefault(inner, Output(args, kwargs, output))
 
-    def repeat(module: nn.Module, model: str) -> None:
-        original = module.forward
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            recipe = recipes.get(model)
-            if recipe is None or not recipe.fits(args, kwargs):
-                return original(*args, **kwargs)
-            return recipe.make(args, kwargs)
-
-        stack.enter_context(other_forward(module, forward))
+    def repeat(original: Any, model: str, *args: Any, **kwargs: Any) -> Any:
+        recipe = recipes.get(model)
+        if recipe is None or not recipe.fits(args, kwargs):
+            return original(*args, **kwargs)
+        return recipe.make(args, kwargs)
 
     with ExitStack() as stack:
-
-        def hook(module: nn.Module, then: Callable[..., Any]) -> None:
-            handle = module.register_forward_hook(
-                lambda module, args, kwargs, output: then(module, args, kwargs, output),
-                with_kwargs=True,
-            )
-            stack.callback(handle.remove)
-
         for path in paths:
             module = built.module.get_submodule(path)
-            hook(module, lambda *given, path=path: note(path, *given))
+            hooks = [(module, partial(note, path))]
             for inner, child in module.named_modules():
                 if inner and _is_large(child):
-                    hook(child, lambda _, *given, at=(path, inner): note_large(*at, *given))
+                    hooks.append((child, partial(note_large, path, inner)))
+            for child, hook in hooks:
+                stack.callback(child.register_forward_hook(hook, with_kwargs=True).remove)
         for path, model in stands_for.items():
-            repeat(built.module.get_submodule(path), model)
+            module = built.module.get_submodule(path)
+            stack.enter_context(other_forward(module, partial(repeat, module.forward, model)))
         stack.enter_context(torch.device("meta"))  # where stubs make their tensors
         stack.enter_context(as_in_real_runs(built.module))
         stack.enter_context(expected_shapes(unknown=True))

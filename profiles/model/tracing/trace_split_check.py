@@ -21,7 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from profiles.model.building.tensor_parallel_rules import LocalSizes, Rule, UnevenSizeError
+from profiles.model.building.tensor_parallel_rules import (
+    LocalSizes,
+    Rule,
+    UnevenSizeError,
+    local_sizes_kinds,
+)
 from profiles.model.tracing.trace_small_block import SmallBlock, Watch, product, tensors
 from profiles.model.tracing.trace_tensor_parallel import (
     divided,
@@ -153,8 +158,9 @@ def _made_by(name: str, args: Any, out: Any) -> list[Tensor]:
 # --- the sizes to divide --------------------------------------------------------------------------
 
 
-def local_sizes(whole: Recording, roles: Roles, tp: int) -> dict[str, LocalSizes]:
-    """The sizes that the block's modules name of the whole, by module; raises NotSplit."""
+def local_sizes(whole: Recording, roles: Roles, tp: int) -> tuple[Rule, ...]:
+    """`local_sizes` rules: the sizes that the block's modules name of the whole; raises
+    NotSplit."""
     trial = _Trial(whole, roles, tp)
     place = whole.block.call.path
     try:
@@ -169,7 +175,9 @@ def local_sizes(whole: Recording, roles: Roles, tp: int) -> dict[str, LocalSizes
     for x, value in zip(found, whole.output_values, strict=True):
         if trial.layer_of(x) or not _same(x, value):
             raise NotSplit(f"the output of {place} would be a share")
-    return trial.sizes
+    return tuple(
+        (path, kind) for path, sizes in trial.sizes.items() for kind in local_sizes_kinds(sizes)
+    )
 
 
 def first_line(error: Exception) -> str:
