@@ -7,11 +7,12 @@ model can be built and traced. Keys as transformers 5.23 reads them (models/<typ
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from profiles.errors import ModelError
-from profiles.model.figures.config_figures import CONFIG_KINDS
-from profiles.model.figures.transformer import Transformer
+from profiles.model.figures.config_figures import CONFIG_KINDS, KEYS
+from profiles.model.figures.transformer import LatentAttention, Transformer
 
 # Rotary positions and ALiBi have no table that ends; the builder refuses longer sequences.
 _POSITIONS = 1 << 20
@@ -30,10 +31,11 @@ def config_of_figures(figures: Transformer, num_layers: int) -> dict[str, Any]:
     ):
         if has:
             raise ModelError(f"no architecture is known to build {what} from figures alone")
+    usual = _keys(figures, "hidden_size", "ffn_size", "num_heads", "num_kv_heads", "head_size")
+    usual |= {"num_hidden_layers": num_layers, "max_position_embeddings": _POSITIONS}
     if figures.num_experts:
-        return _with_experts(figures, num_layers)
+        return _with_experts(figures, usual)
     gated, biases, learned = figures.gated, figures.biases, bool(figures.learned_positions)
-    usual = _usual(figures, num_layers)
     heads, kv_heads = figures.num_heads, figures.num_kv_heads
     plain = heads * figures.head_size == figures.hidden_size
     why = ""
@@ -79,37 +81,24 @@ def _named(name: str, kind: str, keys: dict[str, Any], figures: Transformer) -> 
     } | keys
 
 
-def _usual(figures: Transformer, num_layers: int) -> dict[str, Any]:
-    return {
-        "hidden_size": figures.hidden_size,
-        "intermediate_size": figures.ffn_size,
-        "num_attention_heads": figures.num_heads,
-        "num_key_value_heads": figures.num_kv_heads,
-        "head_dim": figures.head_size,
-        "num_hidden_layers": num_layers,
-        "max_position_embeddings": _POSITIONS,
-    }
+def _keys(figures: Transformer | LatentAttention, *names: str) -> dict[str, Any]:
+    """The figures of these names by the keys of a configuration."""
+    return {KEYS[name][0]: getattr(figures, name) for name in names}
 
 
-def _with_experts(figures: Transformer, num_layers: int) -> dict[str, Any]:
+def _with_experts(figures: Transformer, usual: dict[str, Any]) -> dict[str, Any]:
     if not figures.gated or figures.biases or figures.learned_positions:
         raise ModelError("no architecture is known to build such experts from figures alone")
-    keys = _usual(figures, num_layers) | {"num_experts_per_tok": figures.top_k}
+    keys = usual | _keys(figures, "top_k")
     if figures.latent is not None:
-        x = figures.latent
+        counts = ("expert_size", "num_experts", "num_shared_experts", "first_dense_layers")
+        keys |= _keys(figures, *counts)
+        keys |= _keys(figures.latent, *(f.name for f in fields(LatentAttention)))
         keys |= {
             "intermediate_size": figures.ffn_size or figures.expert_size,
-            "moe_intermediate_size": figures.expert_size,
-            "n_routed_experts": figures.num_experts,
-            "n_shared_experts": figures.num_shared_experts,
-            "first_k_dense_replace": figures.first_dense_layers,
             "n_group": 1,
             "topk_group": 1,
-            "q_lora_rank": x.query_rank or None,
-            "kv_lora_rank": x.key_value_rank,
-            "qk_nope_head_dim": x.nope_size,
-            "qk_rope_head_dim": x.rope_size,
-            "v_head_dim": x.value_size,
+            "q_lora_rank": figures.latent.query_rank or None,
         }
         del keys["head_dim"]
         return _named("DeepseekV3ForCausalLM", "deepseek_v3", keys, figures)
