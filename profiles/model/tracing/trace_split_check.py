@@ -11,7 +11,7 @@ the gradients of column-split layers' inputs), and compares these sums, outputs 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -91,13 +91,9 @@ class Recording(Watch):
     def __init__(self, block: SmallBlock) -> None:
         super().__init__(block)
         self.events: list[Event] = []
-        self.calls: dict[str, list[Event]] = {}  # of linear layers
-        self._backward = _Turns(self.calls)
+        self.calls: dict[str, list[Event]] = defaultdict(list)  # of linear layers
         with torch.enable_grad():
             self.outputs = self.run()
-        for event in self.events:
-            if event.layer:
-                self.calls.setdefault(event.layer, []).append(event)
         self.output_values = [x.detach().clone() for x in self.outputs]
 
     @cached_property
@@ -118,30 +114,16 @@ class Recording(Watch):
 
     def layered(self, path: str, layer: Any, x: Tensor) -> Tensor:
         seen = x.view_as(x)
-        y = product(seen, layer)
-        if self.calls:  # in a backward that runs the layer again
-            event = self._backward.next(path)
-        else:
-            event = Event(
-                "linear", [y.detach().clone()], [x], [y], layer=path, given=x.detach().clone()
-            )
-            self.events.append(event)
+        # Noted first: a checkpoint stops its second run where it has what its backward needs.
+        event = Event("linear", [], [x], [], layer=path, given=x.detach().clone())
+        self.events.append(event)
+        self.calls[path].append(event)
         if seen.requires_grad:
             seen.register_hook(lambda g: setattr(event, "gradient", g))
+        y = product(seen, layer)
+        event.values.append(y.detach().clone())
+        event.outputs.append(y)
         return y
-
-
-class _Turns:
-    """The calls of each layer in turn, from the first again in a backward that recomputes."""
-
-    def __init__(self, calls: Mapping[str, list[Event]]) -> None:
-        self._calls, self._made = calls, Counter[str]()
-
-    def next(self, path: str) -> Event:
-        """The next call of a layer."""
-        number = self._made[path]
-        self._made[path] += 1
-        return self._calls[path][number % len(self._calls[path])]
 
 
 def _in_place(name: str) -> bool:
@@ -342,7 +324,7 @@ def check_split(
         ):
             raise NotSplit(f"{place} gives another output when it is split")
     norm = sum(float(g.double().norm()) ** 2 for g in wanted.values() if g is not None) ** 0.5
-    for event in (event for path in roles for event in whole.calls.get(path, ())):
+    for event in (event for path in roles for event in whole.calls[path] if event.values):
         side = roles[event.layer][0]
         parts = [rank.shares.get(id(event)) for rank in ranks]
         total, size = event.gradient, norm
@@ -378,10 +360,11 @@ class _Rank(Watch):
     def __init__(self, whole: Recording, roles: Roles, tp: int, rank: int) -> None:
         super().__init__(whole.original)
         self.shares: dict[int, Tensor] = {}
-        self._turns, self._roles, self._tp, self._rank = _Turns(whole.calls), roles, tp, rank
+        self._calls = {path: iter(events) for path, events in whole.calls.items()}
+        self._roles, self._tp, self._rank = roles, tp, rank
 
     def layered(self, path: str, layer: Any, x: Tensor) -> Tensor:
-        event = self._turns.next(path)
+        event = next(self._calls[path])
         side, parts = self._roles.get(path, ("", (1,)))
         if side == "row":
             part = x @ self._share(layer.inner, parts) @ layer.outer.T
