@@ -274,8 +274,8 @@ def _affine(a: Any, b: Any, base: int, span: int, at: int) -> Any:
         changed[name] = _affine(x, y, base, span, at)
         if changed[name] is None:
             return None
-    made: Any = replace(a, **changed)  # type: ignore[type-var] # no class
-    return made
+    whole: Any = replace(a, **changed)  # type: ignore[type-var] # no class
+    return whole
 
 
 @functools.cache
