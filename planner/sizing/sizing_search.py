@@ -13,16 +13,21 @@ import functools
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
-from planner.layout.layout_search import nodes_of_run
+from planner.layout.layout_question import (
+    LayoutQuestion,
+    LayoutSolver,
+    ground_of,
+    solve_layouts,
+)
+from planner.layout.layout_search import LayoutOutcome, nodes_of_run
 from planner.layout.refined_layout import PricedLayout
 from planner.many.local_workers import answers_of
-from planner.sizing.run_goal import PowerCurve, RunGoal
+from planner.sizing.run_goal import RunGoal, power_of
 from planner.sizing.run_stretch import RunStretch, run_stretch
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
 from profiles.document import decode, encode
@@ -34,7 +39,7 @@ from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.degrees import Degrees
 from simulator.values.prediction import Interval
 
@@ -86,18 +91,11 @@ class SizedDevice:
 def size_device(
     question: SizeQuestion,
     choice: DeviceChoice,
+    solver: LayoutSolver,
     *,
-    power: PowerCurve,
-    coefficients: CoefficientFile,
-    clock: Callable[[], float],
-    end_s: float = math.inf,
     below: float = math.inf,
 ) -> SizedDevice:
-    """The best run on devices of one type.
-
-    power   of such a device and its share of the site
-    end_s   of the clock, when the search ends;  below  values that are sought
-    """
+    """The best run on devices of one type with a value under `below`."""
     best: SizedRun | None = None
     bound, considered, complete = math.inf, 0, True
     refused: dict[str, str] = {}
@@ -106,18 +104,9 @@ def size_device(
             for batch in question.batches:
                 sought = below if best is None else best.value
                 try:
-                    goal = goal_of(question, choice, stack, batch, power)
+                    goal = goal_of(question, choice, stack, batch)
                     asked = layout_question_of(question, choice, stack, batch, width, choice.most)
-                    outcome, _ = solve_layouts(
-                        asked,
-                        coefficients,
-                        [],
-                        clock=clock,
-                        runners_up=0,
-                        time_limit_s=end_s - clock(),
-                        goal=goal,
-                        below=sought,
-                    )
+                    outcome = best_layout(asked, solver, goal, sought)
                 except InputError as error:
                     refused[stack.name] = str(error)
                     continue
@@ -136,6 +125,26 @@ def size_device(
         complete=complete,
         refused=tuple(refused.items()),
     )
+
+
+def best_layout(
+    asked: LayoutQuestion,
+    solver: LayoutSolver,
+    goal: RunGoal | None = None,
+    below: float = math.inf,
+) -> LayoutOutcome:
+    """The best layout within the solver's time; raises InputError where none is legal."""
+    outcome, _ = solve_layouts(
+        asked,
+        solver.coefficients,
+        [],
+        clock=solver.clock,
+        runners_up=0,
+        time_limit_s=solver.end_s - solver.clock(),
+        goal=goal,
+        below=below,
+    )
+    return outcome
 
 
 @functools.lru_cache(maxsize=64)
@@ -195,7 +204,6 @@ def goal_of(
     choice: DeviceChoice,
     stack: StackChoice,
     batch: int,
-    power: PowerCurve,
 ) -> RunGoal:
     """The goal of a question on devices of one type with a framework."""
     per_step = batch * question.seq_len
@@ -212,7 +220,7 @@ def goal_of(
         usd=choice.usd_per_hour.value if choice.usd_per_hour is not None else None,
         usd_per_run_hour=question.storage.usd_per_hour.value if question.storage else 0.0,
         usd_once=question.storage.egress_usd.value if question.storage else 0.0,
-        power=power,
+        power=power_of(choice.device, question.pue),
         flop_per_s=choice.node_devices * peak,
         step_flop=per_step * model_flop_per_token(question.model, question.seq_len),
         deadline_h=None if question.deadline_s is None else question.deadline_s / 3600.0,
@@ -313,7 +321,6 @@ class SizeTask:
 
     question: SizeQuestion
     choice: int
-    power: PowerCurve
     end_s: float
 
 
@@ -321,14 +328,10 @@ def solve_text(text: str) -> str:
     """The SizedDevice of a SizeTask, both as JSON; {"fault": why} where that fails."""
     try:
         task = decode(SizeTask, json.loads(text), where="the task")
-        found = size_device(
-            task.question,
-            task.question.choices[task.choice],
-            power=task.power,
-            coefficients=shipped_coefficients(),
-            clock=time.monotonic,
-            end_s=task.end_s,
+        solver = LayoutSolver(
+            coefficients=shipped_coefficients(), clock=time.monotonic, end_s=task.end_s
         )
+        found = size_device(task.question, task.question.choices[task.choice], solver)
         return json.dumps(encode(found), allow_nan=False)
     except ShardwrightError as error:
         return json.dumps({"fault": str(error)})
