@@ -96,11 +96,6 @@ class Resharding:
         self._tables: dict[tuple[object, ...], _Table] = {}
         self._fans: dict[tuple[object, ...], _Fan] = {}
 
-    def seconds(self, tensor: GraphTensor, before: Placements, after: Placements) -> float:
-        """Seconds to bring the tensor from one placement to another."""
-        table = self._table(tensor)
-        return float(table.seconds[table.index[before], table.index[after]])
-
     def one_way_seconds(
         self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], *, back: bool
     ) -> float:

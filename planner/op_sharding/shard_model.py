@@ -7,13 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from planner.op_sharding.answer_file import (
-    cost_of,
-    forms_between,
-    rules_of,
-    run_parts,
-    whole_strategies,
-)
+from planner.op_sharding.answer_file import in_whole_model, placement_rules, run_parts
 from planner.op_sharding.megatron import megatron_kinds, megatron_strategies
 from planner.op_sharding.mesh import Mesh
 from planner.op_sharding.one_block import block_graph, block_number
@@ -133,18 +127,17 @@ def shard_model(question: ShardQuestion) -> OpShardingFile:
         )
     else:
         hand, missing = hand_plan(graph, mesh, training, question.time_limit_s)
-        strategies = whole_strategies(question.graph, mesh, answer, block)
-        between = forms_between(question.graph, answer, block)
+        strategies, between = in_whole_model(question.graph, mesh, answer, block)
         calls, conversions, messages = run_parts(question.graph, mesh, strategies, between)
         found = replace(
             named,
-            cost=cost_of(answer),
+            cost=answer.cost,
             hand_plan=hand,
             hand_plan_missing=missing,
             calls=calls,
             conversions=conversions,
             messages=messages,
-            rules=rules_of(answer, all_repeats),
+            rules=placement_rules(answer, all_repeats),
         )
     return replace(found, search_time_s=time.perf_counter() - begin)
 
@@ -181,7 +174,7 @@ def hand_plan(
     answer = shard_ops(graph, mesh, training=training, allowed=allowed, time_limit_s=time_limit_s)
     if not answer.ops:
         return None, f"its placements do not fit together: {answer.reason}"
-    return cost_of(answer), ""
+    return answer.cost, ""
 
 
 def _what_binds(free: OpSharding, limit: float) -> str:

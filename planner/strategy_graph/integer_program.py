@@ -47,10 +47,19 @@ def solve_program(
 ) -> ProgramAnswer:
     """The least-cost strategies within the limit, or the best ones and a bound after the time.
 
-    scale_cost  about the cost of the answer: it sets the size of HiGHS's absolute tolerances
+    scale_cost  about the cost of the answer: HiGHS's tolerances are absolute, so costs are scaled
+                to it, and again to that of the answer if that is much cheaper
     """
     end = time.monotonic() + time_limit_s
-    scale = max(scale_cost, 1.0) / SIZE
+    answer = _solve_scaled(problem, max(scale_cost, 1.0) / SIZE, end)
+    if answer.is_least and answer.strategies is not None:
+        cost = problem.cost_of(answer.strategies)
+        if cost < scale_cost / 2:
+            answer = _solve_scaled(problem, max(cost, 1.0) / SIZE, end)
+    return answer
+
+
+def _solve_scaled(problem: StrategyGraph, scale: float, end: float) -> ProgramAnswer:
     cost, most, pairs, low, high = _pair_rows(problem)
     sizes = [len(values) for values in problem.node_costs]
     is_whole = np.zeros(len(cost))

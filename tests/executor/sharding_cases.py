@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from planner.op_sharding import Mesh, megatron_strategies, shard_ops
-from planner.op_sharding.answer_file import forms_between, run_parts, whole_strategies
+from planner.op_sharding.answer_file import in_whole_model, run_parts
 from planner.op_sharding.conversions import Between
 from planner.op_sharding.flow import forward_of
 from planner.op_sharding.megatron import megatron_kinds
@@ -79,8 +79,7 @@ def solved(
     mesh = Mesh(cluster=get_cluster("8xh100-sxm"), names=axis_names(sizes), sizes=sizes)
     allowed = megatron_strategies(part, sizes, megatron_kinds(part))
     answer = shard_ops(part, mesh, allowed=allowed)
-    chosen = whole_strategies(graph, mesh, answer, number)
-    between = forms_between(graph, answer, number)
+    chosen, between = in_whole_model(graph, mesh, answer, number)
     return as_file(path, graph, mesh, chosen, dtype, between)
 
 
