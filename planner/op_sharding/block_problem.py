@@ -22,10 +22,9 @@ from planner.op_sharding.flow import Layout, forward_of
 from planner.op_sharding.mesh import Mesh
 from planner.op_sharding.op_seconds import (
     OpPrice,
-    Training,
     local_bytes,
     price_strategy,
-    weight_sync_s,
+    tied_sync_s,
 )
 from planner.op_sharding.resharding import Resharding
 from planner.op_sharding.strategies import Strategy, strategies_of
@@ -43,7 +42,7 @@ class BlockProblem:
 
     graph: OpGraph
     mesh: Mesh
-    training: Training
+    micro_batches: int
     strategies: tuple[tuple[Strategy, ...], ...]
     prices: tuple[tuple[OpPrice, ...], ...]
     uses: tuple[Uses, ...]
@@ -149,20 +148,20 @@ class BlockProblem:
         if forward_of(first) != forward_of(other):
             return FORBIDDEN
         tensor = self.graph.tensors[t]
-        alone = weight_sync_s(tensor, first, (), self.mesh, self.training)
-        both = weight_sync_s(tensor, first, (other,), self.mesh, self.training)
-        return round(repeats * (both - alone) / NANOSECOND_S)
+        tied = tied_sync_s(tensor, (first, other), self.mesh, self.micro_batches)
+        return round(repeats * tied / NANOSECOND_S)
 
 
 def build_problem(
     graph: OpGraph,
     mesh: Mesh,
     *,
-    training: Training,
+    micro_batches: int = 1,
     allowed: Mapping[int, frozenset[str]] | None = None,
 ) -> BlockProblem:
     """The problem of all blocks of the graph on the mesh.
 
+    micro_batches  that share one sum of weight gradients
     allowed  for ops by number, the labels of strategies to keep (to price a given layout)
     """
     strategies, prices, owned = [], [], set[int]()
@@ -175,12 +174,15 @@ def build_problem(
         owned |= fresh
         strategies.append(own)
         prices.append(
-            tuple(price_strategy(op, graph, s, mesh, training, owned=frozenset(fresh)) for s in own)
+            tuple(
+                price_strategy(op, graph, s, mesh, micro_batches, owned=frozenset(fresh))
+                for s in own
+            )
         )
     return BlockProblem(
         graph=graph,
         mesh=mesh,
-        training=training,
+        micro_batches=micro_batches,
         strategies=tuple(strategies),
         prices=tuple(prices),
         uses=uses_of(graph, strategies, MOST_FORMS[len(mesh.sizes)]),

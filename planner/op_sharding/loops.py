@@ -253,7 +253,7 @@ def _dim(entry: str, shape: tuple[int, ...], each: int) -> int | None:
 def _convolution(call: OpCall) -> tuple[Loop, ...]:
     """x [batch, in, ...], weight [out, in / groups, ...], bias [out]."""
     groups = (call.option("groups") or (1,))[0]
-    rows = _CONVOLUTION
+    rows: tuple[_Row, ...] = _CONVOLUTION
     if groups > 1:
         depthwise = groups == call.inputs[0].shape[1]
         rows = (_CONVOLUTION[0], _DEPTHWISE) if depthwise else _CONVOLUTION[:1]
@@ -286,9 +286,15 @@ def _view(call: OpCall) -> tuple[Loop, ...]:
     )
 
 
-def _elementwise(call: OpCall, *, without: tuple[int, ...] = ()) -> tuple[Loop, ...]:
-    """One loop per dim of the (broadcast) output."""
-    out = call.out
+def _elementwise(call: OpCall) -> tuple[Loop, ...]:
+    """One loop per dim of the (broadcast) output, without those that the op works along: the last
+    ones of a normalization, the `dim` of a concatenation, of a softmax by default the last."""
+    out, name = call.out, call.op.name
+    without = call.option("dim")
+    if name in _NORMS:
+        without = tuple(range(len(out) - (call.option("normalized") or (1,))[0], len(out)))
+    elif name in _ALONG and not without:
+        without = (len(out) - 1,)
     loops = []
     for e, n in enumerate(out):
         if n == 1 or e in without:
@@ -302,27 +308,6 @@ def _elementwise(call: OpCall, *, without: tuple[int, ...] = ()) -> tuple[Loop, 
         )
         loops.append(Loop(inputs=inputs, outputs=(e,) * len(call.outputs)))
     return tuple(loops)
-
-
-def _along_dims(call: OpCall) -> tuple[Loop, ...]:
-    """As element-wise, without the dims that the op works along; by default the last."""
-    return _elementwise(call, without=call.option("dim") or (len(call.out) - 1,))
-
-
-def _joined(call: OpCall) -> tuple[Loop, ...]:
-    """Concatenation: all dims but that along which tensors are joined."""
-    return _elementwise(call, without=call.option("dim"))
-
-
-def _normalized(call: OpCall) -> tuple[Loop, ...]:
-    """Normalization over the last dims: the others are loops, weight and bias lack them."""
-    count = (call.option("normalized") or (1,))[0]
-    rest: Dims = (None,) * (len(call.inputs) - 1)
-    return tuple(
-        Loop(inputs=(d, *rest), outputs=(d,))
-        for d in range(len(call.out) - count)
-        if call.out[d] > 1
-    )
 
 
 def _reduced(call: OpCall) -> tuple[Loop, ...]:
@@ -422,14 +407,13 @@ _ELEMENTWISE = (
     *("masked_fill", "maximum", "minimum", "clamp", "dropout", "eq", "ne", "lt", "gt", "le", "ge"),
     *("__eq__", "__lt__", "__gt__", "__and__", "__or__", "leaky_relu", "elu", "hardswish", "relu6"),
     *("reciprocal", "div_", "mul_", "add_", "__floordiv__", "__rpow__", "__rtruediv__", "mish"),
-    *("logical_not", "long", "int", "bool"),
+    *("logical_not", "long", "int", "bool", "cat", "concat"),
 )
+_ALONG = ("softmax", "log_softmax", "cumsum", "topk", "sort")
+_NORMS = ("layer_norm", "rms_norm")
 _RULES: dict[str, Callable[[OpCall], tuple[Loop, ...]]] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
-    **dict.fromkeys(("softmax", "log_softmax", "cumsum", "topk", "sort"), _along_dims),
-    **dict.fromkeys(("cat", "concat"), _joined),
+    **dict.fromkeys((*_ELEMENTWISE, *_ALONG, *_NORMS), _elementwise),
     **dict.fromkeys(("mean", "sum", "amax", "amin", "logsumexp"), _reduced),
-    **dict.fromkeys(("layer_norm", "rms_norm"), _normalized),
     **dict.fromkeys(("matmul", "bmm", "mm"), _product),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     "einsum": _einsum,

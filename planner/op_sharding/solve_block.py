@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from planner.op_sharding.block_problem import NANOSECOND_S, BlockProblem, build_problem
 from planner.op_sharding.conversions import Between, Reshard, reshards_of, weight_layouts
 from planner.op_sharding.mesh import Mesh
-from planner.op_sharding.op_seconds import OpPrice, Training, weight_sync_s
+from planner.op_sharding.op_seconds import OpPrice, tied_sync_s
 from planner.op_sharding.strategies import Strategy
 from planner.strategy_graph.problem import StrategyGraph
 from planner.strategy_graph.solve import Solution, Status, solve
@@ -61,20 +61,20 @@ def shard_ops(
     graph: OpGraph,
     mesh: Mesh,
     *,
-    training: Training | None = None,
+    micro_batches: int = 1,
     memory_limit_bytes: float | None = None,
     time_limit_s: float = _TIME_LIMIT_S,
     allowed: Mapping[int, frozenset[str]] | None = None,
 ) -> OpSharding:
     """The cheapest placements of the graph's ops on the mesh within the memory of a device.
 
-    time_limit_s  of the search
+    micro_batches that share one sum of weight gradients;  time_limit_s  of the search
     allowed       for ops by number, the labels of strategies to keep
     Raises InputError for a limit that is not above 0 and where `allowed` leaves an op none.
     """
     if memory_limit_bytes is not None and memory_limit_bytes <= 0:
         raise InputError(f"memory_limit_bytes must be above 0, is {memory_limit_bytes:g}")
-    problem = build_problem(graph, mesh, training=training or Training(), allowed=allowed)
+    problem = build_problem(graph, mesh, micro_batches=micro_batches, allowed=allowed)
     nodes = problem.strategy_graph(memory_limit_bytes)
     found = solve(nodes, time_limit_s=time_limit_s)
     if found.strategies is None:
@@ -111,8 +111,8 @@ def _answer(
         lower_bound_s=(found.bound or 0) * NANOSECOND_S,
         memory_bytes=float(nodes.usage_over_time(choice).max()),
     )
-    # Nanoseconds are rounded per node and edge; a proven optimum is its own bound.
-    proven = found.status is Status.OPTIMAL or cost.lower_bound_s > cost.seconds
+    # Nanoseconds are rounded per node and edge; a least cost is its own bound.
+    proven = found.bound == found.cost or cost.lower_bound_s > cost.seconds
     return OpSharding(
         status=found.status,
         reason=found.reason,
@@ -128,8 +128,6 @@ def _tied_sync_s(problem: BlockProblem, ops: tuple[PlacedOp, ...]) -> float:
     graph, total = problem.graph, 0.0
     for t, layouts in weight_layouts(graph, [placed.strategy for placed in ops]).items():
         first = next(placed for placed in ops if t in placed.op.inputs)
-        own, others, tensor = layouts[0], layouts[1:], graph.tensors[t]
-        both = weight_sync_s(tensor, own, others, problem.mesh, problem.training)
-        alone = weight_sync_s(tensor, own, (), problem.mesh, problem.training)
-        total += first.repeats * (both - alone)
+        tied = tied_sync_s(graph.tensors[t], layouts, problem.mesh, problem.micro_batches)
+        total += first.repeats * tied
     return total

@@ -22,6 +22,7 @@ from profiles.units import format_bytes, format_time, format_usd
 # Times as many nodes are looked at where those that are allowed keep no limit.
 _ROOM = 4
 Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
+"""The best run of every type of device of a question."""
 
 
 def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[SizedRun]) -> str:

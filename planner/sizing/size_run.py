@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from planner.layout.layout_question import LayoutSolver, ground_of
@@ -10,14 +9,12 @@ from planner.sizing.run_outlook import outlook_of
 from planner.sizing.size_answer import SizeAnswer, value_words
 from planner.sizing.size_front import front_of, runs_beside
 from planner.sizing.size_gains import gains_of
-from planner.sizing.size_limits import binding_limit, memory_short, relaxations_of
+from planner.sizing.size_limits import Search, binding_limit, memory_short, relaxations_of
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import SizedDevice, SizedRun, question_of_run, size_device
 from planner.tolerances import status_of
 from simulator.mfu import model_flop_per_token
 from simulator.training_run.fit.evidence import evidence_words
-
-Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
 
 
 def search_here(solver: LayoutSolver) -> Search:

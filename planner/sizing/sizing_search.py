@@ -10,6 +10,7 @@ worker processes (planner/many/local_workers.py): equal texts give equal texts b
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import time
@@ -88,34 +89,25 @@ class SizedDevice:
     refused: tuple[tuple[str, str], ...]
 
 
-def size_device(
-    question: SizeQuestion,
-    choice: DeviceChoice,
-    solver: LayoutSolver,
-    *,
-    below: float = math.inf,
-) -> SizedDevice:
-    """The best run on devices of one type with a value under `below`."""
+def size_device(question: SizeQuestion, choice: DeviceChoice, solver: LayoutSolver) -> SizedDevice:
+    """The best run on devices of one type."""
     best: SizedRun | None = None
     bound, considered, complete = math.inf, 0, True
     refused: dict[str, str] = {}
-    for stack in question.stacks:
-        for width in choice.widths:
-            for batch in question.batches:
-                sought = below if best is None else best.value
-                try:
-                    goal = goal_of(question, choice, stack, batch)
-                    asked = layout_question_of(question, choice, stack, batch, width, choice.most)
-                    outcome = best_layout(asked, solver, goal, sought)
-                except InputError as error:
-                    refused[stack.name] = str(error)
-                    continue
-                considered += outcome.considered
-                complete &= outcome.complete
-                bound = min(bound, outcome.bound_s if not outcome.complete else math.inf)
-                if outcome.layouts:
-                    layout, value = outcome.layouts[0], outcome.values[0]
-                    best = sized_run(question, choice, goal, stack.name, layout, value, width)
+    for stack, width, batch in itertools.product(question.stacks, choice.widths, question.batches):
+        try:
+            goal = goal_of(question, choice, stack, batch)
+            asked = layout_question_of(question, choice, stack, batch, width, choice.most)
+            outcome = best_layout(asked, solver, goal, math.inf if best is None else best.value)
+        except InputError as error:
+            refused[stack.name] = str(error)
+            continue
+        considered += outcome.considered
+        complete &= outcome.complete
+        bound = min(bound, outcome.bound_s if not outcome.complete else math.inf)
+        if outcome.layouts:
+            layout, value = outcome.layouts[0], outcome.values[0]
+            best = sized_run(question, choice, goal, stack.name, layout, value, width)
     bound = min(bound, best.value if best else math.inf)
     return SizedDevice(
         choice=choice,

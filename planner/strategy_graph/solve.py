@@ -1,7 +1,9 @@
 """The cheapest strategies of a graph within a memory limit, with a proven bound.
 
-The graph is contracted (contraction.py). An integer program proves the best answer of graphs that
-are small enough (integer_program.py); a search finds cheap answers of all others (tree_search.py).
+The graph is contracted (contraction.py). If memory does not bind and the graph is narrow,
+elimination is exact (elimination.py). Otherwise an integer program proves the best answer of graphs
+that are small enough (integer_program.py), and a search finds cheap answers of the rest
+(tree_search.py).
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from enum import StrEnum
 import numpy as np
 
 from planner.strategy_graph.contraction import contract
+from planner.strategy_graph.elimination import eliminate
 from planner.strategy_graph.integer_program import solve_program
-from planner.strategy_graph.problem import Strategies, StrategyGraph, sum_over_time
+from planner.strategy_graph.problem import FORBIDDEN, Strategies, StrategyGraph, sum_over_time
 from planner.strategy_graph.tree_search import tree_search
 
 MOST_ENTRIES = 400_000
@@ -56,11 +59,11 @@ class Solution:
 
 
 def solve(problem: StrategyGraph, *, time_limit_s: float, seed: int = 0) -> Solution:
-    """The cheapest strategies found within the time; optimal ones are so within the tolerance of
-    the integer program, 1e-6.
+    """The cheapest strategies found within the time; those of the integer program are optimal
+    within its tolerance, 1e-6.
 
-    Contraction is not interrupted. Equal inputs give equal costs if optimality is proven; what is
-    found otherwise depends on the time.
+    Contraction and elimination are not interrupted. Equal inputs give equal costs if optimality is
+    proven; what is found otherwise depends on the time.
     """
     end = time.monotonic() + time_limit_s
     contraction = contract(problem)
@@ -69,11 +72,27 @@ def solve(problem: StrategyGraph, *, time_limit_s: float, seed: int = 0) -> Solu
             "forbidden costs and single usages above the limit leave no combination of strategies"
         )
     small = contraction.problem
+
+    def answer(best: Strategies, bound: float, proof: str) -> Solution:
+        cost = small.cost_of(best)
+        is_least = bool(proof) or cost <= math.ceil(bound)
+        return Solution(
+            status=Status.OPTIMAL if is_least else Status.FEASIBLE,
+            strategies=contraction.expand(best),
+            cost=cost,
+            bound=min(cost, math.ceil(bound)),
+            reason=proof or ("bound and cost meet" if is_least else "the time limit was reached"),
+        )
+
+    free = eliminate(small)
+    if free is not None and small.cost_of(free) >= FORBIDDEN:
+        return _none("no combination of strategies is allowed")
+    if free is not None and small.fits(free):
+        return answer(free, small.cost_of(free), "proven by elimination")
     if small.usage_limit is not None and _least_peak(small) > small.usage_limit:
         return _none("even the least usage of every node is above the limit")
     bound = float(sum(int(x.min()) for x in (*small.node_costs, *small.edge_costs)))
     found: list[Strategies] = []
-    is_least = False
     entries, left = sum(table.size for table in small.edge_costs), end - time.monotonic()
     rng = np.random.default_rng(seed)
     if entries <= MOST_ENTRIES and left >= LEAST_PROGRAM_S * entries:
@@ -83,29 +102,20 @@ def solve(problem: StrategyGraph, *, time_limit_s: float, seed: int = 0) -> Solu
         program = solve_program(small, scale_cost=scale, time_limit_s=PROGRAM_SHARE * left)
         if program.bound == np.inf:
             return _none("proven by the integer program")
-        bound, is_least = max(bound, program.bound), program.is_least
+        bound = max(bound, program.bound)
+        if program.strategies is not None and program.is_least:
+            return answer(program.strategies, bound, "proven by the integer program")
         found += [program.strategies] if program.strategies is not None else []
-    if not (found and is_least):
-        start = min(found, key=small.cost_of, default=small.least_used())
-        searched = tree_search(small, start, end=end, rng=rng)
-        found += [searched] if searched is not None else []
-    if not found:
+    start = min(found, key=small.cost_of, default=small.least_used())
+    best = tree_search(small, start, end=end, rng=rng)
+    if best is None:
         return Solution(
             status=Status.UNKNOWN,
             bound=math.ceil(bound),
             reason="nothing within memory was found in the time given; "
             "that nothing exists is not proven",
         )
-    best = min(found, key=small.cost_of)
-    cost = small.cost_of(best)
-    is_least |= cost <= math.ceil(bound)
-    return Solution(
-        status=Status.OPTIMAL if is_least else Status.FEASIBLE,
-        strategies=contraction.expand(best),
-        cost=cost,
-        bound=min(cost, math.ceil(bound)),
-        reason="proven by the integer program" if is_least else "the time limit was reached",
-    )
+    return answer(best, bound, "")
 
 
 def _least_peak(problem: StrategyGraph) -> int:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from planner.layout.layout_question import LayoutSolver
 from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.size_limits import Search
 from planner.sizing.size_phases import PHASES_SCHEMA, Phase, PhaseFile, stretch_of_phases
 from planner.sizing.size_question import SizeQuestion
-from planner.sizing.size_run import Search, answer_of, explained, search_here
+from planner.sizing.size_run import answer_of, explained, search_here
 from planner.sizing.sizing_search import SizedDevice, SizeTask, size_on_workers
 from profiles.document import read_document
 from profiles.errors import DocumentError

@@ -1,7 +1,5 @@
 """Small sizing questions that several tests ask."""
 
-import math
-
 from planner.layout.layout_question import LayoutSolver
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
 from planner.sizing.sizing_search import size_device
@@ -46,6 +44,6 @@ def size_question(model="gpt2", tokens=1e11, minimise="cost", stacks=("megatron-
     )
 
 
-def sized(question, picked=None, *, below=math.inf, **more):
+def sized(question, picked=None, **more):
     solver = LayoutSolver(coefficients=shipped_coefficients(), **{"clock": lambda: 0.0, **more})
-    return size_device(question, picked or question.choices[0], solver, below=below)
+    return size_device(question, picked or question.choices[0], solver)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from bench.strategy_graph.audit import audit
 from planner.strategy_graph.contraction import contract
+from planner.strategy_graph.elimination import eliminate
 from planner.strategy_graph.integer_program import solve_program
 from planner.strategy_graph.problem import FORBIDDEN, StrategyGraph
 from planner.strategy_graph.solve import Status, solve
@@ -95,7 +97,7 @@ def test_contraction_keeps_the_least_cost(seed: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_part_keeps_to_its_promise(seed: int) -> None:
-    """The integer program finds the least cost and its bound is not above it; answers fit."""
+    """Elimination and the integer program find least costs; bounds are not above, answers fit."""
     graph = random_graph(seed)
     small, truth = contract(graph), least(graph)
     if small is None or truth is None:
@@ -106,6 +108,9 @@ def test_every_part_keeps_to_its_promise(seed: int) -> None:
     assert program.is_least
     assert program.strategies is not None
     assert problem.cost_of(program.strategies) == truth
+    free = eliminate(problem)
+    assert free is not None
+    assert problem.cost_of(free) == least(replace(problem, usage_limit=None))
     rng, end = np.random.default_rng(0), time.monotonic() + 0.05
     searched = tree_search(problem, problem.least_used(), end=end, rng=rng)
     if searched is not None:
