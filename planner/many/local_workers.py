@@ -33,12 +33,9 @@ def take(waiting: list[Job], begun: set[str], last: str | None = None) -> Job:
     process solves a job changes no answer, only how much of what its kin share is computed again.
     """
     left = Counter(job.kin for job in waiting)
-    kin = left.most_common(1)[0][0]
-    kin = (
-        last
-        if last in left and last is not None
-        else next((k for k in left if k not in begun), kin)
-    )
+    kin = next((kin for kin in left if kin not in begun), left.most_common(1)[0][0])
+    if last is not None and last in left:
+        kin = last
     begun.add(kin)
     return waiting.pop(next(place for place, job in enumerate(waiting) if job.kin == kin))
 
