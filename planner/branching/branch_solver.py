@@ -1,6 +1,6 @@
 """Solving cells of a model with branches: the order of the blocks is part of the decision.
 
-1f1b, gpipe   the exact dynamic program over ideals (planner/branching/ideal_partition.py)
+1f1b, gpipe   the exact dynamic program over ideals (planner/chain)
 others        the chain's search on the traced order and on the order that the dynamic program cuts
               into as many stages, with the cell's own bound, which holds for every order; with at
               most MOST_ORDERS orders, on each of them, with the least of their bounds
@@ -12,17 +12,16 @@ predicted to be faster, the plan keeps the traced order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from planner.branching.ideal_costs import IdealCosts
-from planner.branching.ideal_partition import partition_ideals
+import numpy as np
+
 from planner.branching.relaxed_bound import relaxed_bound
 from planner.cell import Cell
 from planner.cells.branch_and_bound import Refinement
-from planner.cells.cell_costs import CellCosts, CellSolver, is_timed
+from planner.cells.cell_costs import CellSolver, is_timed
 from planner.chain.ideals import BlockLattice, lattice_of
-from planner.chain.problem import Partition
+from planner.chain.partition import partition
 from planner.costs.costs import SimulatorCosts
 from planner.traced import Traced
 from profiles.model.graph import ModelGraph
@@ -34,54 +33,47 @@ MOST_ORDERS = 16  # above so many not every order is searched
 _BETTER = 1e-9  # relative; another order is taken only where it is faster
 
 
-def cell_solver(costs: CellCosts, *, solver: str, seed: int) -> CellSolver | BranchSolver:
+def cell_solver(costs: SimulatorCosts, *, solver: str, seed: int) -> CellSolver:
     """What solves the cells of these costs: the chain's solver unless the model's blocks have
     several orders."""
-    chain = CellSolver(costs, solver=solver, seed=seed)
-    if not isinstance(costs, SimulatorCosts):
-        return chain
     graph = costs.model.graph(costs.model.micro_batches[0], 1)
     if not graph.branches or len(graph.chain) < 2:
-        return chain
-    return BranchSolver(chain, costs, lattice_of(graph, MOST_IDEALS))
+        return CellSolver(costs, solver=solver, seed=seed)
+    return BranchSolver(costs, lattice_of(graph, MOST_IDEALS), solver=solver, seed=seed)
 
 
-class BranchSolver:
-    """Like CellSolver, for blocks that have several orders."""
+class BranchSolver(CellSolver):
+    """Like CellSolver, for blocks that have several orders; `with_more` is in the traced one."""
 
-    def __init__(self, chain: CellSolver, costs: SimulatorCosts, lattice: BlockLattice) -> None:
-        self.chain, self.costs, self.lattice = chain, costs, lattice
-        self._entries = [
-            ref.entry for ref in costs.model.graph(costs.model.micro_batches[0], 1).chain
-        ]
-        self._ideals = IdealCosts(costs, lattice)
+    def __init__(
+        self, costs: SimulatorCosts, lattice: BlockLattice, *, solver: str, seed: int
+    ) -> None:
+        super().__init__(costs, solver=solver, seed=seed)
+        self.lattice, self._ideals = lattice, costs.over_ideals(lattice)
+        graph = costs.model.graph(costs.model.micro_batches[0], 1)
+        self._entries = [ref.entry for ref in graph.chain]
         self._solvers: dict[tuple[int, ...], CellSolver] = {}
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
-        traced = self.chain.refine(cell, below, lower)
-        if cell.degrees.pp == 1:
-            return traced
-        if self.lattice.is_chain:
-            if self.lattice.complete:
-                return traced
-            return replace(traced, bound_s=min(self._open_bound(cell, lower), traced.step_time_s))
-        limit = min(below, traced.step_time_s)
-        problem = self._ideals.problem(cell)
-        if is_timed(cell):
-            found, bound = partition_ideals(problem), lower
-        else:
-            found = partition_ideals(problem, below=limit)
-            bound = found.step_time_s if found is not None else limit
-            if not self.lattice.complete:
-                bound = self._open_bound(cell, lower)
-        orders = []
-        if found is not None and (is_timed(cell) or found.step_time_s < limit * (1 - _BETTER)):
-            orders.append(found.order)
+        best = super().refine(cell, below, lower)
+        complete, timed = self.lattice.complete, is_timed(cell)
+        if cell.degrees.pp == 1 or (self.lattice.is_chain and complete):
+            return best
+        bound = lower if complete or timed else max(lower, self._relaxed(cell))
+        limit = min(below, best.step_time_s)
+        orders: list[tuple[int, ...]] = []
         every: tuple[tuple[int, ...], ...] = ()
-        if is_timed(cell) and self.lattice.complete:
-            every = self.lattice.orders(MOST_ORDERS) or ()
-        best, proved = traced, [traced.bound_s]
+        if not self.lattice.is_chain:
+            problem = self._ideals.problem(cell)
+            found = partition(problem, below=np.inf if timed else limit)
+            if complete and timed:
+                every = self.lattice.orders(MOST_ORDERS) or ()
+            elif complete:
+                bound = found.step_time_s if found is not None else limit
+            if found is not None and (timed or found.step_time_s < limit * (1 - _BETTER)):
+                orders.append(tuple(b for stage in problem.stages(found.starts) for b in stage))
+        proved = [best.bound_s]
         for order in dict.fromkeys((*orders, *every)):
             solved = self._solver(order).refine(cell, min(limit, best.step_time_s), lower)
             proved.append(solved.bound_s)
@@ -92,29 +84,21 @@ class BranchSolver:
             bound = max(bound, min(proved))
         return replace(best, bound_s=min(bound, best.step_time_s))
 
-    def _open_bound(self, cell: Cell, lower: float) -> float:
-        """Seconds that no order of the blocks undercuts, given the cell's bound."""
-        return lower if is_timed(cell) else max(lower, self._relaxed(cell))
-
     def _relaxed(self, cell: Cell) -> float:
         """Seconds that no way to deal the blocks to the stages undercuts."""
-        costs, graph = self.costs, self.costs.model.graph(cell.micro_batch, cell.degrees.tp)
+        costs = self.costs
         totals = costs.totals(cell)
         return relaxed_bound(
             costs.problem(cell),
-            [(branch.producer, k) for branch in graph.branches for k in branch.consumers],
+            costs.model.graph(cell.micro_batch, cell.degrees.tp).flows,
             crossing_s=totals.send_s,
             tail_s=totals.any_tail_s,
             tails_s=costs.tails_of_blocks(cell),
         )
 
-    def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
-        """As CellSolver's, in the traced order."""
-        return self.chain.with_more(cell)
-
     def certified(self, cell: Cell, effort: float) -> bool:
-        """False: the integer programme knows one order only."""
-        return cell.degrees.pp == 1 and self.chain.certified(cell, effort)
+        """False where the order is a decision: the proof is of one order only."""
+        return cell.degrees.pp == 1 and super().certified(cell, effort)
 
     def _as_run(self, found: Refinement) -> Refinement | None:
         """The plan with the blocks of each stage in the order in which the model runs them."""
@@ -132,12 +116,11 @@ class BranchSolver:
         if order not in self._solvers:
             costs = self.costs
             traced = Ordered(costs.model.traced, tuple(self._entries[k] for k in order))
+            model = replace(costs.model, traced=traced)
             self._solvers[order] = CellSolver(
-                SimulatorCosts(
-                    replace(costs.model, traced=traced), price=costs.price, seed=costs.seed
-                ),
-                solver=self.chain.solver,
-                seed=self.chain.seed,
+                SimulatorCosts(model, price=costs.price, seed=costs.seed),
+                solver=self.solver,
+                seed=self.seed,
             )
         return self._solvers[order]
 

@@ -1,10 +1,10 @@
-"""What the search asks of a cost model, and how one cell is solved and predicted with it."""
+"""How one cell is solved and predicted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,42 +12,18 @@ from planner.cell import Cell
 from planner.cells.branch_and_bound import Refinement
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import labels_of, partition
-from planner.chain.problem import Partition, PartitionProblem, with_capacity
+from planner.chain.problem import Partition, PartitionProblem
 from planner.chain.solver import solve_integer
-from planner.costs.bound import ChainTotals
+from planner.costs.costs import SimulatorCosts
 from planner.costs.split_problem import SplitProblem
 from profiles.errors import UnknownNameError
 from simulator.values.plan import Plan
-from simulator.values.prediction import Prediction
 
 SOLVERS = ("auto", "dp", "ilp")
 _CLOSED = 1e-4  # relative; closed forms this near their timeline are not searched any more
 _ATTEMPTS = 4  # times a plan is made again under less memory where the prediction needs more
 
-
-class CellCosts(Protocol):
-    """Prices of cells. `planner/costs/costs.py` is the one that asks the simulator."""
-
-    capacity_bytes: float
-    """Usable memory of the largest device."""
-
-    def totals(self, cell: Cell) -> ChainTotals:
-        """What the bound of a cell needs."""
-
-    def missing_bytes(self, cell: Cell) -> float:
-        """Bytes that the cell surely lacks on some device; 0 or less where it may fit."""
-
-    def problem(self, cell: Cell) -> PartitionProblem:
-        """The partition problem; for `interleaved` its slots are the virtual stages."""
-
-    def split(self, cell: Cell) -> SplitProblem:
-        """The problem of a cell whose step the timeline tells."""
-
-    def plan(self, cell: Cell, found: Partition) -> Plan:
-        """The complete plan."""
-
-    def predict(self, plan: Plan) -> Prediction:
-        """The simulator's prediction."""
+Problem = TypeVar("Problem", PartitionProblem, SplitProblem)
 
 
 class CellSolver:
@@ -56,12 +32,10 @@ class CellSolver:
     solver   `dp` and `auto` use the dynamic programme, `ilp` the integer programme
     """
 
-    def __init__(self, costs: CellCosts, *, solver: str, seed: int) -> None:
+    def __init__(self, costs: SimulatorCosts, *, solver: str, seed: int) -> None:
         if solver not in SOLVERS:
             raise UnknownNameError("solver", solver, SOLVERS, where="--solver")
-        self.costs = costs
-        self.solver = solver
-        self.seed = seed
+        self.costs, self.solver, self.seed = costs, solver, seed
 
     def by_timeline(self, cell: Cell) -> SplitProblem:
         """The problem of a cell for the search by timelines, whatever its schedule."""
@@ -72,10 +46,9 @@ class CellSolver:
         # parameters counts for half of each. A whole B sets nothing aside for a W.
         whole = replace(cell, schedule="gpipe", degrees=replace(cell.degrees, vpp=1))
         halved = self.costs.problem(whole).costs
-        chain = replace(problem.chain, costs=halved)
         return replace(
             problem,
-            chain=chain,
+            chain=replace(problem.chain, costs=halved),
             weight_bytes=tuple(np.zeros_like(figures) for figures in problem.weight_bytes),
         )
 
@@ -83,7 +56,9 @@ class CellSolver:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
         if is_timed(cell):
             return self._refine_by_timeline(cell, below, lower)
-        solved = self._refine_exactly(cell, below, lower)
+        solved = self._made(
+            cell, self.costs.problem(cell), lambda problem, _: self._solve(problem, below, lower)
+        )
         closed = solved.step_time_s <= solved.bound_s * (1 + _CLOSED)
         if solved.plan is None or closed or cell.degrees.pp == 1 or self.solver == "ilp":
             return solved
@@ -94,22 +69,6 @@ class CellSolver:
             return other
         return replace(solved, bound_s=max(solved.bound_s, other.bound_s))
 
-    def _refine_exactly(self, cell: Cell, below: float, lower: float) -> Refinement:
-        problem = self.costs.problem(cell)
-        bound: float | None = None
-        for _ in range(_ATTEMPTS):
-            found, proved = self._solve(problem, below, lower)
-            # Only the first problem has all the memory: what is proved of the others is not of it.
-            bound = proved if bound is None else bound
-            if found is None:
-                break
-            plan = self.costs.plan(cell, found)
-            prediction = self.costs.predict(plan)
-            if prediction.fits:
-                return Refinement(cell=cell, bound_s=bound, plan=plan, prediction=prediction)
-            problem = with_capacity(problem, -_over(prediction))
-        return Refinement(cell=cell, bound_s=lower if bound is None else bound)
-
     def _refine_by_timeline(
         self, cell: Cell, below: float, lower: float, known: Plan | None = None
     ) -> Refinement:
@@ -117,15 +76,30 @@ class CellSolver:
 
         known  a plan of the cell to begin from
         """
-        problem = self.by_timeline(cell)
-        begin = None if known is None else _starts_of(known)
-        bound: float | None = None
-        for _ in range(_ATTEMPTS):
+        begin = None if known is None else tuple(stage.first_block for stage in known.stages)
+
+        def solve(problem: SplitProblem, is_first: bool) -> tuple[Partition | None, float]:
             search = TimelineSearch(problem)
             found = search.best(below, begin)
-            if bound is None:  # only the first problem has all the memory
-                proved, better = search.proved(found.step_time_s if found else below)
-                bound, found = max(lower, proved), better or found
+            if not is_first:
+                return found, lower
+            proved, better = search.proved(found.step_time_s if found else below)
+            return better or found, max(lower, proved)
+
+        return self._made(cell, self.by_timeline(cell), solve)
+
+    def _made(
+        self,
+        cell: Cell,
+        problem: Problem,
+        solve: Callable[[Problem, bool], tuple[Partition | None, float]],
+    ) -> Refinement:
+        """The plan of what `solve` finds, and what it proves of the first problem, which has all
+        the memory; while the prediction needs more, the problem is solved again with less."""
+        bound = np.inf
+        for attempt in range(_ATTEMPTS):
+            found, proved = solve(problem, attempt == 0)
+            bound = proved if attempt == 0 else bound
             if found is None:
                 break
             plan = self.costs.plan(cell, found)
@@ -133,8 +107,9 @@ class CellSolver:
             if prediction.fits:
                 bound = min(bound, prediction.step_time_s.value)
                 return Refinement(cell=cell, bound_s=bound, plan=plan, prediction=prediction)
-            problem = problem.with_capacity(-_over(prediction))
-        return Refinement(cell=cell, bound_s=lower if bound is None else bound)
+            over = max(rank.peak_bytes - rank.capacity_bytes for rank in prediction.ranks)
+            problem = problem.with_capacity(-over)
+        return Refinement(cell=cell, bound_s=bound)
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """A function from bytes more on every device to the cell's best partition."""
@@ -143,7 +118,7 @@ class CellSolver:
             return lambda more: TimelineSearch(split.with_capacity(more)).best()
         problem = self.costs.problem(cell)
         labels = labels_of(problem)
-        return lambda more: partition(with_capacity(problem, more), labels=labels)
+        return lambda more: partition(problem.with_capacity(more), labels=labels)
 
     def _solve(
         self, problem: PartitionProblem, below: float, lower: float
@@ -152,9 +127,7 @@ class CellSolver:
             answer = solve_integer(problem, seed=self.seed)
             found = answer.partition
             if found is None and answer.status != "infeasible":
-                found = partition(
-                    problem
-                )  # too large: the plan is the programme's, its bound stays
+                found = partition(problem)  # too large: its plan, and the programme's bound
             return found, max(lower, answer.bound_s)
         best = partition(problem, below=below)
         return best, best.step_time_s if best is not None else below
@@ -175,12 +148,3 @@ class CellSolver:
 def is_timed(cell: Cell) -> bool:
     """Whether only the timeline tells the step: of stages in turn and of split backwards."""
     return cell.schedule == "interleaved" or cell.splits_backward
-
-
-def _starts_of(plan: Plan) -> tuple[int, ...]:
-    return tuple(stage.first_block for stage in plan.stages)
-
-
-def _over(prediction: Prediction) -> float:
-    """Bytes by which the tightest rank exceeds its device."""
-    return max(rank.peak_bytes - rank.capacity_bytes for rank in prediction.ranks)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
+from planner.chain.ideals import BlockLattice, prefixes
 from planner.chain.problem import Array
 from planner.traced import Traced
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.graph import Block, ModelGraph, Parameter
+from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.sharded_units import UnitBuffers
@@ -164,34 +165,35 @@ def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldParameters:
-    """Elements of parameters that a stage holds, for every range of blocks; ties once.
+    """Elements of parameters that a stage between two cuts holds; ties once.
 
-    count      [n, n+1] of blocks [i, j)
-    largest    [n, n+1] of the largest block in it, ties not considered
-    elements   [n] of every block on its own, as (size, ...) per parameter
-    repeated   (block, the next that holds the same parameter, its size)
-    at_ends    sizes of those that the first block and the last both hold
+    count      [m - 1, m]
+    largest    [m - 1, m] of the stage's largest block, ties not considered
+    own        per block the size of each parameter that no other block holds
+    tied       (size, blocks) of each parameter that several blocks hold
     """
 
+    lattice: BlockLattice
     count: Array
     largest: Array
-    elements: tuple[tuple[int, ...], ...]
-    repeated: tuple[tuple[int, int, int], ...]
-    at_ends: tuple[int, ...]
+    own: tuple[tuple[int, ...], ...]
+    tied: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @property
+    def at_ends(self) -> tuple[int, ...]:
+        """Sizes of those that the first block of a chain and its last both hold."""
+        ends = {0, len(self.own) - 1}
+        every = self.tied if self.lattice.is_chain else ()
+        return tuple(size for size, blocks in every if ends <= set(blocks))
 
     def ranged(self, per_parameter: Callable[[int], float]) -> Array:
-        """[n, n+1]: sum over the held parameters of blocks [i, j) of a figure of their size."""
-        known: dict[int, float] = {}
-
-        def figure(size: int) -> float:
-            if size not in known:
-                known[size] = per_parameter(size)
-            return known[size]
-
-        single = np.asarray([sum(figure(size) for size in sizes) for sizes in self.elements])
-        found = range_sums(single)
-        for first, again, size in self.repeated:
-            found[: first + 1, again + 1 :] -= figure(size)
+        """[m - 1, m]: sum over the held parameters of a figure of their size."""
+        figure = cache(per_parameter)
+        total = self.lattice.before(np.asarray([sum(map(figure, sizes)) for sizes in self.own]))
+        found = np.maximum(total[None, :] - total[:-1, None], 0.0)
+        for size, blocks in self.tied:
+            inside = self.lattice.holds[:, list(blocks)].sum(axis=1)
+            found += figure(size) * (inside[None, :] > inside[:-1, None])
         return found
 
     def of(self, ranges: tuple[tuple[int, int], ...]) -> float:
@@ -200,44 +202,42 @@ class HeldParameters:
         return sum(float(self.count[i, j]) for i, j in ranges)
 
 
-def kept_parameters(block: Block, *, trained: bool) -> tuple[Parameter, ...]:
-    """A block's parameters, or those of them that are trained."""
-    return tuple(p for p in block.parameters if p.trainable or not trained)
+def held_in_ranges(
+    graph: ModelGraph, *, trained: bool = False, lattice: BlockLattice | None = None
+) -> HeldParameters:
+    """The parameters of every stage, or those of them that are trained.
 
-
-def held_in_ranges(graph: ModelGraph, *, trained: bool = False) -> HeldParameters:
-    """The parameters of every range, or those of them that are trained."""
-    n = len(graph.chain)
-    kept = [kept_parameters(block, trained=trained) for block in graph.kinds]
-    seen: dict[str, int] = {}
-    first: set[str] = set()
-    at_ends: list[int] = []
-    repeated: list[tuple[int, int, int]] = []
-    elements: list[tuple[int, ...]] = []
-    for position, ref in enumerate(graph.chain):
-        sizes = []
-        for parameter in kept[ref.kind]:
+    lattice  the cuts, None for those of a chain
+    """
+    lattice = lattice or prefixes(len(graph.chain))
+    kept = [
+        [p for p in graph.kinds[ref.kind].parameters if p.trainable or not trained]
+        for ref in graph.chain
+    ]
+    whole = [float(sum(p.spec.num_elements for p in parameters)) for parameters in kept]
+    holders: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for position, (ref, parameters) in enumerate(zip(graph.chain, kept, strict=True)):
+        for parameter in parameters:
             name = parameter_name(ref, parameter)
-            size = parameter.spec.num_elements
-            sizes.append(size)
-            if name in seen:
-                repeated.append((seen[name], position, size))
-            seen[name] = position
-            if position == 0:
-                first.add(name)
-            elif position == n - 1 and name in first:
-                at_ends.append(size)
-        elements.append(tuple(sizes))
-    whole = np.asarray([sum(sizes) for sizes in elements], dtype=float)
-    largest = np.zeros((n, n + 1))
-    for i in range(n):
-        largest[i, i + 1 :] = np.maximum.accumulate(whole[i:])
+            sizes[name] = parameter.spec.num_elements
+            blocks = holders.setdefault(name, [])
+            if position not in blocks:
+                blocks.append(position)
+    largest = np.zeros((lattice.count - 1, lattice.count))
+    for figure in sorted(set(whole)):
+        inside = lattice.before(np.asarray(whole) == figure)
+        largest[inside[None, :] > inside[:-1, None]] = figure
+    own: list[list[int]] = [[] for _ in graph.chain]
+    for name, blocks in holders.items():
+        if len(blocks) == 1:
+            own[blocks[0]].append(sizes[name])
     held = HeldParameters(
-        count=np.zeros((0, 0)),
+        lattice=lattice,
+        count=largest,
         largest=largest,
-        elements=tuple(elements),
-        repeated=tuple(repeated),
-        at_ends=tuple(at_ends),
+        own=tuple(map(tuple, own)),
+        tied=tuple((sizes[name], tuple(b)) for name, b in holders.items() if len(b) > 1),
     )
     return replace(held, count=held.ranged(float))
 
@@ -251,12 +251,6 @@ def of_each(
     distinct, where = np.unique(columns, axis=0, return_inverse=True)
     found = np.asarray([figure(*row) for row in distinct.tolist()])
     return np.asarray(found[where.ravel()].reshape(*first.shape, *found.shape[1:]))
-
-
-def range_sums(single: Array) -> Array:
-    """[n, n+1]: sums of single[i:j], 0 where j <= i."""
-    total = np.concatenate([[0.0], np.cumsum(single)])
-    return np.asarray(np.maximum(total[None, :] - total[:-1, None], 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from planner.chain.problem import Array, PartitionProblem, stage_times, with_capacity
+from planner.chain.problem import Array, PartitionProblem, stage_times
 from profiles.errors import InputError
 from simulator.schedules.action import ActionKind
 from simulator.schedules.durations import Durations
@@ -107,7 +107,7 @@ class SplitProblem:
 
     def with_capacity(self, more_bytes: float) -> SplitProblem:
         """The same problem with so many bytes more (or, if negative, less) on every device."""
-        return replace(self, chain=with_capacity(self.chain, more_bytes))
+        return replace(self, chain=self.chain.with_capacity(more_bytes))
 
     def crossing(self, stage: int, i: int, j: int) -> tuple[float, float]:
         """Bytes per micro-batch over the cuts before and behind a stage of blocks [i, j)."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from planner.branching.branch_solver import BranchSolver
 from planner.cell import Cell
 from planner.cells.cell_costs import CellSolver
 from planner.chain.problem import Partition
@@ -74,18 +73,17 @@ _TERMS = {
 }
 
 
-def nearest_misses(cells: Sequence[Cell], missing: Sequence[float]) -> dict[Cell, float]:
+def nearest_misses(missing: Mapping[Cell, float]) -> dict[Cell, float]:
     """What the cells lack that lack least by their bound: the first cell of each of a few meshes,
     nearest first."""
     found: dict[tuple[int, int, int], Cell] = {}
-    lack = dict(zip(cells, missing, strict=True))
-    for cell in sorted(cells, key=lambda cell: (lack[cell], cell.micro_batch, cell)):
+    for cell in sorted(missing, key=lambda cell: (missing[cell], cell.micro_batch, cell)):
         found.setdefault((cell.degrees.pp, cell.degrees.dp, cell.degrees.tp), cell)
-    return {cell: lack[cell] for cell in list(found.values())[:_CELLS_TRIED]}
+    return {cell: missing[cell] for cell in list(found.values())[:_CELLS_TRIED]}
 
 
 def explain_infeasible(
-    solver: CellSolver | BranchSolver,
+    solver: CellSolver,
     lacking: Mapping[Cell, float],
     relaxations: tuple[Relaxation, ...],
 ) -> Infeasibility:
@@ -126,7 +124,7 @@ def _pipeline_rank(tight: RankMemory, ranks: Sequence[RankMemory]) -> int:
 
 
 def _least_more(
-    solver: CellSolver | BranchSolver, cell: Cell, least: float, limit: float
+    solver: CellSolver, cell: Cell, least: float, limit: float
 ) -> tuple[float, Partition] | None:
     """The least memory more with which the cell has a plan, and that plan; None above `limit`.
 

@@ -13,7 +13,7 @@ import pytest
 from planner.cell import Cell
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import partition
-from planner.chain.problem import Load, fits, stage_memory_bytes
+from planner.chain.problem import Load
 from planner.costs.bound import lower_bounds
 from simulator.values.degrees import Degrees
 from tests.oracles.chain_totals import totals_of
@@ -27,6 +27,7 @@ from tests.oracles.random_chains import (
     split_fits,
     walked_peak,
 )
+from tests.oracles.stage_memory import fits, stage_memory_bytes
 
 EACH = 10  # problems of each kind
 SCHEDULES = (

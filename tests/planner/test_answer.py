@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from planner.chain.problem import (
     Load,
     PartitionProblem,
     StageSlot,
-    stage_memory_bytes,
     stage_times,
 )
 from planner.costs.bound import lower_bounds
@@ -27,6 +27,7 @@ from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.prediction import Component, Interval, Prediction, RankMemory, StagePrediction
 from simulator.values.workload import Workload
 from tests.oracles.chain_totals import totals_of
+from tests.oracles.stage_memory import stage_memory_bytes
 
 GIB = 2.0**30
 
@@ -40,6 +41,8 @@ class HandMadeCosts:
 
     def __init__(self, ground, space, capacity_bytes):
         self.ground, self.space, self.capacity_bytes = ground, space, capacity_bytes
+        chain = SimpleNamespace(branches=(), chain=())
+        self.model = SimpleNamespace(micro_batches=(1,), graph=lambda micro_batch, tp: chain)
         self.kinds = (0, *[1] * (ground.num_blocks - 2), 2)
 
     def missing_bytes(self, cell):

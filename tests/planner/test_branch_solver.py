@@ -1,5 +1,6 @@
 """Blocks that branch: ideals, orders, and the programme over ideals."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -8,10 +9,7 @@ import pytest
 
 from planner.branching import branch_solver
 from planner.branching.branch_solver import BranchSolver, Ordered, cell_solver, in_traced_stages
-from planner.branching.ideal_costs import IdealCosts
-from planner.branching.ideal_partition import nested_pairs, partition_ideals
 from planner.branching.relaxed_bound import relaxed_bound
-from planner.cells.cell_costs import CellSolver
 from planner.chain.ideals import lattice_of, lattice_of_flows
 from planner.chain.partition import partition
 from planner.chain.problem import (
@@ -19,7 +17,6 @@ from planner.chain.problem import (
     Partition,
     PartitionProblem,
     StageSlot,
-    stage_memory_bytes,
     step_time,
 )
 from planner.costs.costs import SimulatorCosts
@@ -31,6 +28,7 @@ from simulator.traced.stack import load_stack
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 from tests.oracles.random_branches import SHAPES, BranchModel
+from tests.oracles.stage_memory import stage_memory_bytes
 from tests.simulator.hand_made import cluster, device, link
 
 TOWERS = [(0, 1), (1, 4), (2, 3), (3, 4)]  # two towers of two blocks, and what joins them
@@ -72,7 +70,7 @@ def test_ideals_and_orders_of_two_towers():
     assert not lattice.is_chain
     chain = lattice_of_flows(4, [(0, 1), (1, 2), (2, 3), (0, 3)], 100)
     assert chain.is_chain
-    assert len(nested_pairs(chain)[0]) == 4 * 5 // 2
+    assert len(chain.pairs[0]) == 4 * 5 // 2
 
 
 def test_blocks_that_could_change_places_keep_their_order():
@@ -110,23 +108,21 @@ def test_the_programme_over_ideals_prices_as_the_chain_of_its_order_does(shape, 
         lattice = lattice_of(model.graph, 1000)
         need = max(r.peak_bytes for r in roomy.predict(some_plan(roomy, cell)).ranks)
         costs = costs_of(model, memory_bytes=need)
-        problem = IdealCosts(costs, lattice).problem(cell)
-        found = partition_ideals(problem)
+        problem = costs.over_ideals(lattice).problem(cell)
+        found = partition(problem)
         assert found is not None
-        entries = tuple(model.graph.chain[k].entry for k in found.order)
+        stages = problem.stages(found.starts)
+        entries = tuple(model.graph.chain[k].entry for stage in stages for k in stage)
         ordered = costs_of(Ordered(model, entries), memory_bytes=need)
         chain = ordered.problem(cell)
-        strategies = tuple(s for stage in found.strategies for s in stage)
-        assert step_time(chain, found.starts, strategies) == pytest.approx(
-            found.step_time_s, rel=1e-12
-        )
-        ends = (*found.starts[1:], 6)
-        plan = ordered.plan(
-            cell, Partition(starts=found.starts, strategies=strategies, step_time_s=0.0)
-        )
+        strategies = found.strategies
+        starts = tuple(itertools.accumulate(map(len, stages[:-1]), initial=0))
+        assert step_time(chain, starts, strategies) == pytest.approx(found.step_time_s, rel=1e-12)
+        ends = (*starts[1:], 6)
+        plan = ordered.plan(cell, Partition(starts=starts, strategies=strategies, step_time_s=0.0))
         prediction = ordered.predict(plan)
         assert found.step_time_s <= prediction.step_time_s.value * (1 + 1e-12)
-        for stage, (i, j) in enumerate(zip(found.starts, ends, strict=True)):
+        for stage, (i, j) in enumerate(zip(starts, ends, strict=True)):
             counted = stage_memory_bytes(chain, stage, i, strategies[i:j])
             assert counted <= need
             assert counted == pytest.approx(prediction.ranks[stage].peak_bytes, abs=64)
@@ -183,8 +179,8 @@ def test_a_window_of_a_large_lattice_beats_the_traced_order():
 
     def refined(most_ideals):
         lattice = lattice_of(model.graph, most_ideals)
-        chain = CellSolver(costs, solver="auto", seed=0)
-        return lattice, BranchSolver(chain, costs, lattice).refine(cell, np.inf, 0.0)
+        solver = BranchSolver(costs, lattice, solver="auto", seed=0)
+        return lattice, solver.refine(cell, np.inf, 0.0)
 
     _, traced = refined(1)
     window, found = refined(100)
@@ -210,7 +206,7 @@ def test_a_plain_chain_is_solved_by_the_chains_solver():
     drawn = (BranchModel(np.random.default_rng(k), "skips", 3, unlike=True) for k in range(99))
     plain = next(model for model in drawn if not model.graph.branches)
     solver = cell_solver(costs_of(plain), solver="auto", seed=0)
-    assert isinstance(solver, CellSolver)
+    assert not isinstance(solver, BranchSolver)
     towers = BranchModel(np.random.default_rng(1), "towers", 6, unlike=True)
     assert isinstance(cell_solver(costs_of(towers), solver="auto", seed=0), BranchSolver)
 
@@ -239,10 +235,9 @@ def test_parts_of_blocks_bound_every_order(shape, schedule):
             continue
         costs = costs_of(model, pp=3)
         cell = cell_of(costs, schedule, pp=3)
-        best = partition_ideals(IdealCosts(costs, lattice_of(model.graph, 1000)).problem(cell))
-        solver = BranchSolver(
-            CellSolver(costs, solver="auto", seed=0), costs, lattice_of(model.graph, 1000)
-        )
+        lattice = lattice_of(model.graph, 1000)
+        best = partition(costs.over_ideals(lattice).problem(cell))
+        solver = BranchSolver(costs, lattice, solver="auto", seed=0)
         bound = solver._relaxed(cell)
         assert bound <= best.step_time_s * (1 + 1e-9)
         near.append(bound / best.step_time_s)

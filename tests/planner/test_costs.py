@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.cells.cell_costs import CellSolver
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import partition
-from planner.chain.problem import Partition, stage_memory_bytes, step_time
+from planner.chain.problem import Partition, step_time
 from planner.costs.bound import lower_bounds
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
@@ -28,6 +28,7 @@ from simulator.traced.stack import load_stack
 from simulator.traced.step_tail import held_by_stages
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
+from tests.oracles.stage_memory import stage_memory_bytes
 from tests.planner.hand_made_model import TOKENS, HandMadeModel
 
 STACK = load_stack()

@@ -17,12 +17,12 @@ from planner.chain.problem import (
     Partition,
     PartitionProblem,
     StageSlot,
-    fits,
     stage_times,
     step_time,
 )
 from planner.chain.solver import solve_integer
 from profiles.errors import InputError
+from tests.oracles.stage_memory import fits
 
 
 def _ranges(values):
@@ -371,8 +371,3 @@ def _large(blocks, stages, options, *, repeated):
         static=np.full(size, 5e5),
         capacity=1e6 * 0.55 * blocks + 5e5 * blocks / stages,
     )
-
-
-def test_bytes_beyond_64_bits_prove_nothing():
-    problem = make_problem([0, 0], forward=[1], backward=[[1]], saved=[[4e18]], capacity=1e30)
-    assert solve_integer(problem).status == "unknown"
