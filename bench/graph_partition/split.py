@@ -1,4 +1,4 @@
-"""Contiguous splits by the planner's dynamic program over ideals (`planner/branching`).
+"""Contiguous splits by the planner's dynamic program over ideals (`planner/chain`).
 
 A split gives each device the difference of two nested ideals, as a pipeline's stages are. The
 planner minimizes the step of a pipeline, in which `tails_s` are seconds of a stage that depend on
@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.graph_partition.problem import DeviceKind, GraphProblem, Share, topological
-from planner.branching.branch_solver import MOST_IDEALS
-from planner.branching.relaxed_bound import relaxed_bound
+from planner.cells.branch_solver import MOST_IDEALS
 from planner.chain.ideals import BlockLattice, widest_lattice
 from planner.chain.partition import partition
 from planner.chain.problem import BlockCosts, PartitionProblem, StageSlot
+from planner.chain.relaxed_bound import relaxed_bound
 from profiles.errors import InfeasibleError, InputError
 
 Array = npt.NDArray[np.float64]

@@ -16,14 +16,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
-from planner.chain.ideals import Index
+from planner.chain.ideals import Bools, Index
 from planner.chain.problem import Array, Partition, PartitionProblem, step_time
 from planner.chain.stage_labels import LabelSet, StageLabels
 
 _SLACK = 1e-12  # relative; sums taken in another order differ by a few ulp
+
+Added = tuple[Array, Array, Array, Array, Array]
+"""Of the stage that labels grow by: forward, backward, tail, sends behind it down and up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,7 +37,6 @@ class _Frontier:
     start: Index
     columns: Array
     behind: Index
-    end: Index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,8 @@ class PartitionSolver:
         tables = self.stage_tables(below)
         if any(table.start.size == 0 for table in tables):
             return None
-        upper, best = below, None
+        upper = below
+        best: Partition | None = None
         for beam in (1, None):
             found = self._cut(tables, upper, beam)
             if found is not None:
@@ -157,7 +161,7 @@ class PartitionSolver:
             backward=slot.backward_s + backward[ok],
         )
 
-    def _surely_fits(self, stage: int, start: Index, end: Index) -> Index:
+    def _surely_fits(self, stage: int, start: Index, end: Index) -> Bools:
         """Where every block's fastest strategy fits, even if the largest rise of any block met all
         that the stage keeps: those need no labels."""
         problem, slot = self.problem, self.problem.slots[stage]
@@ -197,15 +201,17 @@ class PartitionSolver:
 
     def _cut(self, tables: list[StageTable], upper: float, beam: int | None) -> Partition | None:
         problem, p = self.problem, self.problem.num_stages
-        grow = _grow_1f1b if problem.schedule == "1f1b" else _grow_gpipe
-        bound = self._bound_1f1b if problem.schedule == "1f1b" else self._bound_gpipe
-        width = 4 if problem.schedule == "1f1b" else 5
-        columns = np.zeros((1, width))
+        is_gpipe = problem.schedule == "gpipe"
+        grow = _grow_gpipe if is_gpipe else _grow_1f1b
+        bound = self._bound_gpipe if is_gpipe else self._bound_1f1b
+        columns = np.zeros((1, 5 if is_gpipe else 4))
         columns[0, -1] = -np.inf
-        none = np.zeros(1, dtype=np.intp)
-        last = np.full(1, self.lattice.count - 1)
-        frontier = _Frontier(start=last, columns=columns, behind=none, end=none)
-        history = [frontier]
+        frontier = _Frontier(
+            start=np.full(1, self.lattice.count - 1),
+            columns=columns,
+            behind=np.zeros(1, dtype=np.intp),
+        )
+        history: list[_Frontier] = []
         for stage in range(p - 1, -1, -1):
             table = tables[stage]
             first = np.searchsorted(frontier.start, table.end, side="left")
@@ -214,49 +220,38 @@ class PartitionSolver:
             offset = np.arange(pair.size) - np.repeat(np.cumsum(count) - count, count)
             behind = first[pair] + offset
             i, j = table.start[pair], table.end[pair]
-            sends = np.zeros((2, pair.size))
+            down = up = np.zeros(pair.size)
             if stage < p - 1:
-                sends = np.stack(
-                    [problem.send_forward_s[stage + 1, j], problem.send_backward_s[stage + 1, j]]
+                down, up = (
+                    problem.send_forward_s[stage + 1, j],
+                    problem.send_backward_s[stage + 1, j],
                 )
-            columns = grow(
-                problem,
-                stage,
-                frontier.columns[behind],
-                table.forward[pair],
-                table.backward[pair],
-                problem.tail_of(stage)[i, j],
-                sends,
-            )
+            tail = problem.tail_of(stage)[i, j]
+            added = (table.forward[pair], table.backward[pair], tail, down, up)
+            columns = grow(problem, stage, frontier.columns[behind], added)
             lower = bound(columns, i, stage)
             alive = np.flatnonzero(lower <= upper * (1 + _SLACK))
             if alive.size == 0:
                 return None
             slack = _SLACK / p * float(lower[alive].min())
             keep = alive[_undominated_by_start(i[alive], columns[alive], lower[alive], beam, slack)]
-            frontier = _Frontier(
-                start=i[keep], columns=columns[keep], behind=behind[keep], end=j[keep]
-            )
+            frontier = _Frontier(start=i[keep], columns=columns[keep], behind=behind[keep])
             history.append(frontier)
-        return self._trace(history)
-
-    def _trace(self, history: list[_Frontier]) -> Partition:
-        problem = self.problem
-        last = history[-1]
-        total = self._bound_1f1b if problem.schedule == "1f1b" else self._bound_gpipe
-        least = total(last.columns, last.start, 0)
-        label = int(np.argmin(least))
-        starts: list[int] = []
-        strategies: list[int] = []
-        for stage, frontier in enumerate(reversed(history[1:])):
-            i, j = int(frontier.start[label]), int(frontier.end[label])
-            node, chosen_label = self.fastest_fitting(stage, i, j)
-            starts.append(i)
-            strategies.extend(node.strategies(chosen_label))
+        label = int(np.argmin(bound(frontier.columns, frontier.start, 0)))
+        starts = []
+        for frontier in reversed(history):
+            starts.append(int(frontier.start[label]))
             label = int(frontier.behind[label])
-        firsts, chosen = tuple(starts), tuple(strategies)
-        time_s = step_time(problem, firsts, chosen)
-        return Partition(starts=firsts, strategies=chosen, step_time_s=time_s)
+        return self.filled(tuple(starts))
+
+    def filled(self, starts: tuple[int, ...]) -> Partition:
+        """The partition with these cuts, each stage with the fastest strategies that fit it."""
+        strategies: list[int] = []
+        for stage, (i, j) in enumerate(pairwise((*starts, self.lattice.count - 1))):
+            node, label = self.fastest_fitting(stage, i, j)
+            strategies.extend(node.strategies(label))
+        time_s = step_time(self.problem, starts, tuple(strategies))
+        return Partition(starts=starts, strategies=tuple(strategies), step_time_s=time_s)
 
     def _bound_1f1b(self, columns: Array, start: Index, stage: int) -> Array:
         """Least objective of any completion; the objective itself where stage is 0."""
@@ -281,46 +276,31 @@ class PartitionSolver:
         return np.asarray(down + forward + rounds * slowest_f + end)
 
 
-def _grow_1f1b(
-    problem: PartitionProblem,
-    stage: int,
-    columns: Array,
-    forward: Array,
-    backward: Array,
-    tail: Array,
-    sends: Array,
-) -> Array:
+def _grow_1f1b(problem: PartitionProblem, stage: int, columns: Array, added: Added) -> Array:
     """Columns (time of this stage and all behind, longest steady path and longest work of one
     stage beyond that time, latest end) with one stage more, which is `stage`."""
     time, steady, own, end = columns.T
-    behind = time + sends.sum(axis=0)
-    here = forward + backward
+    forward, backward, tail, down, up = added
+    behind, here = time + (down + up), forward + backward
     rounds = problem.num_microbatches - problem.slots[stage].in_flight
     if rounds > 0:
         steady = np.maximum(steady, behind + rounds * here)
     own = np.maximum(own, (problem.num_microbatches - 1) * here - behind)
-    end = np.maximum(tail, end - (backward + sends[1]))
+    end = np.maximum(tail, end - (backward + up))
     if stage == 0:
         steady = np.maximum(steady, own + tail - end)
     # Work that is no longer than the steady path never will be: both only shift from here on.
     return np.stack([behind + here, steady, np.maximum(own, steady), end], axis=1)
 
 
-def _grow_gpipe(
-    problem: PartitionProblem,
-    stage: int,
-    columns: Array,
-    forward: Array,
-    backward: Array,
-    tail: Array,
-    sends: Array,
-) -> Array:
+def _grow_gpipe(problem: PartitionProblem, stage: int, columns: Array, added: Added) -> Array:
     """Columns (forward and sends, slowest forward, backward, slowest backward, latest end)."""
     down, slowest_f, up, slowest_b, end = columns.T
-    up = up + sends[1] + backward
+    forward, backward, tail, send_down, send_up = added
+    up = up + send_up + backward
     slowest_b = np.maximum(slowest_b, backward)
     end = np.maximum(end, up + (problem.num_microbatches - 1) * slowest_b + tail)
-    down = down + sends[0] + forward
+    down = down + send_down + forward
     return np.stack([down, np.maximum(slowest_f, forward), up, slowest_b, end], axis=1)
 
 

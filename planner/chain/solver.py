@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from planner.chain.partition import PartitionSolver
-from planner.chain.problem import Array, Partition, PartitionProblem, step_time
+from planner.chain.problem import Array, Partition, PartitionProblem
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -165,14 +165,8 @@ class _Programme:
 
     def read(self, solver: cp_model.CpSolver) -> Partition:
         """The partition of a solution."""
-        starts: list[int] = []
-        strategies: list[int] = []
-        for stage, (table, chosen) in enumerate(zip(self.tables, self.chosen, strict=True)):
-            at = next(k for k, variable in enumerate(chosen) if solver.value(variable))
-            i, j = int(table.start[at]), int(table.end[at])
-            node, label = self.ranges.fastest_fitting(stage, i, j)
-            starts.append(i)
-            strategies.extend(node.strategies(label))
-        firsts, taken = tuple(starts), tuple(strategies)
-        time_s = step_time(self.problem, firsts, taken)
-        return Partition(starts=firsts, strategies=taken, step_time_s=time_s)
+        starts = (
+            next(int(i) for i, v in zip(table.start, chosen, strict=True) if solver.value(v))
+            for table, chosen in zip(self.tables, self.chosen, strict=True)
+        )
+        return self.ranges.filled(tuple(starts))

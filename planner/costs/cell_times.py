@@ -13,14 +13,14 @@ from planner.cell import Cell
 from planner.chain.problem import Array, BlockCosts
 from planner.costs.cell_memory import CellMemory
 from planner.costs.placement import Places
-from planner.costs.priced_model import ChainCosts, PricedModel, beside_units, of_each
+from planner.costs.priced_model import ChainCosts, PricedModel, chain_costs, of_each
 from planner.costs.split_problem import Ranges
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.sharded_units import unit_buffers
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.traced.stage_cost import copy_seconds, gather_seconds, missing_overhead
-from simulator.traced.step_tail import Held, Tail, Tie
+from simulator.traced.step_tail import Held, Tail, Tie, price_tie
 
 Key = tuple[object, ...]
 T = TypeVar("T")
@@ -69,7 +69,11 @@ class CellTimes:
                 sizes=self._model.stack.bytes_of(self._model.workload.precision),
                 on_cpu=self._model.cluster.device_at(0).type == "cpu",
             )
-            return beside_units(alone, buffers)
+            blocks = tuple(
+                tuple(unit.beside(cost) for cost in row)
+                for unit, row in zip(buffers, alone.blocks, strict=True)
+            )
+            return chain_costs(blocks, branched=alone.branched)
 
         several = cell.num_microbatches > 1
         return self._known.once((*key, cell.zero_stage, degrees.dp, several), sharded)
@@ -265,11 +269,14 @@ class CellTails:
         sizes = self._memory.trained(cell.degrees.tp).at_ends if ends[0] != ends[1] else ()
         devices = tuple(cell.degrees.rank(pp=rank) for rank in ends)
         return sum(
-            self._model.tie_s(
+            price_tie(
                 Tie(elements=size, devices=devices),
                 shards=cell.degrees.dp if cell.zero_stage >= 2 else 1,
-                tp=cell.degrees.tp,
-            )
+                precision=self._model.workload.precision,
+                cluster=self._model.cluster,
+                stack=self._model.stack,
+                sharing=cell.degrees.tp,
+            ).time_s
             for size in sizes
         )
 

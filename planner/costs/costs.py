@@ -10,8 +10,7 @@ interleaved schedules they are an estimate, so that every plan is checked by its
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from planner.costs.cell_memory import CellMemory, edges, in_flight
 from planner.costs.cell_times import CellTails, CellTimes, Known
 from planner.costs.placement import Places
 from planner.costs.priced_model import (
-    ChainCosts,
     HeldParameters,
     PricedModel,
     crossings_of,
@@ -45,17 +43,6 @@ from simulator.traced.predict import predict
 from simulator.traced.weight_gradients import weight_gradient_s
 from simulator.values.plan import Plan, Stage
 from simulator.values.prediction import Prediction
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Least:
-    """Figures of a mesh that no place undercuts: seconds [K, S] per kind of block and strategy, of
-    one crossing there and back, and of the tail of rank 0 and of any."""
-
-    seconds: Array
-    crossing_s: float
-    tail_s: float
-    any_tail_s: float
 
 
 class SimulatorCosts:
@@ -91,24 +78,25 @@ class SimulatorCosts:
         """What the bound of a cell needs; the fastest of the cluster's places for everything but
         the busiest rank of devices of several types."""
         graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
-        least = self._least(cell)
-        times = least.seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
+        seconds, crossing_s, tail_s, any_tail_s = self._least(cell)
+        times = seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
         beside = min(sum(self.times.beside(cell, r)) for r in self.places.distinct(cell))
         return ChainTotals(
             total_s=float(times.sum()) + cell.degrees.num_stages * beside,
             busiest_s=self._busiest_s(cell, times, graph) + cell.degrees.vpp * beside,
             last_s=float(times[-1]) + beside,
-            send_s=least.crossing_s,
+            send_s=crossing_s,
             # Blocks with branches may stand in another order, and another one first.
-            tail_s=least.any_tail_s if graph.branches else least.tail_s + self._tails.ties_s(cell),
-            any_tail_s=least.any_tail_s,
+            tail_s=any_tail_s if graph.branches else tail_s + self._tails.ties_s(cell),
+            any_tail_s=any_tail_s,
         )
 
-    def _least(self, cell: Cell) -> _Least:
-        """The least figures over the cluster's places, whatever the schedule."""
+    def _least(self, cell: Cell) -> tuple[Array, float, float, float]:
+        """Figures of a mesh that no place undercuts, whatever the schedule: seconds [K, S] per kind
+        of block and strategy, of one crossing there and back, of the tail of rank 0 and of any."""
         degrees = cell.degrees
 
-        def found() -> _Least:
+        def found() -> tuple[Array, float, float, float]:
             places = self.places.distinct(cell)
             single, trained = (
                 np.diagonal(held.count, offset=1)
@@ -124,11 +112,11 @@ class SimulatorCosts:
                 crossing = 2 * min(
                     self.times.send_s(cell, s, size) for s in range(1, degrees.pp + 1)
                 )
-            return _Least(
-                seconds=np.min([self.times.seconds(cell, rank) for rank in places], axis=0),
-                crossing_s=crossing,
-                tail_s=self._tails.of_count(cell, 0, float(single[0]), float(trained[0])),
-                any_tail_s=min(self._tails.of_count(cell, rank, least, fewest) for rank in places),
+            return (
+                np.min([self.times.seconds(cell, rank) for rank in places], axis=0),
+                crossing,
+                self._tails.of_count(cell, 0, float(single[0]), float(trained[0])),
+                min(self._tails.of_count(cell, rank, least, fewest) for rank in places),
             )
 
         key = (cell.micro_batch, degrees.tp, degrees.pp, degrees.dp, cell.zero_stage)
@@ -251,10 +239,8 @@ class SimulatorCosts:
 
     def split(self, cell: Cell) -> SplitProblem:
         """The problem of a cell whose step the timeline tells."""
-        graph, ranks = (
-            self.model.graph(cell.micro_batch, cell.degrees.tp),
-            self.places.distinct(cell),
-        )
+        graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
+        ranks = self.places.distinct(cell)
         at = np.asarray(self.model.kinds(cell.micro_batch, cell.degrees.tp))
         trained, habits = self.memory.trained(cell.degrees.tp), self.model.stack.behaviour
         over = crossings_of(graph)
@@ -270,10 +256,6 @@ class SimulatorCosts:
         def tail_s(rank: int, ranges: Ranges) -> float:
             return self._tails.of_rank(cell, rank, ranges)
 
-        def of_costs(figure: Callable[[int], Array]) -> tuple[Array, ...]:
-            """A figure [K] or [K, S] of each place's kinds, block by block, for each of `costs`."""
-            return tuple(found for rank in ranks for found in (figure(rank)[at],) * 2)
-
         def weight_s(rank: int) -> Array:
             devices = cell.degrees.group("tp", pp=rank)
             seconds = (
@@ -282,9 +264,11 @@ class SimulatorCosts:
             )
             return self.times.slowest(cell, rank) * np.asarray(list(seconds))
 
-        def chain(rank: int) -> ChainCosts:
-            return self.times.chain(cell, rank)
+        def of_costs(figures: Iterable[Array]) -> tuple[Array, ...]:
+            """A figure [K] or [K, S] of each place's kinds, block by block, for each of `costs`."""
+            return tuple(found for figure in figures for found in (figure[at],) * 2)
 
+        chains = [self.times.chain(cell, rank) for rank in ranks]
         return SplitProblem(
             chain=self.problem(cell),
             schedule=build_schedule(
@@ -301,10 +285,10 @@ class SimulatorCosts:
             room_for_messages=message_counts(self.model.stack, cell.num_microbatches),
             holds_sent=habits.sent_tensors_held_until_end,
             outputs_counted=bool(graph.branches),
-            weight_s=of_costs(weight_s),
-            weight_bytes=of_costs(lambda rank: chain(rank).weight_bytes),
-            forward_transient_bytes=of_costs(lambda rank: chain(rank).forward_rise_bytes),
-            backward_transient_bytes=of_costs(lambda rank: chain(rank).backward_transient_bytes),
+            weight_s=of_costs(map(weight_s, ranks)),
+            weight_bytes=of_costs(chain.weight_bytes for chain in chains),
+            forward_transient_bytes=of_costs(chain.forward_rise_bytes for chain in chains),
+            backward_transient_bytes=of_costs(chain.backward_transient_bytes for chain in chains),
         )
 
     def plan(self, cell: Cell, found: Partition) -> Plan:

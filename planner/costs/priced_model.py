@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 
@@ -21,9 +21,8 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.traced.block_cost import BlockCost, price_block
-from simulator.traced.sharded_units import UnitBuffers
 from simulator.traced.stack import Stack
-from simulator.traced.step_tail import Held, Tail, Tie, parameter_name, price_tail, price_tie
+from simulator.traced.step_tail import Held, Tail, parameter_name, price_tail
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 
@@ -71,22 +70,12 @@ class ChainCosts:
         return np.asarray(whole.min(axis=1) - self.input_bytes)
 
 
-def price_chain(
-    graph: ModelGraph,
-    strategies: tuple[Recompute, ...],
-    devices: tuple[int, ...],
-    cluster: Cluster,
-) -> ChainCosts:
-    """The chain's kinds on the tensor-parallel group `devices` under each strategy."""
-    blocks = tuple(
-        tuple(
-            price_block(kind, recompute=strategy, devices=devices, cluster=cluster)
-            for strategy in strategies
-        )
-        for kind in graph.kinds
-    )
-    table = partial(_table, blocks)
-    branched = bool(graph.branches)
+def chain_costs(blocks: Blocks, *, branched: bool) -> ChainCosts:
+    """The figures of kinds of block under each strategy."""
+
+    def table(figure: Callable[[BlockCost], float]) -> Array:
+        return np.asarray([[figure(cost) for cost in row] for row in blocks], dtype=float)
+
     inputs = table(lambda b: b.input_bytes)[:, 0]
     return ChainCosts(
         blocks=blocks,
@@ -99,24 +88,6 @@ def price_chain(
         forward_transient_bytes=table(lambda b: b.forward_transient_bytes),
         backward_transient_bytes=table(lambda b: b.backward_transient_bytes),
         branched=branched,
-    )
-
-
-def _table(blocks: Blocks, figure: Callable[[BlockCost], float]) -> Array:
-    return np.asarray([[figure(cost) for cost in row] for row in blocks], dtype=float)
-
-
-def beside_units(chain: ChainCosts, buffers: tuple[UnitBuffers, ...]) -> ChainCosts:
-    """The same with what FSDP2 makes and frees beside each kind of block."""
-    blocks = tuple(
-        tuple(unit.beside(cost) for cost in row)
-        for unit, row in zip(buffers, chain.blocks, strict=True)
-    )
-    return replace(
-        chain,
-        blocks=blocks,
-        forward_transient_bytes=_table(blocks, lambda b: b.forward_transient_bytes),
-        backward_transient_bytes=_table(blocks, lambda b: b.backward_transient_bytes),
     )
 
 
@@ -154,13 +125,8 @@ def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
     if not graph.branches:
         return kinds
     over = crossings_of(graph)
-    numbers: dict[tuple[float, ...], int] = {}
-    return tuple(
-        numbers.setdefault((kind, arrives, leaves), len(numbers))
-        for kind, arrives, leaves in zip(
-            kinds, over.arrives.tolist(), over.leaves.tolist(), strict=True
-        )
-    )
+    figures = np.stack([kinds, over.arrives, over.leaves], axis=1)
+    return tuple(np.unique(figures, axis=0, return_inverse=True)[1].ravel().tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +192,7 @@ def held_in_ranges(
                 blocks.append(position)
     largest = np.zeros((lattice.count - 1, lattice.count))
     for figure in sorted(set(whole)):
-        inside = lattice.before(np.asarray(whole) == figure)
+        inside = lattice.before((np.asarray(whole) == figure).astype(float))
         largest[inside[None, :] > inside[:-1, None]] = figure
     own: list[list[int]] = [[] for _ in graph.chain]
     for name, blocks in holders.items():
@@ -279,7 +245,14 @@ class PricedModel:
     def chain(self, micro_batch: int, devices: tuple[int, ...]) -> ChainCosts:
         """What the kinds of block cost on a tensor-parallel group under each strategy."""
         graph = self.graph(micro_batch, len(devices))
-        return price_chain(graph, self.strategies, devices, self.cluster)
+        blocks = tuple(
+            tuple(
+                price_block(kind, recompute=strategy, devices=devices, cluster=self.cluster)
+                for strategy in self.strategies
+            )
+            for kind in graph.kinds
+        )
+        return chain_costs(blocks, branched=bool(graph.branches))
 
     def tail(
         self, held: Held, group: tuple[int, ...], *, zero_stage: int, tp: int, pipelined: bool
@@ -297,16 +270,3 @@ class PricedModel:
             pipelined=pipelined,
             sharing=tp,
         )
-
-    def tie_s(self, tie: Tie, *, shards: int, tp: int) -> float:
-        """Seconds in which the ranks that hold a tied parameter sum its gradients, each one of so
-        many shares of it."""
-        cost = price_tie(
-            tie,
-            shards=shards,
-            precision=self.workload.precision,
-            cluster=self.cluster,
-            stack=self.stack,
-            sharing=tp,
-        )
-        return cost.time_s

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.branching.branch_solver import cell_solver
 from planner.cell import Cell
 from planner.cells.branch_and_bound import Outcome, Progress, Refinement, branch_and_bound, family
-from planner.cells.cell_costs import CellSolver
-from planner.costs.bound import lower_bounds
+from planner.cells.branch_solver import cell_solver
+from planner.cells.cell_solver import CellSolver
+from planner.costs.bound import lower_bound
 from planner.costs.costs import SimulatorCosts
-from planner.search.explain import explain_infeasible, nearest_misses, why_not_first
+from planner.search.explain import explain_infeasible, why_not_first
 from planner.search.relax import Candidate
 from planner.search.space import MAX_FREE_VPP, Ground, Space, legal_cells
 from planner.tolerances import status_of
@@ -85,7 +85,7 @@ def search_setting(
         answer = _with_plan(answer, solved, options)
     elif outcome.complete:
         changes = _solve_candidates(candidates, change, options)
-        why = explain_infeasible(solved.solver, nearest_misses(solved.missing), tuple(changes))
+        why = explain_infeasible(solved.solver, solved.missing, tuple(changes))
         answer = replace(answer, infeasibility=why)
     else:
         raise InputError(
@@ -112,9 +112,10 @@ def _solve(
     costs, cells = setting.costs, legal_cells(space, setting.ground)
     solver = cell_solver(costs, solver=options.solver, seed=options.seed)
     missing = {cell: costs.missing_bytes(cell) for cell in cells}
-    able = [cell for cell in cells if missing[cell] <= 0]
-    bounds = lower_bounds(able, [costs.totals(cell) for cell in able])
-    lower = dict.fromkeys(cells, np.inf) | dict(zip(able, bounds.tolist(), strict=True))
+    lower = {
+        cell: lower_bound(cell, costs.totals(cell)) if missing[cell] <= 0 else np.inf
+        for cell in cells
+    }
 
     def refine(cell: Cell, below: float) -> Refinement:
         return solver.refine(cell, below, lower[cell])
@@ -205,12 +206,7 @@ def _solve_candidates(
         setting = None if candidate.kind in found else change(candidate)
         if setting is None:
             continue
-        try:
-            outcome = _solve(setting, candidate.space, quiet, first_only=True).outcome
-        except InputError:  # no legal cell
-            continue
-        if outcome.plans:
-            best = outcome.plans[0]
+        for best in _solve(setting, candidate.space, quiet, first_only=True).outcome.plans:
             assert best.plan is not None
             found[candidate.kind] = candidate.relaxation(best.plan, best.step_time_s)
     return list(found.values())

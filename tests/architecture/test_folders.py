@@ -52,7 +52,6 @@ ORDER = {
         "planner/chain",
         "planner/costs",
         "planner/cells",
-        "planner/branching",
         "planner/search",
         "planner/heterogeneous",
         "planner/layout",

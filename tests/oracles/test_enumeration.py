@@ -14,7 +14,7 @@ from planner.cell import Cell
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import partition
 from planner.chain.problem import Load
-from planner.costs.bound import lower_bounds
+from planner.costs.bound import lower_bound
 from simulator.values.degrees import Degrees
 from tests.oracles.chain_totals import totals_of
 from tests.oracles.random_chains import (
@@ -121,7 +121,7 @@ def bound_of(problem):
         schedule=schedule.name,
         global_batch=chain.num_microbatches,
     )
-    return float(lower_bounds([cell], [totals_of(chain, cell)])[0])
+    return lower_bound(cell, totals_of(chain, cell))
 
 
 @pytest.mark.parametrize(("unlike", "mixed"), KINDS, ids=IDS)

@@ -17,7 +17,7 @@ from planner.chain.problem import (
     StageSlot,
     stage_times,
 )
-from planner.costs.bound import lower_bounds
+from planner.costs.bound import lower_bound
 from planner.search.answer import SearchOptions, Setting, search_setting
 from planner.search.relax import Candidate
 from planner.search.space import Ground, Space, legal_cells
@@ -297,7 +297,7 @@ def test_a_time_limit_before_any_plan_is_an_error():
 def test_bounds_hold_for_every_cell():
     costs = HandMadeCosts(GROUND, PLAIN, 4 * GIB)
     cells = legal_cells(PLAIN, GROUND)
-    bounds = lower_bounds(cells, [costs.totals(cell) for cell in cells])
+    bounds = [lower_bound(cell, costs.totals(cell)) for cell in cells]
     for cell, bound in zip(cells, bounds, strict=True):
         found = partition(costs.problem(cell))
         if found is not None:

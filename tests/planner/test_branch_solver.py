@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.branching import branch_solver
-from planner.branching.branch_solver import BranchSolver, Ordered, cell_solver, in_traced_stages
-from planner.branching.relaxed_bound import relaxed_bound
+from planner.cells import branch_solver
+from planner.cells.branch_solver import BranchSolver, Ordered, cell_solver, in_traced_stages
 from planner.chain.ideals import lattice_of, lattice_of_flows
 from planner.chain.partition import partition
 from planner.chain.problem import (
@@ -19,6 +18,7 @@ from planner.chain.problem import (
     StageSlot,
     step_time,
 )
+from planner.chain.relaxed_bound import relaxed_bound
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.search.search import search

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cells.cell_costs import CellSolver
+from planner.cells.cell_solver import CellSolver
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import partition
 from planner.chain.problem import Partition, step_time
-from planner.costs.bound import lower_bounds
+from planner.costs.bound import lower_bound
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.search.search import search
@@ -130,7 +130,7 @@ def test_no_prediction_beats_the_bound_or_the_objective(case):
     costs, cell, found = case
     prediction = costs.predict(costs.plan(cell, found))
     step = prediction.step_time_s.value * (1 + 1e-9)
-    bound = lower_bounds([cell], [costs.totals(cell)])[0]
+    bound = lower_bound(cell, costs.totals(cell))
     if prediction.fits:
         assert bound <= step
         assert costs.missing_bytes(cell) <= 0

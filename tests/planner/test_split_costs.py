@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cells.cell_costs import CellSolver
+from planner.cells.cell_solver import CellSolver
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.problem import Partition
-from planner.costs.bound import lower_bounds
+from planner.costs.bound import lower_bound
 from planner.costs.split_problem import (
     RankBytes,
     ranges_of,
@@ -72,7 +72,7 @@ def test_time_and_memory_are_those_of_the_prediction(case):
         rounding = 4 * (len(found.strategies) + cell.degrees.num_stages) * cell.num_microbatches
         assert peak == pytest.approx(prediction.ranks[rank].peak_bytes, abs=rounding)
     if prediction.fits:
-        assert lower_bounds([cell], [costs.totals(cell)])[0] <= predicted * (1 + 1e-9)
+        assert lower_bound(cell, costs.totals(cell)) <= predicted * (1 + 1e-9)
         assert costs.missing_bytes(cell) <= 0
     assert problem.schedule.ranks  # the schedule is one that can be run
 

@@ -6,7 +6,7 @@ others        the chain's search on the traced order and on the order that the d
               most MOST_ORDERS orders, on each of them, with the least of their bounds
 
 Models with more than MOST_IDEALS ideals are cut along those of a window (planner/chain/ideals.py);
-their bound is the linear program's (planner/branching/relaxed_bound.py). If no other order is
+their bound is the linear program's (planner/chain/relaxed_bound.py). If no other order is
 predicted to be faster, the plan keeps the traced order.
 """
 
@@ -16,12 +16,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.branching.relaxed_bound import relaxed_bound
 from planner.cell import Cell
 from planner.cells.branch_and_bound import Refinement
-from planner.cells.cell_costs import CellSolver, is_timed
+from planner.cells.cell_solver import CellSolver, is_timed
 from planner.chain.ideals import BlockLattice, lattice_of
 from planner.chain.partition import partition
+from planner.chain.relaxed_bound import relaxed_bound
 from planner.costs.costs import SimulatorCosts
 from planner.traced import Traced
 from profiles.model.graph import ModelGraph
