@@ -1,6 +1,7 @@
-"""The exact dynamic program: cut a chain into stages and choose strategies, provably optimal.
+"""The exact dynamic program: cut blocks into stages and choose strategies, provably optimal.
 
-Stages are placed from the last to the first. A label at (stage, first block) holds what the stages
+Cuts are ideals of the blocks' data flow, of a chain its prefixes (chain/ideals.py). Stages are
+placed from the last to the first. A label at (stage, first cut) holds what the stages
 before it can still see of the objective: for 1f1b the sum of times behind, the longest steady path
 found so far and the latest end; for gpipe the slowest forward and backward and their sums. All of
 them only grow with a stage's backward time, so inside a stage the fastest strategies that fit its
