@@ -24,7 +24,7 @@ import numpy.typing as npt
 from profiles.errors import InputError
 from profiles.model.graph import ModelGraph
 
-Array = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.intp]
 
@@ -81,7 +81,7 @@ class BlockLattice:
             found[self.holds[None, :, block] & ~self.holds[:-1, None, block]] = block
         return found
 
-    def before(self, figures: Array) -> Array:
+    def before(self, figures: Floats) -> Floats:
         """[m] sums of a figure [n] over the blocks of each ideal."""
         if self.is_chain:
             return np.concatenate([[0.0], np.cumsum(figures)])

@@ -39,9 +39,12 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
-from planner.chain.ideals import Array, BlockLattice, prefixes
+from planner.chain.ideals import BlockLattice, prefixes
 from profiles.errors import InputError
+
+Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
