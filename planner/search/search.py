@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +13,6 @@ from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.divisors import divisors
 from planner.search.answer import SearchOptions, Setting, search_setting
-from planner.search.mixed_parts import one_type_stages
 from planner.search.relax import Candidate, candidates
 from planner.search.space import Ground, Space, legal_cells
 from planner.traced import Traced
@@ -110,6 +111,19 @@ def _keeping_to_types(space: Space, cluster: Cluster) -> Space:
             f"its device types ({counts}); free --pp, or let replicas differ"
         )
     return kept
+
+
+def one_type_stages(cluster: Cluster, space: Space) -> Space | None:
+    """The space with those pp whose ranks' devices are all of one type; None where no pp is."""
+    runs = itertools.groupby(cluster.groups, key=lambda group: group.device.name)
+    counts = [sum(group.count * group.devices_per_node for group in run) for _, run in runs]
+    common = math.gcd(*itertools.accumulate(counts))
+    allowed = tuple(
+        pp
+        for pp in divisors(cluster.num_devices)
+        if common % (cluster.num_devices // pp) == 0 and space.allows("pp", pp)
+    )
+    return replace(space, pp=allowed) if allowed else None
 
 
 def _that_run(space: Space, traced: Traced, workload: Workload) -> Space:

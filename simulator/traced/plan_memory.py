@@ -46,7 +46,7 @@ def plan_memory(
     degrees = plan.degrees
     buffers = unit_buffers(
         graph,
-        zero_stage=plan.zero_stage if degrees.pp == 1 else 0,
+        zero_stage=0 if plan.pipelined else plan.zero_stage,
         dp=degrees.dp,
         num_microbatches=plan.num_microbatches,
         sizes=stack.bytes_of(plan.workload.precision),
@@ -66,7 +66,7 @@ def plan_memory(
         }
         held = held_by_stages(graph, stages_of(plan, rank, graph))
         # Without a pipeline what FSDP2 gathers and sums goes with the blocks.
-        units = [b for s in stages for b in blocks[s]] if degrees.pp > 1 else []
+        units = [b for s in stages for b in blocks[s]] if plan.pipelined else []
         static = static_bytes(
             elements_of(held, units),
             stack=stack,
@@ -74,7 +74,8 @@ def plan_memory(
             optimizer=plan.workload.optimizer,
             zero_stage=plan.zero_stage,
             dp=degrees.dp,
-            pp=degrees.pp,
+            # A stage alone keeps its parameters whole between micro-batches as under a pipeline.
+            pp=max(2, degrees.pp) if plan.pipelined else 1,
         )
         device = cluster.device_at(degrees.rank(pp=rank))
         found.append(

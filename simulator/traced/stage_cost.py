@@ -57,7 +57,7 @@ def stage_cost(
             precision=plan.workload.precision,
             cluster=cluster,
             stack=stack,
-            pipelined=degrees.pp > 1,
+            pipelined=plan.pipelined,
             sharing=degrees.tp,
         )
         for b in blocks
@@ -71,7 +71,7 @@ def stage_cost(
             sizes,
             device,
             sharded=sharded,
-            pipelined=degrees.pp > 1,
+            pipelined=plan.pipelined,
             num_microbatches=plan.num_microbatches,
         )
         for b in blocks
@@ -102,7 +102,7 @@ def stage_cost(
             cluster,
             group[0],
             degrees.num_devices,
-            pipelined=degrees.pp > 1,
+            pipelined=plan.pipelined,
             work_s=plan.num_microbatches * sum(b.work_s for b in blocks),
         ),
     )

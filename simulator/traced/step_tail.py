@@ -241,7 +241,7 @@ def tail_of(plan: Plan, pp_rank: int, graph: ModelGraph, *, cluster: Cluster, st
         optimizer=plan.workload.optimizer,
         cluster=cluster,
         stack=stack,
-        pipelined=degrees.pp > 1,
+        pipelined=plan.pipelined,
         sharing=degrees.tp,
         ties=ties_of(plan, pp_rank, graph),
     )

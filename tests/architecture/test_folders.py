@@ -45,7 +45,6 @@ ORDER = {
         "simulator/training_run/cases",
         "simulator/traced",
         "simulator/modules",
-        "simulator/mixed",
     ),
     "planner": (
         "planner",

@@ -5,19 +5,18 @@ import itertools
 import pytest
 
 from planner.costs.priced_model import PricedModel
-from planner.heterogeneous.mixed_plan_search import UNLIKE, plan_mixed
-from planner.heterogeneous.mixed_prices import MixedKey, MixedPrices, Reach, device_types
-from planner.heterogeneous.mixed_search import mixed_keys, search_mixed
-from planner.search.mixed_parts import levelled, one_type_stages, only
-from planner.search.search import search
+from planner.heterogeneous.parts import levelled, only
+from planner.heterogeneous.plan_mixed import UNLIKE, plan_mixed
+from planner.heterogeneous.stage_prices import Key, Reach, StagePrices, device_types
+from planner.heterogeneous.unlike_search import search_unlike, unlike_keys
+from planner.search.search import one_type_stages, search
 from planner.search.space import Space
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
-from simulator.mixed.mixed_prediction import predict_mixed
+from simulator.traced.predict import predict
 from simulator.traced.stack import load_stack
 from simulator.values.degrees import Degrees
-from simulator.values.mixed_plan import MixedPipeline, MixedPlan, MixedStage
-from simulator.values.plan import Recompute
+from simulator.values.plan import Pipeline, Plan, Recompute, Stage
 from simulator.values.workload import Workload
 from tests.planner.hand_made_model import TOKENS, HandMadeModel
 from tests.planner.test_mixed_devices import partitions, shares
@@ -66,11 +65,11 @@ def prices_of(model, cluster, batch, space, stages=(1, 2, 3)):
         strategies=space.strategies,
         micro_batches=tuple(sizes),
     )
-    return MixedPrices(priced, stages)
+    return StagePrices(priced, stages)
 
 
 def searched(prices, space):
-    return search_mixed(prices, mixed_keys(prices, space), usd_per_hour={}, clock=lambda: 0.0)
+    return search_unlike(prices, unlike_keys(prices, space), clock=lambda: 0.0)
 
 
 def enumerated(prices, tp, micro_batch, zero_stage) -> float:
@@ -102,7 +101,7 @@ def enumerated(prices, tp, micro_batch, zero_stage) -> float:
                     for at, k in enumerate(chain):
                         first, last = edges[at], edges[at + 1]
                         stages.append(
-                            MixedStage(
+                            Stage(
                                 device=types[k].device.name,
                                 devices=next(free[k]),
                                 first_block=first,
@@ -110,22 +109,22 @@ def enumerated(prices, tp, micro_batch, zero_stage) -> float:
                                 recompute=(kind,) * (last - first),
                             )
                         )
-                    pipelines.append(MixedPipeline(stages=tuple(stages), num_microbatches=number))
-                plan = MixedPlan(
+                    pipelines.append(Pipeline(stages=tuple(stages), num_microbatches=number))
+                plan = Plan(
                     model="hand-made",
                     model_hash="",
                     block_entries=tuple(ref.entry for ref in graph.chain),
                     cluster="",
                     cluster_hash="",
                     workload=prices.model.workload,
-                    degrees=Degrees(tp=tp),
+                    degrees=Degrees(tp=tp, dp=len(chains), pp=max(map(len, chains))),
+                    schedule="1f1b",
+                    stages=(),
                     zero_stage=zero_stage,
                     micro_batch=micro_batch,
                     pipelines=tuple(pipelines),
                 )
-                found = predict_mixed(
-                    plan, prices.model.traced, prices.model.cluster, stack=STACK, prices={}
-                )
+                found = predict(plan, prices.model.traced, prices.model.cluster, stack=STACK)
                 if found.fits:
                     best = min(best, found.step_time_s.value)
     return best
@@ -165,20 +164,21 @@ def planned(model, cluster, batch, space, **more):
 def test_a_useless_device_is_left_out():
     # A twentieth of the speed behind a thin wire: what it would do takes longer than the step.
     answer = planned(HandMadeModel(4), two_types(2, 1, speed=0.05, wire=1e9), 8, Space())
-    assert {left.device: left.num_devices for left in answer.left_out} == {"slow": 1}
-    assert "20 times as long" in answer.left_out[0].why
+    assert {left.device: left.num_devices for left in answer.comparison.left_out} == {"slow": 1}
+    assert "20 times as long" in answer.comparison.left_out[0].why
     assert answer.bound <= answer.step_time_s
 
 
 def test_unlike_replicas_beat_equal_ones():
     space = Space(pp=(1,), zero=(2,))
     answer = planned(HandMadeModel(6, width=2048), two_types(2, 2), 56, space)
-    assert answer.chosen == UNLIKE
+    assert answer.comparison.chosen == UNLIKE
     shares = {p.stages[0].device: p.num_microbatches for p in answer.plan.pipelines}
     assert shares["fast"] / shares["slow"] == pytest.approx(1 / 0.4, rel=0.15)
-    steps = {each.title: each.step_time_s for each in answer.compared}
+    steps = {each.title: each.step_time_s for each in answer.comparison.compared}
+    assert answer.prediction.step_time_s.value == answer.step_time_s
     assert answer.step_time_s == steps[UNLIKE] == min(s for s in steps.values() if s)
-    assert not answer.left_out
+    assert not answer.comparison.left_out
     again = planned(HandMadeModel(6, width=2048), two_types(2, 2), 56, space)
     assert again == answer
 
@@ -187,12 +187,7 @@ def test_a_tight_device_holds_what_fits_it():
     model, space = HandMadeModel(8, width=2048), Space(micro_batch=(1,), tp=(1,), zero=(0,))
     cluster = two_types(2, 2, speed=0.9, slow_gib=1.7)
     found = searched(prices_of(model, cluster, 16, space, stages=(2, 3, 4)), space)
-    held = [
-        (stage.memory.peak_bytes, stage.memory.capacity_bytes)
-        for replica in found.prediction.replicas
-        for stage in replica.stages
-    ]
-    assert all(peak <= capacity for peak, capacity in held)
+    assert all(rank.peak_bytes <= rank.capacity_bytes for rank in found.prediction.ranks)
     roomy = searched(
         prices_of(model, two_types(2, 2, speed=0.9), 16, space, stages=(2, 3, 4)), space
     )
@@ -209,7 +204,7 @@ def test_stages_that_fit_are_predicted_to_fit(zero_stage):
         found = searched(prices_of(model, tight, 24, space, stages=(2,)), space)
         if found.plan is not None:
             assert found.prediction.fits
-    key = MixedKey(degrees=Degrees(dp=2), micro_batch=2, zero_stage=zero_stage)
+    key = Key(degrees=Degrees(dp=2), micro_batch=2, zero_stage=zero_stage)
     prices = prices_of(model, cluster, 24, space)
     least, far = prices.tables(key, Reach.NONE), prices.tables(key, Reach.FAR)
     for a, b in zip(least.seconds, far.seconds, strict=True):

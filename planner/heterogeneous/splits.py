@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.chain.problem import Array
+from planner.costs.priced_model import range_sums
 from planner.front import front
 
 Index = npt.NDArray[np.intp]
@@ -59,11 +60,9 @@ class StageTables:
 
 def ranged(row: Array) -> Array:
     """[n, n+1] sums of row[i:j]; infinite where j <= i."""
-    n = len(row)
-    total = np.concatenate([[0.0], np.cumsum(row)])
-    found = total[None, :] - total[:-1, None]
-    found[np.tril_indices(n, 0, n + 1)] = np.inf
-    return np.asarray(found)
+    found = range_sums(row)
+    found[np.tril_indices(len(row), 0, len(row) + 1)] = np.inf
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

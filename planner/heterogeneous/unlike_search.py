@@ -1,0 +1,236 @@
+"""The search over tensor-parallel degree, micro-batch, ZeRO stage and number of replicas, which
+differ: stages, shares and unused devices are chosen inside (`shares.share_out`).
+
+Every key has a lower bound that no prediction undercuts. The key with the least is taken, its bound
+sharpened, and it is solved if it still has the least; each plan is finally timed by the simulator
+(`simulator.traced.predict`).
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from planner.divisors import divisors
+from planner.heterogeneous.shares import Share, Splits, least_step_s, share_out
+from planner.heterogeneous.splits import StageTables, best_splits
+from planner.heterogeneous.stage_prices import Key, Reach, StagePrices
+from planner.search.space import Space
+from simulator.traced.predict import predict
+from simulator.values.degrees import Degrees
+from simulator.values.plan import Pipeline, Plan, Stage
+from simulator.values.prediction import Prediction
+
+MOST_STAGES = 8  # of a pipeline, where --pp does not ask for more
+EVERY_COUNT = 16  # numbers of replicas that are all tried; beyond, powers of two and three of them
+ZERO_STAGES = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Result of the search.
+
+    plan, prediction   the best, or None where no key holds a plan
+    bound_s   no plan of the space is predicted faster; infinite where there is none
+    keys, solved   how many there were, and how many could not be pruned
+    complete  False where the time limit ended it
+    """
+
+    plan: Plan | None
+    prediction: Prediction | None
+    bound_s: float
+    keys: int
+    solved: int
+    complete: bool
+
+
+def search_unlike(
+    prices: StagePrices,
+    keys: tuple[Key, ...],
+    *,
+    below_s: float = float("inf"),
+    clock: Callable[[], float],
+    time_limit_s: float | None = None,
+) -> Outcome:
+    """The best plan of the keys, if it is better than `below_s`.
+
+    time_limit_s  ends the search with the best plan so far; so does an interrupt
+    """
+    start = clock()
+    best: tuple[Plan | None, Prediction | None] = (None, None)
+    best_s, bound_s, solved, complete = below_s, float("inf"), 0, True
+    tables = _Tables(prices)
+    coarse = {key: _coarse_s(prices, key) for key in keys}
+    order = sorted(keys, key=lambda k: (coarse[k], k.degrees.tp, k.micro_batch, k.zero_stage))
+    # (bound, number of the key, whether the bound was sharpened)
+    left = [(coarse[key], number, False) for number, key in enumerate(order)]
+    while left and left[0][0] < best_s:
+        lower, number, sharpened = heapq.heappop(left)
+        key = order[number]
+        try:
+            if time_limit_s is not None and clock() - start > time_limit_s:
+                raise KeyboardInterrupt
+            if not sharpened:
+                lower = max(lower, tables.lower_s(key, best_s))
+                if lower < best_s:
+                    heapq.heappush(left, (lower, number, True))
+                continue
+            solved += 1
+            for plan in _plans(prices, key, tables):
+                prediction = predict(
+                    plan, prices.model.traced, prices.model.cluster, stack=prices.model.stack
+                )
+                if prediction.fits and prediction.step_time_s.value < best_s:
+                    best, best_s = (plan, prediction), prediction.step_time_s.value
+            bound_s = min(bound_s, lower)
+        except KeyboardInterrupt:
+            # Of this key is known what it was left with, of no other is less.
+            bound_s, complete = min(bound_s, lower), False
+            break
+    return Outcome(
+        plan=best[0],
+        prediction=best[1],
+        bound_s=min(bound_s, best_s),
+        keys=len(keys),
+        solved=solved,
+        complete=complete,
+    )
+
+
+def unlike_keys(prices: StagePrices, space: Space) -> tuple[Key, ...]:
+    """Every key of the space: degrees of which some type has a whole group in a node."""
+    batch = prices.model.workload.global_batch
+    return tuple(
+        Key(degrees=Degrees(tp=tp, dp=replicas), micro_batch=micro_batch, zero_stage=zero)
+        for tp in prices.model.traced.tp_degrees
+        if space.allows("tp", tp)
+        for micro_batch in divisors(batch)
+        if space.allows("micro_batch", micro_batch)
+        for replicas in _replica_counts(min(prices.num_groups(tp), batch // micro_batch))
+        if space.allows("dp", replicas)
+        for zero in ZERO_STAGES
+        if space.allows("zero", zero) and (zero == 0 or replicas > 1)
+    )
+
+
+def _replica_counts(most: int) -> tuple[int, ...]:
+    wide = (count for power in range(2, 20) for count in (2**power, 3 * 2**power))
+    return tuple(sorted({*range(1, min(most, EVERY_COUNT) + 1), *(c for c in wide if c <= most)}))
+
+
+def _coarse_s(prices: StagePrices, key: Key) -> float:
+    """All micro-batches over the speed of all devices together, as if shares and stages could be
+    cut as finely as one likes."""
+    types = prices.types(key.degrees.tp)
+    chains = prices.fastest_s(key.degrees.tp, key.micro_batch)
+    speed = sum(len(kind.groups) / s for kind, s in zip(types, chains, strict=True))
+    return prices.model.workload.global_batch // key.micro_batch / speed
+
+
+class _Tables:
+    """Stage times and splits of keys, each found once."""
+
+    def __init__(self, prices: StagePrices) -> None:
+        self._prices = prices
+        self._found = functools.cache(self._find)
+
+    def _find(self, key: Key, reach: Reach) -> tuple[StageTables, Splits]:
+        tables = self._prices.tables(key, reach)
+        return tables, best_splits(tables)
+
+    def of(self, key: Key, reach: Reach) -> tuple[StageTables, Splits]:
+        """The stages of a key and their splits."""
+        if reach is Reach.NONE and not key.zero_stage:
+            # Nothing is sharded: all numbers of replicas are bounded alike.
+            key = key.with_replicas(1)
+        return self._found(key, reach)
+
+    def lower_s(self, key: Key, below_s: float) -> float:
+        """Seconds that no plan of the key undercuts; infinite where it is `below_s` or more."""
+        most = key.with_replicas(self._prices.num_groups(key.degrees.tp))
+        lower = float("inf")
+        # With more replicas each needs less memory, so that one bound holds for all numbers.
+        for each in (most, key) if key.zero_stage else (key,):
+            tables, splits = self.of(each, Reach.NONE)
+            lower = least_step_s(splits, tables, key.degrees.dp, below_s=below_s)
+            if lower >= below_s:
+                break
+        return lower
+
+
+def _plans(prices: StagePrices, key: Key, tables: _Tables) -> Iterator[Plan]:
+    """The best plans as far as messages may reach, with devices numbered in both ways."""
+    seen: set[Plan] = set()
+    for reach in (Reach.FAR, Reach.NEAR):
+        stages, splits = tables.of(key, reach)
+        shares = share_out(splits, stages, key.degrees.dp)
+        for by_stage in (False, True) if shares else ():
+            assert shares is not None
+            plan = unlike_plan(prices, key, shares, by_stage=by_stage)
+            if plan not in seen:
+                seen.add(plan)
+                yield plan
+
+
+def unlike_plan(
+    prices: StagePrices, key: Key, shares: tuple[Share, ...], *, by_stage: bool = False
+) -> Plan:
+    """The complete plan: devices by number and recompute kinds.
+
+    by_stage  numbers devices in the cluster's order stage by stage over the replicas, so that those
+              which exchange gradients are neighbors; else replica by replica, so that those of a
+              pipeline are
+    """
+    tp, model = key.degrees.tp, prices.model
+    chain = model.graph(key.micro_batch, tp).chain
+    devices = _numbered(prices, tp, shares, by_stage=by_stage)
+    pipelines = []
+    for number, share in enumerate(shares):
+        ends = itertools.pairwise((*share.split.first_blocks, len(chain)))
+        count = len(share.split.devices)
+        stages = tuple(
+            Stage(
+                device=prices.types(tp)[kind].device.name,
+                devices=devices[number, at],
+                first_block=first,
+                last_block=last,
+                recompute=prices.recompute(key, kind, count - at, first, last),
+            )
+            for at, (kind, (first, last)) in enumerate(zip(share.split.devices, ends, strict=True))
+        )
+        pipelines.append(Pipeline(stages=stages, num_microbatches=share.num_microbatches))
+    used = {index for group in devices.values() for index in group}
+    return Plan(
+        model=model.traced.name,
+        model_hash=model.traced.content_hash,
+        block_entries=tuple(ref.entry for ref in chain),
+        tied_parameters=model.traced.tied_parameters,
+        tensor_parallel=model.traced.tensor_parallel if tp > 1 else (),
+        cluster=model.cluster.name,
+        cluster_hash=prices.cluster_hash,
+        workload=model.workload,
+        degrees=replace(key.degrees, pp=max(len(each.stages) for each in pipelines)),
+        zero_stage=key.zero_stage,
+        micro_batch=key.micro_batch,
+        schedule="1f1b",
+        stages=(),
+        pipelines=tuple(pipelines),
+        unused=tuple(i for i in range(model.cluster.num_devices) if i not in used),
+    )
+
+
+def _numbered(
+    prices: StagePrices, tp: int, shares: tuple[Share, ...], *, by_stage: bool
+) -> dict[tuple[int, int], tuple[int, ...]]:
+    """The devices of every (replica, stage)."""
+    places = [
+        (number, at)
+        for number, share in enumerate(shares)
+        for at in range(len(share.split.devices))
+    ]
+    free = [iter(kind.groups) for kind in prices.types(tp)]
+    order = sorted(places, key=lambda place: place[::-1]) if by_stage else places
+    return {(number, at): next(free[shares[number].split.devices[at]]) for number, at in order}
