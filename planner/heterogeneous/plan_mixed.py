@@ -24,7 +24,6 @@ from simulator.money import usd_per_million
 from simulator.traced.stack import Stack
 from simulator.values.plan_file import Compared, Comparison, LeftOut, PlanFile
 from simulator.values.plan_title import plan_title
-from simulator.values.prediction import Interval, Prediction
 from simulator.values.workload import Workload
 
 UNLIKE = "replicas that differ"
@@ -128,14 +127,15 @@ def plan_mixed(
     found.append(
         _unlike(outcome, prices, space, "none is faster" if keys else "the pins allow none")
     )
+    found = [_with_dollars(each, usd_per_hour) for each in found]
     best = min(found, key=lambda each: (each.step_time_s, each.bytes_over))
     if best.answer is None:
         raise InputError(f"the searches ended without a plan: {found[0].why_not}")
-    compared = tuple(_compared(each, usd_per_hour) for each in found)
+    compared = map(_compared, found)
     bounds = [each.answer.bound for each in found if each.answer and each.part.exact]
     bound = min([outcome.bound_s, *(b for b in bounds if b is not None)])
     answer = replace(
-        _chosen(best, bound, prices, usd_per_hour),
+        _chosen(best, bound, prices),
         assumptions=_assumptions(prices, space, outcome),
         comparison=Comparison(
             model=traced.name,
@@ -200,27 +200,15 @@ def _unlike(outcome: Outcome, prices: StagePrices, space: Space, why_not: str) -
     return _Found(part=part, answer=answer.with_prediction(outcome.prediction))
 
 
-def _chosen(
-    best: _Found, bound: float, prices: StagePrices, usd_per_hour: Mapping[str, Sourced]
-) -> PlanFile:
+def _chosen(best: _Found, bound: float, prices: StagePrices) -> PlanFile:
     """The best answer with the bound of all searches, as a plan for the whole cluster."""
     answer, cluster = best.answer, prices.model.cluster
     assert answer is not None
-    plan = answer.plan
-    if plan is None or answer.prediction is None:
+    if answer.plan is None:
         return answer
-    usd = _usd(best.part.devices, answer.prediction, usd_per_hour)
-    tokens = answer.prediction.counted_in == "tokens"
-    answer = answer.with_prediction(
-        replace(
-            answer.prediction,
-            usd_per_million_tokens=usd if tokens else None,
-            usd_per_million_samples=None if tokens else usd,
-        )
-    )
     if not best.part.exact:
         # It was searched on a view of the cluster.
-        plan = replace(plan, cluster=cluster.name, cluster_hash=prices.cluster_hash)
+        plan = replace(answer.plan, cluster=cluster.name, cluster_hash=prices.cluster_hash)
         answer = replace(answer, plan=plan, machine=cluster.machine)
     step_s = best.step_time_s
     bound = min(bound, step_s)
@@ -229,7 +217,7 @@ def _chosen(
     return replace(answer, status=status, bound=bound, gap=gap)
 
 
-def _compared(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> Compared:
+def _compared(found: _Found) -> Compared:
     part, answer = found.part, found.answer
     line = Compared(
         title=part.title,
@@ -237,27 +225,32 @@ def _compared(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> Compared:
         num_devices=len(part.devices),
         exact=part.exact,
     )
-    if answer is None or answer.plan is None or answer.prediction is None:
+    if answer is None or answer.plan is None:
         return line
-    usd = _usd(part.devices, answer.prediction, usd_per_hour)
-    tokens = answer.prediction.counted_in == "tokens"
     return replace(
         line,
         plan=plan_title(answer.plan),
         step_time_s=answer.step_time_s,
-        usd_per_million_tokens=usd.value if usd and tokens else None,
-        usd_per_million_samples=usd.value if usd and not tokens else None,
+        usd_per_million_tokens=answer.usd_per_million_tokens,
+        usd_per_million_samples=answer.usd_per_million_samples,
     )
 
 
-def _usd(
-    devices: tuple[str, ...], prediction: Prediction, usd_per_hour: Mapping[str, Sourced]
-) -> Interval | None:
-    """US dollars of these devices together per million tokens or samples; None without a price of
-    each."""
-    if not all(name in usd_per_hour for name in devices):
-        return None
-    return usd_per_million(prediction.per_s, [(1, usd_per_hour[name]) for name in devices])
+def _with_dollars(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> _Found:
+    """The answer with the dollars of all devices of the part, if each has a price."""
+    devices, answer, usd = found.part.devices, found.answer, None
+    if answer is None or answer.prediction is None:
+        return found
+    prediction = answer.prediction
+    if all(name in usd_per_hour for name in devices):
+        usd = usd_per_million(prediction.per_s, [(1, usd_per_hour[name]) for name in devices])
+    tokens = prediction.counted_in == "tokens"
+    prediction = replace(
+        prediction,
+        usd_per_million_tokens=usd if tokens else None,
+        usd_per_million_samples=None if tokens else usd,
+    )
+    return replace(found, answer=answer.with_prediction(prediction))
 
 
 def _left_out(prices: StagePrices, best: _Found) -> tuple[LeftOut, ...]:

@@ -2,9 +2,10 @@
 
 A "device" of the abstract problem (`splits`) is a tensor-parallel group inside a node. Times,
 memory and tails come from the functions that price cells of replicas alike, so that they are those
-of the prediction, except for what is not known before devices are numbered: whether messages and
-the exchange of gradients cross the widest level of the cluster or the innermost (`Reach`). Every
-stage is taken to have more micro-batches than are in flight, which needs the most memory.
+of the prediction, except for what is not known before devices are numbered: messages and exchanges
+of gradients are taken to cross the widest level of the cluster, or, for lower bounds, to take no
+time. Every stage is taken to have more micro-batches than are in flight, which needs the most
+memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 import numpy as np
 
@@ -31,15 +31,6 @@ from simulator.values.degrees import Degrees
 from simulator.values.plan import Recompute
 
 _QUARTERS = (1, 2, 3)  # of the blocks that take the second of two recompute kinds
-
-
-class Reach(StrEnum):
-    """How far messages and exchanges go: over the widest level, between neighbours, or, for lower
-    bounds, nowhere."""
-
-    FAR = "far"
-    NEAR = "near"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,12 +119,15 @@ class StagePrices:
             float((chain.forward_s + chain.backward_s.min(axis=1))[kinds].sum()) for chain in chains
         )
 
-    def tables(self, key: Key, reach: Reach) -> StageTables:
-        """The times of every stage that fits; none of Reach.NONE is above a prediction's."""
+    def tables(self, key: Key, *, least: bool = False) -> StageTables:
+        """The times of every stage that fits.
+
+        least  without messages and exchange: none is above a prediction's
+        """
         tp = key.degrees.tp
         n, types = len(self.model.graph(key.micro_batch, tp).chain), self.types(tp)
         depths = range(1, min(max(self.stages), n) + 1)
-        crossing = self._crossing(key, reach)[None, :]
+        crossing = 0.0 if least else self._crossing(key)[None, :]
         return StageTables(
             counts=tuple(len(kind.groups) for kind in types),
             seconds=tuple(
@@ -141,9 +135,7 @@ class StagePrices:
                 for kind in range(len(types))
             ),
             tails_s=tuple(
-                np.zeros((n, n + 1))
-                if reach is Reach.NONE
-                else self._tail(key.degrees, key.zero_stage, kind, reach)
+                np.zeros((n, n + 1)) if least else self._tail(key.degrees, key.zero_stage, kind)
                 for kind in range(len(types))
             ),
             stages=tuple(count for count in self.stages if count <= n),
@@ -220,34 +212,32 @@ class StagePrices:
 
     # Messages and tails.
 
-    def _crossing(self, key: Key, reach: Reach) -> Array:
+    def _crossing(self, key: Key) -> Array:
         """[n + 1] seconds of both messages over the cut before a block."""
         tp = key.degrees.tp
         groups = [group[0] for kind in self.types(tp) for group in kind.groups]
         sizes = crossings_of(self.model.graph(key.micro_batch, tp)).arrives[1:].tolist()
-        if reach is Reach.NONE or len(groups) < 2:
+        if len(groups) < 2:
             return np.zeros(len(sizes) + 2)
-        ends = (groups[0], groups[-1 if reach is Reach.FAR else 1])
+        ends = (groups[0], groups[-1])
         one_way = {
             size: price_collective("send", size, ends, self.model.cluster, sharing=tp).time_s
             for size in set(sizes)
         }
         return np.asarray([0.0, *(2 * one_way[size] for size in sizes), 0.0])
 
-    def _price_tail(self, degrees: Degrees, zero_stage: int, kind: int, reach: Reach) -> Array:
+    def _price_tail(self, degrees: Degrees, zero_stage: int, kind: int) -> Array:
         """[n, n+1] seconds of a stage after its last backward.
 
-        Gradients are exchanged with devices spread over all (far), or with those that follow
-        (near); the stage's own device is the first and decides about the optimizer.
+        Gradients are exchanged with devices spread over all; the stage's own device is the first
+        and decides about the optimizer.
         """
         types = self.types(degrees.tp)
         groups = [group[0] for each in types for group in each.groups]
         own = types[kind].groups[0][0]
-        first = groups.index(own)
-        ends = tuple(groups[(first + at) % len(groups)] for at in range(degrees.dp))
-        if reach is Reach.FAR and degrees.dp > 1:
-            spread = [groups[at * len(groups) // degrees.dp] for at in range(degrees.dp)]
-            ends = (own, *[index for index in spread if index != own][-(degrees.dp - 1) :])
+        spread = [groups[at * len(groups) // degrees.dp] for at in range(degrees.dp)]
+        others = [index for index in spread if index != own]
+        ends = (own, *others[len(others) - (degrees.dp - 1) :])
 
         def seconds(count: float, trained: float) -> float:
             held = Held(trained=(int(trained),), frozen=int(count - trained))

@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from planner.divisors import divisors
 from planner.heterogeneous.shares import Share, Splits, least_step_s, share_out
 from planner.heterogeneous.splits import StageTables, best_splits
-from planner.heterogeneous.stage_prices import Key, Reach, StagePrices
+from planner.heterogeneous.stage_prices import Key, StagePrices
 from planner.search.space import Space
 from simulator.traced.predict import predict
 from simulator.values.degrees import Degrees
@@ -62,7 +62,7 @@ def search_unlike(
     start = clock()
     best: tuple[Plan | None, Prediction | None] = (None, None)
     best_s, bound_s, solved, complete = below_s, float("inf"), 0, True
-    tables = _Tables(prices)
+    lower_s = _lower_bounds(prices)
     coarse = {key: _coarse_s(prices, key) for key in keys}
     order = sorted(keys, key=lambda k: (coarse[k], k.degrees.tp, k.micro_batch, k.zero_stage))
     # (bound, number of the key, whether the bound was sharpened)
@@ -74,12 +74,12 @@ def search_unlike(
             if time_limit_s is not None and clock() - start > time_limit_s:
                 raise KeyboardInterrupt
             if not sharpened:
-                lower = max(lower, tables.lower_s(key, best_s))
+                lower = max(lower, lower_s(key, best_s))
                 if lower < best_s:
                     heapq.heappush(left, (lower, number, True))
                 continue
             solved += 1
-            for plan in _plans(prices, key, tables):
+            for plan in _plans(prices, key):
                 prediction = predict(
                     plan, prices.model.traced, prices.model.cluster, stack=prices.model.stack
                 )
@@ -130,49 +130,37 @@ def _coarse_s(prices: StagePrices, key: Key) -> float:
     return prices.model.workload.global_batch // key.micro_batch / speed
 
 
-class _Tables:
-    """Stage times and splits of keys, each found once."""
+def _lower_bounds(prices: StagePrices) -> Callable[[Key, float], float]:
+    """A function of a key and a limit: seconds that no plan of the key undercuts; infinite where
+    that is the limit or more."""
 
-    def __init__(self, prices: StagePrices) -> None:
-        self._prices = prices
-        self._found = functools.cache(self._find)
+    @functools.cache
+    def splits_of(key: Key) -> tuple[Splits, StageTables]:
+        tables = prices.tables(key, least=True)
+        return best_splits(tables), tables
 
-    def _find(self, key: Key, reach: Reach) -> tuple[StageTables, Splits]:
-        tables = self._prices.tables(key, reach)
-        return tables, best_splits(tables)
-
-    def of(self, key: Key, reach: Reach) -> tuple[StageTables, Splits]:
-        """The stages of a key and their splits."""
-        if reach is Reach.NONE and not key.zero_stage:
-            # Nothing is sharded: all numbers of replicas are bounded alike.
-            key = key.with_replicas(1)
-        return self._found(key, reach)
-
-    def lower_s(self, key: Key, below_s: float) -> float:
-        """Seconds that no plan of the key undercuts; infinite where it is `below_s` or more."""
-        most = key.with_replicas(self._prices.num_groups(key.degrees.tp))
+    def lower_s(key: Key, below_s: float) -> float:
+        most = key.with_replicas(prices.num_groups(key.degrees.tp))
         lower = float("inf")
-        # With more replicas each needs less memory, so that one bound holds for all numbers.
-        for each in (most, key) if key.zero_stage else (key,):
-            tables, splits = self.of(each, Reach.NONE)
-            lower = least_step_s(splits, tables, key.degrees.dp, below_s=below_s)
+        # With more replicas each needs less memory, so that one bound holds for all numbers; with
+        # nothing sharded all numbers are bounded alike.
+        for each in (most, key) if key.zero_stage else (key.with_replicas(1),):
+            lower = least_step_s(*splits_of(each), key.degrees.dp, below_s=below_s)
             if lower >= below_s:
                 break
         return lower
 
+    return lower_s
 
-def _plans(prices: StagePrices, key: Key, tables: _Tables) -> Iterator[Plan]:
-    """The best plans as far as messages may reach, with devices numbered in both ways."""
-    seen: set[Plan] = set()
-    for reach in (Reach.FAR, Reach.NEAR):
-        stages, splits = tables.of(key, reach)
-        shares = share_out(splits, stages, key.degrees.dp)
-        for by_stage in (False, True) if shares else ():
-            assert shares is not None
-            plan = unlike_plan(prices, key, shares, by_stage=by_stage)
-            if plan not in seen:
-                seen.add(plan)
-                yield plan
+
+def _plans(prices: StagePrices, key: Key) -> tuple[Plan, ...]:
+    """The best plan, with devices numbered in both ways."""
+    tables = prices.tables(key)
+    shares = share_out(best_splits(tables), tables, key.degrees.dp)
+    if shares is None:
+        return ()
+    plans = (unlike_plan(prices, key, shares, by_stage=by_stage) for by_stage in (False, True))
+    return tuple(dict.fromkeys(plans))
 
 
 def unlike_plan(

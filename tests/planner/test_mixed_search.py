@@ -7,7 +7,7 @@ import pytest
 from planner.costs.priced_model import PricedModel
 from planner.heterogeneous.parts import levelled, only
 from planner.heterogeneous.plan_mixed import UNLIKE, plan_mixed
-from planner.heterogeneous.stage_prices import Key, Reach, StagePrices, device_types
+from planner.heterogeneous.stage_prices import Key, StagePrices, device_types
 from planner.heterogeneous.unlike_search import search_unlike, unlike_keys
 from planner.search.search import one_type_stages, search
 from planner.search.space import Space
@@ -206,7 +206,7 @@ def test_stages_that_fit_are_predicted_to_fit(zero_stage):
             assert found.prediction.fits
     key = Key(degrees=Degrees(dp=2), micro_batch=2, zero_stage=zero_stage)
     prices = prices_of(model, cluster, 24, space)
-    least, far = prices.tables(key, Reach.NONE), prices.tables(key, Reach.FAR)
+    least, far = prices.tables(key, least=True), prices.tables(key)
     for a, b in zip(least.seconds, far.seconds, strict=True):
         assert all((x <= y).all() for x, y in zip(a, b, strict=True))
 
