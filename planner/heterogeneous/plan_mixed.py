@@ -12,7 +12,7 @@ from planner.costs.priced_model import PricedModel
 from planner.divisors import divisors
 from planner.heterogeneous.parts import Part, parts_of
 from planner.heterogeneous.stage_prices import StagePrices, check_rates
-from planner.heterogeneous.unlike_search import MOST_STAGES, Outcome, search_unlike, unlike_keys
+from planner.heterogeneous.unlike_search import MOST_STAGES, search_unlike, unlike_keys
 from planner.search.search import search
 from planner.search.space import Space
 from planner.tolerances import status_of
@@ -117,15 +117,25 @@ def plan_mixed(
             f"no plan on cluster {cluster.name} obeys {' '.join(space.pins()) or 'the pins'}. "
             + " ".join(f"{'; '.join(titles)}: {why}" for why, titles in reasons.items())
         )
-    outcome = search_unlike(
+    unlike = search_unlike(
         prices,
         keys,
         below_s=min(each.step_time_s for each in found),
         clock=clock,
         time_limit_s=left_s(),
     )
+    used = unlike.plan.devices if unlike.plan is not None else ()
     found.append(
-        _unlike(outcome, prices, space, "none is faster" if keys else "the pins allow none")
+        _Found(
+            part=Part(
+                title=UNLIKE,
+                cluster=cluster,
+                space=space,
+                devices=tuple(cluster.device_at(index).name for index in used),
+            ),
+            answer=unlike if unlike.plan is not None else None,
+            why_not="none is faster" if keys else "the pins allow none",
+        )
     )
     found = [_with_dollars(each, usd_per_hour) for each in found]
     best = min(found, key=lambda each: (each.step_time_s, each.bytes_over))
@@ -133,10 +143,10 @@ def plan_mixed(
         raise InputError(f"the searches ended without a plan: {found[0].why_not}")
     compared = map(_compared, found)
     bounds = [each.answer.bound for each in found if each.answer and each.part.exact]
-    bound = min([outcome.bound_s, *(b for b in bounds if b is not None)])
+    bound = min(b for b in (unlike.bound, *bounds) if b is not None)
     answer = replace(
         _chosen(best, bound, prices),
-        assumptions=_assumptions(prices, space, outcome),
+        assumptions=(*_assumptions(prices, space), *unlike.assumptions),
         comparison=Comparison(
             model=traced.name,
             cluster=cluster.name,
@@ -144,8 +154,8 @@ def plan_mixed(
             compared=tuple(sorted(compared, key=lambda each: each.step_time_s or math.inf)),
             left_out=_left_out(prices, best) if best.answer.plan is not None else (),
             prices_usd_per_hour=dict(usd_per_hour),
-            keys=outcome.keys,
-            keys_solved=outcome.solved,
+            keys=unlike.cells_considered,
+            keys_solved=unlike.cells_refined,
         ),
     )
     return replace(answer, search_time_s=clock() - start)
@@ -172,32 +182,6 @@ def _prices(
         micro_batches=tuple(sizes) or (1,),
     )
     return StagePrices(model, stages if space.allows("vpp", 1) and sizes else ())
-
-
-def _unlike(outcome: Outcome, prices: StagePrices, space: Space, why_not: str) -> _Found:
-    """The best plan whose replicas differ."""
-    cluster, plan = prices.model.cluster, outcome.plan
-    used = plan.devices if plan is not None else ()
-    part = Part(
-        title=UNLIKE,
-        cluster=cluster,
-        space=space,
-        devices=tuple(cluster.device_at(index).name for index in used),
-    )
-    if outcome.prediction is None:
-        return _Found(part=part, why_not=why_not)
-    answer = PlanFile(
-        status="feasible",
-        bound=outcome.bound_s,
-        search_time_s=0.0,
-        cells_considered=outcome.keys,
-        cells_pruned=outcome.keys - outcome.solved,
-        cells_refined=outcome.solved,
-        solver="dp",
-        plan=plan,
-        machine=cluster.machine,
-    )
-    return _Found(part=part, answer=answer.with_prediction(outcome.prediction))
 
 
 def _chosen(best: _Found, bound: float, prices: StagePrices) -> PlanFile:
@@ -287,7 +271,7 @@ def _left_out(prices: StagePrices, best: _Found) -> tuple[LeftOut, ...]:
     return tuple(found)
 
 
-def _assumptions(prices: StagePrices, space: Space, outcome: Outcome) -> tuple[str, ...]:
+def _assumptions(prices: StagePrices, space: Space) -> tuple[str, ...]:
     found = ["devices may be left out"]
     if prices.stages and space.pp is None:
         found.append(f"replicas that differ have up to {max(prices.stages)} stages (--pp)")
@@ -295,6 +279,4 @@ def _assumptions(prices: StagePrices, space: Space, outcome: Outcome) -> tuple[s
         "replicas that differ run 1F1B, one tp and one micro-batch for all, ZeRO 0 to 2; one "
         "recompute kind per stage, or two of them in quarters (--tp, --micro-batch, --zero)"
     )
-    if not outcome.complete:
-        found.append("--time-limit ended the search for replicas that differ")
     return tuple(found)

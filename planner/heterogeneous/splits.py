@@ -1,9 +1,8 @@
-"""Stage splits on mixed devices: what a pipeline of these devices can be, at best.
+"""Stage splits on mixed devices: the best pipelines that these devices can form.
 
 For every set of devices that may form one pipeline, all orders of the devices and all contiguous
 splits of the blocks are searched by a dynamic programme from the last stage to the first; kept are
-the splits that no other beats in both the longest stage and the sum of stages. The programme runs
-for every limit on the longest stage at once: the limits are the distinct times of stages.
+the splits that no other beats in both the longest stage and the sum of stages.
 """
 
 from __future__ import annotations
@@ -17,12 +16,10 @@ import numpy.typing as npt
 
 from planner.chain.problem import Array
 from planner.costs.priced_model import range_sums
-from planner.front import front
 
-Index = npt.NDArray[np.intp]
 Counted = npt.NDArray[np.int_]
 
-_SAME = 1e-9  # relative; times of stages this close are one limit
+_SAME = 1e-9  # relative; sums this close are equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,71 +118,44 @@ Counts = tuple[int, ...]
 def best_splits(tables: StageTables) -> dict[Counts, tuple[Split, ...]]:
     """The splits worth considering for each set of devices that can form one pipeline.
 
-    A set that cannot hold the model is left out. Complexity: limits x sets x types x n^2.
+    A set that cannot hold the model is left out.
     """
-    limits = _limits(tables)
-    if not len(limits):
-        return {}
-    sums = suffix_sums(tables, limits)
+    ends = {(0,) * len(tables.counts): np.asarray([[tables.num_blocks, -1, -1, 0.0, 0.0]]).T}
     found: dict[Counts, tuple[Split, ...]] = {}
-    for counts in sums:
-        if sum(counts) not in tables.stages:
-            continue
-        kept = front(
-            _splits_of(tables, sums, counts, limits),
-            lambda split: (split.longest_s, split.sum_s, split.devices, split.first_blocks),
-        )
-        if kept:
-            found[counts] = tuple(kept)
-    return found
-
-
-def suffix_sums(tables: StageTables, limits: Array) -> dict[Counts, Array]:
-    """Per set of devices [n + 1, limits]: the least sum of stages that hold blocks i to n, one on
-    each device of the set, none longer than the limit; infinite where there are none."""
-    n = tables.num_blocks
-    empty = np.full((n + 1, len(limits)), np.inf)
-    empty[n] = 0.0
-    found: dict[Counts, Array] = {(0,) * len(tables.counts): empty}
-    keeps = [[np.searchsorted(limits, table) for table in row] for row in tables.seconds]
-    for counts in _sets(tables):
-        best = np.full((n + 1, len(limits)), np.inf)
-        for kind, rest in _removed(counts):
-            from_end = tables.depth(sum(counts))
-            _put_in_front(tables.seconds[kind][from_end], keeps[kind][from_end], found[rest], best)
-        found[counts] = best
-    return found
-
-
-def _put_in_front(times: Array, first_limits: Index, behind: Array, best: Array) -> None:
-    """Lowers best[i, l] to the least of times[i, j] + behind[j, l] over the ends j of a stage that
-    begins with block i and keeps limit l.
-
-    times         [n, n+1]; first_limits  the first of the rising limits that each keeps
-    behind, best  [n + 1, limits]
-    """
-    for i, j in zip(*np.nonzero(np.isfinite(times)), strict=True):
-        kept = slice(int(first_limits[i, j]), None)
-        np.minimum(best[i, kept], times[i, j] + behind[j, kept], out=best[i, kept])
-
-
-def _limits(tables: StageTables) -> Array:
-    """Distinct times of stages, rising, each a little above the times that it stands for."""
-    every = np.concatenate([table.ravel() for row in tables.seconds for table in row])
-    times = np.unique(every[np.isfinite(every)])
-    if not len(times):
-        return times
-    apart = np.concatenate([np.diff(times) > _SAME * times[1:], [True]])
-    return np.asarray(times[apart] * (1 + _SAME))
-
-
-def _sets(tables: StageTables) -> Iterator[Counts]:
-    """Sets of devices that may stand behind each other, smaller ones first."""
     ranges = [range(count + 1) for count in tables.counts]
-    most = max(tables.stages)
     for counts in sorted(itertools.product(*ranges), key=lambda c: (sum(c), c)):
-        if 1 <= sum(counts) <= most:
-            yield counts
+        if 1 <= sum(counts) <= max(tables.stages):
+            ends[counts] = _ends_on(tables, counts, ends)
+            whole = np.flatnonzero(ends[counts][_FIRST] == 0)
+            if sum(counts) in tables.stages and len(whole):
+                found[counts] = tuple(_split(ends, counts, int(index)) for index in whole)
+    return found
+
+
+_FIRST, _KIND, _BEHIND, _LONGEST, _SUM = range(5)
+"""Of the end of a pipeline: its first block, the type of its first device, the place of what is
+behind that among the ends on the other devices, its longest stage and the sum of its stages."""
+
+
+def _ends_on(tables: StageTables, counts: Counts, ends: Mapping[Counts, Array]) -> Array:
+    """[5, ends] ends of pipelines, one stage on each device of the set, that no other with the same
+    first block beats in both the longest stage and the sum."""
+    found = []
+    for first in range(tables.num_blocks):
+        rows = []
+        for kind, rest in _removed(counts):
+            behind = ends[rest]
+            last = behind[_FIRST].astype(int)
+            times = tables.of_stage(kind, sum(counts))[first, last]
+            sums = behind[_SUM] + times + (0.0 if first else tables.tails_s[kind][0, last])
+            longest, place = np.maximum(times, behind[_LONGEST]), np.arange(len(last))
+            fixed = np.ones((2, len(last))) * [[first], [kind]]
+            rows.append(np.vstack([fixed, place, longest, sums])[:, np.isfinite(times)])
+        row = np.concatenate(rows, axis=1)
+        row = row[:, np.lexsort((row[_SUM], row[_LONGEST]))]
+        least = np.minimum.accumulate(np.concatenate([[np.inf], row[_SUM]]))
+        found.append(row[:, row[_SUM] < least[:-1] * (1 - _SAME)])
+    return np.concatenate(found, axis=1)
 
 
 def _removed(counts: Counts) -> Iterator[tuple[int, Counts]]:
@@ -195,49 +165,17 @@ def _removed(counts: Counts) -> Iterator[tuple[int, Counts]]:
             yield kind, tuple(c - (k == kind) for k, c in enumerate(counts))
 
 
-def _splits_of(
-    tables: StageTables, sums: Mapping[Counts, Array], counts: Counts, limits: Array
-) -> Iterator[Split]:
-    """The best split under each limit that allows a better one than the limit before."""
-    before = np.inf
-    firsts = []
-    for kind, rest in _removed(counts):
-        times = tables.of_stage(kind, sum(counts))[0][:, None]
-        allowed = np.where(times <= limits[None], times, np.inf)
-        firsts.append((allowed + sums[rest] + tables.tails_s[kind][0][:, None]).min(axis=0))
-    totals = np.min(firsts, axis=0)
-    for index in range(len(limits)):
-        if totals[index] < before * (1 - _SAME):
-            before = float(totals[index])
-            yield _traced(tables, sums, counts, float(limits[index]), index)
-
-
-def _traced(
-    tables: StageTables, sums: Mapping[Counts, Array], counts: Counts, limit: float, index: int
-) -> Split:
-    """The split behind a sum; of equal ones that with the first types and shortest stages."""
-    devices, firsts, times_s = [], [], []
-    first, sum_s = 0, 0.0
+def _split(ends: Mapping[Counts, Array], counts: Counts, index: int) -> Split:
+    longest_s, sum_s = ends[counts][[_LONGEST, _SUM], index]
+    devices, firsts = [], []
     while sum(counts):
-        best = (np.inf, 0, counts, 0)
-        for kind, rest in _removed(counts):
-            times = tables.of_stage(kind, sum(counts))[first]
-            cost = np.where(times <= limit, times, np.inf) + sums[rest][:, index]
-            if first == 0:
-                cost = cost + tables.tails_s[kind][0]
-            end = int(np.argmin(cost))
-            if cost[end] < best[0]:
-                best = (float(cost[end]), kind, rest, end)
-        _, kind, rest, end = best
-        times_s.append(float(tables.of_stage(kind, sum(counts))[first, end]))
-        if first == 0:
-            sum_s += float(tables.tails_s[kind][0, end])
+        first, kind, index = (int(value) for value in ends[counts][:_LONGEST, index])
         devices.append(kind)
         firsts.append(first)
-        first, counts = end, rest
+        counts = tuple(c - (k == kind) for k, c in enumerate(counts))
     return Split(
-        longest_s=max(times_s),
-        sum_s=sum_s + sum(times_s),
+        longest_s=float(longest_s),
+        sum_s=float(sum_s),
         devices=tuple(devices),
         first_blocks=tuple(firsts),
     )

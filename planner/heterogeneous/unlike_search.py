@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.divisors import divisors
 from planner.heterogeneous.shares import Share, Splits, least_step_s, share_out
@@ -22,6 +23,7 @@ from planner.search.space import Space
 from simulator.traced.predict import predict
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Pipeline, Plan, Stage
+from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction
 
 MOST_STAGES = 8  # of a pipeline, where --pp does not ask for more
@@ -29,39 +31,22 @@ EVERY_COUNT = 16  # numbers of replicas that are all tried; beyond, powers of tw
 ZERO_STAGES = (0, 1, 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Result of the search.
-
-    plan, prediction   the best, or None where no key holds a plan
-    bound_s   no plan of the space is predicted faster; infinite where there is none
-    keys, solved   how many there were, and how many could not be pruned
-    complete  False where the time limit ended it
-    """
-
-    plan: Plan | None
-    prediction: Prediction | None
-    bound_s: float
-    keys: int
-    solved: int
-    complete: bool
-
-
 def search_unlike(
     prices: StagePrices,
     keys: tuple[Key, ...],
     *,
-    below_s: float = float("inf"),
+    below_s: float = math.inf,
     clock: Callable[[], float],
     time_limit_s: float | None = None,
-) -> Outcome:
-    """The best plan of the keys, if it is better than `below_s`.
+) -> PlanFile:
+    """The best plan of the keys, if it is better than `below_s`; the bound holds in any case.
 
     time_limit_s  ends the search with the best plan so far; so does an interrupt
     """
-    start = clock()
-    best: tuple[Plan | None, Prediction | None] = (None, None)
-    best_s, bound_s, solved, complete = below_s, float("inf"), 0, True
+    start, model = clock(), prices.model
+    best: tuple[Plan, Prediction] | None = None
+    best_s, bound_s, solved = below_s, math.inf, 0
+    assumptions: tuple[str, ...] = ()
     lower_s = _lower_bounds(prices)
     coarse = {key: _coarse_s(prices, key) for key in keys}
     order = sorted(keys, key=lambda k: (coarse[k], k.degrees.tp, k.micro_batch, k.zero_stage))
@@ -80,24 +65,27 @@ def search_unlike(
                 continue
             solved += 1
             for plan in _plans(prices, key):
-                prediction = predict(
-                    plan, prices.model.traced, prices.model.cluster, stack=prices.model.stack
-                )
+                prediction = predict(plan, model.traced, model.cluster, stack=model.stack)
                 if prediction.fits and prediction.step_time_s.value < best_s:
                     best, best_s = (plan, prediction), prediction.step_time_s.value
             bound_s = min(bound_s, lower)
         except KeyboardInterrupt:
-            # Of this key is known what it was left with, of no other is less.
-            bound_s, complete = min(bound_s, lower), False
+            # The bound of this key is what it was left with, that of no other is less.
+            bound_s = min(bound_s, lower)
+            assumptions = ("--time-limit ended the search for replicas that differ",)
             break
-    return Outcome(
-        plan=best[0],
-        prediction=best[1],
-        bound_s=min(bound_s, best_s),
-        keys=len(keys),
-        solved=solved,
-        complete=complete,
+    answer = PlanFile(
+        status="feasible" if best else "infeasible",
+        bound=min(bound_s, best_s),
+        search_time_s=clock() - start,
+        cells_considered=len(keys),
+        cells_pruned=len(keys) - solved,
+        cells_refined=solved,
+        solver="dp",
+        assumptions=assumptions,
+        machine=model.cluster.machine,
     )
+    return replace(answer, plan=best[0]).with_prediction(best[1]) if best else answer
 
 
 def unlike_keys(prices: StagePrices, space: Space) -> tuple[Key, ...]:
@@ -141,7 +129,7 @@ def _lower_bounds(prices: StagePrices) -> Callable[[Key, float], float]:
 
     def lower_s(key: Key, below_s: float) -> float:
         most = key.with_replicas(prices.num_groups(key.degrees.tp))
-        lower = float("inf")
+        lower = math.inf
         # With more replicas each needs less memory, so that one bound holds for all numbers; with
         # nothing sharded all numbers are bounded alike.
         for each in (most, key) if key.zero_stage else (key.with_replicas(1),):

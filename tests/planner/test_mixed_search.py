@@ -145,7 +145,7 @@ def test_equals_enumeration(cluster, zero_stage):
     prices = prices_of(HandMadeModel(2, width=2048), cluster, 6, space)
     expected = enumerated(prices, 1, 1, zero_stage)
     found = searched(prices, space)
-    assert found.bound_s <= expected * (1 + 1e-9)
+    assert found.bound <= expected * (1 + 1e-9)
     assert found.prediction.step_time_s.value == pytest.approx(expected, rel=1e-9)
 
 

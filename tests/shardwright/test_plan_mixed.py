@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from shardwright.findings.answer_json import ANSWER_KEYS
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import WIDTH
 from simulator.values.plan import PLAN_SCHEMA
@@ -15,6 +16,10 @@ from simulator.values.plan_file import read_plan_file
 from tests.shardwright.test_cli import ROOT, shardwright
 from tests.shardwright.test_docs import fenced
 
+MIXED_KEYS = (
+    *("model", "cluster", "chosen", "compared", "left_out", "keys", "keys_solved"),
+    *("prices_usd_per_hour", "prediction", "price_notes"),
+)
 ASKED = ["--global-batch", "128", "--seq", "2048", "--tp", "1", "--micro-batch", "1", "--zero", "2"]
 
 
@@ -43,7 +48,11 @@ def test_h100s_take_more_of_the_work_and_all_are_faster_than_some(folder: Path) 
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["schema"] == PLAN_SCHEMA
+    printed = json.loads(done.stdout)
+    assert printed["schema"] == PLAN_SCHEMA
+    assert {*ANSWER_KEYS, *MIXED_KEYS} <= set(printed)
+    assert printed["alternatives"] == printed["compared"]
+    assert printed["considered"] == printed["keys"]
     answer = read_plan_file(folder / "p.json")
     assert answer.plan is not None
     assert answer.comparison is not None
