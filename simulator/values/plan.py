@@ -178,12 +178,12 @@ class Plan:
                         f"a stage of replica {number} has {len(stage.devices or ())} devices, tp "
                         f"is {self.degrees.tp}"
                     )
+            # The plan of this replica alone checks that its stages cover the chain.
+            self._alike(pipeline.stages, [pipeline], num_microbatches=pipeline.num_microbatches)
         seen = (*self.devices, *(self.unused or ()))
         if len(set(seen)) != len(seen):
             twice = sorted({index for index in seen if seen.count(index) > 1})
             raise InputError(f"devices {twice} are in the plan twice")
-        for replica in self.replicas:  # each checks that its stages cover the chain
-            assert replica.pipelines is None
 
     @property
     def devices(self) -> tuple[int, ...]:

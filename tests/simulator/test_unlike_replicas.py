@@ -193,6 +193,15 @@ def test_what_does_not_add_up_is_named(change, message):
         replace(whole, **change)
 
 
+def test_stages_of_each_replica_cover_the_chain():
+    whole, part = [("hand-gpu", (0,), 0, 8)], [("hand-gpu", (1,), 0, 7)]
+    with pytest.raises(InputError, match="the stages cover 7 of 8 blocks of the model"):
+        mixed([(1, whole), (1, part)])
+    apart = [("hand-gpu", (1,), 0, 3), ("hand-gpu", (2,), 4, 8)]
+    with pytest.raises(InputError, match="one begins at block 4, the one before ends at 3"):
+        mixed([(1, whole), (1, apart)])
+
+
 def test_parts_are_between_all_cuts():
     unlike = mixed(
         [
