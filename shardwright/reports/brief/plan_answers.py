@@ -164,7 +164,7 @@ def planned_mixed(answer: PlanFile, comparison: Comparison) -> Planned:
     return replace(
         planned,
         rows=mixed_rows(answer, comparison),
-        limit=f"Left out: {left}" if left else planned.limit,
+        limit=f"Left out: {left}" if left else "",
     )
 
 
