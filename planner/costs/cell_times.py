@@ -23,7 +23,7 @@ from planner.costs.priced_model import ChainCosts, PricedModel, beside_units, cr
 from planner.costs.split_problem import Ranges
 from profiles.model.graph import ModelGraph
 from simulator.traced.block_cost import BlockCost
-from simulator.traced.comm_cost import price_collective
+from simulator.traced.in_step import message_in_step
 from simulator.traced.sharded_units import unit_buffers
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.traced.stage_cost import copy_seconds, gather_seconds, missing_overhead
@@ -123,7 +123,7 @@ class CellTimes:
         """Seconds of a stage's forward and of its backward that no block of it carries, at least:
         all of them where every kind of block or none was measured in a pipeline."""
         kinds = [row[0] for row in self.chain(cell, rank).blocks]
-        measured = self._model.cluster.device_at(cell.degrees.rank(pp=rank)).measurements
+        device = self._model.cluster.device_at(cell.degrees.rank(pp=rank))
         # A stage carries a mean over those of its blocks that were measured.
         alone = [
             missing_overhead(
@@ -131,7 +131,7 @@ class CellTimes:
                 pp=cell.degrees.pp,
                 vpp=cell.degrees.vpp,
                 num_microbatches=cell.num_microbatches,
-                measured=measured,
+                device=device,
             )
             for kind in kinds
         ]
@@ -190,7 +190,7 @@ class CellTimes:
         devices = (cell.degrees.rank(pp=source), cell.degrees.rank(pp=target))
         key = (cell.degrees.tp, cell.degrees.dp, source, target, size_bytes)
         if key not in self._sends:
-            cost = price_collective(
+            cost = message_in_step(
                 "send", size_bytes, devices, self._model.cluster, sharing=cell.degrees.tp
             )
             self._sends[key] = cost.time_s

@@ -17,7 +17,8 @@ from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.schedules.schedule import Schedule, build_schedule
 from simulator.schedules.timeline import Durations, Timeline, simulate
 from simulator.traced.block_cost import BlockCost, price_block
-from simulator.traced.comm_cost import CommCost, price_collective
+from simulator.traced.comm_cost import CommCost
+from simulator.traced.in_step import message_in_step
 from simulator.traced.plan_memory import plan_memory
 from simulator.traced.stack import Stack, load_stack
 from simulator.traced.stage_cost import StageCost, stage_cost
@@ -189,7 +190,7 @@ def _sends(plan: Plan, graph: ModelGraph, cluster: Cluster) -> list[CommCost | N
             continue
         devices = (plan.degrees.rank(pp=source), plan.degrees.rank(pp=target))
         size = crossing_bytes(graph, plan.stages[stage].first_block)
-        found.append(price_collective("send", size, devices, cluster, sharing=plan.degrees.tp))
+        found.append(message_in_step("send", size, devices, cluster, sharing=plan.degrees.tp))
     return found
 
 

@@ -63,12 +63,17 @@ def shipped_coefficients() -> CoefficientFile:
     return read_document(COEFFICIENTS_FILE, CoefficientFile, schema=COEFFICIENTS_SCHEMA)
 
 
+def coefficient(kind: str, *owners: str) -> float:
+    """The shipped value of the first owner that has one, else the start of the kind."""
+    values = shipped_coefficients().values
+    names = (f"{kind}.{owner}" for owner in owners)
+    return next((values[name] for name in names if name in values), BY_NAME[kind].start)
+
+
 def matmul_coefficients(device: Device, bits: int) -> tuple[float, float]:
     """The shipped `matmul` and `power` of a device's matmuls in a data type of so many bits."""
-    values = shipped_coefficients().values
-    names = (f"power.{processor(device)}.{bits}", f"power.{architecture_of(device.name)}.{bits}.*")
-    power = next((values[name] for name in names if name in values), BY_NAME["power"].start)
-    return values.get("matmul.*", BY_NAME["matmul"].start), power
+    family = f"{architecture_of(device.name)}.{bits}.*"
+    return coefficient("matmul", "*"), coefficient("power", f"{processor(device)}.{bits}", family)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
