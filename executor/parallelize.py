@@ -43,7 +43,7 @@ from profiles.model.building.tensor_parallel_rules import (
     split_of,
 )
 from profiles.model.tracing.trace_tensor_parallel import by_rank, split_dim, use_local_sizes
-from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
+from simulator.memory.held import GRADIENT_BUCKET_BYTES
 from simulator.values.plan import Plan
 
 

@@ -15,7 +15,7 @@ from planner.costs.cell_times import CellTails
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel, kept_parameters
 from profiles.model.graph import ModelGraph
-from simulator.traced.step_tail import parameter_name
+from simulator.memory.held import parameter_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from planner.costs.priced_model import (
     of_each,
 )
 from profiles.model.graph import ModelGraph
+from simulator.memory.blocks import message_counts
+from simulator.memory.held import Elements, Figures, exchange_bytes, executor_static_bytes
 from simulator.schedules.in_flight import in_flight as held_by_ranks
-from simulator.traced.memory import Elements, message_counts, static_bytes
-from simulator.traced.plan_memory import Figures, exchange_bytes
 
 
 class CellMemory:
@@ -61,7 +61,7 @@ class CellMemory:
             float(held.count[0, -1]) / degrees.pp
             for held in (self.parameters(degrees.tp), self.trained(degrees.tp))
         )
-        whole = Elements(total=total, trained=trained, largest=0.0, largest_trained=0.0)
+        whole = Elements(total=total, trained=trained)
         mean = sum(self.states(cell, whole))
         if mean > room:
             # Surely too much: what else it lacks is estimated from the smallest micro-batch.
@@ -128,7 +128,7 @@ class CellMemory:
         first_bytes  [n] while the backward of a stage's first block runs, beyond other
                      micro-batches, at least
 
-        The moments of memory.rank_memory: gradients come with the first backward, and
+        The moments of memory/blocks.py, rank_memory: gradients come with the first backward, and
         what was sent over the cuts stays from each backward to the end of the step.
             more micro-batches than in flight   the last time that all are in flight
             all in flight at once               the last forward; the end of the first backward,
@@ -219,7 +219,7 @@ class CellMemory:
         if degrees.pp == 1:
             # What FSDP2 gathers and sums goes with the blocks (CellTimes.chain).
             held = replace(held, largest=0.0, largest_trained=0.0)
-        found = static_bytes(
+        found = executor_static_bytes(
             held,
             stack=self.model.stack,
             precision=self.model.workload.precision,
@@ -252,7 +252,7 @@ class CellMemory:
         return self.exchange_bytes(cell, self.trained(cell.degrees.tp).count)
 
     def exchange_bytes(self, cell: Cell, total: Figures) -> Figures:
-        """Bytes that come and go behind the last backward (plan_memory.exchange_bytes)."""
+        """Bytes that come and go behind the last backward (memory/held.py)."""
         return exchange_bytes(total, zero_stage=cell.zero_stage, dp=cell.degrees.dp)
 
     def _alone(self, cell: Cell) -> Array:
@@ -290,7 +290,7 @@ def _leaving(leaves: Array) -> Array:
 def edges(arrives: Array, leaves: Array, *, buffers_apart: bool, branched: bool = False) -> Array:
     """[n, n+1] per micro-batch, beyond what blocks [i, j) save with their inputs: what a stage
     hands on is kept, and its own inputs lie in the receive buffer where the stack keeps those
-    apart; the chain's first block receives nothing (simulator/traced/memory.py, stage_bytes).
+    apart; the chain's first block receives nothing (simulator/memory/blocks.py, stage_bytes).
 
     branched  blocks are counted with their outputs: what is beyond them is what the stage receives
     """

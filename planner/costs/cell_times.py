@@ -22,12 +22,13 @@ from planner.costs.placement import Places
 from planner.costs.priced_model import ChainCosts, PricedModel, beside_units, crossings_of, of_each
 from planner.costs.split_problem import Ranges
 from profiles.model.graph import ModelGraph
+from simulator.memory.held import Held
+from simulator.memory.sharded_units import unit_buffers
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.comm_cost import price_collective
-from simulator.traced.sharded_units import unit_buffers
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.traced.stage_cost import copy_seconds, gather_seconds, missing_overhead
-from simulator.traced.step_tail import Held, Tail, Tie
+from simulator.traced.step_tail import Tail, Tie
 
 
 class CellTimes:

@@ -24,8 +24,8 @@ from planner.costs.priced_model import ChainCosts, PricedModel, crossings_of, ki
 from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
 from profiles.sourced import Sourced
+from simulator.memory.blocks import message_counts
 from simulator.schedules.schedule import build_schedule
-from simulator.traced.memory import message_counts
 from simulator.traced.predict import predict
 from simulator.traced.weight_gradients import weight_gradient_s
 from simulator.values.plan import Plan, Stage

@@ -19,10 +19,11 @@ from planner.traced import Traced
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import Block, ModelGraph, Parameter
 from profiles.model.tracing.block_order import crossing_bytes
+from simulator.memory.held import Held, parameter_name
+from simulator.memory.sharded_units import UnitBuffers
 from simulator.traced.block_cost import BlockCost, price_block
-from simulator.traced.sharded_units import UnitBuffers
 from simulator.traced.stack import Stack
-from simulator.traced.step_tail import Held, Tail, Tie, parameter_name, price_tail, price_tie
+from simulator.traced.step_tail import Tail, Tie, price_tail, price_tie
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 
@@ -41,7 +42,7 @@ class ChainCosts:
     forward_transient_bytes, backward_transient_bytes   [K, S]
     branched      of a graph with branches kept_bytes are a block's outputs and what it saved, and
                   input_bytes are 0: what a block takes is kept by the block that made it, or came
-                  over the cut before the stage (simulator.traced.memory.branched_stage_bytes)
+                  over the cut before the stage (simulator/memory/blocks.py, stage_bytes)
     """
 
     blocks: Blocks

@@ -5,7 +5,7 @@ A chain of blocks is cut into p x v contiguous stages, with one strategy per blo
 is on the rank that the schedule names: s itself with one stage per rank, s mod p with several in
 turn, or there and back again with two (a V). Interleaved stages hold n blocks or n + 1, n being the
 blocks per stage rounded down. The objective is the end of the event timeline with each rank's tail
-(schedules/timeline.py), under each rank's memory, action by action (traced/memory.py):
+(schedules/timeline.py), under each rank's memory, action by action (simulator/memory/blocks.py):
 
     F    what is kept + the stage's own micro-batch, with the rise of its forward
     B, I   what is kept, with the rise of its backward, in which what W needs of one block after the

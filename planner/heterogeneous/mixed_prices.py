@@ -24,8 +24,8 @@ from profiles.document import content_hash
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device, twin_type
+from simulator.memory.held import Held
 from simulator.traced.comm_cost import price_collective
-from simulator.traced.step_tail import Held
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Recompute
 

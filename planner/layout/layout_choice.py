@@ -13,13 +13,13 @@ from profiles.sourced import Sourced
 from profiles.units import format_time
 from simulator.goodput.lasting import delivered, reliability
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
+from simulator.memory.footprint import footprint
 from simulator.mfu import mfu, model_flop_per_token
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.training_run.explain.predict_runs import predicted_parts, unfitted_s
 from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.logged_source import Calibration, calibrated_interval
 from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.step.step_time import StepParts

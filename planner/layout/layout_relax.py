@@ -124,11 +124,11 @@ def infeasibility(
             )
     fullest = miss.memory.fullest
     terms = {
-        "parameters": fullest.static.parameters,
-        "gradients": fullest.static.gradients,
-        "optimizer states": fullest.static.optimizer,
-        "activations": fullest.activations,
-        fullest.moment: fullest.moment_bytes,
+        "parameters": fullest.parameters_bytes,
+        "gradients": fullest.gradients_bytes,
+        "optimizer states": fullest.optimizer_bytes,
+        "activations": fullest.activations_bytes,
+        miss.memory.fullest_details.moment: fullest.transient_bytes,
     }
     return LayoutInfeasibility(
         nearest=layout_title(miss.run),

@@ -38,8 +38,8 @@ from planner.layout.mesh_bound import MeshBounds
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import Candidates, PricedLayout, Refiner, candidates_of
 from profiles.errors import InputError
-from simulator.training_run.memory.footprint import Footprint, footprint
-from simulator.training_run.memory.host_offload import host_memory_short
+from simulator.memory.footprint import Footprint, footprint
+from simulator.memory.host_offload import host_memory_short
 from simulator.training_run.run.training_run import TrainingRun
 
 Array = NDArray[np.float64]

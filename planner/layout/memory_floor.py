@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, row_numbers
 from planner.layout.run_option import RunOption
 from planner.tolerances import DEFAULT_FIT_RISK
+from simulator.memory.footprint import rank_footprint
 from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.fit.memory_interval import memory_margin
-from simulator.training_run.memory.footprint import rank_footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.known_features import without_size
 
@@ -176,5 +176,7 @@ def _floor(light: TrainingRun, *, keeps_less: bool) -> tuple[float, float]:
     """(what lasts, what a micro-batch of one sequence adds) on the first rank, in bytes; `light` is
     of 1F1B with such micro-batches."""
     found = rank_footprint(light, 0)
-    lasting = found.static.total + found.always
-    return lasting, 0.0 if keeps_less else min(found.activations, found.needed_bytes - lasting)
+    lasting = found.static_bytes + found.communication_bytes
+    return lasting, 0.0 if keeps_less else min(
+        found.activations_bytes, found.limiting_bytes - lasting
+    )

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from planner.layout.layouts import RECOMPUTE, Layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
-from simulator.training_run.memory.footprint import Footprint, footprint, rank_footprint
-from simulator.training_run.memory.host_offload import host_memory_short
+from simulator.memory.footprint import Footprint, footprint, rank_footprint
+from simulator.memory.host_offload import host_memory_short
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.step_time import StepParts
 from simulator.training_run.work.stage_layers import stage_layers
@@ -112,7 +112,7 @@ def _within(run: TrainingRun, limit_bytes: float) -> Footprint | None:
     """The footprint of a layout that fits and that the framework runs. Of most that do not fit the
     first or the last rank alone is too full, so that the others need no look."""
     ends = (0, run.degrees.pp - 1) if run.degrees.pp > 1 else ()
-    if any(rank_footprint(run, rank).needed_bytes > limit_bytes for rank in ends):
+    if any(rank_footprint(run, rank).limiting_bytes > limit_bytes for rank in ends):
         return None
     memory = footprint(run)
     return None if memory.refused or memory.needed_bytes > limit_bytes else memory

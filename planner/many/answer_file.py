@@ -10,8 +10,8 @@ from typing import Any
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutChoice, LayoutFile, layout_decision
 from planner.many.sweep import Answer
 from profiles.document import Migration, read_document, read_mapping, schema_name
+from simulator.memory.footprint import footprint
 from simulator.training_run.fit.memory_interval import memory_interval
-from simulator.training_run.memory.footprint import footprint
 from simulator.values.decision import plan_decision
 from simulator.values.plan import PLAN_SCHEMA
 from simulator.values.plan_file import EARLIER_PLANS, PlanFile

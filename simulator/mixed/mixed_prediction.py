@@ -14,6 +14,14 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from profiles.sourced import Sourced
+from simulator.memory.blocks import rank_memory, stage_memory
+from simulator.memory.held import (
+    Held,
+    elements_of,
+    exchange_bytes,
+    executor_static_bytes,
+    held_parameters,
+)
 from simulator.mfu import graph_model_flop, mfu
 from simulator.mixed.mixed_replicas import MixedStep, Replica, mixed_step
 from simulator.money import usd_per_million
@@ -22,12 +30,10 @@ from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import simulate
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.comm_cost import price_collective
-from simulator.traced.memory import rank_memory, static_bytes
-from simulator.traced.plan_memory import elements_of, exchange_bytes, stage_memory
 from simulator.traced.predict import Traced
 from simulator.traced.stack import Stack
 from simulator.traced.stage_cost import MESSAGE_ENDS
-from simulator.traced.step_tail import Held, Tail, held_parameters, price_tail
+from simulator.traced.step_tail import Tail, price_tail
 from simulator.values.mixed_plan import MixedPlan
 from simulator.values.prediction import Interval, RankMemory
 
@@ -251,7 +257,7 @@ class _Priced:
             held = self.held(stage.first_block, stage.last_block)
             device = self.cluster.device_at(stage.devices[0])
             zero_stage = plan.zero_stage if plan.num_replicas > 1 else 0
-            static = static_bytes(
+            static = executor_static_bytes(
                 elements_of(held, blocks[s]),
                 stack=self.stack,
                 precision=plan.workload.precision,

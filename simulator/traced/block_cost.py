@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Device
 from profiles.model.graph import Block, Op, OpKind, Phase, SavedTensor
+from simulator.memory.held import BlockBytes
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.in_step import price_in_step
 from simulator.traced.kernel_errors import KindError, kind_errors
@@ -23,7 +24,7 @@ from simulator.values.prediction import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCost:
+class BlockCost(BlockBytes):
     """Seconds per micro-batch and bytes of a block on one rank.
 
     forward, backward    work on the device, without tensor-parallel communication
@@ -34,15 +35,6 @@ class BlockCost:
     action               overhead of whole actions where it was measured; blocks carry shares of it
     tp_forward_s, tp_backward_s   exposed tensor-parallel communication (backward: with that of
                          the recomputed forward)
-    kept_bytes           kept from forward to backward: the block's inputs and what it saved
-    saved_bytes          the same without the inputs
-    weight_bytes         kept from I to W where the backward is split: what products with weights
-                         read and the gradients of what they wrote (executor/split_backward.py),
-                         however much is recomputed; where that was not traced, all that is kept
-    input_bytes          the tensors that cross the cut before the block
-    forward_transient_bytes, backward_transient_bytes   highest bytes alive while the block runs,
-                         beyond what is kept of it (backward: with gradients of its boundaries)
-    parameter_count, trained_count   elements of all its parameters, and of those not frozen
     methods              (name, method, source, seconds) of what the times rest on
     errors               of forward and backward by kind of kernel; none of a measured block
     """
@@ -55,15 +47,6 @@ class BlockCost:
     action: ActionOverhead | None
     tp_forward_s: float
     tp_backward_s: float
-    kept_bytes: float
-    saved_bytes: float
-    weight_bytes: float
-    input_bytes: float
-    output_bytes: float
-    forward_transient_bytes: float
-    backward_transient_bytes: float
-    parameter_count: int
-    trained_count: int
     methods: tuple[tuple[str, str, str, float], ...]
     errors: tuple[KindError, ...] = ()
 
@@ -120,7 +103,6 @@ def price_block(
         runtime_s=point.forward_runtime_s + point.backward_runtime_s if point else 0.0,
         tp_forward_s=tp_forward,
         tp_backward_s=tp_backward + tp_again,
-        kept_bytes=inputs + saved,
         saved_bytes=saved,
         weight_bytes=_for_weights(block, inputs + saved),
         input_bytes=inputs,

@@ -12,13 +12,13 @@ from profiles.hardware.catalogue.device import ReferencePoint
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing, crossing_bytes, in_order
 from profiles.sourced import Sourced
+from simulator.memory.blocks import plan_memory
 from simulator.mfu import graph_model_flop, mfu
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.schedules.schedule import Schedule, build_schedule
 from simulator.schedules.timeline import Durations, Timeline, simulate
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.comm_cost import CommCost, price_collective
-from simulator.traced.plan_memory import plan_memory
 from simulator.traced.stack import Stack, load_stack
 from simulator.traced.stage_cost import StageCost, stage_cost
 from simulator.traced.step_tail import Tail, tail_of

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
-from profiles.model.graph import BlockRef, ModelGraph, Parameter
+from profiles.model.graph import BlockRef, ModelGraph
+from simulator.memory.held import (
+    GRADIENT_BUCKET_BYTES,
+    Held,
+    held_by_stages,
+    parameter_name,
+)
 from simulator.traced.comm_cost import CommCost, price_collective
 from simulator.traced.in_step import step_overhead_s
 from simulator.traced.op_cost import OpCost, moved_cost
 from simulator.traced.stack import Stack
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
-
-# Gradients are summed in pieces of this size, as DDP does (bucket_cap_mb, torch documentation).
-GRADIENT_BUCKET_BYTES = 25 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,36 +43,6 @@ class Tail:
     @property
     def total_s(self) -> float:
         return self.exchange.value + self.optimizer.value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Elements of the parameters that a rank holds: of each trained one, of the frozen together."""
-
-    trained: tuple[int, ...]
-    frozen: int
-
-
-def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef]) -> Held:
-    """What a rank with these blocks holds, shared parameters once."""
-    found: dict[str, Parameter] = {}
-    for ref in refs:
-        for parameter in graph.kinds[ref.kind].parameters:
-            found.setdefault(parameter_name(ref, parameter), parameter)
-    return Held(
-        trained=tuple(p.spec.num_elements for p in found.values() if p.trainable),
-        frozen=sum(p.spec.num_elements for p in found.values() if not p.trainable),
-    )
-
-
-def held_by_stages(graph: ModelGraph, stages: Iterable[Sequence[BlockRef]]) -> Held:
-    """What a rank with these stages holds: each has a copy of its own of what they share
-    (executor/rank.py)."""
-    each = [held_parameters(graph, refs) for refs in stages]
-    return Held(
-        trained=tuple(size for held in each for size in held.trained),
-        frozen=sum(held.frozen for held in each),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +94,6 @@ def price_tie(
     replicas shard gradients (executor/rank.py, `_sum_tied_gradients`)."""
     size = tie.elements * stack.bytes_of(precision).gradient_bytes / shards
     return price_collective("all_reduce", size, tie.devices, cluster, sharing=sharing)
-
-
-def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
-    """The name in the whole model, which parameters that share their storage have together."""
-    own = f"{ref.entry}.{parameter.name}" if ref.entry else parameter.name
-    return parameter.tied_to or parameter.whole_name or own
 
 
 def price_tail(

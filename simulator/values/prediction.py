@@ -103,10 +103,19 @@ class RankMemory:
         """Allocated at the fullest moment: the sum of the parts."""
         return (
             self.static_bytes
+            + self.communication_bytes
             + self.activations_bytes
             + self.transient_bytes
-            + self.communication_bytes
         )
+
+    @property
+    def held_bytes(self) -> float:
+        """Blocks that the allocator holds on a device of this capacity: no more than that, unless
+        the rank needs more to run at all."""
+        reserved = self.peak_bytes if self.reserved_bytes is None else self.reserved_bytes
+        if reserved <= self.capacity_bytes:
+            return reserved
+        return max(self.capacity_bytes, min(self.limiting_bytes, reserved))
 
     @property
     def limiting_bytes(self) -> float:

@@ -37,7 +37,7 @@ ORDER = {
         "simulator/training_run/framework",
         "simulator/training_run/work",
         "simulator/training_run/messages",
-        "simulator/training_run/memory",
+        "simulator/memory",
         "simulator/training_run/step",
         "simulator/training_run/reading",
         "simulator/training_run/fit",

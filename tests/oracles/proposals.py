@@ -21,9 +21,9 @@ from planner.layout.prices import LayoutPrices
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
+from simulator.memory.footprint import fits
 from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.framework.framework import framework_names, load_framework
-from simulator.training_run.memory.footprint import fits
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients

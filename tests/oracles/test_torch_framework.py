@@ -10,9 +10,9 @@ from planner.search.search import search
 from planner.search.space import Space
 from shardwright import api
 from shardwright.asking.named_model import described_of
+from simulator.memory.footprint import footprint
 from simulator.traced.stack import load_stack
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.memory.footprint import footprint
 from simulator.values.plan import Recompute
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
 from simulator.values.workload import Workload

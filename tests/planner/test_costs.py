@@ -24,8 +24,8 @@ from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.device import ActionOverhead, Measurements, StepOverhead
 from profiles.hardware.catalogue.link import Link
 from profiles.sourced import Sourced
+from simulator.memory.held import held_by_stages
 from simulator.traced.stack import load_stack
-from simulator.traced.step_tail import held_by_stages
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 from tests.planner.hand_made_model import TOKENS, HandMadeModel

@@ -18,7 +18,7 @@ from shardwright.validate.cross_fit import fit, fit_table, predicted_s
 from shardwright.validate.groups import source_of
 from shardwright.validate.statistics import step_time_summary
 from shardwright.validate.targets import TARGETS, outcome
-from simulator.training_run.memory.footprint import fits, footprint
+from simulator.memory.footprint import fits, footprint
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
 

@@ -10,16 +10,16 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.catalogue.host import has_host, host_of
 from profiles.model.figures.transformer import Transformer
-from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.explain.predict_runs import predicted_parts
-from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.memory.footprint import footprint
-from simulator.training_run.memory.host_offload import (
+from simulator.memory.footprint import footprint
+from simulator.memory.host_offload import (
     ADAM_REACH,
     host_limit_bytes,
     host_memory_short,
     optimizer_host_s,
 )
+from simulator.training_run.explain.explain_run import explain_run
+from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, changed
@@ -75,8 +75,8 @@ def test_activations_hide_under_layers_or_do_not(stack: str) -> None:
     assert parts.host_s[1] > 0.0
     # A twentieth passes beside the layer where the framework overlaps it.
     assert (parts.host_s[0] == 0.0) == (stack == "megatron-core")
-    less = footprint(all_of).fullest.activations
-    assert less < footprint(run).fullest.activations
+    less = footprint(all_of).fullest.activations_bytes
+    assert less < footprint(run).fullest.activations_bytes
 
 
 @pytest.mark.parametrize(

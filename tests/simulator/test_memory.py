@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiles.model.tracing.block_order import crossing_bytes
+from simulator.memory.blocks import StageBytes, rank_memory, stage_bytes, stage_memory
+from simulator.memory.held import Elements, executor_static_bytes
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import Durations, simulate
-from simulator.traced.memory import (
-    Elements,
-    StageBytes,
-    rank_memory,
-    stage_bytes,
-    static_bytes,
-)
 from simulator.traced.stack import load_stack
 from simulator.values.plan import Recompute
 from tests.oracles.held_activations import stage_peaks
-from tests.simulator.hand_made import cluster, layer, plan
+from tests.planner.hand_made_model import HandMadeModel
+from tests.simulator.hand_made import layer, plan
 from tests.simulator.test_block_cost import price
 
 MIB = 2**20
@@ -28,7 +26,7 @@ N = 1000.0
 
 
 def static(precision="bf16", zero_stage=0, dp=1, pp=1, optimizer="adamw", trained=N):
-    return static_bytes(
+    return executor_static_bytes(
         Elements(total=N, trained=trained, largest=N / 10, largest_trained=trained / 10),
         stack=load_stack(),
         precision=precision,
@@ -276,14 +274,14 @@ def test_stage_bytes_by_hand():
     # its forward and 4 MiB in its backward.
     cost = price(layer())
     assert (cost.input_bytes, cost.output_bytes, cost.saved_bytes) == (2 * MIB, 2 * MIB, 10 * MIB)
-    stage = stage_bytes([cost, cost], is_first=False, is_last=False, buffers_apart=False)
+    stage = stage_bytes([cost] * 2, received=2 * MIB, sent=2 * MIB, buffers_apart=False)
     # Kept: what was received, both layers' saved, the tensor between them, the one sent on.
     assert stage.kept_bytes == (2 + 10 + 2 + 10 + 2) * MIB
     assert (stage.received_bytes, stage.sent_bytes) == (2 * MIB, 2 * MIB)
     assert stage.backward_peak_bytes >= stage.kept_bytes + 4 * MIB
     assert stage.forward_peak_bytes >= (2 + 10 + 2 + 12) * MIB
     # Where buffers for the whole step are counted apart, all but what was received.
-    apart = stage_bytes([cost, cost], is_first=False, is_last=False, buffers_apart=True)
+    apart = stage_bytes([cost] * 2, received=2 * MIB, sent=2 * MIB, buffers_apart=True)
     for name in ("kept_bytes", "forward_peak_bytes", "backward_peak_bytes"):
         assert getattr(apart, name) == getattr(stage, name) - 2 * MIB
 
@@ -292,7 +290,7 @@ def test_recomputation_lowers_what_a_stage_keeps():
     kept = []
     for kind in Recompute:
         cost = price(layer(), kind)
-        stage = stage_bytes([cost] * 4, is_first=False, is_last=False, buffers_apart=False)
+        stage = stage_bytes([cost] * 4, received=2 * MIB, sent=2 * MIB, buffers_apart=False)
         kept.append(stage.kept_bytes)
     none, attention, full = kept
     # Full: the tensor received, three between the four layers and the one sent on.
@@ -301,16 +299,12 @@ def test_recomputation_lowers_what_a_stage_keeps():
 
 
 def test_the_first_and_last_stage_receive_less():
-    cost = price(layer(), on=cluster())
-    crossing = {
-        (first, last): stage_bytes([cost], is_first=first, is_last=last, buffers_apart=False)
-        for first in (True, False)
-        for last in (True, False)
-    }
-    found = {k: (s.received_bytes, s.sent_bytes) for k, s in crossing.items()}
-    assert found == {
-        (True, True): (0.0, 0.0),
-        (True, False): (0.0, 2 * MIB),
-        (False, True): (2 * MIB, 0.0),
-        (False, False): (2 * MIB, 2 * MIB),
-    }
+    graph = HandMadeModel(2).at(1)
+    the_plan = plan(pp=4, num_blocks=4, num_microbatches=4)
+    found = [
+        stage_memory(graph, the_plan, s, [price(graph.kinds[graph.chain[s].kind])], load_stack())
+        for s in range(4)
+    ]
+    over = [crossing_bytes(graph, cut) for cut in range(5)]
+    assert over[0] == over[4] == 0.0 < min(over[1:4])
+    assert [(s.received_bytes, s.sent_bytes) for s in found] == list(pairwise(over))

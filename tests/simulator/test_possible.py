@@ -8,7 +8,7 @@ import pytest
 
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
-from simulator.training_run.memory.footprint import footprint
+from simulator.memory.footprint import footprint
 from simulator.training_run.reading.complete import (
     UnsupportedRunError,
     complete_as_usual,

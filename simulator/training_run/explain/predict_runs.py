@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
+from simulator.memory.footprint import Footprint, footprint
 from simulator.training_run.explain.fit_words import fit_words
 from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
 from simulator.training_run.fit.step_spread import Array, shipped_knowledge, step_spreads
-from simulator.training_run.memory.footprint import Footprint, footprint
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients

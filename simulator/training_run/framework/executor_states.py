@@ -44,7 +44,7 @@ class Behaviour:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorStates:
     """What our executor keeps and moves per parameter, and its habits; the block-by-block model of
-    memory and step (simulator/traced/memory.py, step_tail.py) counts with it."""
+    memory and step (simulator/memory/held.py, traced/step_tail.py) counts with it."""
 
     date: str
     source: str

@@ -4,7 +4,7 @@ stage_share.py."""
 from __future__ import annotations
 
 from simulator.training_run.framework.blocked_host import is_host_ahead
-from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.framework import Framework
 from simulator.training_run.run.training_run import TrainingRun
 
 LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
@@ -12,12 +12,11 @@ LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
 BLOCK_SCALED = ("mxfp8", "nvfp4")
 
 
-def run_conditions(run: TrainingRun) -> frozenset[str]:
+def run_conditions(run: TrainingRun, stack: Framework) -> frozenset[str]:
     """Those that hold for every rank; `trained-weights` fails where only adapters are trained,
     `host-ahead` says what most jobs of such a layout do (framework/blocked_host.py)."""
     degrees = run.degrees
     low = run.precision in LOW_PRECISIONS
-    stack = load_framework(run.stack)
     held = {
         "gated": run.model.gated,
         "plain": not run.model.gated,

@@ -13,7 +13,7 @@ _ALLOCATED = re.compile(r"allocated|tensors", re.I)
 
 
 def memory_kind_of(text: str, said: list[str]) -> str:
-    """`allocated`, `reserved` or `device` (simulator/training_run/memory/footprint.py).
+    """`allocated`, `reserved` or `device` (simulator/memory/footprint.py).
 
     "" where the words are silent, or name two: what the framework's own report prints. A peak of
     which the source names no tool is taken as the device's, which every tool prints; that goes to

@@ -17,8 +17,8 @@ from typing import Any
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
+from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import load_framework, memory_of
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
 from simulator.training_run.reading.framework_candidates import framework_candidates
 from simulator.training_run.run.training_run import TrainingRun

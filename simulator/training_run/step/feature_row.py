@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from profiles.hardware.catalogue.catalog import get_device
+from simulator.memory.footprint import footprint
+from simulator.memory.host_offload import activation_host_s, optimizer_host_s
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.blocked_host import stalls, waiting_ranks
 from simulator.training_run.framework.framework import Framework
 from simulator.training_run.framework.graph_compiler import compiles_graphs
 from simulator.training_run.framework.run_conditions import BLOCK_SCALED
-from simulator.training_run.memory.footprint import footprint
-from simulator.training_run.memory.host_offload import activation_host_s, optimizer_host_s
 from simulator.training_run.messages.gradient_buckets import copied_slices, waiting_buckets
 from simulator.training_run.messages.message_row import layer_messages_row, mesh_messages_row
 from simulator.training_run.messages.run_links import links_of
@@ -110,7 +110,7 @@ def layer_row(
         / bandwidth,
     }
     row |= layer_messages_row(run, stack, links_of(run))
-    row["host_layer_s"] = activation_host_s(run)
+    row["host_layer_s"] = activation_host_s(run, stack)
     row["overlaps_experts"] = float(schedule_kind(run.schedule).pairs)
     row["overlaps_host"] = float(stack.overlaps_host)
     table = 0.0 if run.lora else vocabulary_share(run, stack) * model.hidden_size

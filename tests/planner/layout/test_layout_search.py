@@ -11,8 +11,8 @@ from planner.layout.memory_floor import MemoryLimit
 from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
+from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import framework_names, load_framework, memory_of
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.work.stage_layers import stage_layers
 from tests.planner.layout.asked import question, seconds_of, solved
 

@@ -15,6 +15,7 @@ from planner.search.search import search
 from planner.search.space import Space
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
+from simulator.memory.footprint import footprint
 from simulator.schedules import schedule as registry
 from simulator.schedules.action import backward, forward
 from simulator.schedules.in_flight import most_in_flight
@@ -27,7 +28,6 @@ from simulator.schedules.schedule import (
 )
 from simulator.traced.stack import load_stack
 from simulator.training_run.explain.predict_runs import predicted_parts
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.runnable import runnable_schedules

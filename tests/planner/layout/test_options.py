@@ -13,9 +13,9 @@ from planner.layout.prices import LayoutPrices
 from planner.layout.run_option import AskedOptions, RunOption, run_options
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link
+from simulator.memory.footprint import footprint
+from simulator.memory.host_offload import host_memory_short
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.memory.footprint import footprint
-from simulator.training_run.memory.host_offload import host_memory_short
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question, seconds_of, solved
 from tests.planner.layout.clusters import fat_tree, torus, two_sites

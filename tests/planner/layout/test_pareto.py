@@ -11,7 +11,7 @@ from planner.layout.pareto import device_front, memory_front
 from planner.layout.prices import LayoutPrices
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
-from simulator.training_run.memory.footprint import footprint
+from simulator.memory.footprint import footprint
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question, solved
 

@@ -11,8 +11,8 @@ from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import _OWN, LayoutPrices
 from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
+from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import layer_features, mesh_features
 from tests.planner.layout.asked import seconds_of

@@ -15,8 +15,8 @@ from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.described_model import describe_model, traced_figures
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
+from simulator.memory.footprint import footprint
 from simulator.training_run.explain.predict_runs import predicted_parts
-from simulator.training_run.memory.footprint import footprint
 
 # Model, cluster, global batch, sequence length: of the size that it is trained at.
 MODELS = {

@@ -15,9 +15,8 @@ Rates are as stated in profiles/data/hosts.
 from __future__ import annotations
 
 from profiles.hardware.catalogue.host import Host, host_of
-from simulator.training_run.framework.framework import Framework, load_framework, memory_of
-from simulator.training_run.memory.activation_footprint import activation_bytes
-from simulator.training_run.memory.tensor_sizes import tensor_sizes
+from simulator.memory.run_tensors import run_tensors
+from simulator.training_run.framework.framework import Framework, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.rank_parameters import updated_parameters
 from simulator.training_run.work.stage_layers import stage_layers
@@ -37,29 +36,29 @@ _HELD_BYTES = 16.0
 USABLE_SHARE = 0.9
 
 
-def optimizer_host_s(run: TrainingRun, stack: Framework, updated: float) -> float:
+def optimizer_host_s(run: TrainingRun, framework: Framework, updated: float) -> float:
     """Seconds per step of an optimizer in host memory for `updated` parameters on this device."""
     host = host_of(run.device)
-    down = updated * stack.summed_gradient_bytes / host.link_bytes_per_s
+    down = updated * framework.summed_gradient_bytes / host.link_bytes_per_s
     work = updated * _ADAM_BYTES / (ADAM_REACH * host.memory_bandwidth_bytes_per_s)
-    up = updated * stack.sent_weight_bytes / host.link_bytes_per_s
-    return max(down, work, up) if stack.overlaps_host else down + work + up
+    up = updated * framework.sent_weight_bytes / host.link_bytes_per_s
+    return max(down, work, up) if framework.overlaps_host else down + work + up
 
 
-def activation_host_s(run: TrainingRun) -> float:
+def activation_host_s(run: TrainingRun, framework: Framework) -> float:
     """Seconds that the link takes for a layer's activations of one micro-batch, down and up."""
     if not run.activation_offload:
         return 0.0
-    moved = 2.0 * run.activation_offload * _kept_bytes(run)
+    moved = 2.0 * run.activation_offload * _kept_bytes(run, framework)
     return moved / host_of(run.device).link_bytes_per_s
 
 
-def host_bytes(run: TrainingRun, updated: float, layers: float) -> float:
+def host_bytes(run: TrainingRun, framework: Framework, updated: float, layers: float) -> float:
     """Bytes of host memory that a device needs; `layers` are its own."""
     held = _HELD_BYTES * updated if run.optimizer_offload else 0.0
     if run.activation_offload:
         in_flight = run.in_flight[0]
-        held += run.activation_offload * _kept_bytes(run) * layers * in_flight
+        held += run.activation_offload * _kept_bytes(run, framework) * layers * in_flight
     return held
 
 
@@ -68,15 +67,14 @@ def host_limit_bytes(host: Host) -> float:
     return USABLE_SHARE * host.memory_bytes
 
 
-def _kept_bytes(run: TrainingRun) -> float:
+def _kept_bytes(run: TrainingRun, framework: Framework) -> float:
     """What an average layer keeps of one micro-batch."""
-    stack = memory_of(run)
-    sizes = tensor_sizes(run)
+    tensors = run_tensors(run, framework)
     share = run.model.num_expert_layers / run.model.num_layers
 
     def of(kind: str) -> float:
-        layer = activation_bytes(kind, stack, sizes)
-        return (1 - share) * layer.dense_layer + share * layer.expert_layer
+        layer = tensors.layer(kind)
+        return (1 - share) * layer.dense + share * layer.expert
 
     if run.recompute == "full" and run.recompute_layers:
         again = min(1.0, run.recompute_layers * run.degrees.num_stages / run.model.num_layers)
@@ -89,8 +87,8 @@ def host_memory_short(run: TrainingRun) -> str:
     if not (run.optimizer_offload or run.activation_offload):
         return ""
     host = host_of(run.device)
-    stack = load_framework(run.stack)
-    needed = host_bytes(run, updated_parameters(run, stack), stage_layers(run)[0])
+    framework = load_framework(run.stack)
+    needed = host_bytes(run, framework, updated_parameters(run, framework), stage_layers(run)[0])
     if needed <= host_limit_bytes(host):
         return ""
     return (

@@ -25,11 +25,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 from profiles.model.graph import Block, BlockRef, ModelGraph, Parameter
-from simulator.traced.block_cost import BlockCost
-from simulator.traced.step_tail import parameter_name
+from simulator.memory.held import BlockBytes, parameter_name
 from simulator.training_run.framework.executor_states import PrecisionBytes
+
+AnyBlock = TypeVar("AnyBlock", bound=BlockBytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class UnitBuffers:
     backward: float = 0.0
     summing: float = 0.0
 
-    def beside(self, cost: BlockCost) -> BlockCost:
+    def beside(self, cost: AnyBlock) -> AnyBlock:
         """The block's cost with them: before its forward and behind its backward nothing is saved
         of it."""
         return replace(
