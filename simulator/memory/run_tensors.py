@@ -6,6 +6,7 @@ layer add up to equations 1 to 6 of Korthikanti et al. (arXiv 2205.05198), which
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from simulator.training_run.framework.framework import Framework
 from simulator.training_run.framework.kept_tensor import KeptTensor
 from simulator.training_run.framework.run_conditions import run_conditions
 from simulator.training_run.framework.tensor_width import (
+    TOKEN_WIDTHS,
+    WEIGHT_WIDTHS,
     padded_vocabulary,
-    token_widths,
-    weight_widths,
 )
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.recompute_kind import recompute_kind
@@ -57,37 +58,40 @@ class LayerBytes:
 class RunTensors:
     """Bytes of a framework's tensors, on one device, for one micro-batch of a run.
 
-    memory      what the framework keeps at the run's ZeRO stage;  vocabulary  padded
+    memory      what the framework keeps at the run's ZeRO stage
     conditions  those of `run_conditions`
 
     Raises InputError where the framework's file does not describe the ZeRO stage.
     """
 
-    __slots__ = (
-        "_conditions",
-        "_fp32",
-        "_layers",
-        "_per_token",
-        "_per_weight",
-        "_splits",
-        "memory",
-        "vocabulary",
-    )
-
     def __init__(
         self, run: TrainingRun, framework: Framework, conditions: frozenset[str] | None = None
     ) -> None:
-        model, tp = run.model, run.degrees.tp
         self.memory = framework.memory_at(run.zero_stage)
-        self.vocabulary = padded_vocabulary(model, framework.vocabulary_multiple, tp)
         self._conditions = run_conditions(run, framework) if conditions is None else conditions
-        self._fp32 = run.precision == "fp32"
-        tokens = run.tokens
-        widths = token_widths(model, run.seq_len, self.vocabulary, run.expert_imbalance)
-        self._per_token = {name: width * tokens for name, width in widths.items()}
-        self._per_weight = weight_widths(model, self.vocabulary)
+        self._run, self._framework, self._fp32 = run, framework, run.precision == "fp32"
+        tp = run.degrees.tp
         self._splits = {"tp": tp, "sequence": tp if run.sequence_parallel else 1, "none": 1}
+        self._elements: dict[str, float] = {}
         self._layers: dict[str, LayerBytes] = {}
+
+    @functools.cached_property
+    def vocabulary(self) -> int:
+        """The padded vocabulary."""
+        multiple = self._framework.vocabulary_multiple
+        return padded_vocabulary(self._run.model, multiple, self._run.degrees.tp)
+
+    def elements(self, width: str) -> float:
+        """Elements of a tensor of one micro-batch, before any split; computed once."""
+        found = self._elements.get(width)
+        if found is None:
+            run, per_token = self._run, TOKEN_WIDTHS.get(width)
+            if per_token is None:
+                found = WEIGHT_WIDTHS[width](run, self.vocabulary)
+            else:
+                found = per_token(run, self.vocabulary) * run.tokens
+            self._elements[width] = found
+        return found
 
     def bytes_of(self, tensor: KeptTensor, here: RankFacts = EVERY_RANK) -> float:
         """0 where a condition of the tensor does not hold."""
@@ -99,10 +103,7 @@ class RunTensors:
         each = element * tensor.count
         if tensor.width == "parameters":
             return each * min(here.num_parameters, tensor.most or math.inf)
-        elements = self._per_token.get(tensor.width)
-        if elements is None:
-            elements = self._per_weight[tensor.width]
-        return each * elements / self._splits[tensor.split]
+        return each * self.elements(tensor.width) / self._splits[tensor.split]
 
     def total(self, tensors: Iterable[KeptTensor], here: RankFacts = EVERY_RANK) -> float:
         """Bytes of all of them."""
@@ -138,9 +139,10 @@ def run_tensors(run: TrainingRun, framework: Framework) -> RunTensors:
         run.zero_stage,
         run.precision,
         run.seq_len,
-        run.tokens,
+        run.micro_batch,
         run.expert_imbalance,
         run.degrees.tp,
+        run.degrees.cp,
         run.sequence_parallel,
         conditions,
     )
