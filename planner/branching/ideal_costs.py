@@ -114,7 +114,6 @@ class IdealCosts:
                 cell, in_flight(cell), arriving[:, None], over[None, :], first_bytes
             )
             tails = tuple(self._tails.of_ranges(cell, rank) for rank in costs.places.distinct(cell))
-        apart = costs.model.stack.behaviour.receive_buffers_per_microbatch
         sizes, where = np.unique(over, return_inverse=True)
         sends = np.asarray(
             [
@@ -132,7 +131,7 @@ class IdealCosts:
             slots=chain.slots,
             static_bytes=statics,
             tails_s=tails,
-            edge_bytes=np.zeros_like(over) if apart else np.ceil(over),
+            edge_bytes=np.ceil(over),
             send_forward_s=sends,
             send_backward_s=sends,
         )

@@ -24,7 +24,7 @@ from planner.costs.priced_model import ChainCosts, PricedModel, crossings_of, ki
 from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
 from profiles.sourced import Sourced
-from simulator.memory.blocks import message_counts
+from simulator.memory.blocks import MESSAGE_COUNTS
 from simulator.schedules.schedule import build_schedule
 from simulator.traced.predict import predict
 from simulator.traced.weight_gradients import weight_gradient_s
@@ -124,7 +124,6 @@ class SimulatorCosts:
             edge_bytes=edges(
                 arrives,
                 leaves,
-                buffers_apart=self.model.stack.behaviour.receive_buffers_per_microbatch,
                 branched=chain.branched,
             ),
             send_forward_s=sends,
@@ -138,7 +137,7 @@ class SimulatorCosts:
             self.places.distinct(cell),
         )
         at = np.asarray(self.model.kinds(cell.micro_batch, cell.degrees.tp))
-        trained, habits = self.memory.trained(cell.degrees.tp), self.model.stack.behaviour
+        trained = self.memory.trained(cell.degrees.tp)
         over = crossings_of(graph)
 
         @functools.cache
@@ -180,8 +179,8 @@ class SimulatorCosts:
             tail_s=tail_s,
             received_bytes=over.arrives,
             sent_bytes=over.leaves,
-            room_for_messages=message_counts(self.model.stack, cell.num_microbatches),
-            holds_sent=habits.sent_tensors_held_until_end,
+            room_for_messages=MESSAGE_COUNTS,
+            holds_sent=False,
             outputs_counted=bool(graph.branches),
             weight_s=of_costs(weight_s),
             weight_bytes=of_costs(lambda rank: chain(rank).weight_bytes),

@@ -221,14 +221,12 @@ class MixedPrices:
         statics, (loads,) = self._memory.moments(
             cell, (in_flight,), arrives, leaves, chain.first_bytes[kinds]
         )
-        habits = self.model.stack.behaviour
         return _Moments(
             statics=statics,
             loads=loads,
             edge_bytes=edges(
                 arrives,
                 leaves,
-                buffers_apart=habits.receive_buffers_per_microbatch,
                 branched=chain.branched,
             ),
         )

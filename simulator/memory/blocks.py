@@ -24,6 +24,12 @@ from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Plan
 from simulator.values.prediction import MemorySample, RankMemory
 
+MESSAGE_COUNTS = (2, 1)
+"""Messages that a pipeline stage has room for whatever is in flight, of the size of what it
+receives forward and of what it sends forward: an activation received ahead of its forward, a
+gradient still being sent and a gradient received (executor/torch_pipeline.py, Messages). torch's
+runtime by itself has a buffer per micro-batch and direction during the whole step."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBytes:
@@ -52,15 +58,12 @@ def stage_bytes(
     *,
     received: float,
     sent: float,
-    buffers_apart: bool,
     branched: bool = False,
     splits_backward: bool = False,
 ) -> StageBytes:
     """The bytes of a stage from its blocks, in the order in which they run.
 
     received, sent  bytes over the cuts before and behind the stage
-    buffers_apart  a receive buffer for every micro-batch of the step is counted elsewhere
-                   (Behaviour.receive_buffers_per_microbatch)
     branched       of a graph with branches: a tensor between blocks is there to the end of the
                    micro-batch's backward, once however many blocks use it and however many stages
                    hand it on. In a chain a block's output goes when the next block's backward ends
@@ -72,7 +75,7 @@ def stage_bytes(
     outputs = [block.output_bytes for block in blocks]
     if not branched:
         outputs = [*(block.input_bytes for block in blocks[1:]), sent]
-    held = first = 0.0 if buffers_apart else received
+    held = first = received
     forward_peak = backward_peak = 0.0
     weights = [block.weight_bytes * splits_backward for block in blocks]
     aside = sum(weights)
@@ -97,7 +100,7 @@ def stage_bytes(
 
 
 def stage_memory(
-    graph: ModelGraph, plan: Plan, stage: int, blocks: Sequence[BlockBytes], stack: ExecutorStates
+    graph: ModelGraph, plan: Plan, stage: int, blocks: Sequence[BlockBytes]
 ) -> StageBytes:
     """What a virtual stage of a plan keeps of its micro-batches."""
     cut = plan.stages[stage]
@@ -105,34 +108,19 @@ def stage_memory(
         blocks,
         received=crossing_bytes(graph, cut.first_block),
         sent=crossing_bytes(graph, cut.last_block),
-        buffers_apart=stack.behaviour.receive_buffers_per_microbatch,
         branched=bool(graph.branches),
         splits_backward=schedule_kind(plan.schedule).splits_backward,
     )
 
 
-def message_counts(stack: ExecutorStates, num_microbatches: int) -> tuple[int, int]:
-    """Messages that a pipeline stage has room for whatever is in flight, of the size of what it
-    receives forward and of what it sends forward.
-
-    A stack that keeps buffers for the whole step has one per micro-batch and direction. Otherwise
-    there are three: an activation received ahead of its forward, a gradient still being sent (both
-    of the size that it receives) and a gradient received (executor/torch_pipeline.py, Messages).
-    """
-    if stack.behaviour.receive_buffers_per_microbatch:
-        return num_microbatches, num_microbatches
-    return 2, 1
-
-
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """Bytes of a rank at a time, and what of them is gradients, kept activations, and sent."""
+    """Bytes of a rank at a time, and what of them is gradients and kept activations."""
 
     total: float
     time_s: float
     gradients: float = 0.0
     kept: float = 0.0
-    sent: float = 0.0
 
 
 def rank_memory(
@@ -143,7 +131,6 @@ def rank_memory(
     static: StaticBytes,
     timeline: Timeline,
     capacity_bytes: float,
-    stack: ExecutorStates,
     exchange_bytes: float = 0.0,
 ) -> RankMemory:
     """Peak and course of a pipeline rank's memory over the step.
@@ -151,15 +138,13 @@ def rank_memory(
     exchange_bytes  what the exchange of gradients makes and frees
 
     Gradients are dropped after the optimizer step, so a stage's are there from its first backward.
-    Receive buffers of the whole step are counted as communication where the stack keeps them, else
-    those of the micro-batches in flight with the activations, and what is under way as
-    communication. Where sent tensors are held to the end of the step, those of each micro-batch
-    count there from its backward on (until then its output is among the activations). Where the
-    backward is split, a micro-batch keeps `weight_bytes` from its I to its W, which needs no more.
+    What micro-batches in flight received is counted with the activations, and what is under way as
+    communication. Where the backward is split, a micro-batch keeps `weight_bytes` from its I to its
+    W, which needs no more.
     """
     communication = 0.0
     if plan.degrees.pp > 1:
-        arriving, leaving = message_counts(stack, plan.num_microbatches)
+        arriving, leaving = MESSAGE_COUNTS
         communication = sum(
             arriving * s.received_bytes + leaving * s.sent_bytes for s in stages.values()
         )
@@ -168,8 +153,7 @@ def rank_memory(
     samples = [MemorySample(time_s=0.0, memory_bytes=level)]
     moments = [_Moment(level, 0.0)]
     begun: set[int] = set()
-    kept = sent = 0.0
-    holds = plan.degrees.pp > 1 and stack.behaviour.sent_tensors_held_until_end
+    kept = 0.0
     for i, action in enumerate(timeline.actions):
         if timeline.ranks[i] != rank:
             continue
@@ -192,22 +176,20 @@ def rank_memory(
                 if first > high:
                     high, gradients = first - share, share * len(begun)
         start_s, end_s = timeline.start_s[i], timeline.end_s[i]
-        now = level + sent + gradients + high
-        moments.append(_Moment(now, start_s, gradients, min(kept, high), sent))
+        now = level + gradients + high
+        moments.append(_Moment(now, start_s, gradients, min(kept, high)))
         samples.append(MemorySample(time_s=start_s, memory_bytes=now))
-        if holds and action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT):
-            sent += stage.received_bytes + stage.sent_bytes
         kept = after
-        left = level + sent + share * len(begun) + kept
+        left = level + share * len(begun) + kept
         samples.append(MemorySample(time_s=end_s, memory_bytes=left))
     step_end_s = max(timeline.end_s)
-    end_bytes = level + sent + static.gradients
+    end_bytes = level + static.gradients
     if exchange_bytes:
         samples += [
             MemorySample(time_s=step_end_s, memory_bytes=end_bytes + more)
             for more in (exchange_bytes, 0.0)
         ]
-    moments.append(_Moment(end_bytes + exchange_bytes, step_end_s, static.gradients, 0.0, sent))
+    moments.append(_Moment(end_bytes + exchange_bytes, step_end_s, static.gradients))
     peak = max(moments, key=lambda moment: moment.total)
     return RankMemory(
         rank=plan.degrees.rank(pp=rank),
@@ -215,8 +197,8 @@ def rank_memory(
         gradients_bytes=peak.gradients,
         optimizer_bytes=static.optimizer,
         activations_bytes=peak.kept,
-        transient_bytes=max(0.0, peak.total - level - peak.sent - peak.gradients - peak.kept),
-        communication_bytes=communication + peak.sent,
+        transient_bytes=max(0.0, peak.total - level - peak.gradients - peak.kept),
+        communication_bytes=communication,
         capacity_bytes=capacity_bytes,
         peak_time_s=peak.time_s,
         timeline=tuple(samples),
@@ -259,7 +241,7 @@ def plan_memory(
             rank_memory(
                 plan,
                 rank,
-                stages={s: stage_memory(graph, plan, s, blocks[s], stack) for s in stages},
+                stages={s: stage_memory(graph, plan, s, blocks[s]) for s in stages},
                 static=executor_static_bytes(
                     elements_of(held, units),
                     stack=stack,
@@ -271,7 +253,6 @@ def plan_memory(
                 ),
                 timeline=timeline,
                 capacity_bytes=cluster.device_at(degrees.rank(pp=rank)).usable_bytes,
-                stack=stack,
                 exchange_bytes=exchange_bytes(
                     float(sum(held.trained)), zero_stage=plan.zero_stage, dp=degrees.dp
                 ),

@@ -121,7 +121,10 @@ def executor_static_bytes(
 ) -> StaticBytes:
     """Parameters, gradients and optimizer states of one rank.
 
-    ZeRO-3 gathers a block at a time, and the next one ahead: two of the largest. Frozen parameters
+    ZeRO-3 gathers a block at a time, and the next one ahead: two of the largest. Under torch's
+    pipeline runtime gradients stay whole until the last micro-batch
+    (_PipelineStageBase.perform_reduce_grad); without one FSDP2 sums and shards them in each
+    backward. Frozen parameters
     have neither gradients nor states, and where nothing is sharded they are kept only in the type
     that is computed with (executor/working_copies.py).
     """
@@ -137,7 +140,7 @@ def executor_static_bytes(
         stored = sizes.parameter_bytes + sizes.working_copy_bytes
         parameters = [State(sizes.compute_bytes, n - trained), State(stored, trained)]
     gradients = [State(sizes.gradient_bytes, trained)]
-    if zero_stage >= 2 and not (stack.behaviour.gradients_whole_until_last and pp > 1):
+    if zero_stage >= 2 and pp == 1:
         gradients = [
             State(sizes.gradient_bytes, trained, shared_from=2),
             State(sizes.gradient_bytes, min(trained, 2 * held.largest_trained)),

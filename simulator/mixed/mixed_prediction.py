@@ -270,11 +270,10 @@ class _Priced:
             memory = rank_memory(
                 replica,
                 s,
-                stages={s: stage_memory(self.graph, replica, s, blocks[s], self.stack)},
+                stages={s: stage_memory(self.graph, replica, s, blocks[s])},
                 static=static,
                 timeline=timeline,
                 capacity_bytes=device.usable_bytes,
-                stack=self.stack,
                 exchange_bytes=exchange_bytes(
                     float(sum(held.trained)), zero_stage=zero_stage, dp=plan.num_replicas
                 ),

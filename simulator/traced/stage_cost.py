@@ -145,8 +145,6 @@ def gather_seconds(
     messages = [gather, gather if count == 2 else 0.0]
     if not pipelined and block.trained_count:
         messages[1] += price("reduce_scatter", block.trained_count * sizes.gradient_bytes)
-    if not stack.behaviour.gather_overlaps_compute:
-        return sum(messages)
     work = (block.forward.value, block.backward.value)
     return sum(exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
 

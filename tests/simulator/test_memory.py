@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -129,7 +128,6 @@ def test_the_peak_is_the_closed_form(name, p, m, kept, forward_more, backward_mo
             static=size,
             timeline=timeline,
             capacity_bytes=1e12,
-            stack=load_stack(),
         )
         # Gradients are there from the first backward on. With `window` micro-batches kept there
         # is a forward and a backward before that, and after it only where more micro-batches
@@ -146,25 +144,7 @@ def test_the_peak_is_the_closed_form(name, p, m, kept, forward_more, backward_mo
         assert memory.peak_bytes <= planned * (1 + 1e-9)
 
 
-def hoarder():
-    """A stack whose pipeline runtime frees no message before the step ends, as torch's alone."""
-    own = load_stack()
-    habits = replace(
-        own.behaviour, receive_buffers_per_microbatch=True, sent_tensors_held_until_end=True
-    )
-    return replace(own, behaviour=habits)
-
-
-@pytest.mark.parametrize(
-    ("stack", "least", "most"),
-    [
-        # 2 stages x 4 micro-batches x 7 bytes of receive buffers, and as much for what was sent.
-        (hoarder(), 56.0, 112.0),
-        # 2 stages x (2 x 4 received + 1 x 3 sent).
-        (load_stack(), 22.0, 22.0),
-    ],
-)
-def test_parts_add_up_and_the_course_reaches_the_peak(stack, least, most):
+def test_parts_add_up_and_the_course_reaches_the_peak():
     schedule = build_schedule("interleaved", num_ranks=2, num_microbatches=4, stages_per_rank=2)
     times = Durations(
         forward_s=(1.0,) * 4,
@@ -191,51 +171,15 @@ def test_parts_add_up_and_the_course_reaches_the_peak(stack, least, most):
             static=static(),
             timeline=simulate(schedule, times),
             capacity_bytes=1e6,
-            stack=stack,
         )
-        assert least <= memory.communication_bytes <= most
+        # 2 stages x (2 x 4 received + 1 x 3 sent).
+        assert memory.communication_bytes == 22.0
         assert max(s.memory_bytes for s in memory.timeline) == pytest.approx(memory.peak_bytes)
         assert memory.peak_bytes >= memory.static_bytes
-        assert memory.timeline[-1].memory_bytes == pytest.approx(static().total + most)
+        assert memory.timeline[-1].memory_bytes == pytest.approx(static().total + 22.0)
         stamps = [sample.time_s for sample in memory.timeline]
         assert stamps == sorted(stamps)
         assert memory.fits
-
-
-def test_sent_tensors_pile_up_until_the_step_ends():
-    # gpipe, four micro-batches, nothing kept but what is sent: after k backwards the pending sends
-    # hold k activations and k gradients.
-    schedule = build_schedule("gpipe", num_ranks=2, num_microbatches=4)
-    times = Durations(
-        forward_s=(1.0, 1.0),
-        backward_s=(1.0, 1.0),
-        send_forward_s=(0.0, 0.0),
-        send_backward_s=(0.0, 0.0),
-    )
-    stage = StageBytes(
-        kept_bytes=0.0,
-        forward_peak_bytes=0.0,
-        backward_peak_bytes=0.0,
-        received_bytes=6.0,
-        sent_bytes=4.0,
-    )
-    memory = rank_memory(
-        plan(pp=2, num_microbatches=4, schedule="gpipe"),
-        0,
-        stages={0: stage},
-        static=static(),
-        timeline=simulate(schedule, times),
-        capacity_bytes=1e6,
-        stack=hoarder(),
-    )
-    base = static().parameters + static().optimizer + 40.0
-    levels = [sample.memory_bytes - base for sample in memory.timeline[1:]]
-    forwards, backwards = levels[:8], levels[8:]
-    assert forwards == [0.0] * 8
-    gradients = static().gradients
-    ends = [gradients + 10.0, gradients + 20.0, gradients + 30.0, gradients + 40.0]
-    assert backwards[1::2] == pytest.approx(ends)
-    assert memory.communication_bytes == pytest.approx(80.0)
 
 
 def test_the_exchange_may_be_the_peak():
@@ -260,7 +204,6 @@ def test_the_exchange_may_be_the_peak():
         static=static(),
         timeline=simulate(schedule, times),
         capacity_bytes=1e6,
-        stack=load_stack(),
         exchange_bytes=2000.0,
     )
     assert found.peak_bytes == pytest.approx(20_000.0)
@@ -274,23 +217,19 @@ def test_stage_bytes_by_hand():
     # its forward and 4 MiB in its backward.
     cost = price(layer())
     assert (cost.input_bytes, cost.output_bytes, cost.saved_bytes) == (2 * MIB, 2 * MIB, 10 * MIB)
-    stage = stage_bytes([cost] * 2, received=2 * MIB, sent=2 * MIB, buffers_apart=False)
+    stage = stage_bytes([cost] * 2, received=2 * MIB, sent=2 * MIB)
     # Kept: what was received, both layers' saved, the tensor between them, the one sent on.
     assert stage.kept_bytes == (2 + 10 + 2 + 10 + 2) * MIB
     assert (stage.received_bytes, stage.sent_bytes) == (2 * MIB, 2 * MIB)
     assert stage.backward_peak_bytes >= stage.kept_bytes + 4 * MIB
     assert stage.forward_peak_bytes >= (2 + 10 + 2 + 12) * MIB
-    # Where buffers for the whole step are counted apart, all but what was received.
-    apart = stage_bytes([cost] * 2, received=2 * MIB, sent=2 * MIB, buffers_apart=True)
-    for name in ("kept_bytes", "forward_peak_bytes", "backward_peak_bytes"):
-        assert getattr(apart, name) == getattr(stage, name) - 2 * MIB
 
 
 def test_recomputation_lowers_what_a_stage_keeps():
     kept = []
     for kind in Recompute:
         cost = price(layer(), kind)
-        stage = stage_bytes([cost] * 4, received=2 * MIB, sent=2 * MIB, buffers_apart=False)
+        stage = stage_bytes([cost] * 4, received=2 * MIB, sent=2 * MIB)
         kept.append(stage.kept_bytes)
     none, attention, full = kept
     # Full: the tensor received, three between the four layers and the one sent on.
@@ -302,7 +241,7 @@ def test_the_first_and_last_stage_receive_less():
     graph = HandMadeModel(2).at(1)
     the_plan = plan(pp=4, num_blocks=4, num_microbatches=4)
     found = [
-        stage_memory(graph, the_plan, s, [price(graph.kinds[graph.chain[s].kind])], load_stack())
+        stage_memory(graph, the_plan, s, [price(graph.kinds[graph.chain[s].kind])])
         for s in range(4)
     ]
     over = [crossing_bytes(graph, cut) for cut in range(5)]

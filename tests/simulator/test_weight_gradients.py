@@ -169,10 +169,8 @@ def test_a_stage_keeps_operands_from_i_to_w_whatever_is_recomputed():
         cost = price_block(layer, recompute=kind, devices=(0,), cluster=machine)
         assert cost.weight_bytes == 1024 * (read + written)
         size = cost.input_bytes
-        found = stage_bytes(
-            [cost] * 2, received=size, sent=size, buffers_apart=False, splits_backward=True
-        )
+        found = stage_bytes([cost] * 2, received=size, sent=size, splits_backward=True)
         assert found.weight_bytes == 2 * cost.weight_bytes
         # While the first of the two runs backward, the operands of the second wait.
-        whole = stage_bytes([cost] * 2, received=size, sent=size, buffers_apart=False)
+        whole = stage_bytes([cost] * 2, received=size, sent=size)
         assert found.first_transient_bytes == whole.first_transient_bytes + cost.weight_bytes
