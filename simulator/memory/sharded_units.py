@@ -23,9 +23,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import TypeVar
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from profiles.model.graph import Block, BlockRef, ModelGraph, Parameter
 from simulator.memory.held import BlockBytes, parameter_name
@@ -34,9 +33,9 @@ from simulator.training_run.framework.executor_states import PrecisionBytes
 AnyBlock = TypeVar("AnyBlock", bound=BlockBytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitBuffers:
-    """Bytes of FSDP2's beside a block, less what stays whole all step long (ZeRO 2: all weights).
+class UnitBuffers(NamedTuple):
+    """Bytes of FSDP2's in addition to a block's, less what stays whole all step long (ZeRO 2: all
+    weights).
 
     forward, backward   while the block's ops run;  gathering, summing  while they do not
     """
@@ -46,31 +45,19 @@ class UnitBuffers:
     backward: float = 0.0
     summing: float = 0.0
 
-    def beside(self, cost: AnyBlock) -> AnyBlock:
-        """The block's cost with them: before its forward and behind its backward nothing is saved
-        of it."""
+    def beside(self, block: AnyBlock) -> AnyBlock:
+        """The block with them: before its forward and behind its backward nothing is saved of
+        it."""
+        forward, saved = block.forward_transient_bytes + self.forward, block.saved_bytes
+        backward = block.backward_transient_bytes + self.backward
         return replace(
-            cost,
-            forward_transient_bytes=max(
-                cost.forward_transient_bytes + self.forward, self.gathering - cost.saved_bytes
-            ),
-            backward_transient_bytes=max(
-                cost.backward_transient_bytes + self.backward, self.summing - cost.saved_bytes
-            ),
-        )
-
-    def most(self, other: UnitBuffers) -> UnitBuffers:
-        """The larger of each figure."""
-        return UnitBuffers(
-            forward=max(self.forward, other.forward),
-            gathering=max(self.gathering, other.gathering),
-            backward=max(self.backward, other.backward),
-            summing=max(self.summing, other.summing),
+            block,
+            forward_transient_bytes=max(forward, self.gathering - saved),
+            backward_transient_bytes=max(backward, self.summing - saved),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
+class _Unit(NamedTuple):
     """Elements: of all parameters, of those trained, of the largest and of the last of these.
 
     late  it is summed when the backward is over
@@ -98,98 +85,71 @@ def unit_buffers(
     """Of each kind of block the most over its places in the chain; 0 where nothing is sharded."""
     if zero_stage < 2 or dp == 1:
         return (UnitBuffers(),) * len(graph.kinds)
-    found: list[UnitBuffers | None] = [None] * len(graph.kinds)
-    places = _Places(graph, zero_stage, dp, num_microbatches, sizes, on_cpu)
-    for position, ref in enumerate(graph.chain):
-        here, known = places.at(position), found[ref.kind]
-        found[ref.kind] = here if known is None else known.most(here)
-    return tuple(buffers or UnitBuffers() for buffers in found)
+    c, g = sizes.compute_bytes, sizes.gradient_bytes
+    stays_whole = zero_stage == 2
+    root, read, blocks = _units(graph)
+    # Elements gathered for a unit, and those of the units that stay whole while others run.
+    copies = (2 if on_cpu else 1) + (1 / dp if sizes.working_copy_bytes else 0.0)
+    kept = [[unit.total * stays_whole for unit in units] for units in blocks]
+    static = c * (root.total + sum(map(sum, kept))) if stays_whole else 0.0
 
-
-class _Places:
-    """The formulas at the top of this file, block by block in the order of the chain."""
-
-    def __init__(
-        self,
-        graph: ModelGraph,
-        zero_stage: int,
-        dp: int,
-        num_microbatches: int,
-        sizes: PrecisionBytes,
-        on_cpu: bool,
-    ) -> None:
-        self._root, self._read, self._blocks = _units(graph)
-        self._kept_whole = zero_stage == 2
-        self._dp, self._on_cpu = dp, on_cpu
-        # The first micro-batch's share becomes the gradient, which is counted by itself.
-        self._adds = num_microbatches > 1
-        self._c, self._g = sizes.compute_bytes, sizes.gradient_bytes
-        self._cast = bool(sizes.working_copy_bytes)
-        whole = self._root.total + sum(u.total for units in self._blocks for u in units)
-        self._static = self._c * whole if self._kept_whole else 0.0
-
-    def at(self, position: int) -> UnitBuffers:
-        """Beside the block at this position."""
-        units = self._blocks[position]
-        earlier = [u for block in self._blocks[:position] for u in block]
-        before = earlier[-1] if earlier else self._root
-        waiting = sum(u.total + u.trained for u in self._late(position + 1))
-        c, root = self._c, self._root
-        run = max(units, key=lambda u: u.total, default=_NONE)
-        own = sum(u.total for u in units) if self._kept_whole else run.total
-        weights = c * (root.total + self._whole(earlier) + own)
-        gathering = summing = 0.0
-        for index, (previous, unit) in enumerate(pairwise([before, *units])):
-            present = c * (root.total + self._whole([*earlier, *units[:index]]))
-            copies = (2 if self._on_cpu else 1) + (1 / self._dp if self._cast else 0.0)
-            gathering = max(gathering, present + c * (previous.total + copies * unit.total))
-            ahead = 0 if self._kept_whole or not position else previous.total
-            held = present + c * (ahead + waiting + self._root_made(position))
-            summing = max(summing, 0.0 if unit.late else held + self._summed(unit))
-        if not position:
-            summing = max(summing, self._summed_last())
-        later = (u for block in self._blocks[position + 1 :] for u in block)
-        behind = next((u for u in later if not u.late), _NONE)
-        ahead = 0 if self._kept_whole or not earlier else before.total
-        made = self._root_made(position, running=True) + run.trained - run.widest
-        backward = weights + c * (ahead + waiting + made) + self._g * behind.trained
-        return UnitBuffers(
-            forward=weights + c * run.total - self._static,
-            gathering=gathering - self._static,
-            backward=backward - self._static,
-            summing=summing - self._static,
-        )
-
-    def _root_made(self, position: int, *, running: bool = False) -> int:
-        """Elements of the root's gradients behind the backward of this block, or while it runs,
-        beyond the one that is being made."""
-        before: dict[str, int] = {}
-        for read in self._read[position + 1 :]:
-            before |= read
-        here = [size for name, size in self._read[position].items() if name not in before]
-        return sum(before.values()) + sum(here) - max(here, default=0) * running
-
-    def _whole(self, units: Sequence[_Unit]) -> int:
-        """Elements of these units that are whole while another runs."""
-        return sum(u.total for u in units) if self._kept_whole else 0
-
-    def _summed(self, unit: _Unit) -> float:
-        """Bytes while a unit's gradients are summed."""
+    def summed(unit: _Unit) -> float:
+        """Bytes while a unit's gradients are summed; the first micro-batch's share becomes the
+        gradient, which is counted by itself."""
         if not unit.trained:
             return 0.0
-        sent, share = self._g * unit.trained, self._g * unit.trained / self._dp
-        behind = share * self._adds + sent * self._on_cpu + self._c * unit.last
-        return sent + max(self._c * unit.trained, behind)
+        sent = g * unit.trained
+        share = g * unit.trained / dp * (num_microbatches > 1)
+        return sent + max(c * unit.trained, share + sent * on_cpu + c * unit.last)
 
-    def _late(self, position: int) -> list[_Unit]:
-        """Late units of the blocks from this one on."""
-        return [u for block in self._blocks[position:] for u in block if u.late]
+    most: dict[int, UnitBuffers] = {}
+    before, earlier = root, 0
+    for position, (ref, units) in enumerate(zip(graph.chain, blocks, strict=True)):
+        later = [unit for block in blocks[position + 1 :] for unit in block]
+        waiting = sum(unit.total + unit.trained for unit in later if unit.late)
+        made = _root_made(read, position)
+        present = c * (root.total + earlier)
+        gathering = summing = 0.0
+        previous = before
+        for unit, whole in zip(units, kept[position], strict=True):
+            gathering = max(gathering, present + c * (previous.total + copies * unit.total))
+            ahead = 0 if stays_whole or not position else previous.total
+            if not unit.late:
+                summing = max(summing, present + c * (ahead + waiting + made) + summed(unit))
+            present += c * whole
+            previous = unit
+        if not position:
+            # The root and the late units, one after the other when the backward is over.
+            order = [root, *(unit for unit in (*units, *later) if unit.late)]
+            waits = [c * (unit.total + unit.trained) for unit in order]
+            last = (sum(waits[i + 1 :]) + summed(unit) for i, unit in enumerate(order))
+            summing = max(summing, *last)
+        run = max(units, key=lambda unit: unit.total, default=_NONE)
+        own = sum(unit.total for unit in units) if stays_whole else run.total
+        weights = c * (root.total + earlier + own)
+        ahead = 0 if stays_whole or before is root else before.total
+        made = _root_made(read, position, running=True) + run.trained - run.widest
+        behind = next((unit for unit in later if not unit.late), _NONE)
+        here = (
+            weights + c * run.total,
+            gathering,
+            weights + c * (ahead + waiting + made) + g * behind.trained,
+            summing,
+        )
+        found = UnitBuffers(*(size - static for size in here))
+        most[ref.kind] = UnitBuffers(*map(max, most.get(ref.kind, found), found))
+        before, earlier = previous, earlier + sum(kept[position])
+    return tuple(most.get(kind, UnitBuffers()) for kind in range(len(graph.kinds)))
 
-    def _summed_last(self) -> float:
-        """Bytes while the root and the late units are summed."""
-        order = [self._root, *self._late(0)]
-        waits = [self._c * (unit.total + unit.trained) for unit in order]
-        return max(sum(waits[i + 1 :]) + self._summed(unit) for i, unit in enumerate(order))
+
+def _root_made(read: Sequence[dict[str, int]], position: int, *, running: bool = False) -> int:
+    """Elements of the root's gradients behind the backward of this block, or while it runs, beyond
+    the one that is being made."""
+    before: dict[str, int] = {}
+    for each in read[position + 1 :]:
+        before |= each
+    here = [size for name, size in read[position].items() if name not in before]
+    return sum(before.values()) + sum(here) - max(here, default=0) * running
 
 
 def _units(graph: ModelGraph) -> tuple[_Unit, list[dict[str, int]], list[list[_Unit]]]:
