@@ -81,6 +81,12 @@ class Footprint:
         return max(self.ranks, key=lambda rank: rank.limiting_bytes)
 
     @property
+    def fits(self) -> bool:
+        """Whether the framework runs the layout and its fullest rank stays within what the device
+        leaves to a framework."""
+        return not self.refused and self.fullest.fits
+
+    @property
     def fullest_details(self) -> PeakDetails:
         """What the fullest rank's peak was counted from."""
         return self.details[self.fullest.rank]
@@ -124,13 +130,6 @@ def footprint(run: TrainingRun) -> Footprint:
 def rank_footprint(run: TrainingRun, rank: int) -> RankMemory:
     """The footprint of one pipeline rank alone."""
     return _Counter(run).rank(rank)[0]
-
-
-def fits(run: TrainingRun) -> bool:
-    """Whether the framework runs the layout and its fullest rank stays within what the device
-    leaves to a framework."""
-    found = footprint(run)
-    return not found.refused and found.needed_bytes <= get_device(run.device).usable_bytes
 
 
 class _Counter:

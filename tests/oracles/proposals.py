@@ -21,7 +21,7 @@ from planner.layout.prices import LayoutPrices
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
-from simulator.memory.footprint import fits
+from simulator.memory.footprint import footprint
 from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.framework.framework import framework_names, load_framework
 from simulator.training_run.reading.complete import complete_run
@@ -133,7 +133,7 @@ def _proposal(
         clock=time.monotonic,
     )
     times = predicted_parts(runs).total_s.tolist()
-    fitting = [seconds for run, seconds in zip(runs, times, strict=True) if fits(run)]
+    fitting = [seconds for run, seconds in zip(runs, times, strict=True) if footprint(run).fits]
     best = min(measured_s[run.id] for run in runs)
     chosen = found.layouts[0] if found.layouts else None
     same = [run for run in runs if chosen is not None and _layout(run) == _layout(chosen.run)]

@@ -10,7 +10,7 @@ import pytest
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.transformer import LatentAttention, Transformer
-from simulator.memory.footprint import fits, footprint
+from simulator.memory.footprint import footprint
 from simulator.memory.run_tensors import RankFacts, RunTensors
 from simulator.memory.static import run_static_bytes
 from simulator.schedules.in_flight import most_in_flight
@@ -263,7 +263,7 @@ def test_layouts_that_nanotron_refuses() -> None:
     deep = changed(ULTRA_1B, pp=16, schedule="1f1b")
     refused = footprint(deep)
     assert refused.refused == "1 of 16 pipeline ranks would hold no block of nanotron's cut"
-    assert not fits(deep)
+    assert not refused.fits
     few = changed(ULTRA_1B, pp=4, schedule="1f1b", micro_batch=128)
     assert footprint(few).refused.startswith("2 micro-batches are fewer than the pp - 1 = 3")
     assert not footprint(replace(few, micro_batch=4)).refused
@@ -300,7 +300,7 @@ def test_a_published_peak_part_by_part() -> None:
     assert found.fullest.static_bytes / parameters_of(run) == 18
     assert found.allocated_bytes / GIB == pytest.approx(38.574, rel=2e-3)
     assert found.shown_bytes == found.allocated_bytes < found.reserved_bytes < found.device_bytes
-    assert fits(run)
+    assert found.fits
 
 
 def test_the_context_is_shown_by_the_device_alone() -> None:

@@ -93,7 +93,7 @@ def predict_runs(
             usable = device.usable_bytes
             found[place] = replace(
                 found[place],
-                fits=not memory.refused and memory.needed_bytes <= usable,
+                fits=memory.fits,
                 memory_left_bytes=usable - memory.needed_bytes,
                 memory_counted=fit_words(memory, device),
                 out_of_memory_probability=out_of_memory_probability(
