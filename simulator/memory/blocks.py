@@ -84,8 +84,8 @@ def stage_bytes(
         forward_peak = max(forward_peak, before + block.forward_transient_bytes)
         held = before + output
         aside -= weight
-        beside = held if branched else before + sent
-        backward_peak = max(backward_peak, beside + block.backward_transient_bytes + aside)
+        alive = held if branched else before + sent
+        backward_peak = max(backward_peak, alive + block.backward_transient_bytes + aside)
     opening = blocks[0]
     first += opening.saved_bytes + opening.backward_transient_bytes + sum(weights[1:])
     return StageBytes(

@@ -7,7 +7,7 @@ the memory's rate (ADAM_REACH). Where the framework overlaps them, blocks of par
 three one behind the other and the slowest binds; else they follow each other.
 
 Activations (Rhu et al., vDNN, arXiv 1602.08124, section 3): what a layer keeps goes down in the
-forward and comes up in the backward, beside the layers' work where the framework overlaps.
+forward and comes up in the backward, during the layers' work where the framework overlaps.
 
 Rates are as stated in profiles/data/hosts.
 """

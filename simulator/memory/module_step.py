@@ -6,7 +6,7 @@
 
 `held` is what torch's allocator has reserved over what is allocated at the peak: blocks of 2 MiB
 and more that no later tensor fits into; `workspace` what cuDNN and cuBLAS take while kernels run.
-Both are fitted on batches that fitted beside the next that did not (tools/derive_module_steps.py).
+Both are fitted on batches that fitted next to the next one that did not (tools/derive_module_steps.py).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def module_memory(
         both = max(step.peak_with_gradients_bytes, step.gradient_bytes)  # the update needs them all
         gradients = max(both - step.peak_bytes, 0)
     optimizer = states * _MASTER_BYTES * sum(step.parameters)
-    beside = step.buffer_bytes + step.input_bytes
-    peak = step.parameter_bytes + gradients + optimizer + beside + step.peak_bytes
+    buffers = step.buffer_bytes + step.input_bytes
+    peak = step.parameter_bytes + gradients + optimizer + buffers + step.peak_bytes
     return RankMemory(
         rank=0,
         parameters_bytes=step.parameter_bytes,
@@ -49,7 +49,7 @@ def module_memory(
         optimizer_bytes=optimizer,
         activations_bytes=step.peak_bytes,
         transient_bytes=0.0,
-        communication_bytes=beside,
+        communication_bytes=buffers,
         capacity_bytes=capacity_bytes,
         peak_time_s=0.0,
         reserved_bytes=peak * held,

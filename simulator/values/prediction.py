@@ -74,6 +74,7 @@ class RankMemory:
     peak_bytes      allocated by tensors, as torch.cuda.max_memory_allocated counts; the parts add
                     up to it exactly. The timeline starts from static_bytes: parameters, gradients
                     and optimizer
+    communication_bytes   messages under way, or buffers and workspaces that a framework always has
     reserved_bytes  blocks that the allocator holds, as torch.cuda.max_memory_reserved counts; None
                     where the allocator is not modeled
     required_bytes  what the device must have for the step to run; None where the allocator is not
