@@ -6,7 +6,8 @@
 
 `held` is what torch's allocator has reserved over what is allocated at the peak: blocks of 2 MiB
 and more that no later tensor fits into; `workspace` what cuDNN and cuBLAS take while kernels run.
-Both are fitted on batches that fitted next to the next one that did not (tools/derive_module_steps.py).
+Both are fitted on the largest batches that fitted and the next ones, which did not
+(tools/derive_module_steps.py).
 """
 
 from __future__ import annotations
