@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from planner.axes import Axes
 from planner.costs.priced_model import PricedModel
 from planner.divisors import divisors
 from planner.heterogeneous.mixed_answer import Compared, LeftOut, MixedPlanFile
@@ -14,7 +15,6 @@ from planner.heterogeneous.mixed_prices import MixedPrices, check_rates
 from planner.heterogeneous.mixed_search import MOST_STAGES, MixedOutcome, mixed_keys, search_mixed
 from planner.search.mixed_parts import Part, parts_of
 from planner.search.search import search
-from planner.search.space import Space
 from planner.tolerances import status_of
 from planner.traced import Traced
 from profiles.errors import InputError
@@ -56,7 +56,7 @@ def plan_mixed(
     cluster: Cluster,
     workload: Workload,
     *,
-    space: Space,
+    space: Axes,
     stack: Stack,
     usd_per_hour: Mapping[str, Sourced],
     solver: str = "auto",
@@ -147,7 +147,7 @@ def _left(clock: Callable[[], float], end_s: float) -> float:
 
 
 def _prices(
-    traced: Traced, cluster: Cluster, workload: Workload, *, space: Space, stack: Stack
+    traced: Traced, cluster: Cluster, workload: Workload, *, space: Axes, stack: Stack
 ) -> MixedPrices:
     graph = traced.at(1, 1)
     schedules = {name for name in ("none", "1f1b") if space.allows("schedule", name)}
@@ -347,7 +347,7 @@ def _left_out(
     return tuple(found)
 
 
-def _assumptions(prices: MixedPrices, space: Space, outcome: MixedOutcome) -> tuple[str, ...]:
+def _assumptions(prices: MixedPrices, space: Axes, outcome: MixedOutcome) -> tuple[str, ...]:
     said = ["devices may be left out"]
     if prices.stages and space.pp is None:
         said.append(f"replicas that differ have up to {max(prices.stages)} stages (--pp)")

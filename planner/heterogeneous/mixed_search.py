@@ -13,11 +13,11 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from planner.axes import Axes
 from planner.divisors import divisors
 from planner.heterogeneous.mixed_devices import MixedSolution, least_step_s, share_out
 from planner.heterogeneous.mixed_prices import DeviceType, MixedKey, MixedPrices, Reach
 from planner.heterogeneous.mixed_stages import Counts, Split, StageTables, best_splits
-from planner.search.space import Space
 from profiles.sourced import Sourced
 from simulator.mixed.mixed_prediction import MixedPrediction, predict_mixed
 from simulator.values.degrees import Degrees
@@ -105,7 +105,7 @@ def search_mixed(
     )
 
 
-def mixed_keys(prices: MixedPrices, space: Space) -> tuple[MixedKey, ...]:
+def mixed_keys(prices: MixedPrices, space: Axes) -> tuple[MixedKey, ...]:
     """Every key of the space: degrees of which some type has a whole group in a node."""
     found: list[MixedKey] = []
     batch = prices.model.workload.global_batch

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.layout.layout_ground import base_run
+from planner.space import EXECUTOR
 from planner.traced import Traced
 from profiles.document import content_hash
 from profiles.errors import InputError
@@ -24,8 +25,6 @@ _KINDS = {
     "attention": Recompute.ATTENTION,
     "full": Recompute.FULL,
 }
-EXECUTOR = "torch"
-"""The name of our own executor among the frameworks."""
 _NUMBERED = re.compile(r"^(.*)\.(\d+)$")
 
 

@@ -8,14 +8,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from planner.layout.executable import EXECUTOR
+from planner.axes import Axes
 from planner.layout.layout_ground import base_run
 from planner.layout.layout_search import LayoutGoal, LayoutOutcome, Progress, search_layouts
-from planner.layout.layout_space import LayoutGround, LayoutSpace
+from planner.layout.layouts import layout_ground
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout
-from planner.layout.run_option import AskedOptions, run_options, unoffered
+from planner.run_option import AskedOptions, run_options, unoffered
+from planner.space import EXECUTOR, Ground
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
@@ -47,7 +48,7 @@ class LayoutQuestion:
     global_batch: int
     seq_len: int
     precision: str
-    space: LayoutSpace
+    space: Axes
     options: AskedOptions = field(default_factory=AskedOptions)
     fit_risk: float = DEFAULT_FIT_RISK
     calibration: Calibration | None = None
@@ -77,7 +78,7 @@ class LayoutAsk:
 
     stack: str
     precision: str = "bf16"
-    space: LayoutSpace = field(default_factory=LayoutSpace)
+    space: Axes = field(default_factory=Axes)
     options: AskedOptions = field(default_factory=AskedOptions)
 
     def pins(self) -> tuple[str, ...]:
@@ -120,7 +121,7 @@ def solve_layouts(
     return outcome, base
 
 
-def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, LayoutGround]:
+def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, Ground]:
     """The run before its layout is chosen, and what the space is laid over."""
     rules = load_framework(question.stack).rules
     base = base_run(
@@ -139,7 +140,7 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, L
             f"adapters of rank {question.lora_rank} on the attention's linear layers are trained, "
             "all other weights are frozen (--lora)"
         )
-    ground = LayoutGround(
+    ground = layout_ground(
         model=question.model,
         rules=rules,
         num_devices=base.degrees.num_devices,

@@ -5,13 +5,12 @@ first, and the three cheapest that work, each solved.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
+from planner.axes import AXES, flag_of
 from planner.layout.layout_answer import LayoutInfeasibility, LayoutRelaxation, layout_title
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from planner.layout.layout_search import NearMiss
-from planner.layout.layout_space import LayoutSpace
-from planner.pinned_axes import flag_of
 from planner.search.other_clusters import larger_clusters, with_more_memory
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
@@ -72,7 +71,7 @@ def layout_candidates(
 ) -> Iterator[LayoutCandidate]:
     """Pins taken back, host memory, then more devices, then devices of more memory."""
     space, cluster = question.space, question.cluster
-    for axis in (f.name for f in fields(LayoutSpace)):
+    for axis in AXES:
         if getattr(space, axis) is not None:
             freed, flag = replace(space, **{axis: None}), flag_of(axis)
             yield LayoutCandidate(

@@ -24,19 +24,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.layout_space import (
-    LayoutGround,
-    LayoutSpace,
-    Meshes,
-    layouts_of,
-    meshes_of,
-    why_none,
-)
-from planner.layout.layouts import Counts, Layouts
+from planner.axes import Axes
+from planner.layout.layouts import Layouts, layouts_of
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.mesh_bound import MeshBounds
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import Candidates, PricedLayout, Refiner, candidates_of
+from planner.space import Counts, Ground, Meshes, meshes_of, why_none
 from profiles.errors import InputError
 from simulator.training_run.memory.footprint import Footprint, footprint
 from simulator.training_run.memory.host_offload import host_memory_short
@@ -127,8 +121,8 @@ class LayoutOutcome:
 
 def search_layouts(
     prices: LayoutPrices,
-    space: LayoutSpace,
-    ground: LayoutGround,
+    space: Axes,
+    ground: Ground,
     *,
     limit: MemoryLimit,
     runners_up: int = 3,
@@ -166,8 +160,8 @@ class _Search:
     def __init__(
         self,
         prices: LayoutPrices,
-        space: LayoutSpace,
-        ground: LayoutGround,
+        space: Axes,
+        ground: Ground,
         limit: MemoryLimit,
         *,
         clock: Callable[[], float],

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, row_numbers
-from planner.layout.run_option import RunOption
+from planner.run_option import RunOption
 from planner.tolerances import DEFAULT_FIT_RISK
 from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import schedule_kind

@@ -20,10 +20,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.layout_space import LayoutGround, LayoutSpace, Meshes, pipelines
+from planner.axes import Axes
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
 from planner.layout.prices import LayoutPrices
-from planner.layout.run_option import RunOption
+from planner.run_option import RunOption
+from planner.space import Ground, Meshes, pipelines
 from simulator.schedules.schedule import schedule_kind
 
 Array = NDArray[np.float64]
@@ -48,7 +49,7 @@ _LONGEST_V = 79
 class MeshBounds:
     """Bounds of the meshes of one question."""
 
-    def __init__(self, prices: LayoutPrices, space: LayoutSpace, ground: LayoutGround) -> None:
+    def __init__(self, prices: LayoutPrices, space: Axes, ground: Ground) -> None:
         self._space, self._ground = space, ground
         # A step of one micro-batch: its busiest stage is the whole model.
         one = replace(prices.base, global_batch=1)
@@ -69,7 +70,7 @@ class MeshBounds:
             kinds = np.asarray(
                 [
                     (1, 1, ep, self._ground.node_devices, size)
-                    for ep in {1, max(1, self._ground.model.num_experts)}
+                    for ep in {1, self._ground.ep_degrees[-1]}
                     for size in (1, _POWER, _POWER**2)
                 ]
             )
@@ -106,8 +107,8 @@ class MeshBounds:
         """Times that a rank waits at least, in its times per micro-batch."""
         if (pp, microbatches) not in self._waits:
             found = [
-                _least_waiting(SCHEDULES[number], pp, vpp, microbatches)
-                for number, vpp in pipelines(self._space, self._ground, pp, microbatches)
+                _least_waiting(schedule, pp, vpp, microbatches)
+                for schedule, vpp in pipelines(self._space, self._ground, pp, microbatches)
             ]
             self._waits[pp, microbatches] = min(found, default=0.0)
         return self._waits[pp, microbatches]

@@ -12,14 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.axes import Axes
 from planner.front import front
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver, ground_of
-from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
-from planner.layout.layouts import Layouts
+from planner.layout.layouts import Layouts, legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout, Refiner, candidates_of
 from planner.search.other_clusters import cluster_name
+from planner.space import Ground
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
@@ -61,7 +62,7 @@ def memory_front(
     return tuple(front(priced, lambda one: (one.step_time_s, one.memory.needed_bytes)))
 
 
-def _using_all(space: LayoutSpace, ground: LayoutGround) -> Layouts:
+def _using_all(space: Axes, ground: Ground) -> Layouts:
     try:
         return legal_layouts(space, replace(ground, may_idle=False))
     except InputError:

@@ -15,9 +15,9 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner.axes import Axes
 from planner.many.answer_file import read_answer, schema_of
 from planner.many.sweep import Answer
-from planner.search.space import Space
 from profiles.document import content_hash, write_document
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.cluster import Cluster
@@ -35,7 +35,7 @@ def answer_key(
     model: str,
     cluster: Cluster,
     workload: Workload,
-    space: Space,
+    space: Axes,
     *,
     solver: str,
     seed: int,

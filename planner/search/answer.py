@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.axes import Axes
 from planner.branching.branch_solver import BranchSolver, cell_solver
 from planner.cell import Cell
 from planner.cells.branch_and_bound import Outcome, Progress, Refinement, branch_and_bound, family
@@ -24,7 +25,8 @@ from planner.cells.cell_costs import CellCosts, CellSolver
 from planner.costs.bound import lower_bounds
 from planner.search.explain import explain_infeasible, nearest_misses, why_not_first
 from planner.search.relax import Candidate
-from planner.search.space import MAX_FREE_VPP, Ground, Space, legal_cells
+from planner.search.space import legal_cells
+from planner.space import MAX_FREE_VPP, Ground
 from planner.tolerances import status_of
 from profiles.errors import InputError
 from simulator.values.plan_file import Alternative, PlanFile, Relaxation
@@ -55,7 +57,7 @@ class SearchOptions:
 
 def search_setting(
     setting: Setting,
-    space: Space,
+    space: Axes,
     *,
     options: SearchOptions,
     candidates: Iterable[Candidate] = (),
@@ -134,7 +136,7 @@ def _run(
 
 def _answer(
     setting: Setting,
-    space: Space,
+    space: Axes,
     cells: tuple[Cell, ...],
     outcome: Outcome,
     solver: CellSolver | BranchSolver,
@@ -237,7 +239,7 @@ def _used(solver: str) -> str:
     return "ilp" if solver == "ilp" else "dp"
 
 
-def _assumptions(space: Space, ground: Ground) -> tuple[str, ...]:
+def _assumptions(space: Axes, ground: Ground) -> tuple[str, ...]:
     said = [f"all {ground.num_devices} devices are used (--on)"]
     if space.tp is None and any(tp > ground.node_devices for tp in ground.tp_degrees):
         said.append(f"tensor parallelism stays within {ground.node_devices} devices (--tp)")
@@ -247,17 +249,7 @@ def _assumptions(space: Space, ground: Ground) -> tuple[str, ...]:
         said.append(f"no pipeline: {ground.why_not_cuttable} (--pp)")
     if ground.num_devices > 1 and ground.why_one_replica:
         said.append(f"dp is 1: {ground.why_one_replica}")
-    if ground.expected_shapes:
-        blocks = ", ".join(ground.expected_shapes)
-        said.append(
-            f"shapes that depend on values are taken as expected in {blocks}: choices evenly "
-            "loaded, half of a mask of which nothing is known, labels of full length"
-        )
-    if ground.assumed_values:
-        said.append(
-            f"what runs in {', '.join(ground.assumed_values)} hangs on values: `all()` is taken to "
-            "hold and `any()` not to, other answers take another time"
-        )
+    said += ground.assumptions
     if space.allows("schedule", "interleaved") and ground.num_devices > 1:
         most = f" and are up to {MAX_FREE_VPP} per rank" if space.vpp is None else ""
         said.append(f"interleaved stages have equal numbers of blocks, or one more{most} (--vpp)")

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from planner.axes import Axes
 from planner.divisors import divisors
-from planner.search.space import Space
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 
 
@@ -26,12 +26,12 @@ class Part:
 
     title: str
     cluster: Cluster
-    space: Space
+    space: Axes
     devices: tuple[str, ...]
     exact: bool = True
 
 
-def parts_of(cluster: Cluster, space: Space, slowest: str) -> tuple[Part, ...]:
+def parts_of(cluster: Cluster, space: Axes, slowest: str) -> tuple[Part, ...]:
     """Every part: each type alone, all with stages of one type, all as slow as the slowest."""
     names = list(dict.fromkeys(group.device.name for group in cluster.groups))
     every = tuple(group.device.name for group in cluster.groups for _ in range(_devices_in(group)))
@@ -79,7 +79,7 @@ def only(cluster: Cluster, name: str) -> Cluster:
     )
 
 
-def one_type_stages(cluster: Cluster, space: Space) -> Space | None:
+def one_type_stages(cluster: Cluster, space: Axes) -> Axes | None:
     """The space with those pp whose ranks' devices are all of one type; None where no pp is."""
     names = [group.device.name for group in cluster.groups]
     ends, end = [], 0

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.layout.layout_search import Array
-from planner.layout.layouts import Counts
 from planner.sizing.run_stretch import RunStretch
 from planner.sizing.size_question import TOKENS
+from planner.space import Counts
 
 # Of equal numbers of nodes the faster: what hours weigh beside a node where there is no deadline.
 _MANY_HOURS = 1e6

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from planner.layout.executable import EXECUTOR
+from planner.axes import Axes
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_question import LayoutQuestion, coefficients_of
 from planner.layout.layout_search import Progress
-from planner.layout.layout_space import LayoutSpace
 from planner.layout.pareto import device_front, memory_front
 from planner.many.answer_cache import AnswerCache
+from planner.space import EXECUTOR
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
@@ -153,8 +153,8 @@ class LayoutAsker:
             for part, layout in found
         ]
 
-    def _space(self, figures: Transformer, stack: str) -> LayoutSpace:
-        space = self.request.axes.layout_space()
+    def _space(self, figures: Transformer, stack: str) -> Axes:
+        space = self.request.axes
         return executor_space(space, figures) if stack == EXECUTOR else space
 
     def _answered(self, question: LayoutQuestion, limit_s: float) -> Answered[LayoutFile]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from interop.configs.imported_run import IMPORTED_SCHEMA
 from planner.heterogeneous.mixed_answer import MIXED_SCHEMA
-from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import (
     LAYOUT_SCHEMA,
     LayoutFile,
@@ -17,6 +16,7 @@ from planner.layout.layout_answer import (
     written_decision,
 )
 from planner.many.answer_file import read_layout
+from planner.space import EXECUTOR
 from profiles.document import read_mapping, schema_name, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster

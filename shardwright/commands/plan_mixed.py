@@ -32,7 +32,7 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
 
     Where the best plan has ranks all alike, the file written is an ordinary plan file.
     """
-    space, cluster = request.axes.space(), request.cluster
+    space, cluster = request.axes.for_blocks(), request.cluster
     work, assumed = workload_of(request)
     spec = resolve_model(request.model)
     words = f"tracing {request.model} and searching on mixed devices"

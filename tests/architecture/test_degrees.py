@@ -20,11 +20,9 @@ DEFINED = {
     "profiles/model/graph.py: ModelGraph": "the degree that a trace was made for",
     "profiles/model/tracing/trace_tensor_parallel.py: Sharding": "the same, while tracing",
     # Requests and searches: sets of allowed degrees, and arrays over many layouts.
-    "shardwright/asking/axes.py: Axes": "allowed values of an axis",
+    "planner/axes.py: Axes": "allowed values of an axis",
     "shardwright/asking/python_plan.py: Pins": "allowed values of an axis",
-    "planner/search/space.py: Space": "allowed values of an axis",
-    "planner/layout/layout_space.py: LayoutSpace": "allowed values of an axis",
-    "planner/layout/layout_space.py: Meshes": "an array over meshes",
+    "planner/space.py: Meshes": "an array over meshes",
     "planner/layout/layouts.py: Layouts": "an array over layouts",
     "executor/mesh.py: Mesh": "torch's mesh of the axis",
 }

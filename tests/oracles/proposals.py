@@ -13,9 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from planner.axes import Axes
 from planner.layout.layout_answer import layout_title
 from planner.layout.layout_search import search_layouts
-from planner.layout.layout_space import LayoutGround, LayoutSpace
+from planner.layout.layouts import layout_ground
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from profiles.errors import ShardwrightError
@@ -115,7 +116,7 @@ def _proposal(
     base = replace(
         first, recompute="none", sequence_parallel=any(run.sequence_parallel for run in runs)
     )
-    ground = LayoutGround(
+    ground = layout_ground(
         model=first.model,
         rules=rules,
         num_devices=first.degrees.num_devices,
@@ -125,7 +126,7 @@ def _proposal(
     )
     found = search_layouts(
         LayoutPrices(base, coefficients),
-        LayoutSpace(),
+        Axes(),
         ground,
         # All that `fits` lets through, whatever its risk.
         limit=MemoryLimit(capacity_bytes=get_device(first.device).usable_bytes, risk=0.999),

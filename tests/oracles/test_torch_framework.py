@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from planner.axes import Axes
 from planner.layout.layout_ground import base_run
 from planner.search.search import search
-from planner.search.space import Space
 from shardwright import api
 from shardwright.asking.named_model import described_of
 from simulator.traced.stack import load_stack
@@ -43,7 +43,7 @@ def test_both_models_of_our_executor_count_the_same_memory(
         api.trace(MODEL, sequence_length=SEQ, tp_degrees=(1, 2)),
         cluster,
         Workload(global_batch=BATCH, sequence_length=SEQ, precision="bf16"),
-        space=Space(
+        space=Axes(
             tp=(tp,),
             pp=(pp,),
             vpp=(vpp,),

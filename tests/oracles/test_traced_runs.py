@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import shardwright
+from planner.axes import Axes
 from planner.search.search import search
-from planner.search.space import Space
 from profiles.published.run_table import read_measured, read_runs
 from simulator.traced.stack import load_stack
 from simulator.values.plan import Recompute
@@ -40,7 +40,7 @@ def test_plans_of_traced_models_take_what_was_measured(tmp_path: Path) -> None:
             model,
             shardwright.cluster(f"{devices // 8}x8x{run.device}"),
             Workload(global_batch=batch, sequence_length=length, precision="bf16"),
-            space=Space(
+            space=Axes(
                 tp=(1,),
                 pp=(1,),
                 dp=(devices,),

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.axes import Axes
 from planner.branching import branch_solver
 from planner.branching.branch_solver import BranchSolver, Ordered, cell_solver, in_traced_stages
 from planner.branching.ideal_costs import IdealCosts
@@ -25,7 +26,7 @@ from planner.chain.problem import (
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.search.search import search
-from planner.search.space import Ground, Space, legal_cells
+from planner.search.space import block_ground, legal_cells
 from profiles.errors import InputError
 from simulator.traced.stack import load_stack
 from simulator.values.plan import Recompute
@@ -49,14 +50,14 @@ def costs_of(model, *, pp=2, memory_bytes=2.0**40, micro=4):
 
 
 def cell_of(costs, schedule, *, pp=2, vpp=1, micro=4):
-    ground = Ground(
+    ground = block_ground(
         num_devices=pp,
         node_devices=pp,
         num_blocks=len(costs.model.traced.at(1, 1).chain),
         tp_degrees=(1,),
         global_batch=micro,
     )
-    space = Space(pp=(pp,), vpp=(vpp,), schedule=(schedule,), micro_batch=(1,))
+    space = Axes(pp=(pp,), vpp=(vpp,), schedule=(schedule,), micro_batch=(1,))
     return legal_cells(space, ground)[0]
 
 
@@ -151,7 +152,7 @@ def test_two_equal_towers_are_cut_across():
         model,
         cluster(1, 2, inner=link(bandwidth=1e12)),
         Workload(global_batch=8, sequence_length=1, precision="bf16"),
-        space=Space(pp=(2,), schedule=("1f1b",), micro_batch=(1,)),
+        space=Axes(pp=(2,), schedule=("1f1b",), micro_batch=(1,)),
         stack=load_stack(),
     )
     assert answer.status == "optimal"
@@ -164,7 +165,7 @@ def test_a_lattice_that_is_too_large_keeps_the_traced_order_and_says_what_is_pro
     model = BranchModel(rng, "towers", 7, unlike=True)
     work = Workload(global_batch=8, sequence_length=1, precision="bf16")
     asked = {
-        "space": Space(pp=(2,), schedule=("1f1b",), micro_batch=(1,)),
+        "space": Axes(pp=(2,), schedule=("1f1b",), micro_batch=(1,)),
         "stack": load_stack(),
     }
     exact = search(model, cluster(1, 2), work, **asked)

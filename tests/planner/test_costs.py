@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.axes import Axes
 from planner.cells.cell_costs import CellSolver
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import partition
@@ -17,7 +18,7 @@ from planner.costs.bound import lower_bounds
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.search.search import search
-from planner.search.space import Ground, Space, legal_cells
+from planner.search.space import block_ground, legal_cells
 from profiles.document import encode, to_json
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
@@ -31,7 +32,7 @@ from simulator.values.workload import Workload
 from tests.planner.hand_made_model import TOKENS, HandMadeModel
 
 STACK = load_stack()
-ALL = Space()
+ALL = Axes()
 
 
 def costs_of(model, cluster, batch, strategies=ALL.strategies):
@@ -47,7 +48,7 @@ def costs_of(model, cluster, batch, strategies=ALL.strategies):
 
 
 def cells_of(model, cluster, batch, space=ALL):
-    ground = Ground(
+    ground = block_ground(
         num_devices=cluster.num_devices,
         node_devices=cluster.levels[0].domain_size,
         num_blocks=model.layers + 2,
@@ -144,7 +145,7 @@ def test_an_interleaved_plan_is_found_and_predicted_as_it_was_chosen():
     for priced, costs in sorted(PRICED.items()):
         model, cluster = MODELS[priced[0]], CLUSTERS[priced[1]]
         solver = CellSolver(costs, solver="auto", seed=0)
-        for cell in cells_of(model, cluster, 16, Space(schedule=("interleaved",)))[::5]:
+        for cell in cells_of(model, cluster, 16, Axes(schedule=("interleaved",)))[::5]:
             found = TimelineSearch(solver.by_timeline(cell)).best()
             assert found is not None
             prediction = costs.predict(costs.plan(cell, found))
@@ -186,7 +187,7 @@ def test_parameters_of_several_ranges_are_those_that_the_simulator_counts(name):
 def test_an_even_1f1b_plan_is_predicted_as_the_objective_says():
     model, cluster = MODELS["plain"], CLUSTERS["two nodes"]
     costs = PRICED["plain", "two nodes"]
-    space = Space(schedule=("1f1b",), recompute=None)
+    space = Axes(schedule=("1f1b",), recompute=None)
     for cell in cells_of(model, cluster, 16, space):
         problem = costs.problem(cell)
         n, p = problem.num_blocks, cell.degrees.pp
@@ -212,7 +213,7 @@ def run_search(model, cluster, batch, space=ALL, **options):
 
 def test_the_search_finds_what_trying_everything_finds():
     model, cluster = MODELS["plain"], CLUSTERS["two nodes"]
-    space = Space(schedule=("none", "1f1b", "gpipe"), micro_batch=(1, 2))
+    space = Axes(schedule=("none", "1f1b", "gpipe"), micro_batch=(1, 2))
     answer = run_search(model, cluster, 16, space)
     costs = costs_of(model, cluster, 16)
     every = []
@@ -236,7 +237,7 @@ def test_equal_searches_give_equal_bytes():
 
 def test_both_solvers_agree_on_a_real_setting():
     model, cluster = MODELS["plain"], CLUSTERS["one node"]
-    space = Space(pp=(2,), tp=(1, 2), schedule=("1f1b",), micro_batch=(1,))
+    space = Axes(pp=(2,), tp=(1, 2), schedule=("1f1b",), micro_batch=(1,))
     by_dp = run_search(model, cluster, 16, space, solver="dp")
     by_ilp = run_search(model, cluster, 16, space, solver="ilp")
     assert by_dp.step_time_s == pytest.approx(by_ilp.step_time_s, rel=1e-6)
@@ -258,7 +259,7 @@ def test_nothing_fits_says_why_and_what_would():
 def test_a_pinned_recompute_that_does_not_fit_is_relaxed():
     # 40 layers on tp 4: 24 GB of states; a micro-batch of 16 keeps 0.8 GB a layer, or 0.3.
     large = HandMadeModel(40, width=4096)
-    space = Space(recompute=(Recompute.NONE,), micro_batch=(16,), pp=(1,), tp=(4,))
+    space = Axes(recompute=(Recompute.NONE,), micro_batch=(16,), pp=(1,), tp=(4,))
     answer = run_search(large, get_cluster("4xl40s"), 64, space)
     assert answer.status == "infeasible"
     assert answer.infeasibility.term == "activations"
@@ -285,7 +286,7 @@ def test_mixed_devices_are_priced_where_they_stand():
             Level(name="all", domain_size=4, link=link),
         ),
     )
-    space = Space(pp=(2,), tp=(2,), schedule=("1f1b",), micro_batch=(1,))
+    space = Axes(pp=(2,), tp=(2,), schedule=("1f1b",), micro_batch=(1,))
     answer = run_search(MODELS["plain"], mixed, 16, space)
     first, second = answer.plan.stages
     assert first.num_blocks > second.num_blocks  # the faster devices take more of the layers
@@ -293,7 +294,7 @@ def test_mixed_devices_are_priced_where_they_stand():
 
 
 def test_a_large_search_ends_with_a_plan_and_others():
-    space = Space(tp=(8,), micro_batch=(1,))
+    space = Axes(tp=(8,), micro_batch=(1,))
     answer = run_search(HandMadeModel(80, width=8192), get_cluster("16x8xh100-sxm"), 1024, space)
     assert answer.prediction.fits
     assert len(answer.alternatives) >= 1

@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 
+from planner.axes import Axes
 from planner.costs.priced_model import PricedModel
 from planner.heterogeneous.mixed_plan_search import UNLIKE, plan_mixed
 from planner.heterogeneous.mixed_prices import MixedKey, MixedPrices, Reach, device_types
 from planner.heterogeneous.mixed_search import mixed_keys, search_mixed
 from planner.search.mixed_parts import levelled, one_type_stages, only
 from planner.search.search import search
-from planner.search.space import Space
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from simulator.mixed.mixed_prediction import predict_mixed
@@ -142,7 +142,7 @@ def enumerated(prices, tp, micro_batch, zero_stage) -> float:
     ids=["unlike", "sharded", "thin wire", "tight"],
 )
 def test_equals_enumeration(cluster, zero_stage):
-    space = Space(recompute=(Recompute.NONE,), zero=(zero_stage,), micro_batch=(1,), tp=(1,))
+    space = Axes(recompute=(Recompute.NONE,), zero=(zero_stage,), micro_batch=(1,), tp=(1,))
     prices = prices_of(HandMadeModel(2, width=2048), cluster, 6, space)
     expected = enumerated(prices, 1, 1, zero_stage)
     found = searched(prices, space)
@@ -164,14 +164,14 @@ def planned(model, cluster, batch, space, **more):
 
 def test_a_useless_device_is_left_out():
     # A twentieth of the speed behind a thin wire: what it would do takes longer than the step.
-    answer = planned(HandMadeModel(4), two_types(2, 1, speed=0.05, wire=1e9), 8, Space())
+    answer = planned(HandMadeModel(4), two_types(2, 1, speed=0.05, wire=1e9), 8, Axes())
     assert {left.device: left.num_devices for left in answer.left_out} == {"slow": 1}
     assert "20 times as long" in answer.left_out[0].why
     assert answer.bound <= answer.step_time_s
 
 
 def test_unlike_replicas_beat_equal_ones():
-    space = Space(pp=(1,), zero=(2,))
+    space = Axes(pp=(1,), zero=(2,))
     answer = planned(HandMadeModel(6, width=2048), two_types(2, 2), 56, space)
     assert answer.chosen == UNLIKE
     shares = {p.stages[0].device: p.num_microbatches for p in answer.plan.pipelines}
@@ -184,7 +184,7 @@ def test_unlike_replicas_beat_equal_ones():
 
 
 def test_a_tight_device_holds_what_fits_it():
-    model, space = HandMadeModel(8, width=2048), Space(micro_batch=(1,), tp=(1,), zero=(0,))
+    model, space = HandMadeModel(8, width=2048), Axes(micro_batch=(1,), tp=(1,), zero=(0,))
     cluster = two_types(2, 2, speed=0.9, slow_gib=1.7)
     found = searched(prices_of(model, cluster, 16, space, stages=(2, 3, 4)), space)
     held = [
@@ -203,7 +203,7 @@ def test_a_tight_device_holds_what_fits_it():
 def test_stages_that_fit_are_predicted_to_fit(zero_stage):
     # Every stage's bytes in the tables are those of the prediction, once all are in flight.
     cluster, model = two_types(2, 2), HandMadeModel(5, width=2048)
-    space = Space(micro_batch=(2,), zero=(zero_stage,), dp=(2,), pp=(2,))
+    space = Axes(micro_batch=(2,), zero=(zero_stage,), dp=(2,), pp=(2,))
     for gib in (1.0, 1.5, 2.0, 3.0):
         tight = two_types(2, 2, slow_gib=gib)
         found = searched(prices_of(model, tight, 24, space, stages=(2,)), space)
@@ -230,9 +230,9 @@ def test_parts_of_a_cluster():
     assert only(cluster, "slow").num_devices == 4
     assert [level.name for level in only(cluster, "slow").levels] == ["node"]
     # pp 1 would have ranks on both types.
-    assert one_type_stages(cluster, Space()).pp == (2, 4, 8)
-    assert one_type_stages(cluster, Space(pp=(1,))) is None
-    assert one_type_stages(two_types(2, 1), Space()).pp == (3,)
+    assert one_type_stages(cluster, Axes()).pp == (2, 4, 8)
+    assert one_type_stages(cluster, Axes(pp=(1,))) is None
+    assert one_type_stages(two_types(2, 1), Axes()).pp == (3,)
     slow = levelled(two_types(2, 1, slow_gib=8.0), "fast")
     assert {group.device.usable_bytes for group in slow.groups} == {8.0 * GIB}
     assert slow.homogeneous
@@ -240,17 +240,17 @@ def test_parts_of_a_cluster():
 
 def test_the_ordinary_search_keeps_stages_to_a_type():
     model, work = HandMadeModel(6), Workload(global_batch=8, sequence_length=TOKENS)
-    answer = search(model, two_types(2, 2), work, space=Space(), stack=STACK)
+    answer = search(model, two_types(2, 2), work, space=Axes(), stack=STACK)
     assert answer.plan.degrees.pp in (2, 4)
     with pytest.raises(InputError, match=r"--pp 1 the stages .* mix its device types"):
-        search(model, two_types(2, 2), work, space=Space(pp=(1,)), stack=STACK)
+        search(model, two_types(2, 2), work, space=Axes(pp=(1,)), stack=STACK)
 
 
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (Space(tp=(16,)), r"obeys --tp 16. fast alone; .*: --tp 16 does not suit the model"),
-        (Space(zero=(3,), pp=(3,)), r"--pp 3 with --zero 3 cannot use all 2 devices"),
+        (Axes(tp=(16,)), r"obeys --tp 16. fast alone; .*: --tp 16 does not suit the model"),
+        (Axes(zero=(3,), pp=(3,)), r"--pp 3 with --zero 3 cannot use all 2 devices"),
     ],
 )
 def test_pins_that_contradict_are_named(space, message):
@@ -267,4 +267,4 @@ def test_a_device_without_a_rate_is_named():
         levels=cluster.levels,
     )
     with pytest.raises(InputError, match=r"device old of cluster with old ones has no rate for bf"):
-        planned(HandMadeModel(4), cluster, 8, Space())
+        planned(HandMadeModel(4), cluster, 8, Axes())

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.axes import Axes
+from planner.layout.layouts import layout_ground, legal_layouts
 from planner.layout.prices import LayoutPrices
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
@@ -224,11 +225,11 @@ def test_names_and_parts_are_known() -> None:
 
 def llama_prices():
     base = changed(LLAMA_RUN, dp=16, stack="megatron-core", global_batch=32)
-    ground = LayoutGround(
+    ground = layout_ground(
         model=base.model, rules=load_framework("megatron-core").rules, num_devices=16,
         node_devices=8, global_batch=32, seq_len=4096,
     )  # fmt: skip
-    space = LayoutSpace(tp=(1, 2), pp=(1, 4))
+    space = Axes(tp=(1, 2), pp=(1, 4))
     return base, LayoutPrices(base, shipped_coefficients()), legal_layouts(space, ground)
 
 

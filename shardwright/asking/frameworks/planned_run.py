@@ -13,8 +13,9 @@ from interop.exports.values.planned_run import (
     PlannedStage,
     stages_of_run,
 )
-from planner.layout.executable import EXECUTOR, first_layer
+from planner.layout.executable import first_layer
 from planner.layout.layout_answer import LayoutFile
+from planner.space import EXECUTOR
 from profiles.document import encode, to_json
 from profiles.errors import DocumentError, InputError, ShardwrightError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device

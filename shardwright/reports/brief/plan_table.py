@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from planner.heterogeneous.mixed_answer import MixedPlanFile
-from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
+from planner.space import EXECUTOR
 from shardwright.reports.brief.columns import Column, with_interval
 from simulator.mfu import MFU_DEFINITION
 from simulator.values.plan_file import PlanFile

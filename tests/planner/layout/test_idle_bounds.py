@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.layout.layout_question import ground_of
-from planner.layout.layout_space import layouts_of, meshes_of
+from planner.layout.layouts import layouts_of, meshes_of
 from planner.layout.mesh_bound import MeshBounds
 from planner.layout.prices import LayoutPrices
 from simulator.training_run.step.coefficients import shipped_coefficients

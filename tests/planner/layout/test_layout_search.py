@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from planner.axes import Axes
 from planner.layout.layout_plan import plan_layout
-from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.layout.layouts import layout_ground, legal_layouts
 from planner.layout.memory_floor import MemoryLimit
 from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
@@ -22,7 +23,7 @@ def enumerated(asked):
     answer = solved(asked)
     split = load_framework(asked.stack).rules.sequence_parallel
     base = replace(answer.chosen.run, id=asked.name, sequence_parallel=split)
-    ground = LayoutGround(
+    ground = layout_ground(
         model=asked.model,
         rules=load_framework(asked.stack).rules,
         num_devices=asked.cluster.num_devices,
@@ -148,10 +149,10 @@ def test_a_pin_that_leaves_no_memory_is_offered_back():
 @pytest.mark.parametrize(
     ("pins", "words"),
     [
-        ({"tp": (3,)}, "does not divide the model's 32 attention heads"),
-        ({"pp": (64,)}, "--pp 64 is more than the model's 32 layers"),
+        ({"tp": (3,)}, "--tp 3 does not suit the model: tp must divide its 32 attention heads"),
+        ({"pp": (64,)}, "--pp 64 does not suit the model: it has 32 layers"),
         ({"dp": (5,)}, "no mesh of 16 devices"),
-        ({"micro_batch": (7,)}, "micro-batch must divide"),
+        ({"micro_batch": (7,)}, "--micro-batch 7 does not divide the share of a replica"),
         ({"schedule": ("none",), "pp": (2,)}, "none is for one pipeline stage.*--pp asks for 2"),
     ],
 )
@@ -174,9 +175,9 @@ def test_bad_counts():
     with pytest.raises(InputError, match="--global-batch must be 1 or more"):
         solved(question(batch=0))
     with pytest.raises(InputError, match="--tp must be 1 or more"):
-        LayoutSpace(tp=(0,))
+        Axes(tp=(0,))
     with pytest.raises(InputError, match="--zero must be"):
-        LayoutSpace(zero=(4,))
+        Axes(zero=(4,))
 
 
 def test_a_limit_of_zero_is_an_error_and_an_interrupt_keeps_the_best():

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from planner.axes import Axes
 from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
-from planner.layout.layout_space import LayoutSpace, legal_layouts
-from planner.layout.layouts import RECOMPUTE, SCHEDULES
+from planner.layout.layouts import RECOMPUTE, SCHEDULES, legal_layouts
 from planner.search.search import search
-from planner.search.space import Space
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.schedules import schedule as registry
@@ -89,7 +88,7 @@ def test_a_schedule_is_one_function(late: str) -> None:
         HandMadeModel(6),
         get_cluster("2xh100-sxm"),
         Workload(global_batch=8, sequence_length=2048),
-        space=Space(schedule=(late,), pp=(2,)),
+        space=Axes(schedule=(late,), pp=(2,)),
         stack=load_stack(),
         clock=lambda: 0.0,
     )
@@ -124,7 +123,7 @@ def test_a_framework_is_one_file(tmp_path: Path) -> None:
     assert predicted_parts([run]).total_s[0] == predicted_parts([same]).total_s[0]
     assert footprint(run).needed_bytes == footprint(same).needed_bytes
     with pytest.raises(InputError, match="has no such axis"):
-        legal_layouts(LayoutSpace(tp=(2,)), ground_of(question(str(path)), [])[1])
+        legal_layouts(Axes(tp=(2,)), ground_of(question(str(path)), [])[1])
 
 
 def test_what_selective_means_is_the_frameworks() -> None:

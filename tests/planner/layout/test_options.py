@@ -7,10 +7,10 @@ import pytest
 
 from planner.layout.layout_question import ground_of
 from planner.layout.layout_relax import offload_candidates
-from planner.layout.layout_space import legal_layouts
+from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
-from planner.layout.run_option import AskedOptions, RunOption, run_options
+from planner.run_option import AskedOptions, RunOption, run_options
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link
 from simulator.training_run.framework.framework import load_framework

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from planner.layout.layout_question import ground_of
-from planner.layout.layout_space import legal_layouts
+from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.pareto import device_front, memory_front
 from planner.layout.prices import LayoutPrices

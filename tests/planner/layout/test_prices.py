@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
-from planner.layout.layouts import SCHEDULES, row_numbers
+from planner.axes import Axes
+from planner.layout.layouts import SCHEDULES, layout_ground, legal_layouts, row_numbers
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import _OWN, LayoutPrices
 from profiles.model.figures.config_figures import figures_of_config
@@ -46,7 +46,7 @@ def laid_out(case):
         precision="bf16",
         stack=stack,
     )
-    ground = LayoutGround(
+    ground = layout_ground(
         model=figures,
         rules=rules,
         num_devices=count,
@@ -54,7 +54,7 @@ def laid_out(case):
         global_batch=batch,
         seq_len=seq,
     )
-    return base, legal_layouts(LayoutSpace(**pins), ground)
+    return base, legal_layouts(Axes(**pins), ground)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}-{len(case[6])}")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner.layout.layout_question import LayoutQuestion, ground_of
-from planner.layout.layout_space import LayoutSpace, legal_layouts
+from planner.layout.layouts import Axes, legal_layouts
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.described_model import describe_model, traced_figures
@@ -48,7 +48,7 @@ def same_numbers(figures: Transformer, other: Transformer, model: str, stack: st
         global_batch=batch,
         seq_len=seq,
         precision="bf16",
-        space=LayoutSpace(),
+        space=Axes(),
     )
     try:
         base, ground = ground_of(question, [])
