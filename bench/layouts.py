@@ -102,12 +102,12 @@ def question(name: str, on: str, batch: int, seq: int) -> LayoutQuestion:
 
 def solve(asked: LayoutQuestion) -> LayoutFile:
     """Its answer, without prices."""
-    return plan_layout(asked, price=lambda _: None, rebuild=get_cluster, clock=time.monotonic)
+    return plan_layout(asked, rebuild=get_cluster, clock=time.monotonic)
 
 
 def pricing() -> int:
     """Configurations priced per CPU second, beside one at a time; 1 where the ratio is less."""
-    base, ground = ground_of(question("llama-3.1-405b", "512x8xh100-sxm", 2048, 8192), [])
+    base, ground = ground_of(question("llama-3.1-405b", "512x8xh100-sxm", 2048, 8192))
     layouts = legal_layouts(Axes(), replace(ground, may_idle=False))
     prices = LayoutPrices(base, shipped_coefficients())
     # As many as a search of a large space prices: what layouts share is computed once in both.

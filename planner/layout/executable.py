@@ -81,7 +81,6 @@ def run_of_plan(plan: Plan, model: Transformer, cluster: Cluster) -> TrainingRun
             global_batch=plan.workload.global_batch,
             seq_len=plan.workload.sequence_length,
             precision=plan.workload.precision,
-            said=[],
         ),
         degrees=plan.degrees,
         zero_stage=plan.zero_stage,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from planner.axes import Axes
-from planner.layout.layout_ground import base_run
+from planner.layout.layout_ground import base_run, network_assumptions
 from planner.layout.layout_search import LayoutGoal, LayoutOutcome, Progress, search_layouts
 from planner.layout.layouts import layout_ground
 from planner.layout.memory_floor import MemoryLimit
@@ -89,7 +89,6 @@ class LayoutAsk:
 def solve_layouts(
     question: LayoutQuestion,
     coefficients: CoefficientFile,
-    said: list[str],
     *,
     clock: Callable[[], float],
     capacity: float = 1.0,
@@ -99,12 +98,12 @@ def solve_layouts(
     goal: LayoutGoal | None = None,
     below: float = math.inf,
     altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
-) -> tuple[LayoutOutcome, TrainingRun]:
-    """The search's outcome; `capacity` times the device's memory, `goal` and `below` as in
-    `search_layouts`."""
-    base, ground = ground_of(question, said)
+) -> LayoutOutcome:
+    """The search's outcome; `capacity` times the device's memory, `altered` changes the run before
+    its layout is chosen, `goal` and `below` as in `search_layouts`."""
+    base, ground = ground_of(question)
     base = altered(base)
-    outcome = search_layouts(
+    return search_layouts(
         LayoutPrices(base, coefficients),
         question.space,
         ground,
@@ -118,11 +117,10 @@ def solve_layouts(
         goal=goal,
         below=below,
     )
-    return outcome, base
 
 
-def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, Ground]:
-    """The run before its layout is chosen, and what the space is laid over."""
+def ground_of(question: LayoutQuestion) -> tuple[TrainingRun, Ground]:
+    """The run before its layout is chosen, and what the axes are enumerated over."""
     rules = load_framework(question.stack).rules
     base = base_run(
         question.name,
@@ -132,17 +130,17 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, G
         global_batch=question.global_batch,
         seq_len=question.seq_len,
         precision=question.precision,
-        said=said,
     )
+    assumed = network_assumptions(base, question.cluster)
     if question.lora_rank:
         base = replace(base, lora=True, lora_rank=question.lora_rank)
-        said.append(
+        assumed.append(
             f"adapters of rank {question.lora_rank} on the attention's linear layers are trained, "
             "all other weights are frozen (--lora)"
         )
     ground = layout_ground(
-        model=question.model,
-        rules=rules,
+        question.model,
+        rules,
         num_devices=base.degrees.num_devices,
         node_devices=base.node_devices,
         global_batch=question.global_batch,
@@ -152,8 +150,8 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, G
         may_narrow=base.network is None and not base.torus and question.stack != EXECUTOR,
         may_idle=not base.torus,
         options=run_options(question.options, base, rules, get_device(base.device)),
+        assumptions=(*assumed, *unoffered(question.options, rules)),
     )
-    said += unoffered(question.options, rules)
     return base, ground
 
 
@@ -194,10 +192,9 @@ class LayoutSolver:
         if not self.has_time:
             return None
         try:
-            outcome, _ = solve_layouts(
+            outcome = solve_layouts(
                 question,
                 self.coefficients,
-                [],
                 clock=self.clock,
                 capacity=capacity,
                 runners_up=0,

@@ -35,7 +35,7 @@ def memory_front(
 
     Peaks are of the fullest device, with the room that the allocator needs.
     """
-    base, ground = ground_of(question, [])
+    base, ground = ground_of(question)
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes, risk=question.fit_risk)
     prices = LayoutPrices(base, coefficients)
     found = candidates_of(

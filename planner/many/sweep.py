@@ -15,7 +15,7 @@ from typing import Protocol
 
 from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile, LayoutInfeasibility
-from planner.layout.layout_price import with_layout_price
+from planner.layout.layout_choice import with_layout_price
 from planner.layout.layout_question import LayoutAsk
 from profiles.document import decode
 from profiles.errors import ShardwrightError

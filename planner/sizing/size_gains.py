@@ -144,10 +144,9 @@ def _with_more_dollars(
     goal = goal_of(free, choice, stack, best.batch, power)
     now = goal.hours(np.asarray([best.nodes]), np.asarray([best.layout.step_time_s]))
     try:
-        outcome, _ = solve_layouts(
+        outcome = solve_layouts(
             layout_question_of(free, choice, stack, best.batch, best.width, most),
             coefficients,
-            [],
             clock=solver.clock,
             runners_up=0,
             time_limit_s=solver.end_s - solver.clock(),

@@ -83,8 +83,8 @@ def memory_short(
         question, choice, stack, question.batches[0], choice.node_devices, choice.most
     )
     try:
-        outcome, _ = solve_layouts(
-            asked, coefficients, [], clock=clock, runners_up=0, time_limit_s=end_s - clock()
+        outcome = solve_layouts(
+            asked, coefficients, clock=clock, runners_up=0, time_limit_s=end_s - clock()
         )
     except InputError as error:
         return str(error)

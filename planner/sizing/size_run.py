@@ -174,12 +174,13 @@ def _ranked(found: tuple[SizedDevice, ...]) -> list[SizedRun]:
 
 def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
     """What the best run's prediction rests on."""
-    said: list[str] = []
-    asked = question_of_run(question, best)
-    ground_of(asked, said)
+    _, ground = ground_of(question_of_run(question, best))
     risk = f"a layout may run out of memory with a probability of {question.fit_risk:.0%}"
     # A network is changed by a flag of its own here.
-    said = [each.replace("--on names a cluster file to change it", "--network") for each in said]
+    said = [
+        each.replace("--on names a cluster file to change it", "--network")
+        for each in ground.assumptions
+    ]
     return (*said, evidence_words(best.layout.run), risk)
 
 

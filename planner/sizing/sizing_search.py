@@ -108,10 +108,9 @@ def size_device(
                 try:
                     goal = goal_of(question, choice, stack, batch, power)
                     asked = layout_question_of(question, choice, stack, batch, width, choice.most)
-                    outcome, _ = solve_layouts(
+                    outcome = solve_layouts(
                         asked,
                         coefficients,
-                        [],
                         clock=clock,
                         runners_up=0,
                         time_limit_s=end_s - clock(),
@@ -149,7 +148,7 @@ def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice)
     asked = layout_question_of(
         question, choice, stack, question.batches[0], choice.node_devices, choice.most
     )
-    base, _ = ground_of(asked, [])
+    base, _ = ground_of(asked)
 
     def step_bands(counts: Sequence[int]) -> list[Interval]:
         runs = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.axes import Axes
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
-from planner.layout.layout_choice import choice_of
+from planner.layout.layout_choice import choice_of, priced_choice
 from planner.layout.layout_question import LayoutQuestion, coefficients_of
 from planner.layout.layout_search import Progress
 from planner.layout.pareto import device_front, memory_front
@@ -21,7 +21,6 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
-from profiles.sourced import Sourced
 from shardwright.asking.answered import Answered, layout_answered
 from shardwright.asking.asked_price import price_for
 from shardwright.asking.executor_layouts import executor_space, way_of
@@ -144,12 +143,15 @@ class LayoutAsker:
                 f"{question.stack}; without --pareto the answer says what would fit"
             )
 
-        def priced(part: Cluster) -> Sourced | None:
-            return price_for(part, request.price, request.offers)
-
-        inputs = request.reliability
         return [
-            (part, choice_of(layout, None, part, priced, coefficients, self.calibration, inputs))
+            (
+                part,
+                priced_choice(
+                    choice_of(layout, None, part, coefficients, self.calibration),
+                    price_for(part, request.price, request.offers),
+                    request.reliability,
+                ),
+            )
             for part, layout in found
         ]
 

@@ -251,7 +251,7 @@ def _plan_for_stack(
 ) -> LayoutFile:
     import time
 
-    from planner.layout.layout_price import with_layout_price
+    from planner.layout.layout_choice import with_layout_price
     from planner.layout.layout_question import LayoutQuestion
     from shardwright.asking.layout_task import layout_task, solve_layout_task
     from simulator.goodput.reliability_inputs import inputs_at

@@ -63,7 +63,6 @@ def test_both_models_of_our_executor_count_the_same_memory(
         global_batch=BATCH,
         seq_len=SEQ,
         precision="bf16",
-        said=[],
     )
     run = changed(
         base,

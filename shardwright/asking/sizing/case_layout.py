@@ -47,10 +47,9 @@ def fastest_layout(
                 precision=run.precision,
                 space=pinned,
             )
-            outcome, _ = solve_layouts(
+            outcome = solve_layouts(
                 question,
                 shipped_coefficients(),
-                [],
                 clock=clock,
                 time_limit_s=_TIME_LIMIT_S,
                 runners_up=0,

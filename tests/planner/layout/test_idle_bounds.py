@@ -17,7 +17,7 @@ def priced(batch, pp, **pins):
     asked = question(
         "gpt3-175b", "9x8xh100-sxm", stack="torchtitan", batch=batch, seq=2048, pp=(pp,), **pins
     )
-    base, ground = ground_of(asked, [])
+    base, ground = ground_of(asked)
     prices = LayoutPrices(base, shipped_coefficients())
     meshes = meshes_of(asked.space, ground)
     least = MeshBounds(prices, asked.space, ground).of(meshes)

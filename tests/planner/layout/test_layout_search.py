@@ -185,7 +185,6 @@ def test_a_limit_of_zero_is_an_error_and_an_interrupt_keeps_the_best():
     with pytest.raises(InputError, match="--time-limit"):
         plan_layout(
             question(),
-            price=lambda _: None,
             rebuild=get_cluster,
             clock=lambda: float(next(ticks)),
             time_limit_s=0.0,

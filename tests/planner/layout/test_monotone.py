@@ -46,8 +46,8 @@ ASKED = asked_of((1, 2, 3, 5, 8), NODES)
 def fastest(asked, **more):
     """The best layout, or None where none fits."""
     try:
-        outcome, _ = solve_layouts(
-            asked, shipped_coefficients(), [], clock=more.pop("clock", lambda: 0.0), **more
+        outcome = solve_layouts(
+            asked, shipped_coefficients(), clock=more.pop("clock", lambda: 0.0), **more
         )
     except InputError:
         return None

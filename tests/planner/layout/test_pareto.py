@@ -18,7 +18,7 @@ from tests.planner.layout.asked import question, solved
 
 def test_the_front_of_memory_is_that_of_enumeration():
     asked = question(tp=(1, 2), cp=(1,), pp=(1, 2, 4))
-    base, ground = ground_of(asked, [])
+    base, ground = ground_of(asked)
     layouts = legal_layouts(asked.space, replace(ground, may_idle=False))
     prices = LayoutPrices(base, shipped_coefficients())
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)

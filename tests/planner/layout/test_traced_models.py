@@ -51,7 +51,7 @@ def same_numbers(figures: Transformer, other: Transformer, model: str, stack: st
         space=Axes(),
     )
     try:
-        base, ground = ground_of(question, [])
+        base, ground = ground_of(question)
     except UnknownNameError:
         pytest.skip(f"{stack} is no framework here")
     layouts = legal_layouts(question.space, ground)

@@ -41,8 +41,8 @@ def enumerated(question, picked):
                     question, picked, stack, batch, picked.node_devices, nodes
                 )
                 try:
-                    found, _ = solve_layouts(
-                        asked, shipped_coefficients(), [], clock=lambda: 0.0, runners_up=0
+                    found = solve_layouts(
+                        asked, shipped_coefficients(), clock=lambda: 0.0, runners_up=0
                     )
                 except InputError:
                     continue
