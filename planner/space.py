@@ -42,7 +42,6 @@ class Ground:
     tp_degrees, cp_degrees, ep_degrees   that suit the model, rising
     blocks         whether it is cut into blocks that differ, not into alike layers
     predicted_ahead  tokens: layers of their own on the last stage
-    may_narrow     whether a layout may use fewer devices of every node
     may_idle       whether it may leave devices idle
     options        its choices in addition to the axes
     precision      of the workload
@@ -61,7 +60,6 @@ class Ground:
     ep_degrees: tuple[int, ...] = (1,)
     blocks: bool = False
     predicted_ahead: int = 0
-    may_narrow: bool = True
     may_idle: bool = True
     options: tuple[RunOption, ...] = (RunOption(),)
     precision: str = "bf16"
@@ -73,14 +71,13 @@ class Ground:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meshes:
-    """[meshes] each: the degrees, the devices used of a node, and the micro-batch."""
+    """[meshes] each: the degrees and the micro-batch."""
 
     tp: Counts
     cp: Counts
     ep: Counts
     pp: Counts
     dp: Counts
-    node: Counts
     micro_batch: Counts
 
     def __len__(self) -> int:
@@ -112,8 +109,8 @@ def meshes_of(
         dtype=np.int64,
     ).reshape(-1, 2)
     stages = np.asarray(list(_stage_counts(axes, ground)), dtype=np.int64)
-    found = []
-    for tp, node, most in _tensor_degrees(axes, ground):
+    found, most = [], ground.num_devices
+    for tp in _tensor_degrees(axes, ground):
         for cp in _degrees(axes, ground, "cp", ground.cp_degrees):
             devices = tp * cp * shares[:, 0, None] * stages[None, :]
             share, stage = np.nonzero(devices <= most if ground.may_idle else devices == most)
@@ -129,7 +126,6 @@ def meshes_of(
                     ep=of * ep,
                     pp=stages[stage[spread]],
                     dp=dp[spread],
-                    node=of * node,
                     micro_batch=shares[share[spread], 1],
                 )
                 found.append(meshes if worth is None else meshes.rows(worth(meshes)))
@@ -168,18 +164,13 @@ def _stage_counts(axes: Axes, ground: Ground) -> Iterator[int]:
         seen.add(shape)
 
 
-def _tensor_degrees(axes: Axes, ground: Ground) -> Iterator[tuple[int, int, int]]:
-    """(tp, devices used of a node, devices in all). A group of tp lies within a node, whose other
-    devices stay idle where it does not divide it, or fills whole nodes; a pinned one may straddle
-    nodes."""
-    node, devices = ground.node_devices, ground.num_devices
-    for tp in _degrees(axes, ground, "tp", ground.tp_degrees):
-        left = node % tp if tp < node else 0
-        straddles = left or (tp > node and (tp % node or ground.blocks))
-        if left and ground.may_narrow and ground.may_idle:
-            yield tp, node - left, devices // node * (node - left)
-        elif axes.tp is not None or not straddles:
-            yield tp, node, devices
+def _tensor_degrees(axes: Axes, ground: Ground) -> list[int]:
+    """A free group of tp lies within a node that it divides, or fills whole nodes; a pinned one may
+    straddle nodes."""
+    degrees, node = _degrees(axes, ground, "tp", ground.tp_degrees), ground.node_devices
+    if axes.tp is not None:
+        return degrees
+    return [tp for tp in degrees if node % tp == 0 or (tp % node == 0 and not ground.blocks)]
 
 
 def zero_stages(axes: Axes, rules: FrameworkRules, pp: int, replicas: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout
 from planner.run_option import AskedOptions, run_options, unoffered
-from planner.space import EXECUTOR, Ground
+from planner.space import Ground
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
@@ -145,10 +145,7 @@ def ground_of(question: LayoutQuestion) -> tuple[TrainingRun, Ground]:
         node_devices=base.node_devices,
         global_batch=question.global_batch,
         seq_len=question.seq_len,
-        # A network of the cluster's own is of whole nodes, a torus is used as a whole, and ranks of
-        # our own executor are on consecutive devices.
-        may_narrow=base.network is None and not base.torus and question.stack != EXECUTOR,
-        may_idle=not base.torus,
+        may_idle=not base.torus,  # a torus is used as a whole
         options=run_options(question.options, base, rules, get_device(base.device)),
         assumptions=(*assumed, *unoffered(question.options, rules)),
     )

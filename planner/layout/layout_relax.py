@@ -19,7 +19,7 @@ from profiles.units import format_bytes
 from simulator.training_run.framework.framework import load_framework
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LayoutCandidate:
     """A change to try; candidates of one kind are tried in order until one has a layout."""
 
@@ -40,28 +40,18 @@ def offload_candidates(question: LayoutQuestion) -> Iterator[LayoutCandidate]:
     offers = load_framework(question.stack).rules.offers
     if not all(has_host(group.device.name) for group in question.cluster.groups):
         return
-    offloaded = question
+    states, flag, both = "", "--activation-offload any", question
     with_states = with_offload(question)
     if "optimizer-offload" in offers and with_states != question and with_states.options.offloads:
-        offloaded = with_states
-        yield LayoutCandidate(
-            kind="host",
-            question=offloaded,
-            change="optimizer states in host memory",
-            flag="--optimizer-offload",
-        )
+        states, flag, both = "optimizer states and ", f"--optimizer-offload {flag}", with_states
+        change = "optimizer states in host memory"
+        yield LayoutCandidate("host", with_states, change, "--optimizer-offload")
     if "activation-offload" not in offers or question.options.activation_offloads:
         return
-    flag = "--activation-offload any"
-    if offloaded is not question:
-        flag = f"--optimizer-offload {flag}"
-    options = replace(offloaded.options, activation_offloads=(0.0, 0.5, 1.0))
-    yield LayoutCandidate(
-        kind="host",
-        question=replace(offloaded, options=options),
-        change=f"{'optimizer states and ' * options.offloads}activations in host memory",
-        flag=flag,
-    )
+    if both.options.offloads:
+        states = "optimizer states and "
+    both = replace(both, options=replace(both.options, activation_offloads=(0.0, 0.5, 1.0)))
+    yield LayoutCandidate("host", both, f"{states}activations in host memory", flag)
 
 
 def layout_candidates(
@@ -70,32 +60,20 @@ def layout_candidates(
     device_names: tuple[str, ...],
 ) -> Iterator[LayoutCandidate]:
     """Pins taken back, host memory, then more devices, then devices of more memory."""
-    space, cluster = question.space, question.cluster
     for axis in AXES:
-        if getattr(space, axis) is not None:
-            freed, flag = replace(space, **{axis: None}), flag_of(axis)
-            yield LayoutCandidate(
-                kind=axis,
-                question=replace(question, space=freed),
-                change=f"without {flag}",
-                flag=f"no {flag}",
-            )
+        if getattr(question.space, axis) is not None:
+            freed, flag = replace(question.space, **{axis: None}), flag_of(axis)
+            free = replace(question, space=freed)
+            yield LayoutCandidate(axis, free, f"without {flag}", f"no {flag}")
     yield from offload_candidates(question)
-    for larger in larger_clusters(cluster, rebuild):
-        yield LayoutCandidate(
-            kind="devices",
-            question=replace(question, cluster=larger),
-            change=f"{larger.num_devices} devices",
-            flag=f"--on {larger.name}",
-        )
+    for larger in larger_clusters(question.cluster, rebuild):
+        change, flag = f"{larger.num_devices} devices", f"--on {larger.name}"
+        yield LayoutCandidate("devices", replace(question, cluster=larger), change, flag)
     others = tuple(get_device(name) for name in device_names)
-    for device, swapped in with_more_memory(cluster, others, rebuild):
-        yield LayoutCandidate(
-            kind="memory",
-            question=replace(question, cluster=swapped),
-            change=f"{device.name} ({format_bytes(device.usable_bytes)} usable)",
-            flag=f"--on {swapped.name}",
-        )
+    for device, swapped in with_more_memory(question.cluster, others, rebuild):
+        change = f"{device.name} ({format_bytes(device.usable_bytes)} usable)"
+        swap = replace(question, cluster=swapped)
+        yield LayoutCandidate("memory", swap, change, f"--on {swapped.name}")
 
 
 _RELAXATIONS = 3

@@ -7,10 +7,10 @@ forces more stages and shards than are good.
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from planner.layout.layout_answer import NearbyBatch, Sensitivity, layout_title
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver
@@ -30,47 +30,40 @@ def sensitivities(
     rebuild: Callable[[str], Cluster],
 ) -> tuple[Sensitivity, ...]:
     """The best step under one change each, as long as there is time."""
-    found: list[Sensitivity] = []
-
-    def tried(
-        change: str,
-        asked: LayoutQuestion,
-        *,
-        capacity: float = 1.0,
-        altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
-    ) -> None:
-        best = solver.best(asked, capacity=capacity, altered=altered)
-        if best is not None:
-            found.append(
-                Sensitivity(
-                    change=change, step_time_s=best.step_time_s, layout=layout_title(best.run)
-                )
-            )
-
-    usable = get_device(base.device).usable_bytes
-    tried("10 GiB more memory per device", question, capacity=1 + 10 * 2**30 / usable)
-    tried("10 GiB less memory per device", question, capacity=1 - 10 * 2**30 / usable)
+    more = 10 * 2**30 / get_device(base.device).usable_bytes
+    changes = {
+        "10 GiB more memory per device": partial(solver.best, question, capacity=1 + more),
+        "10 GiB less memory per device": partial(solver.best, question, capacity=1 - more),
+    }
     if base.degrees.num_devices > base.node_devices:
-        tried(
-            "a network of twice the rate between nodes",
-            question,
-            altered=lambda run: _faster_network(run, 2.0),
+        faster = partial(_faster_network, times=2.0)
+        changes["a network of twice the rate between nodes"] = partial(
+            solver.best, question, altered=faster
         )
     for level in base.far_levels:
-        faster = replace(level, bytes_per_s_per_device=2 * level.bytes_per_s_per_device)
-        levels = tuple(faster if one == level else one for one in base.far_levels)
-        tried(
-            f"twice the rate of {level.name}",
-            question,
-            altered=functools.partial(replace, far_levels=levels),
+        twice = replace(level, bytes_per_s_per_device=2 * level.bytes_per_s_per_device)
+        levels = tuple(twice if one == level else one for one in base.far_levels)
+        changes[f"twice the rate of {level.name}"] = partial(
+            solver.best, question, altered=partial(replace, far_levels=levels)
         )
     offloaded = with_offload(question)
     if has_host(base.device) and offloaded != question and offloaded.options.offloads:
-        tried("states may be in host memory (--optimizer-offload)", offloaded)
+        changes["states may be in host memory (--optimizer-offload)"] = partial(
+            solver.best, offloaded
+        )
     for doubled in itertools.islice(larger_clusters(question.cluster, rebuild), 1):
-        tried(f"twice the devices ({doubled.name})", replace(question, cluster=doubled))
-    tried("twice the batch", replace(question, global_batch=2 * question.global_batch))
-    return tuple(found)
+        changes[f"twice the devices ({doubled.name})"] = partial(
+            solver.best, replace(question, cluster=doubled)
+        )
+    changes["twice the batch"] = partial(
+        solver.best, replace(question, global_batch=2 * question.global_batch)
+    )
+    found = [(change, solve()) for change, solve in changes.items()]
+    return tuple(
+        Sensitivity(change=change, step_time_s=one.step_time_s, layout=layout_title(one.run))
+        for change, one in found
+        if one is not None
+    )
 
 
 def _faster_network(run: TrainingRun, times: float) -> TrainingRun:
@@ -95,28 +88,28 @@ def nearby_batches(
     idle = question.cluster.num_devices - chosen.run.degrees.num_devices
     if not idle and question.global_batch % _ROUND == 0:
         return ()
-    now = chosen.run.global_batch / chosen.step_time_s
-    sides: dict[bool, list[NearbyBatch]] = {False: [], True: []}
-    tried = {False: 0, True: 0}
-    for batch in _candidates(question):
-        above = batch > question.global_batch
-        if tried[above] == _TRIED:
-            continue
-        tried[above] += 1
-        best = solver.best(replace(question, global_batch=batch))
-        if best is not None and batch / best.step_time_s >= _WORTH * now:
-            sides[above].append(
-                NearbyBatch(
-                    global_batch=batch,
-                    step_time_s=best.step_time_s,
-                    tokens_per_s=batch * question.seq_len / best.step_time_s,
-                    layout=layout_title(best.run),
-                )
+    now, batches = chosen.run.global_batch / chosen.step_time_s, _candidates(question)
+    shown = []
+    for above in (False, True):
+        side = [batch for batch in batches if (batch > question.global_batch) is above]
+        found = [
+            NearbyBatch(
+                global_batch=batch,
+                step_time_s=best.step_time_s,
+                tokens_per_s=batch * question.seq_len / best.step_time_s,
+                layout=layout_title(best.run),
             )
-    return tuple(_nearest(found) for found in sides.values() if found)
+            for batch in side[:_TRIED]
+            if (best := solver.best(replace(question, global_batch=batch))) is not None
+            and batch / best.step_time_s >= _WORTH * now
+        ]
+        # The nearest of those that are nearly as good as the best; they come the roundest first.
+        most = max((each.tokens_per_s for each in found), default=0.0)
+        shown += [each for each in found if each.tokens_per_s >= _NEARLY * most][-1:]
+    return tuple(shown)
 
 
-def _candidates(question: LayoutQuestion) -> Iterator[int]:
+def _candidates(question: LayoutQuestion) -> list[int]:
     """Multiples of powers of two, and of those times what is odd in the number of devices; the
     nearest first."""
     batch, odd = question.global_batch, question.cluster.num_devices
@@ -127,15 +120,9 @@ def _candidates(question: LayoutQuestion) -> Iterator[int]:
     found = {way for unit in units for way in (batch // unit * unit, -(-batch // unit) * unit)}
     near = [other for other in found if other > 0 and 0 < abs(other - batch) <= most]
     # Of batches equally far the one with more twos in it first; small steps rarely bring much.
-    yield from sorted(near, key=lambda other: (-_twos(other, odd), abs(other - batch)))
+    return sorted(near, key=lambda other: (-_twos(other, odd), abs(other - batch)))
 
 
 def _twos(batch: int, odd: int) -> int:
     rest = batch // odd if batch % odd == 0 else batch
     return rest & -rest
-
-
-def _nearest(found: list[NearbyBatch]) -> NearbyBatch:
-    """The nearest of those that are nearly as good as the best; they come the roundest first."""
-    best = max(each.tokens_per_s for each in found)
-    return [each for each in found if each.tokens_per_s >= _NEARLY * best][-1]

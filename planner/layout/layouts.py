@@ -28,15 +28,13 @@ RECOMPUTE = tuple(RECOMPUTE_KINDS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
     """[layouts] each; `schedule` and `recompute` index SCHEDULES and RECOMPUTE, `option` indexes
-    `options`, `node` is the devices in use of every node, and `recompute_layers` that of
-    TrainingRun."""
+    `options`, and `recompute_layers` is that of TrainingRun."""
 
     tp: Counts
     cp: Counts
     ep: Counts
     pp: Counts
     dp: Counts
-    node: Counts
     vpp: Counts
     zero_stage: Counts
     micro_batch: Counts
@@ -77,7 +75,6 @@ class Layouts:
         run = replace(
             base,
             degrees=degrees,
-            node_devices=int(self.node[index]),
             zero_stage=int(self.zero_stage[index]),
             micro_batch=int(self.micro_batch[index]),
             schedule=SCHEDULES[int(self.schedule[index])],
@@ -117,7 +114,6 @@ def layout_ground(
     node_devices: int,
     global_batch: int,
     seq_len: int,
-    may_narrow: bool = True,
     may_idle: bool = True,
     options: tuple[RunOption, ...] = (RunOption(),),
     assumptions: tuple[str, ...] = (),
@@ -135,7 +131,6 @@ def layout_ground(
         cp_degrees=tuple(sorted({1, *halves})),
         ep_degrees=divisors(max(1, model.num_experts)),
         predicted_ahead=model.predicted_ahead,
-        may_narrow=may_narrow,
         may_idle=may_idle,
         options=options,
         why_not_tensor_parallel=f"tp must divide its {model.num_heads} attention heads",

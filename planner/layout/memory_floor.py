@@ -52,10 +52,10 @@ class MemoryLimit:
 
 Array = NDArray[np.float64]
 
-_AXES = ("tp", "cp", "ep", "pp", "dp", "node", "zero_stage", "option")
+_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage", "option")
 # Of so many runs (model, device, framework, sequence, ...) floors are kept, so many of each.
 _RUNS, _MOST_FLOORS = 24, 1 << 17
-_MESH = ("tp", "cp", "ep", "pp", "dp", "node", "micro_batch")
+_MESH = ("tp", "cp", "ep", "pp", "dp", "micro_batch")
 
 
 class MemoryFloors:

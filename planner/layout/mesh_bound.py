@@ -69,12 +69,12 @@ class MeshBounds:
         if self._least_s is None:
             kinds = np.asarray(
                 [
-                    (1, 1, ep, self._ground.node_devices, size)
+                    (1, 1, ep, size)
                     for ep in {1, self._ground.ep_degrees[-1]}
                     for size in (1, _POWER, _POWER**2)
                 ]
             )
-            self._least_s = _FASTEST * float(np.min(self._seconds(kinds) / kinds[:, 4]))
+            self._least_s = _FASTEST * float(np.min(self._seconds(kinds) / kinds[:, 3]))
         whole = self._least_s * meshes.micro_batch / (meshes.tp * meshes.cp)
         return np.asarray(whole / meshes.pp * self._rounds(meshes))
 
@@ -82,7 +82,7 @@ class MeshBounds:
         """[meshes] seconds at least, with the kernels of each mesh's shapes."""
         power = np.ceil(np.log(meshes.micro_batch) / np.log(_POWER) - 1e-9).astype(np.int64)
         size = np.asarray(_POWER**power)
-        keys = np.stack([meshes.tp, meshes.cp, meshes.ep, meshes.node, size], axis=1)
+        keys = np.stack([meshes.tp, meshes.cp, meshes.ep, size], axis=1)
         kinds, where = np.unique(keys, axis=0, return_inverse=True)
         new = np.asarray([tuple(kind) not in self._known for kind in kinds.tolist()], dtype=bool)
         if new.any():
@@ -115,7 +115,7 @@ class MeshBounds:
 
     def _seconds(self, kinds: NDArray[np.int64]) -> Array:
         """[kinds] of one micro-batch on a pipeline of one rank."""
-        tp, cp, ep, node, size = np.repeat(kinds, len(self._options), axis=0).T
+        tp, cp, ep, size = np.repeat(kinds, len(self._options), axis=0).T
         ones = np.ones(tp.size, dtype=np.int64)
         layouts = Layouts(
             tp=tp,
@@ -123,7 +123,6 @@ class MeshBounds:
             ep=ep,
             pp=ones,
             dp=np.asarray(ep // np.gcd(ep, tp * cp)),
-            node=node,
             vpp=ones,
             zero_stage=0 * ones,
             micro_batch=size,

@@ -18,7 +18,7 @@ from planner.layout.layout_question import LayoutQuestion, LayoutSolver, ground_
 from planner.layout.layouts import Layouts, legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
-from planner.layout.refined_layout import PricedLayout, Refiner, candidates_of
+from planner.layout.refined_layout import PricedLayout, candidates_of
 from planner.search.other_clusters import cluster_name
 from planner.space import Ground
 from profiles.errors import InputError
@@ -45,15 +45,14 @@ def memory_front(
         MemoryFloors(base),
         partial_recompute=False,
     )
-    refiner = Refiner(prices, found.layouts, limit)
     priced: list[PricedLayout] = []
     least = np.inf
     # In the order of bounds: what is no smaller than a faster one need not be looked at. A bound
     # that is not the time may let a slower one in, which the last pass takes out.
-    for index in found.order.tolist():
+    for index in np.argsort(found.bounds, kind="stable").tolist():
         if found.floors[index] >= least:
             continue
-        layout = refiner.refine(index, float(found.bounds[index]), exact=bool(found.exact[index]))
+        layout = found.refine(index)
         if layout is None or layout.memory.needed_bytes >= least:
             continue
         if found.exact[index]:

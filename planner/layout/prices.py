@@ -29,8 +29,8 @@ from simulator.training_run.step.step_time import StepParts, step_parts
 Array = NDArray[np.float64]
 
 # What features of layers and of meshes depend on.
-_LAYER_AXES = ("tp", "cp", "ep", "node", "micro_batch", "recompute")
-_MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "node", "zero_stage")
+_LAYER_AXES = ("tp", "cp", "ep", "micro_batch", "recompute")
+_MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage")
 _OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "overlaps_experts")
 _RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
 _CHUNK = 1 << 17
@@ -95,7 +95,8 @@ class LayoutPrices:
             # The order of axes and far levels make messages depend on the whole mesh.
             return np.column_stack([keys, layouts.key("pp", "dp", "option")])
         ranks = layouts.tp * layouts.cp * layouts.pp * layouts.dp
-        crosses = (ranks // layouts.pp >= layouts.node) | (ranks > layouts.node)
+        node = self.base.node_devices
+        crosses = (ranks // layouts.pp >= node) | (ranks > node)
         cut = np.where(layouts.pp == 1, 0, 1 + crosses)
         taken = np.maximum(1, layouts.ep // (layouts.dp * layouts.cp))
         return np.column_stack([keys, cut, taken])
