@@ -49,7 +49,8 @@ class Axes:
                         (NO_PIPELINE, *pipeline_names()) if axis == "schedule" else RECOMPUTE_KINDS
                     )
                     if value not in known:
-                        raise UnknownNameError(axis, value, known, where=flag)
+                        kind = "recompute kind" if axis == "recompute" else axis
+                        raise UnknownNameError(kind, value, known, where=flag)
                 elif axis == "zero":
                     if value not in (0, 1, 2, 3):
                         raise InputError(f"{flag} must be 0, 1, 2 or 3, got {value}")

@@ -6,7 +6,9 @@ Where nothing is asked there is one option, the run as it is, and it costs nothi
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
@@ -56,15 +58,8 @@ class RunOption:
             precision=self.precision or run.precision,
             degrees=replace(run.degrees, axis_order=self.axis_order),
             torus=self.torus or run.torus,
-            gradient_reduction=self.gradient_reduction,
-            compression=self.compression,
-            local_steps=self.local_steps,
             local_workers=self.local_workers or run.degrees.dp,
-            wide_layers=self.wide_layers,
-            optimizer_offload=self.optimizer_offload,
-            activation_offload=self.activation_offload,
-            frozen_type=self.frozen_type,
-            optimizer=self.optimizer,
+            **{name: getattr(self, name) for name in _ALIKE},
         )
 
     def sensible(self, *, pp: int, dp: int, cp: int) -> bool:
@@ -94,6 +89,9 @@ class RunOption:
 
 
 _NONE = RunOption()
+# Fields that a run takes as they are.
+_ALIKE: tuple[str, ...] = ("gradient_reduction", "compression", "local_steps", "wide_layers")
+_ALIKE += ("optimizer_offload", "activation_offload", "frozen_type", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,31 +125,28 @@ class AskedOptions:
 
     def __post_init__(self) -> None:
         moments_bytes(self.optimizer)
-        if self.frozen_type not in ("", *FROZEN_TYPES):
-            raise UnknownNameError(
-                "type of frozen weights", self.frozen_type, FROZEN_TYPES, where="--base-precision"
-            )
-        for name in self.precisions:
-            if name not in (*PRECISION_TYPES, ANY):
-                raise UnknownNameError("precision", name, PRECISION_TYPES, where="--precision")
-        for name in self.orders:
-            if name not in (*AXIS_ORDERS, ANY):
-                raise UnknownNameError("order", name, AXIS_ORDERS, where="--order")
-        for name in self.reductions:
-            if name not in REDUCTIONS:
-                raise UnknownNameError("reduction", name, REDUCTIONS, where="--reduce")
+        for kind, flag, names, known, more in (
+            ("type of frozen weights", "--base-precision", (self.frozen_type,), FROZEN_TYPES, ""),
+            ("precision", "--precision", self.precisions, PRECISION_TYPES, ANY),
+            ("order", "--order", self.orders, AXIS_ORDERS, ANY),
+            ("reduction", "--reduce", self.reductions, REDUCTIONS, None),
+        ):
+            for name in names:
+                if name not in known and name != more:
+                    raise UnknownNameError(kind, name, known, where=flag)
         for name in self.compressions:
             if name != "none":
                 try:
                     compression_of(name)
                 except InputError as error:
                     raise InputError(f"--compress: {error}") from error
-        if any(steps < 1 for steps in self.local_steps):
-            raise InputError(f"--local-steps must be 1 or more, got {min(self.local_steps)}")
-        if self.local_workers < 0 or self.local_workers == 1:
-            raise InputError(f"--local-workers must be 2 or more, got {self.local_workers}")
-        if self.wide_layers < 0:
-            raise InputError(f"--wide-layers must be 0 or more, got {self.wide_layers}")
+        for flag, value, least in (
+            ("--local-steps", min(self.local_steps, default=1), 1),
+            ("--local-workers", self.local_workers or 2, 2),
+            ("--wide-layers", self.wide_layers, 0),
+        ):
+            if value < least:
+                raise InputError(f"{flag} must be {least} or more, got {value}")
         if any(not 0 <= share <= 1 for share in self.activation_offloads):
             raise InputError(
                 "--activation-offload takes shares of the saved activations from 0 to 1, got "
@@ -166,19 +161,20 @@ class AskedOptions:
     @property
     def words(self) -> tuple[str, ...]:
         """What is asked, as flags; a single precision is the question's own flag."""
-        given = (
-            ("--precision", ",".join(self.precisions) if len(self.precisions) > 1 else ""),
-            ("--order", ",".join(self.orders)),
-            ("--reduce", ",".join(self.reductions)),
-            ("--compress", ",".join(self.compressions)),
-            ("--local-steps", ",".join(map(str, self.local_steps))),
-            ("--local-workers", str(self.local_workers) if self.local_workers else ""),
-            ("--wide-layers", str(self.wide_layers) if self.wide_layers else ""),
-            ("--activation-offload", ",".join(f"{x:g}" for x in self.activation_offloads)),
-            ("--base-precision", self.frozen_type),
-            ("--optimizer", self.optimizer if self.optimizer != USUAL_OPTIMIZER else ""),
-        )
-        flags = tuple(f"{flag} {value}" for flag, value in given if value)
+        given = {
+            "--precision": self.precisions if len(self.precisions) > 1 else (),
+            "--order": self.orders,
+            "--reduce": self.reductions,
+            "--compress": self.compressions,
+            "--local-steps": self.local_steps,
+            "--local-workers": (self.local_workers or "",),
+            "--wide-layers": (self.wide_layers or "",),
+            "--activation-offload": tuple(f"{share:g}" for share in self.activation_offloads),
+            "--base-precision": (self.frozen_type,),
+            "--optimizer": (self.optimizer if self.optimizer != USUAL_OPTIMIZER else "",),
+        }
+        texts = {flag: ",".join(map(str, values)) for flag, values in given.items()}
+        flags = tuple(f"{flag} {text}" for flag, text in texts.items() if text)
         return flags + (("--optimizer-offload",) if self.optimizer_offload else ())
 
 
@@ -189,38 +185,33 @@ def run_options(
 
     Raises InputError for a precision that the device or the framework lacks.
     """
-    far = base.far_levels
-    orders = _orders(asked.orders, rules, several_levels=bool(far))
-    workers = asked.local_workers
+    far, workers = base.far_levels, asked.local_workers
     if not workers and far:
         workers = -(-base.degrees.num_devices // far[-1].part_devices)
-    steps = asked.local_steps or (1,)
+    compressions = tuple(name if name != "none" else "" for name in asked.compressions)
+    choices: dict[str, Sequence[Any]] = {
+        "precision": _precisions(asked, base, rules, device),
+        "axis_order": _orders(asked.orders, rules, several_levels=bool(far)),
+        "torus": _turned(base.torus),
+        "gradient_reduction": asked.reductions or ("",),
+        "compression": compressions or ("",),
+        "local_steps": asked.local_steps or (1,),
+        "optimizer_offload": (False, True) if asked.offloads else (False,),
+        "activation_offload": asked.activation_offloads or (0.0,),
+    }
     found = []
-    for precision, order, sides, reduction, compression, count, states, share in itertools.product(
-        precisions_of(asked, base, rules, device),
-        orders,
-        _turned(base.torus),
-        asked.reductions or ("",),
-        asked.compressions or ("none",),
-        steps,
-        (False, True) if asked.offloads else (False,),
-        asked.activation_offloads or (0.0,),
-    ):
-        low = (precision or base.precision) in LOW_PRECISIONS
+    for values in itertools.product(*choices.values()):
+        option = RunOption(
+            frozen_type=asked.frozen_type,
+            optimizer=asked.optimizer,
+            **dict(zip(choices, values, strict=True)),
+        )
+        low = (option.precision or base.precision) in LOW_PRECISIONS
         found.append(
-            RunOption(
-                precision=precision,
-                axis_order=order,
-                torus=sides,
-                gradient_reduction=reduction,
-                compression="" if compression == "none" else compression,
-                local_steps=count,
-                local_workers=1 if count == 1 else workers,
+            replace(
+                option,
+                local_workers=1 if option.local_steps == 1 else workers,
                 wide_layers=asked.wide_layers if low else 0,
-                optimizer_offload=states,
-                activation_offload=share,
-                frozen_type=asked.frozen_type,
-                optimizer=asked.optimizer,
             )
         )
     return tuple(dict.fromkeys(found))
@@ -257,7 +248,7 @@ def unoffered(asked: AskedOptions, rules: FrameworkRules) -> list[str]:
     return said
 
 
-def precisions_of(
+def _precisions(
     asked: AskedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
 ) -> tuple[str, ...]:
     """The precisions to choose from; ("",) where the question has one."""

@@ -15,15 +15,13 @@ from planner.layout.layout_question import (
     ground_of,
     solve_layouts,
 )
-from planner.layout.layout_relax import infeasibility
+from planner.layout.layout_relax import infeasibility, nearby_batches, sensitivities
 from planner.layout.layout_search import Progress
-from planner.layout.layout_sensitivity import nearby_batches, sensitivities
 from planner.layout.refined_layout import PricedLayout
 from planner.tolerances import status_of
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.training_run.fit.evidence import evidence_words
-from simulator.training_run.step.coefficients import CoefficientFile
 
 _RUNNERS_UP = 3
 
@@ -33,7 +31,6 @@ def plan_layout(
     *,
     rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...] = (),
-    coefficients: CoefficientFile | None = None,
     clock: Callable[[], float],
     time_limit_s: float | None = None,
     progress: Progress | None = None,
@@ -53,7 +50,7 @@ def plan_layout(
     """
     start = clock()
     end = math.inf if time_limit_s is None else start + time_limit_s
-    known = coefficients_of(question, coefficients)
+    known = coefficients_of(question)
     base, ground = ground_of(question)
     outcome = solve_layouts(
         question,

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from planner.axes import Axes
+from planner.divisors import divisors
 from planner.layout.layout_ground import base_run, network_assumptions
 from planner.layout.layout_search import LayoutGoal, LayoutOutcome, Progress, search_layouts
-from planner.layout.layouts import layout_ground
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout
-from planner.run_option import AskedOptions, run_options, unoffered
+from planner.run_option import AskedOptions, RunOption, run_options, unoffered
 from planner.space import Ground
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
@@ -23,7 +23,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.fit.logged_source import Calibration, calibrated
-from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 
@@ -138,25 +138,41 @@ def ground_of(question: LayoutQuestion) -> tuple[TrainingRun, Ground]:
             f"adapters of rank {question.lora_rank} on the attention's linear layers are trained, "
             "all other weights are frozen (--lora)"
         )
-    ground = layout_ground(
-        question.model,
-        rules,
-        num_devices=base.degrees.num_devices,
-        node_devices=base.node_devices,
-        global_batch=question.global_batch,
-        seq_len=question.seq_len,
-        may_idle=not base.torus,  # a torus is used as a whole
-        options=run_options(question.options, base, rules, get_device(base.device)),
-        assumptions=(*assumed, *unoffered(question.options, rules)),
+    options = run_options(question.options, base, rules, get_device(base.device))
+    assumed += unoffered(question.options, rules)
+    return base, layout_ground(base, rules, options=options, assumptions=tuple(assumed))
+
+
+def layout_ground(
+    run: TrainingRun,
+    rules: FrameworkRules,
+    *,
+    options: tuple[RunOption, ...] = (RunOption(),),
+    assumptions: tuple[str, ...] = (),
+) -> Ground:
+    """What the layouts of a run are enumerated over. Context parallelism halves each rank's
+    sequence into two chunks so that causal work is even (Megatron-Core, context parallelism)."""
+    model, halves = run.model, divisors(run.seq_len // 2) if run.seq_len % 2 == 0 else ()
+    return Ground(
+        rules=rules,
+        num_devices=run.degrees.num_devices,
+        node_devices=run.node_devices,
+        global_batch=run.global_batch,
+        num_layers=model.num_layers,
+        tp_degrees=divisors(model.num_heads),
+        cp_degrees=tuple(sorted({1, *halves})),
+        ep_degrees=divisors(max(1, model.num_experts)),
+        predicted_ahead=model.predicted_ahead,
+        may_idle=not run.torus,  # a torus is used as a whole
+        options=options,
+        why_not_tensor_parallel=f"tp must divide its {model.num_heads} attention heads",
+        assumptions=assumptions,
     )
-    return base, ground
 
 
-def coefficients_of(
-    question: LayoutQuestion, coefficients: CoefficientFile | None = None
-) -> CoefficientFile:
-    """The shipped coefficients (or others), replaced by those of the question's calibration."""
-    return calibrated(coefficients or shipped_coefficients(), question.calibration)
+def coefficients_of(question: LayoutQuestion) -> CoefficientFile:
+    """The shipped coefficients, replaced by those of the question's calibration."""
+    return calibrated(shipped_coefficients(), question.calibration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

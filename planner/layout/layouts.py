@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.axes import Axes
-from planner.divisors import divisors
 from planner.run_option import RunOption
 from planner.space import Counts, Ground, Meshes, meshes_of, pipelines, why_none, zero_stages
 from profiles.errors import InputError
-from profiles.model.figures.transformer import Transformer
 from simulator.schedules.schedule import pipeline_names
-from simulator.training_run.framework.framework import FrameworkRules
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import Degrees
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
@@ -88,12 +84,6 @@ class Layouts:
 _ARRAYS = tuple(f.name for f in fields(Layouts) if f.name != "options")
 
 
-def joined(parts: Sequence[Layouts]) -> Layouts:
-    """All layouts of several sets with the same options, in their order."""
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
-    return Layouts(options=parts[0].options, **arrays)
-
-
 def row_numbers(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """[layouts] equal where the rows of `keys`, none below 0, are: sorted 10 times as fast."""
     code, codes = np.zeros(len(keys), dtype=np.int64), 1
@@ -104,38 +94,6 @@ def row_numbers(keys: NDArray[np.int64]) -> NDArray[np.int64]:
             codes = len(kept)
         code, codes = code * span + column, codes * span
     return code
-
-
-def layout_ground(
-    model: Transformer,
-    rules: FrameworkRules,
-    *,
-    num_devices: int,
-    node_devices: int,
-    global_batch: int,
-    seq_len: int,
-    may_idle: bool = True,
-    options: tuple[RunOption, ...] = (RunOption(),),
-    assumptions: tuple[str, ...] = (),
-) -> Ground:
-    """What the layouts of a model are enumerated over. Context parallelism halves each rank's
-    sequence into two chunks so that causal work is even (Megatron-Core, context parallelism)."""
-    halves = divisors(seq_len // 2) if seq_len % 2 == 0 else ()
-    return Ground(
-        rules=rules,
-        num_devices=num_devices,
-        node_devices=node_devices,
-        global_batch=global_batch,
-        num_layers=model.num_layers,
-        tp_degrees=divisors(model.num_heads),
-        cp_degrees=tuple(sorted({1, *halves})),
-        ep_degrees=divisors(max(1, model.num_experts)),
-        predicted_ahead=model.predicted_ahead,
-        may_idle=may_idle,
-        options=options,
-        why_not_tensor_parallel=f"tp must divide its {model.num_heads} attention heads",
-        assumptions=assumptions,
-    )
 
 
 def legal_layouts(axes: Axes, ground: Ground) -> Layouts:

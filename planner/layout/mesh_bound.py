@@ -60,21 +60,13 @@ class MeshBounds:
             )
         )
         self._prices = prices.at(one)
-        self._known: dict[tuple[int, ...], float] = {}
         self._waits: dict[tuple[int, int], float] = {}
-        self._least_s: float | None = None
+        sizes = (1, _POWER, _POWER**2)
+        kinds = np.asarray([(1, 1, ep, n) for ep in {1, ground.ep_degrees[-1]} for n in sizes])
+        self._least_s = _FASTEST * float(np.min(self._seconds(kinds) / kinds[:, 3]))
 
     def coarse(self, meshes: Meshes) -> Array:
         """[meshes] seconds at least, by the devices in use and the schedule alone."""
-        if self._least_s is None:
-            kinds = np.asarray(
-                [
-                    (1, 1, ep, size)
-                    for ep in {1, self._ground.ep_degrees[-1]}
-                    for size in (1, _POWER, _POWER**2)
-                ]
-            )
-            self._least_s = _FASTEST * float(np.min(self._seconds(kinds) / kinds[:, 3]))
         whole = self._least_s * meshes.micro_batch / (meshes.tp * meshes.cp)
         return np.asarray(whole / meshes.pp * self._rounds(meshes))
 
@@ -84,15 +76,8 @@ class MeshBounds:
         size = np.asarray(_POWER**power)
         keys = np.stack([meshes.tp, meshes.cp, meshes.ep, size], axis=1)
         kinds, where = np.unique(keys, axis=0, return_inverse=True)
-        new = np.asarray([tuple(kind) not in self._known for kind in kinds.tolist()], dtype=bool)
-        if new.any():
-            for kind, seconds in zip(
-                kinds[new].tolist(), self._seconds(kinds[new]).tolist(), strict=True
-            ):
-                self._known[tuple(kind)] = seconds
-        each = np.asarray([self._known[tuple(kind)] for kind in kinds.tolist()])
         faster = np.where(meshes.micro_batch == size, 1.0, _FASTER)
-        whole = faster * each[where.ravel()] * meshes.micro_batch / size
+        whole = faster * self._seconds(kinds)[where.ravel()] * meshes.micro_batch / size
         return np.asarray(whole / meshes.pp * self._rounds(meshes))
 
     def _rounds(self, meshes: Meshes) -> Array:
@@ -132,7 +117,9 @@ class MeshBounds:
             option=np.tile(np.arange(len(self._options)), len(kinds)),
             options=self._options,
         )
-        return np.asarray(self._prices.busy_times(layouts).reshape(len(kinds), -1).min(axis=1))
+        return np.asarray(
+            self._prices.busy_times(layouts).reshape(-1, len(self._options)).min(axis=1)
+        )
 
 
 def _least_waiting(schedule: str, pp: int, vpp: int, microbatches: int) -> float:

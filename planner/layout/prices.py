@@ -52,7 +52,8 @@ class LayoutPrices:
 
     def exact(self, layouts: Layouts) -> NDArray[np.bool_]:
         """[layouts] True where `step_times` is the step time, False where it is a lower bound."""
-        return np.asarray((layouts.pp == 1) | _closed(layouts))
+        closed = _of_schedules(lambda kind: kind.closed_form)
+        return np.asarray((layouts.pp == 1) | closed[layouts.schedule])
 
     def step_times(self, layouts: Layouts) -> Array:
         """[layouts] seconds; never above the step time."""
@@ -118,13 +119,9 @@ class LayoutPrices:
         """Per kind of coefficient the value of every layout; layouts differ in sharding and in the
         precision of their option alone."""
         every = [
-            replace(
-                self.base,
-                precision=option.precision or self.base.precision,
-                zero_stage=z,
-            )
+            replace(self.base, precision=option.precision or self.base.precision, zero_stage=zero)
             for option in layouts.options
-            for z in (0, 1)
+            for zero in (0, 1)
         ]
         assigned = assign(every)
         by_kind = assigned.of(assigned.from_file(self._coefficients))
@@ -148,7 +145,9 @@ class LayoutPrices:
             for f in fields(Features)
             if f.name not in _OWN
         }
-        again = _recomputed_share(part, known["layers"])
+        # `recomputed_share` of every layout
+        share = np.minimum(1.0, part.recompute_layers * part.vpp / known["layers"])
+        again = np.where(part.recompute_layers > 0, share, 1.0)
         for name in _RECOMPUTED:
             known[name] = known[name] * again
         known["microbatches"] = np.ceil(
@@ -200,17 +199,6 @@ class _Gathered:
         """A feature of some of the layouts."""
         values = self._values[name]
         return values[:1] if np.all(values == values[0]) else values[self._where[rows]]
-
-
-def _recomputed_share(layouts: Layouts, layers: Array) -> Array:
-    """`recomputed_share` of every layout."""
-    share = layouts.recompute_layers * layouts.vpp / layers
-    return np.where(layouts.recompute_layers > 0, np.minimum(1.0, share), 1.0)
-
-
-def _closed(layouts: Layouts) -> NDArray[np.bool_]:
-    """[layouts] whether the schedule's idle time has a closed form."""
-    return _of_schedules(lambda kind: kind.closed_form)[layouts.schedule]
 
 
 def _of_schedules(holds: Callable[[ScheduleKind], bool]) -> NDArray[np.bool_]:

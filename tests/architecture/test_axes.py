@@ -15,11 +15,11 @@ ENUMERATOR = "planner/space.py"
 DRAWN = ("divisors", "free_schedules", "zero_stages_at")
 ALSO_DRAWN = {
     "planner/search/search.py: divisors": "micro-batches that a model runs on",
-    "planner/search/space.py: free_schedules": "the rules of the executor, given to the enumerator",
+    "planner/search/space.py: free_schedules": "the rules of the executor",
     "planner/search/mixed_parts.py: divisors": "pipelines whose ranks have devices of one type",
     "planner/heterogeneous/mixed_search.py: divisors": "replicas that differ have no mesh",
     "planner/heterogeneous/mixed_plan_search.py: divisors": "replicas that differ have no mesh",
-    "planner/layout/layouts.py: divisors": "degrees that suit a model, given to the enumerator",
+    "planner/layout/layout_question.py: divisors": "degrees that suit a model",
     "planner/divisors.py: divisors": "the function",
     "planner/sizing/sizing_search.py: zero_stages_at": "the most sharded run, for a bound",
     "profiles/model/loaders.py: divisors": "a message's heads",

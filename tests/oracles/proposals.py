@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from planner.axes import Axes
 from planner.layout.layout_answer import layout_title
+from planner.layout.layout_question import layout_ground
 from planner.layout.layout_search import search_layouts
-from planner.layout.layouts import layout_ground
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from profiles.errors import ShardwrightError
@@ -116,14 +116,7 @@ def _proposal(
     base = replace(
         first, recompute="none", sequence_parallel=any(run.sequence_parallel for run in runs)
     )
-    ground = layout_ground(
-        model=first.model,
-        rules=rules,
-        num_devices=first.degrees.num_devices,
-        node_devices=first.node_devices,
-        global_batch=first.global_batch,
-        seq_len=first.seq_len,
-    )
+    ground = layout_ground(first, rules)
     found = search_layouts(
         LayoutPrices(base, coefficients),
         Axes(),

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.axes import Axes
-from planner.layout.layouts import layout_ground, legal_layouts
+from planner.layout.layout_question import layout_ground
+from planner.layout.layouts import legal_layouts
 from planner.layout.prices import LayoutPrices
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
@@ -225,10 +226,7 @@ def test_names_and_parts_are_known() -> None:
 
 def llama_prices():
     base = changed(LLAMA_RUN, dp=16, stack="megatron-core", global_batch=32)
-    ground = layout_ground(
-        model=base.model, rules=load_framework("megatron-core").rules, num_devices=16,
-        node_devices=8, global_batch=32, seq_len=4096,
-    )  # fmt: skip
+    ground = layout_ground(base, load_framework("megatron-core").rules)
     space = Axes(tp=(1, 2), pp=(1, 4))
     return base, LayoutPrices(base, shipped_coefficients()), legal_layouts(space, ground)
 

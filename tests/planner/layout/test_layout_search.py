@@ -7,7 +7,8 @@ import pytest
 
 from planner.axes import Axes
 from planner.layout.layout_plan import plan_layout
-from planner.layout.layouts import layout_ground, legal_layouts
+from planner.layout.layout_question import ground_of
+from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryLimit
 from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
@@ -23,14 +24,7 @@ def enumerated(asked):
     answer = solved(asked)
     split = load_framework(asked.stack).rules.sequence_parallel
     base = replace(answer.chosen.run, id=asked.name, sequence_parallel=split)
-    ground = layout_ground(
-        model=asked.model,
-        rules=load_framework(asked.stack).rules,
-        num_devices=asked.cluster.num_devices,
-        node_devices=base.node_devices,
-        global_batch=asked.global_batch,
-        seq_len=asked.seq_len,
-    )
+    _, ground = ground_of(asked)
     layouts = legal_layouts(asked.space, ground)
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)
     fitting = []

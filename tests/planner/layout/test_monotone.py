@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planner.axes import Axes
 from planner.layout.layout_question import solve_layouts
-from planner.layout.layout_sensitivity import _faster_network
+from planner.layout.layout_relax import _faster_network
 from planner.layout.memory_floor import MemoryLimit
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device

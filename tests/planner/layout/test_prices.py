@@ -46,15 +46,8 @@ def laid_out(case):
         precision="bf16",
         stack=stack,
     )
-    ground = layout_ground(
-        model=figures,
-        rules=rules,
-        num_devices=count,
-        node_devices=8,
-        global_batch=batch,
-        seq_len=seq,
-    )
-    return base, legal_layouts(Axes(**pins), ground)
+    whole = changed(base, dp=count, node_devices=8)
+    return base, legal_layouts(Axes(**pins), layout_ground(whole, rules))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}-{len(case[6])}")
