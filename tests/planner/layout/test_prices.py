@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from planner.axes import Axes
-from planner.layout.layouts import SCHEDULES, layout_ground, legal_layouts, row_numbers
+from planner.layout.layout_question import layout_ground
+from planner.layout.layouts import SCHEDULES, legal_layouts, row_numbers
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import _OWN, LayoutPrices
 from profiles.model.figures.config_figures import figures_of_config
