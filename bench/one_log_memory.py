@@ -24,7 +24,7 @@ from bench.one_log import FEWEST, hash_of
 from profiles.published.run_table import read_measured, read_runs
 from shardwright.validate.groups import source_of
 from shardwright.validate.memory_fit import MemoryTable, memory_table
-from simulator.training_run.memory.footprint import footprint
+from simulator.memory.footprint import footprint
 
 Array = NDArray[np.float64]
 

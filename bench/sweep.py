@@ -65,7 +65,6 @@ def run() -> int:
                 asked_study(read_study(path)),
                 Path(folder) / str(number),
                 workers=_here(),
-                clock=time.monotonic,
                 parquet=False,
             )
             spent.append(time.process_time() - begin)

@@ -19,8 +19,8 @@ from typing import Any
 from executor.planned_model import planned_model
 from profiles.document import read_document
 from profiles.errors import DocumentError, InputError, MismatchError, RunError
-from profiles.hardware.probe.allocator import KEEP_FREED_MEMORY
 from profiles.hardware.probe.fingerprint import fingerprint_differences, fingerprint_of_machine
+from profiles.hardware.probe.probe_workers import KEEP_FREED_MEMORY
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile, read_plan_file

@@ -37,13 +37,12 @@ from executor.stages import StageModule
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import (
-    divide_attributes,
     is_transposed,
     matches,
     split_of,
 )
 from profiles.model.tracing.trace_tensor_parallel import by_rank, split_dim, use_local_sizes
-from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
+from simulator.memory.held import GRADIENT_BUCKET_BYTES
 from simulator.values.plan import Plan
 
 
@@ -125,7 +124,6 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
                 styles[path] = SplitLayer(side, parts)
     if styles:
         parallelize_module(stage.model, mesh.tp, styles)
-    divide_attributes(stage.model, plan.tensor_parallel, degrees.tp)
     use_local_sizes(stage.model, plan.tensor_parallel, degrees.tp)
 
 

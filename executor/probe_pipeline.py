@@ -27,10 +27,9 @@ from profiles.document import decode, encode
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint, StepOverhead
-from profiles.hardware.probe.probe_blocks import measure_graph
+from profiles.hardware.probe.probe_blocks import measure_graph, with_blocks
 from profiles.hardware.probe.probe_reference import combined_references, time_references
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
-from profiles.hardware.probe.profile_file import with_blocks, with_overheads
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.traced import TracedModel
@@ -119,7 +118,7 @@ def measure_overheads(
     step = measure_steps(
         spec, traced, cluster, threads_per_device=threads_per_device, progress=progress
     )
-    return with_overheads(cluster, action, step)
+    return with_blocks(cluster, (), action=action, step=step)
 
 
 def measure_steps(

@@ -1,6 +1,6 @@
 """Recording a rank's step: wall and CPU time of the step, of each action, and of each block.
 
-Blocks are timed inside a stage's actions as probe/probe_chain.py times them in a whole model.
+Blocks are timed inside a stage's actions as probe/probe_blocks.py times them in a whole model.
 Forward: a stamp at the call of the module that opens a block. Backward: the tensors that cross a
 cut pass through an identity whose backward stamps. The time between the stamps and the ends of the
 action is the replay and torch's pipeline runtime. If the backward is split, I is stamped like a
@@ -30,7 +30,7 @@ from profiles.hardware.probe.cpu_clock import (
     delay_fraction,
     read_clock,
 )
-from profiles.hardware.probe.probe_chain import through_cut
+from profiles.hardware.probe.probe_blocks import through_cut
 
 
 @dataclass(slots=True)
@@ -272,7 +272,7 @@ class BlockRecorder(Recorder):
         reached = passed.backward.get(stage.last, start)
         for block in range(stage.last - 1, stage.first - 1, -1):
             # A tower's first block is given nothing that has a gradient: what runs backward until
-            # the next stamp is counted as its own (as profiles/hardware/probe/probe_chain.py does).
+            # the next stamp is counted as its own (as probe/probe_blocks.py does).
             stamped = (b for b in range(block, stage.first - 1, -1) if b in passed.backward)
             ended = passed.backward.get(next(stamped, -1), end)
             self._note(block, letter, reached, ended)

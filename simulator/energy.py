@@ -55,13 +55,13 @@ def run_energy(
     Raises UnknownNameError for a device or a scope that is none, InputError for counts or an MFU
     below 0.
     """
-    if devices < 0 or _low(hours) < 0 or (mfu is not None and mfu < 0):
+    time = hours if isinstance(hours, Interval) else Interval(value=hours, low=hours, high=hours)
+    if devices < 0 or time.low < 0 or (mfu is not None and mfu < 0):
         raise InputError(
             f"devices {devices}, hours {hours} and mfu {mfu} must not be negative: there is no "
             "energy of such a run"
         )
     watts = _watts([(devices, _draw_of(device))], mfu, pue, scope)
-    time = hours if isinstance(hours, Interval) else Interval(value=hours, low=hours, high=hours)
     return Interval(
         value=watts.value * time.value / 1e3,
         low=watts.low * time.low / 1e3,
@@ -141,7 +141,3 @@ def _watts(
         low += watts * max(0.0, 1 - width)
         high += watts * (1 + width)
     return Interval(value=value * site.value, low=low * site.low, high=high * site.high)
-
-
-def _low(hours: float | Interval) -> float:
-    return hours.low if isinstance(hours, Interval) else hours

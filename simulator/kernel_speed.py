@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import device_names, get_device
-from profiles.hardware.kernels.attention_surface import load_attention_surface
+from profiles.hardware.kernels.attention_surface import (
+    BACKWARD_FLOP,
+    backward_ratio,
+    load_attention_surface,
+)
 from profiles.hardware.kernels.gemm_surface import load_surface
 
 Array = NDArray[np.float64]
@@ -75,7 +79,6 @@ def attention_s(
     surface = load_attention_surface(device)
     # fp16 and bf16 run at one rate; wider types are not run through fused kernels in practice.
     known = "bfloat16" if dtype not in surface.tables else dtype
-    shape = (batch, seq, heads, kv_heads, head_size, causal)
-    forward = surface.forward_s(known, *shape, window=window)
-    backward = surface.backward_s(known, *shape, window=window)
+    forward = surface.forward_s(known, batch, seq, heads, kv_heads, head_size, causal, window)
+    backward = forward * BACKWARD_FLOP / backward_ratio(seq, head_size)
     return np.asarray(forward), np.asarray(backward)

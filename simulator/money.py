@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.prices.storage_price import StoragePrice
-from profiles.sourced import Sourced
+from profiles.sourced import Sourced, SourcedRange
 from simulator.energy import cluster_watts
 from simulator.values.prediction import Interval
 
@@ -98,16 +98,12 @@ class RunStorage:
     @property
     def usd_per_hour(self) -> Interval:
         """US dollars per hour of the run."""
-        each = self.kept_bytes / _GIB / _HOURS_PER_MONTH
-        price = self.price.usd_per_gib_month
-        return Interval(value=price.value, low=price.low, high=price.high).scaled(each)
+        return _dollars(self.price.usd_per_gib_month, self.kept_bytes / _GIB / _HOURS_PER_MONTH)
 
     @property
     def egress_usd(self) -> Interval:
         """US dollars of what is sent."""
-        price = self.price.egress_usd_per_gib
-        sent = self.sent_bytes / _GIB
-        return Interval(value=price.value, low=price.low, high=price.high).scaled(sent)
+        return _dollars(self.price.egress_usd_per_gib, self.sent_bytes / _GIB)
 
     def storage_usd(self, hours: Interval) -> Interval:
         """US dollars of what is kept for the hours of a run."""
@@ -115,3 +111,7 @@ class RunStorage:
         return Interval(
             value=rate.value * hours.value, low=rate.low * hours.low, high=rate.high * hours.high
         )
+
+
+def _dollars(price: SourcedRange, amount: float) -> Interval:
+    return Interval(value=price.value, low=price.low, high=price.high).scaled(amount)

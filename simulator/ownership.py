@@ -84,7 +84,7 @@ def owned_cost(
     used_kw = run_energy(device, 1, 1.0, mfu, pue)
     idle_kw = run_energy(device, 1, 1.0, 0.0, pue)
     years, share = owning.depreciation_years, owning.network_share
-    purchase = owning.purchase_usd
+    purchase, one = owning.purchase_usd, Interval(value=1.0, low=1.0, high=1.0)
     return OwnedCost(
         capital_usd=Interval(
             value=purchase.value * (1 + share.value) / (years.value * HOURS_PER_YEAR),
@@ -92,7 +92,7 @@ def owned_cost(
             high=purchase.high * (1 + share.high) / (years.low * HOURS_PER_YEAR),
         ),
         hosting_usd=_times(leased_kw, owning.hosting_usd_per_kw_month).scaled(12 / HOURS_PER_YEAR),
-        staff_usd=_times(_one(1.0), owning.staff_usd_per_year).scaled(1 / HOURS_PER_YEAR),
+        staff_usd=_times(one, owning.staff_usd_per_year).scaled(1 / HOURS_PER_YEAR),
         power_usd=_times(used_kw, owning.power_usd_per_kwh),
         idle_power_usd=_times(idle_kw, owning.power_usd_per_kwh),
     )
@@ -107,15 +107,12 @@ def break_even(cost: OwnedCost, rent_usd_per_hour: Interval, years: float) -> Br
     The ends pair dear ownership with a cheap rent and the other way round. Raises InputError where
     the rent is below the power alone, so that no use makes owning cheaper.
     """
-    ends = {
-        "low": (cost.fixed_usd.low, cost.power_usd.low, cost.idle_power_usd.low, "high"),
-        "value": (cost.fixed_usd.value, cost.power_usd.value, cost.idle_power_usd.value, "value"),
-        "high": (cost.fixed_usd.high, cost.power_usd.high, cost.idle_power_usd.high, "low"),
-    }
     use: dict[str, float] = {}
-    for end, (fixed, power, idle, of_rent) in ends.items():
-        rent = getattr(rent_usd_per_hour, of_rent)
-        saved = rent - (power - idle)
+    for end, of_rent in (("low", "high"), ("value", "value"), ("high", "low")):
+        fixed, power, idle = (
+            getattr(part, end) for part in (cost.fixed_usd, cost.power_usd, cost.idle_power_usd)
+        )
+        saved = getattr(rent_usd_per_hour, of_rent) - (power - idle)
         use[end] = (fixed + idle) / saved if saved > 0 else float("inf")
     if use["value"] == float("inf"):
         raise InputError(
@@ -124,10 +121,6 @@ def break_even(cost: OwnedCost, rent_usd_per_hour: Interval, years: float) -> Br
         )
     found = Interval(**use)
     return BreakEven(use=found, device_hours=found.scaled(years * HOURS_PER_YEAR))
-
-
-def _one(value: float) -> Interval:
-    return Interval(value=value, low=value, high=value)
 
 
 def _times(number: Interval, factor: SourcedRange) -> Interval:

@@ -39,9 +39,9 @@ def page(
 ) -> str:
     """The page, in Markdown."""
     compared = [
-        (case, answer, float(measured[case.id]["accel_hours"]))
+        (case, answer, float(measured[case.run.id]["accel_hours"]))
         for case, answer in zip(cases, answers, strict=True)
-        if answer.prediction.device_hours is not None and measured[case.id]["accel_hours"]
+        if answer.prediction.device_hours is not None and measured[case.run.id]["accel_hours"]
     ]
     errors = [_error(answer, hours) for _, answer, hours in compared]
     inside = sum(_holds(answer, hours) for _, answer, hours in compared)
@@ -76,14 +76,14 @@ def page(
         "## Not predicted",
         "",
         *(
-            f"- {cell(case.model)} (`{case.id}`): {cell(answer.prediction.status)}"
+            f"- {cell(case.run.model)} (`{case.run.id}`): {cell(answer.prediction.status)}"
             for case, answer in zip(cases, answers, strict=True)
             if answer.prediction.status != OK
         ),
         "",
         "## What each rests on",
         "",
-        *(_study(case, answer, measured[case.id]) for case, answer, _ in compared),
+        *(_study(case, answer, measured[case.run.id]) for case, answer, _ in compared),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -97,7 +97,7 @@ def _hours_table(compared: Sequence[tuple[PublishedCase, CaseAnswer, float]]) ->
         assert made.run is not None
         rows.append(
             (
-                cell(case.model),
+                cell(case.run.model),
                 f"{made.num_devices} {made.run.device}",
                 "whole" if case.counts_downtime else "steady",
                 _hours(hours),
@@ -117,13 +117,13 @@ def _energy_table(
     head = ("run", "basis of the source", "published MWh", "predicted MWh", "error")
     rows = []
     for case, answer, _ in compared:
-        printed = measured[case.id]["energy_mwh"]
+        printed = measured[case.run.id]["energy_mwh"]
         if printed and answer.kwh is not None:
             ours = answer.kwh.value / 1e3
             rows.append(
                 (
-                    cell(case.model),
-                    cell(measured[case.id]["energy_basis"]),
+                    cell(case.run.model),
+                    cell(measured[case.run.id]["energy_basis"]),
                     f"{float(printed):,.0f}",
                     f"{ours:,.0f}",
                     percent(ours / float(printed) - 1, signed=True),
@@ -138,7 +138,7 @@ def _study(case: PublishedCase, answer: CaseAnswer, row: Mapping[str, str]) -> s
     assert made.step_time_s is not None
     step, whole = made.step_time_s, made.whole
     lines = [
-        f"### {cell(case.model)}",
+        f"### {cell(case.run.model)}",
         "",
         f"Source: {cell(row['source_url'])}" + (f" ({cell(row['where'])})" if row["where"] else ""),
         "",

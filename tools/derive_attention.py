@@ -31,8 +31,7 @@ from profiles.hardware.kernels.attention_surface import (
     shapes_of,
     table_time_s,
 )
-from profiles.hardware.kernels.kernel_surface import HeldOut, surface_path
-from profiles.hardware.kernels.log_grid import Array, LogGrid
+from profiles.hardware.kernels.kernel_surface import Array, HeldOut, LogGrid, surface_path
 from tools.compass_search import compass_search
 from tools.derive_gemm import DATE, SYSTEMS
 from tools.fit_log_grid import fit_log_grid, no_correction

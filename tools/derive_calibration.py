@@ -160,7 +160,7 @@ def coefficients_text(table: FitTable, fitted: Fitted, quantile: float, today: s
         "",
         "[values]",
     ]
-    names = (*table.assigned.names, *table.assigned.family_names)
+    names = (*table.assigned.names, *table.assigned.family_kinds)
     values = (*fitted.values.tolist(), *fitted.family_values.tolist())
     own = {names[i]: values[i] for i in fitted_places(table.assigned, used)}
     lines += [f'"{name}" = {value:.5g}' for name, value in sorted(own.items())]

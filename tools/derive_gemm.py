@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from profiles.document import write_text
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.kernels.gemm_surface import GemmTable, formula_time_s, table_time_s
-from profiles.hardware.kernels.kernel_surface import HeldOut, surface_path
-from profiles.hardware.kernels.log_grid import Array, LogGrid
+from profiles.hardware.kernels.kernel_surface import Array, HeldOut, LogGrid, surface_path
 from tools.compass_search import compass_search
 from tools.fit_log_grid import fit_log_grid, no_correction
 from tools.held_out_errors import errors_of

@@ -71,7 +71,9 @@ def contingency_ratios(path: Path) -> dict[str, Ratio]:
     measured = {name: row["accel_hours"] for name, row in rows.items()}
     # Some hours turn out to be the steady rate times the tokens, whatever their source calls them.
     steady = {name for name, row in rows.items() if "no downtime" in row["flag"]}
-    cases = [case for case in read_cases(path) if case.counts_downtime and case.id not in steady]
+    cases = [
+        case for case in read_cases(path) if case.counts_downtime and case.run.id not in steady
+    ]
     plain = replace(DEFAULT, contingency=1.0, contingency_spread=1.0)
     answers = answer_cases(cases, clock=time.monotonic, inputs=plain)
     found = {}

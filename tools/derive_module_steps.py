@@ -26,7 +26,7 @@ from scipy.stats import t as student_t
 
 from profiles.document import content_hash, encode, read_document, to_json, write_text
 from profiles.errors import ShardwrightError
-from profiles.hardware.catalogue.chip import chip_of
+from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.steps.module_step import ModuleStep, TracedSteps
 from profiles.published.module_table import (
     MeasuredModule,
@@ -34,11 +34,12 @@ from profiles.published.module_table import (
     read_measured_modules,
     read_modules,
 )
+from simulator.memory.module_step import module_memory
 from simulator.modules.kernel_kinds import MUCH, seconds_by_kind
 from simulator.modules.kernel_seconds import kernel_seconds
 from simulator.modules.module_constants import MODULE_STEPS_FILE, MODULE_STEPS_SCHEMA
 from simulator.modules.predict_module import ModuleSetting, module_setting
-from simulator.modules.step_memory import StepMemory, step_memory
+from simulator.values.prediction import RankMemory
 from tools.borrowed_kernels import borrowed_errors
 from tools.module_fit import Array, Flags, MeasuredSteps, fit, measured_steps, without
 
@@ -58,9 +59,15 @@ class FittedRow:
     measured: MeasuredModule
 
     @property
-    def memory(self) -> StepMemory:
+    def memory(self) -> RankMemory:
         s = self.setting
-        return step_memory(self.step, s.precision, s.framework, s.optimizer)
+        return module_memory(
+            self.step,
+            s.precision,
+            states=s.optimizer.states,
+            keeps_gradients=s.framework.keeps_gradients,
+            capacity_bytes=s.device.usable_bytes,
+        )
 
 
 def main() -> None:
@@ -90,7 +97,7 @@ def main() -> None:
     memory = _memory(rows)
     lines = [
         "# Constants of the steps of modules; meanings in simulator/modules/kernel_seconds.py,",
-        "# step_seconds.py and step_memory.py. Made by tools/derive_module_steps.py.",
+        "# step_seconds.py and memory/module_step.py. Made by tools/derive_module_steps.py.",
         f'schema = "{MODULE_STEPS_SCHEMA}"',
         f'source = "{table.name}: {", ".join(sorted(_sources(table)))}"',
         'method = "Gauss-Newton on log(predicted / measured), weights that fall beyond 12 %, weak '
@@ -207,12 +214,11 @@ def _memory(rows: Sequence[FittedRow]) -> FittedMemory:
     batches = np.asarray([_batch(r) for r in known])
     ratio = np.asarray([r.measured.oom_batch or 0 for r in known]) / batches
     usable = np.asarray([r.setting.device.usable_bytes for r in known])
-    parts = [r.memory for r in known]
     casts = np.asarray(
         [2.0 * sum(r.step.parameters) * bool(r.setting.precision.autocast) for r in known]
     )
-    growing = np.asarray([m.activation_bytes + m.input_bytes for m in parts]) - casts
-    whole = np.asarray([m.peak_bytes for m in parts])
+    growing = np.asarray([r.step.peak_bytes + r.step.input_bytes for r in known]) - casts
+    whole = np.asarray([r.memory.peak_bytes for r in known])
     following = whole + growing * (ratio - 1)
     best = (-1.0, 0.0, 0.0)
     for held in np.arange(1.0, 1.12, 0.01):

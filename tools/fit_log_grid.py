@@ -1,4 +1,4 @@
-"""A correction grid (profiles/hardware/kernels/log_grid.py) fitted to measured times."""
+"""A correction grid (profiles/hardware/kernels/kernel_surface.py) fitted to measured times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from profiles.hardware.kernels.log_grid import Array, LogGrid, corners, locate, log_nodes
+from profiles.hardware.kernels.kernel_surface import Array, LogGrid, corners, locate, log_nodes
 
 _ITERATIONS = 6
 # Residuals below 2 % are timing noise and count as squares, above as absolute values.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiles.hardware.kernels.kernel_surface import HeldOut
-from profiles.hardware.kernels.log_grid import LogGrid
+from profiles.hardware.kernels.kernel_surface import HeldOut, LogGrid
 
 
 def grid_text(grid: LogGrid, prefix: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Contiguous splits by the planner's dynamic program over ideals (`planner/branching`).
+"""Contiguous splits by the planner's dynamic program over ideals (`planner/chain`).
 
 A split gives each device the difference of two nested ideals, as a pipeline's stages are. The
 planner minimizes the step of a pipeline, in which `tails_s` are seconds of a stage that depend on
@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.graph_partition.problem import DeviceKind, GraphProblem, Share, topological
-from planner.branching.branch_solver import MOST_IDEALS
-from planner.branching.ideal_partition import partition_ideals
-from planner.branching.relaxed_bound import relaxed_bound
-from planner.chain.ideals import BlockLattice, IdealProblem, widest_lattice
+from planner.cells.branch_solver import MOST_IDEALS
+from planner.chain.ideals import BlockLattice, widest_lattice
+from planner.chain.partition import partition
 from planner.chain.problem import BlockCosts, PartitionProblem, StageSlot
+from planner.chain.relaxed_bound import relaxed_bound
 from profiles.errors import InfeasibleError, InputError
 
 Array = npt.NDArray[np.float64]
@@ -60,9 +60,10 @@ def split_graph(
         if best is not None and time.monotonic() - started > time_limit_s:
             skipped += 1
             continue
-        found = partition_ideals(rows.ideal_problem(kinds), below=best_s)
+        ideal = rows.ideal_problem(kinds)
+        found = partition(ideal, below=best_s)
         if found is not None and found.step_time_s < best_s:
-            best, best_s = rows.shares(found.stages, kinds), found.step_time_s
+            best, best_s = rows.shares(ideal.stages(found.starts), kinds), found.step_time_s
     if best is None:
         raise InfeasibleError(_why_none(problem, complete=rows.lattice.complete))
     if rows.lattice.complete and not skipped:
@@ -119,20 +120,30 @@ class _Rows:
         over |= self._sums(1.0 - np.asarray(problem.on_accelerator)) > 0.5
         return np.where(over, self.forbidden_s, loads)
 
-    def ideal_problem(self, kinds: tuple[DeviceKind, ...]) -> IdealProblem:
-        m, p = self.lattice.count, len(kinds)
-        return IdealProblem(
-            lattice=self.lattice,
+    def ideal_problem(self, kinds: tuple[DeviceKind, ...]) -> PartitionProblem:
+        return self._problem(kinds, self.lattice, (self.loads_s[0][:-1], self.loads_s[1][:-1]))
+
+    def _problem(
+        self,
+        kinds: tuple[DeviceKind, ...],
+        lattice: BlockLattice | None,
+        tails_s: tuple[Array, Array],
+    ) -> PartitionProblem:
+        """Stages of one micro-batch that take nothing but their tails."""
+        nothing, sends = np.zeros_like(tails_s[0]), np.zeros((len(kinds), len(tails_s[0])))
+        return PartitionProblem(
             kinds=(0,) * self.total,
+            strategies=("none",),
             schedule="1f1b",
             num_microbatches=1,
             costs=(_no_costs(self.total),),
             slots=_slots(kinds),
-            static_bytes=(np.zeros((m, m)),),
-            tails_s=self.loads_s,
-            edge_bytes=np.zeros(m),
-            send_forward_s=np.zeros((p, m)),
-            send_backward_s=np.zeros((p, m)),
+            static_bytes=(nothing,),
+            tails_s=tails_s,
+            edge_bytes=nothing,
+            send_forward_s=sends,
+            send_backward_s=sends,
+            ideals=lattice,
         )
 
     def relaxed_bound_s(self, kinds: tuple[DeviceKind, ...]) -> float:
@@ -142,23 +153,11 @@ class _Rows:
         work = np.zeros((p, n))
         for stage, kind in enumerate(kinds):
             work[stage, : self.count] = self.work_s[kind][self.order]
-        problem = PartitionProblem(
-            kinds=(0,) * n,
-            strategies=("none",),
-            schedule="1f1b",
-            num_microbatches=1,
-            costs=(_no_costs(n),),
-            slots=_slots(kinds),
-            static_bytes=(nothing,),
-            tails_s=(nothing, nothing),
-            edge_bytes=nothing,
-            send_forward_s=np.zeros((p, n)),
-            send_backward_s=np.zeros((p, n)),
-        )
+        problem = self._problem(kinds, None, (nothing, nothing))
         return relaxed_bound(problem, self.flows, crossing_s=0.0, tail_s=0.0, tails_s=work)
 
     def shares(
-        self, stages: tuple[tuple[int, ...], ...], kinds: tuple[DeviceKind, ...]
+        self, stages: list[tuple[int, ...]], kinds: tuple[DeviceKind, ...]
     ) -> tuple[Share, ...]:
         """Stages of the planner's blocks as shares of the graph's, without idle ones."""
         found = []

@@ -1,4 +1,4 @@
-"""The step of a Sailor run by the product's model of unequal replicas (`mixed_step`).
+"""The step of a Sailor run by the product's timeline and its exchange of unequal replicas.
 
     stage      profiled forward and backward of its layers on its device, and for each received
                message the all-gather of its parts inside the node; its messages, because
@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from bench.sailor.files import Group, Measurements, Run
 from profiles.errors import UnknownNameError
 from simulator.collectives import Hop, collective
-from simulator.mixed.mixed_replicas import Replica, mixed_step
 from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import simulate
+from simulator.traced.priced_replica import exchange
 
 VALUE_BYTES = 4
 STATE_BYTES_PER_PARAMETER = 16
@@ -91,17 +93,23 @@ def predict_run(run: Run, measurements: Measurements) -> RunPrediction:
         for number in range(run.num_replicas)
     ]
     stages = len(run.layers)
-    pipelines = mixed_step(replicas, reduce_s=[0.0] * stages)
-    step = mixed_step(
-        replicas,
-        reduce_s=[_reduce_s(run, stage, shape, measurements, nodes) for stage in range(stages)],
-        # All ranks wait for each other before the first reduction.
-        backward_ends_s=[(pipelines.pipeline_s,) * stages] * len(replicas),
+    schedule = build_schedule("1f1b", num_ranks=stages, num_microbatches=run.num_microbatches)
+    timelines = [simulate(schedule, durations) for durations, _ in replicas]
+    pipeline_s = max(t.rank_end_s(stage) for t in timelines for stage in range(stages))
+    # All ranks wait for each other before the first reduction.
+    done_s = exchange(
+        [[pipeline_s] * stages] * len(replicas),
+        [list(range(stages))] * len(replicas),
+        [_reduce_s(run, stage, shape, measurements, nodes) for stage in range(stages)],
     )
     return RunPrediction(
-        step_s=step.step_s,
+        step_s=max(
+            done + update
+            for row, (_, updates) in zip(done_s, replicas, strict=True)
+            for done, update in zip(row, updates, strict=True)
+        ),
         bare_s=_bare_step_s(run, model, measurements),
-        reduction_s=step.reduction_s,
+        reduction_s=max(map(max, done_s)) - pipeline_s,
         state_bytes=max(
             STATE_BYTES_PER_PARAMETER
             * sum(shape.layer_parameters(layer, last, group.tp) for layer in layers)
@@ -130,8 +138,9 @@ def _replica(
     shape: ModelShape,
     measurements: Measurements,
     nodes: Sequence[Sequence[int]],
-) -> Replica:
-    """One chain through the stages. A group that serves several chains takes them in turn."""
+) -> tuple[Durations, list[float]]:
+    """One chain through the stages, and seconds of each stage's optimizer. A group that serves
+    several chains takes them in turn."""
     members = [number % len(stage) for stage in run.groups]
     groups = [stage[member] for stage, member in zip(run.groups, members, strict=True)]
     message_bytes = float(run.microbatch_size * shape.sequence * shape.hidden * VALUE_BYTES)
@@ -157,17 +166,13 @@ def _replica(
                 row[stage] = collective("send", message_bytes, [link]).total_s
     # A blocking message takes time of both ends, at the same time: the receiver's action, which
     # begins with it, starts so much before the sender's, which ends with it, is done.
-    return Replica(
-        durations=Durations(
-            forward_s=tuple(down[s] + forward[s] + down[s + 1] for s in range(stages)),
-            backward_s=tuple(up[s + 1] + backward[s] + up[s] for s in range(stages)),
-            send_forward_s=tuple(-down[s] for s in range(stages)),
-            send_backward_s=tuple(-up[s] for s in range(stages)),
-        ),
-        num_microbatches=run.num_microbatches,
-        first_parts=tuple(range(stages)),
-        update_s=tuple(update),
+    durations = Durations(
+        forward_s=tuple(down[s] + forward[s] + down[s + 1] for s in range(stages)),
+        backward_s=tuple(up[s + 1] + backward[s] + up[s] for s in range(stages)),
+        send_forward_s=tuple(-down[s] for s in range(stages)),
+        send_backward_s=tuple(-up[s] for s in range(stages)),
     )
+    return durations, update
 
 
 def _gather_s(message_bytes: float, group: Group, measurements: Measurements) -> float:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from interop.changes.single_change import SETTINGS, SingleChange, single_changes
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
+from simulator.memory.footprint import footprint
 from simulator.training_run.explain.predict_runs import predicted_parts
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 
 # Published step times of one configuration, measured again, differ by about so much (median 6 % of

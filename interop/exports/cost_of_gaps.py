@@ -10,8 +10,8 @@ from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
+from simulator.memory.footprint import footprint
 from simulator.training_run.explain.predict_runs import predicted_parts
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun, with_settings
 
 

@@ -15,7 +15,8 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -95,74 +96,55 @@ def branch_and_bound(
     clock    seconds; read between refinements only
     """
     start = clock()
-    left = _Left(cells, bounds)
-    done: dict[int, Refinement] = {}
-    best = np.inf
+    # The cell with the least bound first; equal bounds in the order of the cells.
+    left = [Left(*one) for one in zip(bounds.tolist(), cells, strict=True) if np.isfinite(one[0])]
+    heapq.heapify(left)
+    done: list[Refinement] = []
+    best = proved = np.inf
     complete = True
+
+    def bound() -> float:
+        """Nothing refined or left is faster than this; at most the best plan's time."""
+        return float(min(best, proved, left[0].bound_s if left else np.inf))
+
     try:
-        while left.least() < best:
+        while left and left[0].bound_s < best:
             if time_limit_s is not None and clock() - start > time_limit_s:
                 complete = False
                 break
-            index = left.pop()
-            done[index] = refine(cells[index], best)
-            best = min(best, done[index].step_time_s)
-            if first_only and done[index].plan is not None:
+            lower, cell = left[0]
+            found = refine(cell, best)
+            heapq.heappop(left)  # an interrupt leaves it there
+            found = replace(found, bound_s=max(found.bound_s, lower))
+            done.append(found)
+            best, proved = min(best, found.step_time_s), min(proved, found.bound_s)
+            if first_only and found.plan is not None:
                 complete = False
                 break
             if progress is not None:
-                _report(progress, done, left, best, clock() - start)
+                gap = (best - bound()) / best if np.isfinite(best) else np.inf
+                progress(bound(), best, gap, clock() - start)
     except KeyboardInterrupt:
         complete = False
-    bound = _proved(done, left, best)
-    refined, pruned = len(done), len(cells) - len(done)
+    bound_s, refined = bound(), len(done)
     if complete and np.isfinite(best):
         with suppress(KeyboardInterrupt):
-            _look_further(cells, left, refine, done, runners_up, extra_refinements)
-    plans = sorted((r for r in done.values() if r.plan is not None), key=lambda r: r.rank_key)
+            _look_further(left, refine, done, runners_up, extra_refinements)
+    plans = sorted((r for r in done if r.plan is not None), key=lambda r: r.rank_key)
     return Outcome(
-        plans=tuple(plans), bound_s=bound, refined=refined, pruned=pruned, complete=complete
+        plans=tuple(plans),
+        bound_s=bound_s,
+        refined=refined,
+        pruned=len(cells) - refined,
+        complete=complete,
     )
 
 
-def _report(
-    progress: Progress, done: dict[int, Refinement], left: _Left, best: float, seconds: float
-) -> None:
-    proved = _proved(done, left, best)
-    gap = (best - proved) / best if np.isfinite(best) else np.inf
-    progress(proved, best, gap, seconds)
+class Left(NamedTuple):
+    """A cell that is not refined yet, or that no plan was found of."""
 
-
-class _Left:
-    """The cells that are left, the one with the least bound first; equal bounds in their order."""
-
-    def __init__(self, cells: Sequence[Cell], bounds: Array) -> None:
-        self.cells = cells
-        self.bounds = bounds.tolist()
-        self._heap = [
-            (bound, cells[index], index)
-            for index, bound in enumerate(self.bounds)
-            if np.isfinite(bound)
-        ]
-        heapq.heapify(self._heap)
-
-    def least(self) -> float:
-        """The least bound of those left; infinite where none is."""
-        return self._heap[0][0] if self._heap else np.inf
-
-    def pop(self) -> int:
-        """The cell with the least bound."""
-        return heapq.heappop(self._heap)[2]
-
-    def first(self) -> int | None:
-        """The cell with the least bound, or None where none is left."""
-        return self._heap[0][2] if self._heap else None
-
-    def put_back(self, index: int, bound: float) -> None:
-        """Leaves a cell once more, with what is known of it now."""
-        self.bounds[index] = max(self.bounds[index], bound)
-        if np.isfinite(self.bounds[index]):
-            heapq.heappush(self._heap, (self.bounds[index], self.cells[index], index))
+    bound_s: float
+    cell: Cell
 
 
 def family(cell: Cell) -> Family:
@@ -171,43 +153,31 @@ def family(cell: Cell) -> Family:
     return (degrees.pp, degrees.dp, degrees.tp, cell.schedule)
 
 
-def _proved(done: dict[int, Refinement], left: _Left, best: float) -> float:
-    """Nothing refined or left is faster than this; at most the best plan's time."""
-    refined = min((max(r.bound_s, left.bounds[i]) for i, r in done.items()), default=np.inf)
-    return float(min(best, left.least(), refined))
-
-
 def _look_further(
-    cells: Sequence[Cell],
-    left: _Left,
-    refine: Refine,
-    done: dict[int, Refinement],
-    runners_up: int,
-    extra: int,
+    left: list[Left], refine: Refine, done: list[Refinement], runners_up: int, extra: int
 ) -> None:
     """Refines the best of other families, until as many are known as are shown and no bound is
     below them; a third of the refinements at most go to any one."""
     best: dict[Family, float] = {}
-    for known, refinement in done.items():
-        kind = family(refinement.cell)
-        best[kind] = min(best.get(kind, np.inf), refinement.step_time_s)
-        if refinement.plan is None:
-            left.put_back(known, refinement.bound_s)
+    for known in done:
+        kind = family(known.cell)
+        best[kind] = min(best.get(kind, np.inf), known.step_time_s)
+        if known.plan is None and np.isfinite(known.bound_s):
+            heapq.heappush(left, Left(known.bound_s, known.cell))
     settled = {kind for kind, step_s in best.items() if np.isfinite(step_s)}
     tried: Counter[Family] = Counter()
-    while True:
+    while left:
         times = sorted(best.values())
         shown = times[runners_up] if len(times) > runners_up else np.inf
-        index, bound = left.first(), left.least()
-        if index is None or bound >= shown:
+        lower, cell = heapq.heappop(left)
+        if lower >= shown:
             return
-        kind = family(cells[index])
-        left.pop()
+        kind = family(cell)
         spent = tried.total() >= extra or tried[kind] * 3 >= extra
-        if kind in settled or bound >= best.get(kind, np.inf) or spent:
+        if kind in settled or lower >= best.get(kind, np.inf) or spent:
             continue
         tried[kind] += 1
-        refinement = refine(cells[index], min(shown, best.get(kind, np.inf)))
-        if refinement.plan is not None:
-            done[index] = refinement
-            best[kind] = min(best.get(kind, np.inf), refinement.step_time_s)
+        found = refine(cell, min(shown, best.get(kind, np.inf)))
+        if found.plan is not None:
+            done.append(found)
+            best[kind] = min(best.get(kind, np.inf), found.step_time_s)

@@ -12,26 +12,22 @@ stages each is timed with every block at its fastest: nothing is faster than the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain as joined
 from itertools import combinations, pairwise
 from math import comb
 
 import numpy as np
-import numpy.typing as npt
 
+from planner.chain.ideals import Index
 from planner.chain.problem import Array, Partition
 from planner.costs.split_problem import (
     Ranges,
     RankBytes,
     SplitProblem,
-    most_per_stage,
-    ranges_of,
     split_durations,
     split_moments,
     split_tails,
-    starts_of,
 )
 from simulator.schedules.timeline import simulate
 
@@ -43,9 +39,9 @@ _FEW = 200  # splits into stages that are all tried where nothing else fits
 _MOVES = 32  # that are tried at each step while bytes lack
 _TAKEN_BACK = 10  # changes of strategy that are tried again without
 
-Sizes = tuple[int, ...]
+Cuts = tuple[int, ...]
+"""The first block of each stage, and the number of blocks."""
 Strategies = tuple[tuple[int, ...], ...]
-Index = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +57,10 @@ class _Filled:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """Stages of these sizes, filled: bytes that ranks lack, the work of the busiest rank, and
+    """Stages between these cuts, filled: bytes that ranks lack, the work of the busiest rank, and
     whether every block runs at its fastest."""
 
-    sizes: Sizes
+    cuts: Cuts
     strategies: tuple[int, ...]
     over_bytes: float
     busiest_s: float
@@ -80,7 +76,7 @@ class TimelineSearch:
     """The search of one cell."""
 
     def __init__(self, problem: SplitProblem) -> None:
-        self.problem = problem
+        self.problem, self.chain = problem, problem.chain
         chain, schedule = problem.chain, problem.schedule
         self._actions_left = _ACTIONS
         self._actions = sum(len(row) for row in schedule.ranks)
@@ -91,10 +87,7 @@ class TimelineSearch:
         self._is_owner = (owner[:, None] == np.arange(problem.num_ranks)).astype(float)
         # [costs, n + 1] seconds before each block at its fastest.
         self._before = np.asarray(
-            [
-                np.concatenate([[0.0], np.cumsum(c.forward_s + c.backward_s.min(axis=1))])
-                for c in chain.costs
-            ]
+            [chain.lattice.before(c.forward_s + c.backward_s.min(axis=1)) for c in chain.costs]
         )
         self._costs_of = np.asarray([slot.costs for slot in chain.slots])
         self._beside = np.asarray([slot.beside_s for slot in chain.slots])
@@ -107,14 +100,15 @@ class TimelineSearch:
 
         known  first blocks of stages to begin from, beside even ones
         """
-        first = tuple(self._first_sizes())
-        begin = [self._evened(sizes) for sizes in first]
+        n, near = self.chain.num_blocks, below * _NEAR
+        first = tuple(self._first_cuts())
+        begin = [self._evened(cuts) for cuts in first]
         if known is not None:
-            begin.append(_sizes(known, self.problem.chain.num_blocks))
-        best = self._best_of(begin, below * _NEAR) or self._best_of(first, below * _NEAR)
-        if best is None and comb(self.problem.chain.num_blocks - 1, len(first[0]) - 1) <= _FEW:
-            best = self._best_of(tuple(self._every_sizes()), below * _NEAR)
-        if best is None or best.step_time_s >= below * _NEAR:
+            begin.append((*known, n))
+        best = self._best_of(begin, near) or self._best_of(first, near)
+        if best is None and comb(n - 1, self.chain.num_stages - 1) <= _FEW:
+            best = self._best_of(self._every_cuts(), near)
+        if best is None or best.step_time_s >= near:
             return None
         best = self._shortened(best)
         return best if best.step_time_s < below else None
@@ -126,50 +120,47 @@ class TimelineSearch:
         A timeline takes the longer the longer its actions take, so that no strategies, and no
         limit of memory, make a split faster than its blocks' fastest do.
         """
-        n, stages = self.problem.chain.num_blocks, self.problem.chain.num_stages
+        n, stages = self.chain.num_blocks, self.chain.num_stages
         count = comb(stages, n % stages) if self._is_near_even else comb(n - 1, stages - 1)
         if count * self._actions > _PROOF_ACTIONS:
             return 0.0, None
-        every = list(self._every_sizes())
-        busiest_s = self._busiest_s(_cuts(every))
+        every = np.asarray(list(self._every_cuts()))
+        busiest_s = self._busiest_s(every)
         least, best = below, None
         for at in np.argsort(busiest_s, kind="stable"):
             if busiest_s[at] >= least:
                 break
-            found = self._run(self._fastest(every[at]))
+            cuts = tuple(every[at].tolist())
+            fastest = [
+                k
+                for slot, (i, j) in zip(self.chain.slots, pairwise(cuts), strict=True)
+                for k in self._quickest[slot.costs][i:j]
+            ]
+            found = self._run(cuts, tuple(fastest))
             if found.step_time_s < least * (1 - _BETTER):
                 least = found.step_time_s
-                best = found if self._split(every[at]).is_free else None
+                best = found if self._split(cuts).is_free else None
         return least, best
 
-    def _fastest(self, sizes: Sizes) -> _Split:
-        """Stages of these sizes with every block at its fastest, whether it fits or not."""
-        chain = self.problem.chain
-        every: list[int] = []
-        for stage, (i, j) in enumerate(ranges_of(starts_of(sizes), chain.num_blocks)):
-            every.extend(self._quickest[chain.slots[stage].costs][i:j])
-        return _Split(sizes, tuple(every), 0.0, 0.0, True)
-
-    def _best_of(self, begin: Sequence[Sizes], below: float) -> Partition | None:
-        """The shortest of the plans that fit, from stages of these sizes."""
+    def _best_of(self, begin: Iterable[Cuts], below: float) -> Partition | None:
+        """The shortest of the plans that fit, from these stages."""
         best: Partition | None = None
-        for sizes in dict.fromkeys(begin):
+        for cuts in dict.fromkeys(begin):
             limit = best.step_time_s if best else below
-            if self._busiest_s(_cuts([sizes]))[0] >= limit:
+            if self._busiest_s(np.asarray([cuts]))[0] >= limit:
                 continue
-            split = self._fitted(self._split(sizes))
+            split = self._fitted(self._split(cuts))
             if split.over_bytes <= 0.0 and split.busiest_s < limit:
-                found = self._run(split)
+                found = self._run(split.cuts, split.strategies)
                 best = found if best is None or found.step_time_s < best.step_time_s else best
         return best
 
     # Stages.
 
-    def _first_sizes(self) -> Iterator[Sizes]:
+    def _first_cuts(self) -> Iterator[Cuts]:
         """Even numbers of blocks; but for interleaved stages also even times."""
-        chain = self.problem.chain
-        n, stages = chain.num_blocks, chain.num_stages
-        yield tuple(n * (s + 1) // stages - n * s // stages for s in range(stages))
+        n, stages = self.chain.num_blocks, self.chain.num_stages
+        yield tuple(n * s // stages for s in range(stages + 1))
         if self._is_near_even:
             return
         before = self._before.mean(axis=0)
@@ -177,35 +168,31 @@ class TimelineSearch:
         for stage in range(1, stages):
             cut = int(np.abs(before - before[-1] * stage / stages).argmin())
             cuts.append(min(max(cut, cuts[-1] + 1), n - (stages - stage)))
-        yield tuple(j - i for i, j in pairwise((*cuts, n)))
+        yield (*cuts, n)
 
-    def _every_sizes(self) -> Iterator[Sizes]:
-        n, stages = self.problem.chain.num_blocks, self.problem.chain.num_stages
-        if self._is_near_even:
-            least, more = divmod(n, stages)
-            for larger in combinations(range(stages), more):
-                yield tuple(least + (stage in larger) for stage in range(stages))
+    def _every_cuts(self) -> Iterator[Cuts]:
+        n, stages = self.chain.num_blocks, self.chain.num_stages
+        if not self._is_near_even:
+            yield from ((0, *cuts, n) for cuts in combinations(range(1, n), stages - 1))
             return
-        for cuts in combinations(range(1, n), stages - 1):
-            yield _sizes((0, *cuts), n)
+        least, more = divmod(n, stages)
+        for larger in combinations(range(stages), more):
+            yield tuple(least * s + sum(stage < s for stage in larger) for s in range(stages + 1))
 
-    def _moved(self, sizes: Sizes) -> tuple[Index, Array]:
+    def _moved(self, cuts: Cuts) -> tuple[Index, Array]:
         """[moves, stages + 1] cuts with a block of one stage given to another, and the work of the
         busiest rank then, the least first."""
-        chain = self.problem.chain
-        most = most_per_stage(chain.num_blocks, chain.num_stages)
-        size = np.asarray(sizes)
+        most = -(-self.chain.num_blocks // self.chain.num_stages)
+        size = np.diff(cuts)
         gives = (size > 1) & ((size == most) | (not self._is_near_even))
         takes = (size < most) | (not self._is_near_even)
         giver, taker = np.nonzero(gives[:, None] & takes[None, :] & ~np.eye(len(size), dtype=bool))
-        moved = np.repeat(size[None, :], len(giver), axis=0)
-        rows = np.arange(len(giver))
-        moved[rows, giver] -= 1
-        moved[rows, taker] += 1
-        cuts = _cuts(moved)
-        busiest = self._busiest_s(cuts)
+        stage = np.arange(len(cuts))
+        behind_taker, behind_giver = stage > taker[:, None], stage > giver[:, None]
+        moved = np.asarray(cuts) + behind_taker.astype(int) - behind_giver
+        busiest = self._busiest_s(moved)
         order = np.argsort(busiest, kind="stable")
-        return cuts[order], busiest[order]
+        return moved[order], busiest[order]
 
     def _busiest_s(self, cuts: Index) -> Array:
         """[splits] work of the busiest rank, every block at its fastest: no timeline takes less."""
@@ -213,28 +200,28 @@ class TimelineSearch:
         stage_s = ends - self._before[self._costs_of[None, :], cuts[:, :-1]] + self._beside
         return np.asarray((stage_s @ self._is_owner).max(axis=1, initial=0.0) * self._micro)
 
-    def _evened(self, sizes: Sizes) -> Sizes:
+    def _evened(self, cuts: Cuts) -> Cuts:
         """The stages from which no moved block makes the busiest rank less busy."""
-        busiest = float(self._busiest_s(_cuts([sizes]))[0])
+        busiest = float(self._busiest_s(np.asarray([cuts]))[0])
         while True:
-            cuts, others = self._moved(sizes)
+            moved, others = self._moved(cuts)
             if not len(others) or others[0] >= busiest * (1 - _BETTER):
-                return sizes
-            sizes, busiest = tuple(np.diff(cuts[0]).tolist()), float(others[0])
+                return cuts
+            cuts, busiest = tuple(moved[0].tolist()), float(others[0])
 
     def _fitted(self, split: _Split) -> _Split:
         """The stages from which no moved block is better in view of memory: while bytes lack the
         best move is taken, then the first."""
         while not split.is_free:
             begun = split
-            moves, busiest_s = self._moved(begun.sizes)
-            for tried, cuts in enumerate(moves):
+            moves, busiest_s = self._moved(begun.cuts)
+            for tried, cuts in enumerate(moves.tolist()):
                 fits = split.over_bytes <= 0.0
                 if fits and (split is not begun or busiest_s[tried] >= split.busiest_s):
                     break
                 if tried == _MOVES:
                     break
-                other = self._split(tuple(np.diff(cuts).tolist()))
+                other = self._split(tuple(cuts))
                 split = other if other.is_better_than(split) else split
             if split is begun:
                 return split
@@ -243,23 +230,23 @@ class TimelineSearch:
     def _shortened(self, best: Partition) -> Partition:
         """The plan from which no moved block makes a shorter timeline, as far as actions last."""
         while True:
-            sizes = _sizes(best.starts, self.problem.chain.num_blocks)
-            for cuts, busiest_s in zip(*self._moved(sizes), strict=True):
+            moves, works = self._moved((*best.starts, self.chain.num_blocks))
+            for cuts, busiest_s in zip(moves.tolist(), works, strict=True):
                 if busiest_s >= best.step_time_s or self._actions_left <= 0:
                     return best
-                split = self._split(tuple(np.diff(cuts).tolist()))
+                split = self._split(tuple(cuts))
                 if split.over_bytes > 0.0 or split.busiest_s >= best.step_time_s:
                     continue
-                found = self._run(split)
+                found = self._run(split.cuts, split.strategies)
                 if found.step_time_s < best.step_time_s * (1 - _BETTER):
                     best = found
                     break
             else:
                 return best
 
-    def _split(self, sizes: Sizes) -> _Split:
-        ranges = ranges_of(starts_of(sizes), self.problem.chain.num_blocks)
-        strategies: list[tuple[int, ...]] = [()] * len(sizes)
+    def _split(self, cuts: Cuts) -> _Split:
+        ranges = tuple(pairwise(cuts))
+        strategies: list[tuple[int, ...]] = [()] * len(ranges)
         over = busiest = 0.0
         is_free = True
         for rank, stages in enumerate(self._stages):
@@ -269,20 +256,19 @@ class TimelineSearch:
             over += filled.over_bytes
             busiest = max(busiest, filled.busy_s)
             is_free &= filled.is_free
-        every = tuple(joined.from_iterable(strategies))
-        return _Split(sizes, every, over, busiest * self._micro, is_free)
+        every = tuple(k for chosen in strategies for k in chosen)
+        return _Split(cuts, every, over, busiest * self._micro, is_free)
 
-    def _run(self, split: _Split) -> Partition:
+    def _run(self, cuts: Cuts, strategies: tuple[int, ...]) -> Partition:
         """The plan with its step by the timeline."""
-        starts = starts_of(split.sizes)
-        found = Partition(starts=starts, strategies=split.strategies, step_time_s=0.0)
+        found = Partition(starts=cuts[:-1], strategies=strategies, step_time_s=0.0)
         self._actions_left -= self._actions
         return replace(found, step_time_s=timeline_step_s(self.problem, found))
 
     # Strategies.
 
     def _fill(self, rank: int, ranges: Ranges) -> _Filled:
-        kinds = self.problem.chain.kinds
+        kinds = self.chain.kinds
         key = (rank, *[kinds[i:j] for i, j in ranges])
         if key not in self._fills:
             self._fills[key] = self._choose(rank, ranges)
@@ -290,12 +276,13 @@ class TimelineSearch:
 
     def _choose(self, rank: int, ranges: Ranges) -> _Filled:
         """The rank's strategies by Dantzig's rule."""
-        chain = self.problem.chain
+        chain = self.chain
         stages = self._stages[rank]
         where = [(turn, b) for turn, (i, j) in enumerate(ranges) for b in range(i, j)]
-        costs = [chain.costs[chain.slots[s].costs] for s in stages]
-        quickest = [self._quickest[chain.slots[s].costs] for s in stages]
-        fastest = [quickest[turn][b] for turn, b in where]
+        of_turn = [chain.slots[stage].costs for stage in stages]
+        fastest = [self._quickest[of_turn[turn]][b] for turn, b in where]
+        held = RankBytes(self.problem, rank, ranges)
+        capacity = chain.slots[stages[0]].capacity_bytes
         changes: list[tuple[int, float, int]] = []
 
         def strategies(taken: list[int]) -> list[int]:
@@ -304,9 +291,6 @@ class TimelineSearch:
                 place, _, to = changes[at]
                 result[place] = to
             return result
-
-        held = RankBytes(self.problem, rank, ranges)
-        capacity = chain.slots[stages[0]].capacity_bytes
 
         def over(taken: list[int]) -> float:
             return held.peak(tuple(strategies(taken))) - capacity
@@ -332,11 +316,15 @@ class TimelineSearch:
                 fewer = [other for other in taken if other != at]
                 taken = fewer if over(fewer) <= 0.0 else taken
         best = strategies(taken)
-        busy = sum(chain.slots[s].beside_s for s in stages) + sum(
-            float(costs[turn].forward_s[b] + costs[turn].backward_s[b, k])
+        by_stage: list[list[int]] = [[] for _ in stages]
+        for (turn, _), k in zip(where, best, strict=True):
+            by_stage[turn].append(k)
+        busy = sum(chain.slots[stage].beside_s for stage in stages) + sum(
+            float(chain.costs[of_turn[turn]].forward_s[b])
+            + float(chain.costs[of_turn[turn]].backward_s[b, k])
             for (turn, b), k in zip(where, best, strict=True)
         )
-        return _Filled(_by_stage(where, best, len(ranges)), busy, max(0.0, missing), is_free)
+        return _Filled(tuple(map(tuple, by_stage)), busy, max(0.0, missing), is_free)
 
     def _changes(
         self, rank: int, where: list[tuple[int, int]], fastest: list[int]
@@ -344,7 +332,7 @@ class TimelineSearch:
         """(place, seconds, strategy) of changes that free bytes, in the order in which they are
         worth it; of one place each frees more than those before."""
         problem = self.problem
-        schedule, chain = problem.schedule, problem.chain
+        schedule, chain = problem.schedule, self.chain
         stages = self._stages[rank]
         known = split_moments(
             schedule.name, problem.num_ranks, schedule.num_microbatches, problem.per_rank, rank
@@ -376,20 +364,3 @@ def timeline_step_s(problem: SplitProblem, found: Partition) -> float:
     timeline = simulate(problem.schedule, split_durations(problem, found.starts, found.strategies))
     tails = split_tails(problem, found.starts)
     return max(timeline.rank_end_s(rank) + tail_s for rank, tail_s in enumerate(tails))
-
-
-def _sizes(starts: tuple[int, ...], num_blocks: int) -> Sizes:
-    return tuple(j - i for i, j in pairwise((*starts, num_blocks)))
-
-
-def _cuts(sizes: Sequence[Sizes] | Index) -> Index:
-    """[splits, stages + 1] blocks before each stage, and all."""
-    return np.pad(np.cumsum(np.asarray(sizes, dtype=np.intp), axis=1), ((0, 0), (1, 0)))
-
-
-def _by_stage(where: list[tuple[int, int]], chosen: list[int], turns: int) -> Strategies:
-    """The strategies of a rank's blocks, stage by stage."""
-    return tuple(
-        tuple(k for (turn, _), k in zip(where, chosen, strict=True) if turn == own)
-        for own in range(turns)
-    )

@@ -8,53 +8,42 @@ swapping them gives an equally good plan.
 
 Where there are too many ideals, blocks that are `window` or more apart in the traced order keep
 that order: as many ideals as fit, for the widest window that the limit allows.
-
-`IdealProblem` is planner/chain/problem.py with an ideal in place of a position in the chain: arrays
-that hold something for blocks [i, j) there hold it here for the blocks of ideal j without those of
-ideal i.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from itertools import islice
+from functools import cache, cached_property, reduce
+from itertools import islice, pairwise
 from operator import or_
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from planner.chain.problem import Array, BlockCosts, StageSlot
 from profiles.errors import InputError
 from profiles.model.graph import ModelGraph
 
-if TYPE_CHECKING:
-    import networkx as nx
-
-
+Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Index = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached properties
 class BlockLattice:
     """The ideals of a model's blocks, by size: the empty one first, the full one last.
 
-    precedence  edges from a block to each block that must come later
+    precedence  pairs of a block and one that must come later
     members     the blocks of each ideal, as bits
     cuts        [m] whether any tensor crosses the cut behind an ideal; a pipeline needs one
     complete    False if a window left ideals out: then no partition along them is proven best
     """
 
-    precedence: nx.DiGraph
+    num_blocks: int
+    precedence: tuple[tuple[int, int], ...]
     members: tuple[int, ...]
     cuts: tuple[bool, ...]
     complete: bool = True
-
-    @property
-    def num_blocks(self) -> int:
-        return len(self.precedence)
 
     @property
     def count(self) -> int:
@@ -71,18 +60,58 @@ class BlockLattice:
         bits = np.asarray([[m >> k & 1 for k in range(self.num_blocks)] for m in self.members])
         return bits.astype(bool)
 
+    @cached_property
+    def sizes(self) -> Index:
+        """[m]: blocks of each ideal."""
+        return np.asarray(self.holds.sum(axis=1))
+
+    @cached_property
+    def pairs(self) -> tuple[Index, Index]:
+        """All pairs (smaller, larger) of different ideals of which one contains the other."""
+        holds = self.holds.astype(np.int32)
+        within = holds @ holds.T == self.sizes[:, None]
+        smaller, larger = np.nonzero(within & (self.sizes[:, None] < self.sizes[None, :]))
+        return smaller, larger
+
+    @cached_property
+    def first_blocks(self) -> Index:
+        """[m - 1, m]: the first block, in the traced order, of one ideal without another's."""
+        found = np.zeros((self.count - 1, self.count), dtype=np.intp)
+        for block in reversed(range(self.num_blocks)):
+            found[self.holds[None, :, block] & ~self.holds[:-1, None, block]] = block
+        return found
+
+    def before(self, figures: Floats) -> Floats:
+        """[m] sums of a figure [n] over the blocks of each ideal."""
+        if self.is_chain:
+            return np.concatenate([[0.0], np.cumsum(figures)])
+        return np.asarray(self.holds @ figures)
+
     def blocks(self, smaller: int, larger: int) -> tuple[int, ...]:
         """The blocks of one ideal that are not in another, in traced order."""
-        bits = self.members[larger] & ~self.members[smaller]
-        return tuple(k for k in range(self.num_blocks) if bits >> k & 1)
+        if self.is_chain:
+            return tuple(range(smaller, larger))
+        return tuple(np.flatnonzero(self.holds[larger] & ~self.holds[smaller]).tolist())
 
     def orders(self, limit: int) -> tuple[tuple[int, ...], ...] | None:
         """Every topological order of the blocks, sorted, so that the traced one is first; None if
         there are more than `limit`."""
         import networkx as nx
 
-        found = list(islice(nx.all_topological_sorts(self.precedence), limit + 1))
+        graph = nx.DiGraph(self.precedence)
+        found = list(islice(nx.all_topological_sorts(graph), limit + 1))
         return None if len(found) > limit else tuple(sorted(map(tuple, found)))
+
+
+@cache
+def prefixes(num_blocks: int) -> BlockLattice:
+    """The lattice of a chain."""
+    return BlockLattice(
+        num_blocks=num_blocks,
+        precedence=tuple(pairwise(range(num_blocks))),
+        members=tuple((1 << k) - 1 for k in range(num_blocks + 1)),
+        cuts=(False, *[True] * (num_blocks - 1), False),
+    )
 
 
 def lattice_of(graph: ModelGraph, limit: int) -> BlockLattice:
@@ -154,21 +183,20 @@ def lattice_of_flows(
     for producer, consumer in flows:
         if not 0 <= producer < consumer < num_blocks:
             raise InputError(f"block {consumer} cannot take a tensor of block {producer}")
-    precedence = nx.DiGraph()
-    precedence.add_nodes_from(range(num_blocks))
-    precedence.add_edges_from(
-        (*flows, *alike, *((k, num_blocks - 1) for k in range(num_blocks - 1)))
-    )
+    order = [*flows, *alike, *((k, num_blocks - 1) for k in range(num_blocks - 1))]
     if window is not None:
         # Those more than two windows apart follow from these.
-        precedence.add_edges_from(
+        order += [
             (k, later)
             for later in range(window, num_blocks)
             for k in range(max(0, later - 2 * window + 1), later - window + 1)
-        )
+        ]
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(num_blocks))
+    graph.add_edges_from(order)
     # The maximal blocks of an ideal are an antichain, and each antichain generates one ideal.
-    below = [sum(1 << b for b in {k} | nx.ancestors(precedence, k)) for k in range(num_blocks)]
-    antichains = list(islice(nx.antichains(precedence), limit + 1))
+    below = [sum(1 << b for b in {k} | nx.ancestors(graph, k)) for k in range(num_blocks)]
+    antichains = list(islice(nx.antichains(graph), limit + 1))
     if len(antichains) > limit:
         return None
     ideals = (reduce(or_, (below[k] for k in maximal), 0) for maximal in antichains)
@@ -177,76 +205,10 @@ def lattice_of_flows(
         any(m >> producer & 1 and not m >> consumer & 1 for producer, consumer in flows)
         for m in members
     )
-    return BlockLattice(precedence=precedence, members=members, cuts=cuts, complete=window is None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdealProblem:
-    """Blocks to cut along nested ideals; m ideals, n blocks in the traced order.
-
-    kinds          [n]; blocks of equal kind have equal costs
-    static_bytes, tails_s   [m, m] each
-    edge_bytes     [m] kept per micro-batch in flight by a stage that begins at an ideal, beyond
-                   saved_bytes
-    send_forward_s, send_backward_s   [p, m] over the cut before stage s if it is at that ideal
-    """
-
-    lattice: BlockLattice
-    kinds: tuple[int, ...]
-    schedule: str
-    num_microbatches: int
-    costs: tuple[BlockCosts, ...]
-    slots: tuple[StageSlot, ...]
-    static_bytes: tuple[Array, ...]
-    tails_s: tuple[Array, ...]
-    edge_bytes: Array
-    send_forward_s: Array
-    send_backward_s: Array
-
-    def __post_init__(self) -> None:
-        m, p = self.lattice.count, len(self.slots)
-        for name, shape in (
-            ("edge_bytes", (m,)),
-            ("send_forward_s", (p, m)),
-            ("send_backward_s", (p, m)),
-        ):
-            if getattr(self, name).shape != shape:
-                raise InputError(f"{name} must have shape {shape}, has {getattr(self, name).shape}")
-        if any(array.shape != (m, m) for array in (*self.static_bytes, *self.tails_s)):
-            raise InputError(f"static_bytes and tails_s must have shape {(m, m)} each")
-        if len(self.kinds) != self.lattice.num_blocks:
-            raise InputError(
-                f"{len(self.kinds)} kinds for {self.lattice.num_blocks} blocks of the lattice"
-            )
-
-    def tail_of(self, stage: int) -> Array:
-        """[m, m] seconds after the last backward of a stage."""
-        return self.tails_s[self.slots[stage].tail]
-
-    @property
-    def num_blocks(self) -> int:
-        return self.lattice.num_blocks
-
-    @property
-    def num_stages(self) -> int:
-        return len(self.slots)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdealPartition:
-    """A way to fill the stages: the blocks of each in the traced order, and their strategies."""
-
-    stages: tuple[tuple[int, ...], ...]
-    strategies: tuple[tuple[int, ...], ...]
-    step_time_s: float
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The blocks, stage by stage."""
-        return tuple(block for stage in self.stages for block in stage)
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Where each stage begins in that order."""
-        sizes = [len(stage) for stage in self.stages]
-        return tuple(sum(sizes[:s]) for s in range(len(sizes)))
+    return BlockLattice(
+        num_blocks=num_blocks,
+        precedence=tuple(order),
+        members=members,
+        cuts=cuts,
+        complete=window is None,
+    )

@@ -1,6 +1,7 @@
-"""The exact dynamic program: cut a chain into stages and choose strategies, provably optimal.
+"""The exact dynamic program: cut blocks into stages and choose strategies, provably optimal.
 
-Stages are placed from the last to the first. A label at (stage, first block) holds what the stages
+Cuts are ideals of the blocks' data flow, of a chain its prefixes (chain/ideals.py). Stages are
+placed from the last to the first. A label at (stage, first cut) holds what the stages
 before it can still see of the objective: for 1f1b the sum of times behind, the longest steady path
 found so far and the latest end; for gpipe the slowest forward and backward and their sums. All of
 them only grow with a stage's backward time, so inside a stage the fastest strategies that fit its
@@ -15,14 +16,19 @@ exceeds a known plan is dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
-from planner.chain.ideals import IdealProblem
+from planner.chain.ideals import Bools, Index
 from planner.chain.problem import Array, Partition, PartitionProblem, step_time
-from planner.chain.stage_labels import Index, LabelSet, StageLabels
+from planner.chain.stage_labels import LabelSet, StageLabels
 
 _SLACK = 1e-12  # relative; sums taken in another order differ by a few ulp
+
+Added = tuple[Array, Array, Array, Array, Array]
+"""Of the stage that labels grow by: forward, backward, tail, sends behind it down and up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,7 +38,17 @@ class _Frontier:
     start: Index
     columns: Array
     behind: Index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTable:
+    """What a stage can be: between which cuts, with its seconds by the fastest strategies that fit
+    its memory."""
+
+    start: Index
     end: Index
+    forward: Array
+    backward: Array
 
 
 def labels_of(problem: PartitionProblem) -> list[StageLabels]:
@@ -53,33 +69,33 @@ def partition(
 
     labels   of a problem that differs in nothing but the capacities, to save growing them again
     """
-    return PartitionSolver(problem, labels_of(problem) if labels is None else labels).solve(below)
+    return PartitionSolver(problem, labels).solve(below)
 
 
 class PartitionSolver:
-    """Solves one problem; branching/ideal_partition.py puts ideals in the place of prefixes."""
+    """Solves one problem."""
 
-    def __init__(self, problem: PartitionProblem | IdealProblem, labels: list[StageLabels]) -> None:
-        self.problem, self.labels = problem, labels
+    def __init__(self, problem: PartitionProblem, labels: list[StageLabels] | None = None) -> None:
+        self.problem, self.lattice = problem, problem.lattice
+        self.labels = labels or labels_of(problem)
         self.fastest = [
             StageLabels(problem.kinds, costs, fastest_only=True) for costs in problem.costs
         ]
-        self.end = problem.num_blocks  # the cut behind all blocks
         # Seconds of a stage beside its blocks', at least.
         self.beside_forward = min(slot.forward_s for slot in problem.slots)
         self.beside_backward = min(slot.backward_s for slot in problem.slots)
         self.beside = self.beside_forward + self.beside_backward
-        least = [costs.backward_s.min(axis=1) for costs in problem.costs]
-        self._sum_up([costs.forward_s for costs in problem.costs], least)
-
-    def _sum_up(self, forward: list[Array], least: list[Array]) -> None:
-        """Sums over stages and over what lies before a cut, from each block's seconds."""
-        self.sequence = range_numbers(self.problem.kinds)
-        self.forward = [_ranges(f) for f in forward]
-        self.backward = [_ranges(b) for b in least]
-        fastest = np.min(forward, axis=0)
-        self.forward_before = np.concatenate([[0.0], np.cumsum(fastest)])
-        self.backward_before = np.concatenate([[0.0], np.cumsum(np.min(least, axis=0))])
+        # Seconds before each cut, every block at its fastest: of each costs, and the least.
+        self.forward = [self.lattice.before(costs.forward_s) for costs in problem.costs]
+        self.backward = [
+            self.lattice.before(costs.backward_s.min(axis=1)) for costs in problem.costs
+        ]
+        self.forward_before = self.lattice.before(
+            np.min([c.forward_s for c in problem.costs], axis=0)
+        )
+        self.backward_before = self.lattice.before(
+            np.min([c.backward_s.min(axis=1) for c in problem.costs], axis=0)
+        )
         self.time_before = self.forward_before + self.backward_before
 
     def stage_time_limit(self, upper: float) -> float:
@@ -97,153 +113,146 @@ class PartitionSolver:
 
     def solve(self, below: float) -> Partition | None:
         """The best partition under `below` seconds; None if there is none."""
-        limit = self.stage_time_limit(below)
-        tables = [self._stage_table(stage, limit) for stage in range(self.problem.num_stages)]
-        if any(table[0].size == 0 for table in tables):
+        tables = self.stage_tables(below)
+        if any(table.start.size == 0 for table in tables):
             return None
         upper = below
+        best: Partition | None = None
         for beam in (1, None):
             found = self._cut(tables, upper, beam)
             if found is not None:
-                upper = min(upper, found.step_time_s * (1 + _SLACK))
-                best = found
-            elif beam is None:
-                return None if np.isinf(upper) or upper == below else best
+                upper, best = min(upper, found.step_time_s * (1 + _SLACK)), found
         return best
 
-    def _stage_table(self, stage: int, limit: float) -> tuple[Index, Index, Array, Array]:
-        """All (first block, end, forward, backward) that a stage can be: memory and limit kept."""
-        problem, n, p = self.problem, self.problem.num_blocks, self.problem.num_stages
-        slot = problem.slots[stage]
-        after = p - stage - 1
-        start, end = np.triu_indices(n, k=0)
-        end = end + 1
-        allowed = (start >= stage) & (end <= n - after)
-        allowed &= (start == 0) if stage == 0 else (start > 0)
-        if after == 0:
-            allowed &= end == n
-        fastest = self.forward[slot.costs] + self.backward[slot.costs]
-        allowed &= fastest[start, end] <= limit
+    def stage_tables(self, below: float) -> list[StageTable]:
+        """What each stage of a plan under `below` seconds can be."""
+        limit = self.stage_time_limit(below)
+        return [self._stage_table(stage, limit) for stage in range(self.problem.num_stages)]
+
+    def _stage_table(self, stage: int, limit: float) -> StageTable:
+        problem, lattice = self.problem, self.lattice
+        slot, behind = problem.slots[stage], problem.num_stages - stage - 1
+        start, end = lattice.pairs
+        cuts, last = np.asarray(lattice.cuts), lattice.count - 1
+        ahead, back = self.forward[slot.costs], self.backward[slot.costs]
+        allowed = lattice.sizes[start] >= stage
+        allowed &= lattice.sizes[end] <= problem.num_blocks - behind
+        allowed &= cuts[start] if stage else start == 0
+        allowed &= cuts[end] if behind else end == last
         start, end = start[allowed], end[allowed]
-        # Equal sequences of kinds cost the same in one stage: each is looked up once.
-        _, first, where = np.unique(
-            self.sequence[start, end], return_index=True, return_inverse=True
-        )
-        fastest_fitting = np.full(first.size, np.inf)
-        for index, (i, j) in enumerate(
-            zip(start[first].tolist(), end[first].tolist(), strict=True)
-        ):
-            node, label = self._best(stage, i, j)
+        forward, backward = ahead[end] - ahead[start], back[end] - back[start]
+        quick = forward + backward <= limit
+        start, end, forward, backward = start[quick], end[quick], forward[quick], backward[quick]
+        unsure = np.flatnonzero(~self._surely_fits(stage, start, end))
+        numbers = unsure
+        if lattice.is_chain:  # equal sequences of kinds cost the same: each is looked up once
+            numbers = _range_numbers(problem.kinds)[start[unsure], end[unsure]]
+        _, first, where = np.unique(numbers, return_index=True, return_inverse=True)
+        fastest = np.full(first.size, np.inf)
+        for index, at in enumerate(unsure[first].tolist()):
+            node, label = self.fastest_fitting(stage, int(start[at]), int(end[at]))
             if label >= 0:
-                fastest_fitting[index] = node.backward_s[label]
-        return self._fitting(stage, start, end, fastest_fitting[where])
-
-    def _fitting(
-        self, stage: int, start: Index, end: Index, backward: Array
-    ) -> tuple[Index, Index, Array, Array]:
-        """Those of a stage's ranges that have a backward within the memory, with their times."""
+                fastest[index] = node.backward_s[label]
+        backward[unsure] = fastest[where]
         ok = np.isfinite(backward)
-        start, end = start[ok], end[ok]
-        slot = self.problem.slots[stage]
-        forward = slot.forward_s + self.forward[slot.costs][start, end]
-        return start, end, forward, slot.backward_s + backward[ok]
+        return StageTable(
+            start=start[ok],
+            end=end[ok],
+            forward=slot.forward_s + forward[ok],
+            backward=slot.backward_s + backward[ok],
+        )
 
-    def _best(self, stage: int, i: int, j: int) -> tuple[LabelSet, int]:
+    def _surely_fits(self, stage: int, start: Index, end: Index) -> Bools:
+        """Where every block's fastest strategy fits, even if the largest rise of any block met all
+        that the stage keeps: those need no labels."""
+        problem, slot = self.problem, self.problem.slots[stage]
+        costs = problem.costs[slot.costs]
+        fastest = costs.backward_s.argmin(axis=1)
+        every = np.arange(problem.num_blocks)
+        saved = self.lattice.before(costs.saved_bytes[every, fastest])
+        kept = saved[end] - saved[start] + problem.edge_bytes[start, end]
+        rise = float(costs.transient_bytes[every, fastest].max())
+        fits = np.ones(start.size, dtype=bool)
+        for load in slot.loads:
+            need = problem.static_bytes[load.static][start, end] + load.in_flight * kept
+            fits &= need + (rise if load.rises else 0.0) <= slot.capacity_bytes
+        return fits
+
+    def fastest_fitting(self, stage: int, i: int, j: int) -> tuple[LabelSet, int]:
         """The labels of the blocks between two cuts, and which of them is the fastest that fits the
         stage; -1 for none."""
-        costs = self.problem.slots[stage].costs
-        node = self._node(self.fastest[costs], i, j)
-        label = self._label(stage, node, i, j)
-        if label < 0:
-            node = self._node(self.labels[costs], i, j)
-            label = self._label(stage, node, i, j)
-        return node, label
-
-    def _node(self, labels: StageLabels, i: int, j: int) -> LabelSet:
-        """The labels of the blocks between two cuts."""
-        return labels.of(i, j)
-
-    def _edge(self, i: int, j: int) -> float:
-        return float(self.problem.edge_bytes[i, j])
-
-    def _label(self, stage: int, node: LabelSet, i: int, j: int) -> int:
-        slot, edge = self.problem.slots[stage], self._edge(i, j)
+        slot, problem = self.problem.slots[stage], self.problem
+        kinds = [problem.kinds[block] for block in self.lattice.blocks(i, j)]
+        edge = float(problem.edge_bytes[i, j])
         budgets = [
             (
                 load,
                 slot.capacity_bytes
-                - self.problem.static_bytes[load.static][i, j]
+                - problem.static_bytes[load.static][i, j]
                 - load.in_flight * edge,
             )
             for load in slot.loads
         ]
-        return node.cheapest(budgets)
+        node = self.fastest[slot.costs].of(kinds)
+        label = node.cheapest(budgets)
+        if label < 0:
+            node = self.labels[slot.costs].of(kinds)
+            label = node.cheapest(budgets)
+        return node, label
 
-    def _cut(
-        self, tables: list[tuple[Index, Index, Array, Array]], upper: float, beam: int | None
-    ) -> Partition | None:
+    def _cut(self, tables: list[StageTable], upper: float, beam: int | None) -> Partition | None:
         problem, p = self.problem, self.problem.num_stages
-        grow = _grow_1f1b if problem.schedule == "1f1b" else _grow_gpipe
-        bound = self._bound_1f1b if problem.schedule == "1f1b" else self._bound_gpipe
-        width = 4 if problem.schedule == "1f1b" else 5
-        columns = np.zeros((1, width))
+        is_gpipe = problem.schedule == "gpipe"
+        grow = _grow_gpipe if is_gpipe else _grow_1f1b
+        bound = self._bound_gpipe if is_gpipe else self._bound_1f1b
+        columns = np.zeros((1, 5 if is_gpipe else 4))
         columns[0, -1] = -np.inf
-        none = np.zeros(1, dtype=np.intp)
-        frontier = _Frontier(start=np.full(1, self.end), columns=columns, behind=none, end=none)
-        history = [frontier]
+        frontier = _Frontier(
+            start=np.full(1, self.lattice.count - 1),
+            columns=columns,
+            behind=np.zeros(1, dtype=np.intp),
+        )
+        history: list[_Frontier] = []
         for stage in range(p - 1, -1, -1):
-            start, end, forward, backward = tables[stage]
-            first = np.searchsorted(frontier.start, end, side="left")
-            count = np.searchsorted(frontier.start, end, side="right") - first
-            pair = np.repeat(np.arange(start.size), count)
+            table = tables[stage]
+            first = np.searchsorted(frontier.start, table.end, side="left")
+            count = np.searchsorted(frontier.start, table.end, side="right") - first
+            pair = np.repeat(np.arange(table.start.size), count)
             offset = np.arange(pair.size) - np.repeat(np.cumsum(count) - count, count)
             behind = first[pair] + offset
-            i, j = start[pair], end[pair]
-            sends = np.zeros((2, pair.size))
+            i, j = table.start[pair], table.end[pair]
+            down = up = np.zeros(pair.size)
             if stage < p - 1:
-                sends = np.stack(
-                    [problem.send_forward_s[stage + 1, j], problem.send_backward_s[stage + 1, j]]
+                down, up = (
+                    problem.send_forward_s[stage + 1, j],
+                    problem.send_backward_s[stage + 1, j],
                 )
-            columns = grow(
-                problem,
-                stage,
-                frontier.columns[behind],
-                forward[pair],
-                backward[pair],
-                problem.tail_of(stage)[i, j],
-                sends,
-            )
+            tail = problem.tail_of(stage)[i, j]
+            added = (table.forward[pair], table.backward[pair], tail, down, up)
+            columns = grow(problem, stage, frontier.columns[behind], added)
             lower = bound(columns, i, stage)
             alive = np.flatnonzero(lower <= upper * (1 + _SLACK))
             if alive.size == 0:
                 return None
             slack = _SLACK / p * float(lower[alive].min())
             keep = alive[_undominated_by_start(i[alive], columns[alive], lower[alive], beam, slack)]
-            frontier = _Frontier(
-                start=i[keep], columns=columns[keep], behind=behind[keep], end=j[keep]
-            )
+            frontier = _Frontier(start=i[keep], columns=columns[keep], behind=behind[keep])
             history.append(frontier)
-        return self._trace(history)
-
-    def _trace(self, history: list[_Frontier]) -> Partition | None:
-        problem = self.problem
-        last = history[-1]
-        total = self._bound_1f1b if problem.schedule == "1f1b" else self._bound_gpipe
-        least = total(last.columns, last.start, 0)
-        label = int(np.argmin(least))
-        time_s = float(least[label])
-        starts: list[int] = []
-        strategies: list[int] = []
-        for stage, frontier in enumerate(reversed(history[1:])):
-            i, j = int(frontier.start[label]), int(frontier.end[label])
-            node, chosen_label = self._best(stage, i, j)
-            starts.append(i)
-            strategies.extend(node.strategies(chosen_label))
+        label = int(np.argmin(bound(frontier.columns, frontier.start, 0)))
+        starts = []
+        for frontier in reversed(history):
+            starts.append(int(frontier.start[label]))
             label = int(frontier.behind[label])
-        firsts, chosen = tuple(starts), tuple(strategies)
-        if isinstance(problem, PartitionProblem):
-            time_s = step_time(problem, firsts, chosen)
-        return Partition(starts=firsts, strategies=chosen, step_time_s=time_s)
+        return self.filled(tuple(starts))
+
+    def filled(self, starts: tuple[int, ...]) -> Partition:
+        """The partition with these cuts, each stage with the fastest strategies that fit it."""
+        strategies: list[int] = []
+        for stage, (i, j) in enumerate(pairwise((*starts, self.lattice.count - 1))):
+            node, label = self.fastest_fitting(stage, i, j)
+            strategies.extend(node.strategies(label))
+        time_s = step_time(self.problem, starts, tuple(strategies))
+        return Partition(starts=starts, strategies=tuple(strategies), step_time_s=time_s)
 
     def _bound_1f1b(self, columns: Array, start: Index, stage: int) -> Array:
         """Least objective of any completion; the objective itself where stage is 0."""
@@ -268,46 +277,31 @@ class PartitionSolver:
         return np.asarray(down + forward + rounds * slowest_f + end)
 
 
-def _grow_1f1b(
-    problem: PartitionProblem | IdealProblem,
-    stage: int,
-    columns: Array,
-    forward: Array,
-    backward: Array,
-    tail: Array,
-    sends: Array,
-) -> Array:
+def _grow_1f1b(problem: PartitionProblem, stage: int, columns: Array, added: Added) -> Array:
     """Columns (time of this stage and all behind, longest steady path and longest work of one
     stage beyond that time, latest end) with one stage more, which is `stage`."""
     time, steady, own, end = columns.T
-    behind = time + sends.sum(axis=0)
-    here = forward + backward
+    forward, backward, tail, down, up = added
+    behind, here = time + (down + up), forward + backward
     rounds = problem.num_microbatches - problem.slots[stage].in_flight
     if rounds > 0:
         steady = np.maximum(steady, behind + rounds * here)
     own = np.maximum(own, (problem.num_microbatches - 1) * here - behind)
-    end = np.maximum(tail, end - (backward + sends[1]))
+    end = np.maximum(tail, end - (backward + up))
     if stage == 0:
         steady = np.maximum(steady, own + tail - end)
     # Work that is no longer than the steady path never will be: both only shift from here on.
     return np.stack([behind + here, steady, np.maximum(own, steady), end], axis=1)
 
 
-def _grow_gpipe(
-    problem: PartitionProblem | IdealProblem,
-    stage: int,
-    columns: Array,
-    forward: Array,
-    backward: Array,
-    tail: Array,
-    sends: Array,
-) -> Array:
+def _grow_gpipe(problem: PartitionProblem, stage: int, columns: Array, added: Added) -> Array:
     """Columns (forward and sends, slowest forward, backward, slowest backward, latest end)."""
     down, slowest_f, up, slowest_b, end = columns.T
-    up = up + sends[1] + backward
+    forward, backward, tail, send_down, send_up = added
+    up = up + send_up + backward
     slowest_b = np.maximum(slowest_b, backward)
     end = np.maximum(end, up + (problem.num_microbatches - 1) * slowest_b + tail)
-    down = down + sends[0] + forward
+    down = down + send_down + forward
     return np.stack([down, np.maximum(slowest_f, forward), up, slowest_b, end], axis=1)
 
 
@@ -326,7 +320,8 @@ def _undominated_by_start(
     return order[undominated(np.r_[0, edges, order.size], columns[order], slack)]
 
 
-def range_numbers(kinds: tuple[int, ...]) -> Index:
+@cache
+def _range_numbers(kinds: tuple[int, ...]) -> Index:
     """[n, n+1]: a number for blocks [i, j), the same for equal sequences of kinds."""
     n = len(kinds)
     numbers: dict[tuple[int, int], int] = {}
@@ -337,12 +332,6 @@ def range_numbers(kinds: tuple[int, ...]) -> Index:
             current = numbers.setdefault((current, kinds[j]), len(numbers) + 1)
             found[i, j + 1] = current
     return found
-
-
-def _ranges(values: Array) -> Array:
-    """[n, n+1]: sums of values[i:j]."""
-    total = np.concatenate([[0.0], np.cumsum(values)])
-    return np.asarray(total[None, :] - total[:-1, None])
 
 
 def undominated(edges: Index, columns: Array, slack: float) -> Index:

@@ -1,7 +1,8 @@
 """The partition problem of one cell: which blocks form which stage, with which strategy each.
 
-A cell fixes the degrees, the micro-batch and the schedule; what is left is a chain of n blocks to
-be cut into p stages, and one strategy (a recompute kind) per block, under each stage's memory.
+A cell fixes the degrees, the micro-batch and the schedule; what is left is to cut n blocks into p
+stages, and one strategy (a recompute kind) per block, under each stage's memory. A cut is an ideal
+of the blocks' data flow (chain/ideals.py): of a chain, block i is the first behind cut i.
 
 Symbols
     M        micro-batches per step          p        stages
@@ -34,10 +35,13 @@ the slowest one as if they were as slow.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from planner.chain.ideals import BlockLattice, prefixes
 from profiles.errors import InputError
 
 Array = npt.NDArray[np.float64]
@@ -98,21 +102,22 @@ class StageSlot:
         return self.forward_s + self.backward_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: a cached property
 class PartitionProblem:
-    """A chain to cut.
+    """Blocks to cut into stages; m cuts, of a chain n + 1.
 
-    kinds          [n]; blocks of equal kind cost the same, and static, tail and edges are equal
-                   for equal sequences of kinds, apart from the chain's first and last block
+    kinds          [n]; blocks of equal kind cost the same. In a chain static, tail and edges are
+                   equal for equal sequences of kinds, apart from its first and last block
     strategies     names of the S strategies
     schedule       `1f1b` or `gpipe`
-    static_bytes   [n, n+1] each: memory of a stage of blocks [i, j) at some moment of the step that
-                   does not depend on strategies
-    tails_s        [n, n+1] each: after the last backward of a stage of blocks [i, j)
-    edge_bytes     [n, n+1]  kept per micro-batch in flight of a stage of blocks [i, j) at its
-                   edges, beyond saved_bytes; below 0 where the first block's inputs are counted
-                   in its saved_bytes but held elsewhere
-    send_forward_s, send_backward_s   [p, n]  over the cut before stage s if it lies before block i
+    static_bytes   [m - 1, m] each: memory of a stage between two cuts at some moment of the step
+                   that does not depend on strategies
+    tails_s        [m - 1, m] each: after the last backward of a stage between two cuts
+    edge_bytes     [m - 1, m] kept per micro-batch in flight of a stage at its edges, beyond
+                   saved_bytes; below 0 where the first block's inputs are counted in its
+                   saved_bytes but held elsewhere
+    send_forward_s, send_backward_s   [p, m - 1]  over the cut before stage s if it is that one
+    ideals         the cuts, None for those of a chain
     """
 
     kinds: tuple[int, ...]
@@ -126,35 +131,55 @@ class PartitionProblem:
     edge_bytes: Array
     send_forward_s: Array
     send_backward_s: Array
+    ideals: BlockLattice | None = None
 
     def __post_init__(self) -> None:
-        n, s = len(self.kinds), len(self.strategies)
+        n, s, m = len(self.kinds), len(self.strategies), self.lattice.count
         if self.schedule not in ("1f1b", "gpipe"):
             raise InputError(f"the partition knows 1f1b and gpipe, not {self.schedule!r}")
         if not 1 <= len(self.slots) <= n:
             raise InputError(f"{n} blocks cannot form {len(self.slots)} stages of one or more")
         if self.num_microbatches < 1 or s < 1:
             raise InputError("a partition needs one micro-batch and one strategy or more")
-        shapes: dict[str, tuple[Array, tuple[int, ...]]] = {
-            "edge_bytes": (self.edge_bytes, (n, n + 1)),
-            "send_forward_s": (self.send_forward_s, (len(self.slots), n)),
-            "send_backward_s": (self.send_backward_s, (len(self.slots), n)),
-        }
-        for index, static in enumerate(self.static_bytes):
-            shapes[f"static_bytes[{index}]"] = (static, (n, n + 1))
-        for index, tail in enumerate(self.tails_s):
-            shapes[f"tails_s[{index}]"] = (tail, (n, n + 1))
-        for index, costs in enumerate(self.costs):
-            shapes[f"costs[{index}].forward_s"] = (costs.forward_s, (n,))
-            for name in ("backward_s", "saved_bytes", "transient_bytes"):
-                shapes[f"costs[{index}].{name}"] = (getattr(costs, name), (n, s))
-        for name, (array, shape) in shapes.items():
-            if array.shape != shape:
-                raise InputError(f"{name} must have shape {shape}, has {array.shape}")
+        if n != self.lattice.num_blocks:
+            raise InputError(f"{n} kinds for {self.lattice.num_blocks} blocks of the lattice")
+        ranges, starts = (m - 1, m), (len(self.slots), m - 1)
+        arrays = [
+            ("edge_bytes", ranges, (self.edge_bytes,)),
+            ("send_forward_s", starts, (self.send_forward_s,)),
+            ("send_backward_s", starts, (self.send_backward_s,)),
+            ("static_bytes", ranges, self.static_bytes),
+            ("tails_s", ranges, self.tails_s),
+            ("forward_s", (n,), tuple(costs.forward_s for costs in self.costs)),
+            ("backward_s", (n, s), tuple(costs.backward_s for costs in self.costs)),
+            ("saved_bytes", (n, s), tuple(costs.saved_bytes for costs in self.costs)),
+            ("transient_bytes", (n, s), tuple(costs.transient_bytes for costs in self.costs)),
+        ]
+        for name, shape, given in arrays:
+            for array in given:
+                if array.shape != shape:
+                    raise InputError(f"{name} must have shape {shape}, has {array.shape}")
+
+    @cached_property
+    def lattice(self) -> BlockLattice:
+        """The cuts."""
+        return self.ideals or prefixes(len(self.kinds))
 
     def tail_of(self, stage: int) -> Array:
-        """[n, n+1]: seconds after the last backward of a stage of blocks [i, j)."""
+        """[m - 1, m]: seconds after the last backward of a stage between two cuts."""
         return self.tails_s[self.slots[stage].tail]
+
+    def with_capacity(self, more_bytes: float) -> PartitionProblem:
+        """The same problem with so many bytes more (or, if negative, less) on every device."""
+        slots = tuple(
+            replace(slot, capacity_bytes=slot.capacity_bytes + more_bytes) for slot in self.slots
+        )
+        return replace(self, slots=slots)
+
+    def stages(self, starts: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The blocks of each stage, in traced order, if it begins at that cut."""
+        cuts = (*starts, self.lattice.count - 1)
+        return [self.lattice.blocks(i, j) for i, j in pairwise(cuts)]
 
     @property
     def num_blocks(self) -> int:
@@ -167,54 +192,31 @@ class PartitionProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A way to fill the stages: first block of each stage, strategy index of each block."""
+    """A way to fill the stages: the cut before each stage (of a chain its first block), and the
+    strategy index of each block, stage by stage."""
 
     starts: tuple[int, ...]
     strategies: tuple[int, ...]
     step_time_s: float
 
     def ends(self) -> tuple[int, ...]:
-        """Per stage the block behind its last."""
+        """Of a chain, the block behind the last of each stage."""
         return (*self.starts[1:], len(self.strategies))
-
-
-def stage_memory_bytes(
-    problem: PartitionProblem, stage: int, start: int, strategies: tuple[int, ...]
-) -> float:
-    """Peak of a stage: the largest of its loads.
-
-    In forward and in backward a micro-batch's own saved bytes are there up to the block that runs:
-    the rise is the largest transient, each less what blocks behind it save.
-    """
-    slot = problem.slots[stage]
-    costs = problem.costs[slot.costs]
-    end = start + len(strategies)
-    blocks = np.arange(start, end)
-    chosen = np.asarray(strategies)
-    saved = costs.saved_bytes[blocks, chosen]
-    behind = np.concatenate([np.cumsum(saved[::-1])[::-1][1:], [0.0]])
-    rise = float((costs.transient_bytes[blocks, chosen] - behind).max())
-    kept = float(problem.edge_bytes[start, end] + saved.sum())
-    return max(
-        float(problem.static_bytes[load.static][start, end])
-        + load.in_flight * kept
-        + (rise if load.rises else 0.0)
-        for load in slot.loads
-    )
 
 
 def stage_times(
     problem: PartitionProblem, starts: tuple[int, ...], strategies: tuple[int, ...]
 ) -> tuple[Array, Array]:
     """Forward and backward seconds per micro-batch of every stage."""
-    ends = (*starts[1:], problem.num_blocks)
     forward, backward = np.zeros(len(starts)), np.zeros(len(starts))
-    for stage, (i, j) in enumerate(zip(starts, ends, strict=True)):
+    begin = 0
+    for stage, blocks in enumerate(problem.stages(starts)):
         slot = problem.slots[stage]
         costs = problem.costs[slot.costs]
-        chosen = np.asarray(strategies[i:j])
-        forward[stage] = slot.forward_s + costs.forward_s[i:j].sum()
-        backward[stage] = slot.backward_s + costs.backward_s[np.arange(i, j), chosen].sum()
+        at, end = list(blocks), begin + len(blocks)
+        forward[stage] = slot.forward_s + costs.forward_s[at].sum()
+        backward[stage] = slot.backward_s + costs.backward_s[at, strategies[begin:end]].sum()
+        begin = end
     return forward, backward
 
 
@@ -224,7 +226,7 @@ def step_time(
     """The objective of a partition in seconds, by the formulas at the top of this module."""
     forward, backward = stage_times(problem, starts, strategies)
     index = np.asarray(starts)
-    ends = np.asarray((*starts[1:], problem.num_blocks))
+    ends = np.asarray((*starts[1:], problem.lattice.count - 1))
     stages = np.arange(len(starts))
     down, up = problem.send_forward_s[stages, index], problem.send_backward_s[stages, index]
     down[0] = up[0] = 0.0
@@ -244,20 +246,3 @@ def step_time(
     through = float(total.sum()) + longest + float((tail - before_end).max())
     own = float((rounds * (forward + backward) - behind).max())
     return max(through, float(total.sum()) + own + float(tail[0]))
-
-
-def with_capacity(problem: PartitionProblem, more_bytes: float) -> PartitionProblem:
-    """The same problem with so many bytes more (or, if negative, less) on every device."""
-    slots = tuple(
-        replace(slot, capacity_bytes=slot.capacity_bytes + more_bytes) for slot in problem.slots
-    )
-    return replace(problem, slots=slots)
-
-
-def fits(problem: PartitionProblem, partition: Partition) -> bool:
-    """True where every stage's memory is within its capacity."""
-    return all(
-        stage_memory_bytes(problem, stage, i, partition.strategies[i:j])
-        <= problem.slots[stage].capacity_bytes
-        for stage, (i, j) in enumerate(zip(partition.starts, partition.ends(), strict=True))
-    )

@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from planner.chain.ideals import Index
 from planner.chain.problem import Array, BlockCosts, Load
-
-Index = npt.NDArray[np.intp]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +63,6 @@ class StageLabels:
     def __init__(
         self, kinds: tuple[int, ...], costs: BlockCosts, *, fastest_only: bool = False
     ) -> None:
-        self._kinds = kinds
         self._costs = costs
         self._position = {kind: index for index, kind in reversed(list(enumerate(kinds)))}
         order = np.lexsort((costs.transient_bytes, costs.saved_bytes, costs.backward_s))
@@ -80,11 +77,7 @@ class StageLabels:
             shorter=None,
         )
 
-    def of(self, start: int, end: int) -> LabelSet:
-        """The labels of blocks [start, end)."""
-        return self.of_kinds(self._kinds[start:end])
-
-    def of_kinds(self, kinds: Sequence[int]) -> LabelSet:
+    def of(self, kinds: Sequence[int]) -> LabelSet:
         """The labels of blocks of these kinds, one behind the other."""
         node = self._root
         for kind in kinds:

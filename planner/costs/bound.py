@@ -1,4 +1,4 @@
-"""Lower bounds for all cells at once, with arrays: what no plan of a cell can beat.
+"""The lower bound of a cell: what no plan of it can beat.
 
 Symbols as in chain/problem.py; W is the time of all blocks for one micro-batch with every block
 at its fastest strategy, b_last the last block's, R the least time per micro-batch that the busiest
@@ -55,28 +55,19 @@ class ChainTotals:
     any_tail_s: float
 
 
-def lower_bounds(cells: Sequence[Cell], totals: Sequence[ChainTotals]) -> Array:
-    """Seconds that no plan of each cell can beat; [len(cells)]."""
-    if not cells:
-        return np.zeros(0)
-    p = np.asarray([cell.degrees.pp for cell in cells], dtype=float)
-    m = np.asarray([cell.num_microbatches for cell in cells], dtype=float)
-    apart = np.asarray([cell.schedule == "interleaved" or cell.splits_backward for cell in cells])
-    gpipe = np.asarray([cell.schedule == "gpipe" for cell in cells])
-    cuts = np.asarray([cell.degrees.num_stages - 1 for cell in cells], dtype=float)
-    whole = np.asarray([cell.schedule == "interleaved" for cell in cells])
-    rows = np.asarray(
-        [(t.total_s, t.busiest_s, t.last_s, t.send_s, t.tail_s, t.any_tail_s) for t in totals],
-        dtype=float,
-    )
-    total, busiest, last, send, tail, any_tail = rows.T
-    window = np.where(gpipe, 1.0, p)
-    steady = np.maximum((m - 1) * last, (m - window) * busiest)
-    steady = np.where(m > window, np.maximum(steady, (m - 1) * total / p), steady)
-    plain = np.maximum(total + (p - 1) * send + steady, m * busiest) + tail
-    through = np.where(whole, total + cuts * send + (m - 1) * last, 0.0)
-    own = np.maximum(np.maximum(m * total / p, m * busiest), through) + any_tail
-    return np.asarray(np.where(apart, own, plain))
+def lower_bound(cell: Cell, totals: ChainTotals) -> float:
+    """Seconds that no plan of the cell can beat."""
+    p, m, t = cell.degrees.pp, cell.num_microbatches, totals
+    if cell.schedule == "interleaved" or cell.splits_backward:
+        through = 0.0
+        if cell.schedule == "interleaved":
+            through = t.total_s + (cell.degrees.num_stages - 1) * t.send_s + (m - 1) * t.last_s
+        return max(m * t.total_s / p, m * t.busiest_s, through) + t.any_tail_s
+    window = 1 if cell.schedule == "gpipe" else p
+    steady = max((m - 1) * t.last_s, (m - window) * t.busiest_s)
+    if m > window:
+        steady = max(steady, (m - 1) * t.total_s / p)
+    return max(t.total_s + (p - 1) * t.send_s + steady, m * t.busiest_s) + t.tail_s
 
 
 def least_busiest_s(fastest: Array, kinds: Sequence[int], num_ranks: int) -> float:

@@ -1,33 +1,44 @@
-"""Seconds of a cell from the simulator's own formulas: of its blocks and messages (`CellTimes`), of
-each rank after its last backward (`CellTails`), and the least of both, for bounds (`CellTotals`).
-What cells share is priced once.
+"""Seconds of a cell from the simulator's own formulas: of its blocks and messages (`CellTimes`),
+and of each rank after its last backward (`CellTails`). What cells share is priced once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array, BlockCosts
-from planner.costs.bound import (
-    ChainTotals,
-    least_busiest_s,
-    near_even_busiest_s,
-    unlike_busiest_s,
-)
 from planner.costs.cell_memory import CellMemory
 from planner.costs.placement import Places
-from planner.costs.priced_model import ChainCosts, PricedModel, beside_units, crossings_of, of_each
+from planner.costs.priced_model import ChainCosts, PricedModel, chain_costs, of_each
 from planner.costs.split_problem import Ranges
-from profiles.model.graph import ModelGraph
+from simulator.memory.held import Held
+from simulator.memory.sharded_units import unit_buffers
 from simulator.traced.block_cost import BlockCost
-from simulator.traced.comm_cost import price_collective
-from simulator.traced.sharded_units import unit_buffers
+from simulator.traced.in_step import message_in_step
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.traced.stage_cost import copy_seconds, gather_seconds, missing_overhead
-from simulator.traced.step_tail import Held, Tail, Tie
+from simulator.traced.step_tail import Tail, Tie, price_tie
+
+Key = tuple[object, ...]
+T = TypeVar("T")
+
+
+class Known:
+    """Values by their key, each made once."""
+
+    def __init__(self) -> None:
+        self._values: dict[Key, Any] = {}
+
+    def once(self, key: Key, make: Callable[[], T]) -> T:
+        """The value of a key; made if it is not known."""
+        if key not in self._values:
+            self._values[key] = make()
+        value: T = self._values[key]
+        return value
 
 
 class CellTimes:
@@ -37,34 +48,36 @@ class CellTimes:
     """
 
     def __init__(self, model: PricedModel, places: Places) -> None:
-        self._model, self._places = model, places
-        self._chains: dict[tuple[object, ...], ChainCosts] = {}
-        self._gathered: dict[tuple[object, ...], tuple[Array, Array]] = {}
-        self._sends: dict[tuple[object, ...], float] = {}
+        self._model, self._places, self._known = model, places, Known()
 
     def chain(self, cell: Cell, rank: int) -> ChainCosts:
         """What the kinds of block cost on a rank's devices; in a cell that shards weights without a
         pipeline, with FSDP2's buffers beside them."""
-        place = self._places.of(cell, rank)[:2]
-        key: tuple[object, ...] = (cell.micro_batch, cell.degrees.tp, place)
-        if key not in self._chains:
-            self._chains[key] = self._model.chain(
-                cell.micro_batch, cell.degrees.group("tp", pp=rank)
-            )
-        if cell.degrees.pp > 1 or cell.zero_stage < 2 or cell.degrees.dp == 1:
-            return self._chains[key]
-        sharded = (*key, cell.zero_stage, cell.degrees.dp, cell.num_microbatches > 1)
-        if sharded not in self._chains:
+        degrees = cell.degrees
+        key = ("chain", cell.micro_batch, degrees.tp, self._places.of(cell, rank)[:2])
+        alone = self._known.once(
+            key, lambda: self._model.chain(cell.micro_batch, degrees.group("tp", pp=rank))
+        )
+        if degrees.pp > 1 or cell.zero_stage < 2 or degrees.dp == 1:
+            return alone
+
+        def sharded() -> ChainCosts:
             buffers = unit_buffers(
-                self._model.graph(cell.micro_batch, cell.degrees.tp),
+                self._model.graph(cell.micro_batch, degrees.tp),
                 zero_stage=cell.zero_stage,
-                dp=cell.degrees.dp,
+                dp=degrees.dp,
                 num_microbatches=cell.num_microbatches,
                 sizes=self._model.stack.bytes_of(self._model.workload.precision),
                 on_cpu=self._model.cluster.device_at(0).type == "cpu",
             )
-            self._chains[sharded] = beside_units(self._chains[key], buffers)
-        return self._chains[sharded]
+            blocks = tuple(
+                tuple(unit.beside(cost) for cost in row)
+                for unit, row in zip(buffers, alone.blocks, strict=True)
+            )
+            return chain_costs(blocks, branched=alone.branched)
+
+        several = cell.num_microbatches > 1
+        return self._known.once((*key, cell.zero_stage, degrees.dp, several), sharded)
 
     def gathers(self, cell: Cell, rank: int) -> tuple[Array, Array]:
         """[K, S] exposed seconds of gathering sharded parameters, and of a CPU's copies of them, in
@@ -76,42 +89,35 @@ class CellTimes:
         copied = device.type == "cpu" and sizes.working_copy_bytes > 0
         if not copied and (cell.zero_stage < 2 or len(group) < 2):
             return np.zeros_like(chain.backward_s), np.zeros_like(chain.backward_s)
-        key = (
-            (
-                cell.micro_batch,
-                cell.num_microbatches,
-                cell.degrees.tp,
-                cell.degrees.pp > 1,
-                cell.zero_stage,
-            ),
-            self._places.of(cell, rank),
-        )
-        if key not in self._gathered:
+        pipelined, tp = cell.degrees.pp > 1, cell.degrees.tp
 
-            def parts(cost: BlockCost) -> tuple[float, float]:
-                gather = gather_seconds(
-                    cost,
-                    zero_stage=cell.zero_stage,
-                    group=group,
-                    precision=self._model.workload.precision,
-                    cluster=self._model.cluster,
-                    stack=self._model.stack,
-                    pipelined=cell.degrees.pp > 1,
-                    sharing=cell.degrees.tp,
-                )
-                forward, backward = copy_seconds(
-                    cost,
-                    sizes,
-                    device,
-                    sharded=cell.zero_stage >= 2 and cell.degrees.dp > 1,
-                    pipelined=cell.degrees.pp > 1,
-                    num_microbatches=cell.num_microbatches,
-                )
-                return gather / 2 + forward, gather / 2 + backward
+        def parts(cost: BlockCost) -> tuple[float, float]:
+            gather = gather_seconds(
+                cost,
+                zero_stage=cell.zero_stage,
+                group=group,
+                precision=self._model.workload.precision,
+                cluster=self._model.cluster,
+                stack=self._model.stack,
+                pipelined=pipelined,
+                sharing=tp,
+            )
+            forward, backward = copy_seconds(
+                cost,
+                sizes,
+                device,
+                sharded=cell.zero_stage >= 2 and cell.degrees.dp > 1,
+                pipelined=pipelined,
+                num_microbatches=cell.num_microbatches,
+            )
+            return gather / 2 + forward, gather / 2 + backward
 
-            both = np.asarray([[parts(cost) for cost in row] for row in chain.blocks])
-            self._gathered[key] = both[:, :, 0], both[:, :, 1]
-        return self._gathered[key]
+        def both() -> tuple[Array, Array]:
+            found = np.asarray([[parts(cost) for cost in row] for row in chain.blocks])
+            return found[:, :, 0], found[:, :, 1]
+
+        of_cell = (cell.micro_batch, cell.num_microbatches, tp, pipelined, cell.zero_stage)
+        return self._known.once(("gathers", *of_cell, self._places.of(cell, rank)), both)
 
     def seconds(self, cell: Cell, rank: int) -> Array:
         """[K, S] seconds of each kind, forward and backward."""
@@ -123,7 +129,7 @@ class CellTimes:
         """Seconds of a stage's forward and of its backward that no block of it carries, at least:
         all of them where every kind of block or none was measured in a pipeline."""
         kinds = [row[0] for row in self.chain(cell, rank).blocks]
-        measured = self._model.cluster.device_at(cell.degrees.rank(pp=rank)).measurements
+        device = self._model.cluster.device_at(cell.degrees.rank(pp=rank))
         # A stage carries a mean over those of its blocks that were measured.
         alone = [
             missing_overhead(
@@ -131,7 +137,7 @@ class CellTimes:
                 pp=cell.degrees.pp,
                 vpp=cell.degrees.vpp,
                 num_microbatches=cell.num_microbatches,
-                measured=measured,
+                device=device,
             )
             for kind in kinds
         ]
@@ -188,13 +194,11 @@ class CellTimes:
         if source == target:
             return 0.0
         devices = (cell.degrees.rank(pp=source), cell.degrees.rank(pp=target))
-        key = (cell.degrees.tp, cell.degrees.dp, source, target, size_bytes)
-        if key not in self._sends:
-            cost = price_collective(
-                "send", size_bytes, devices, self._model.cluster, sharing=cell.degrees.tp
-            )
-            self._sends[key] = cost.time_s
-        return self._sends[key]
+        cluster, sharing = self._model.cluster, cell.degrees.tp
+        return self._known.once(
+            ("send", sharing, cell.degrees.dp, source, target, size_bytes),
+            lambda: message_in_step("send", size_bytes, devices, cluster, sharing=sharing).time_s,
+        )
 
 
 class CellTails:
@@ -204,63 +208,46 @@ class CellTails:
     """
 
     def __init__(self, model: PricedModel, places: Places, memory: CellMemory) -> None:
-        self._model, self._places, self._memory = model, places, memory
-        self._known: dict[tuple[object, ...], float] = {}
-        self._ranges: dict[tuple[object, ...], Array] = {}
+        self._model, self._places, self._memory, self._known = model, places, memory, Known()
 
     def of_count(self, cell: Cell, rank: int, count: float, trained: float) -> float:
         """Seconds of a rank with so many parameters, of which so many are trained, apart from the
         optimizer on a CPU, which takes one parameter after the other."""
-        place = self._places.of(cell, rank)
-        key = (
-            place[0],
-            place[2],
-            cell.degrees.tp,
-            cell.degrees.pp > 1,
-            cell.zero_stage,
-            count,
-            trained,
+        place, degrees = self._places.of(cell, rank), cell.degrees
+        key = (place[0], place[2], degrees.tp, degrees.pp > 1, cell.zero_stage, count, trained)
+        tail = self._known.once(
+            key, lambda: self._price(cell, rank, int(trained), int(count - trained))
         )
-        if key not in self._known:
-            tail = self._price(cell, rank, int(trained), int(count - trained))
-            on_cpu = self._on_cpu(cell, rank)
-            self._known[key] = tail.data_parallel_s if on_cpu else tail.total_s
-        return self._known[key]
+        return tail.data_parallel_s if self._on_cpu(cell, rank) else tail.total_s
 
     def of_ranges(self, cell: Cell, rank: int) -> Array:
-        """[n, n+1] seconds of a stage of blocks [i, j)."""
-        ties_s = self.ties_s(cell)
-        place = self._places.of(cell, rank)
-        key = (
-            place,
-            cell.degrees.tp,
-            cell.degrees.dp,
-            cell.degrees.pp > 1,
-            cell.zero_stage,
-            ties_s,
-        )
-        if key not in self._ranges:
-            found = of_each(
+        """[m - 1, m] seconds of a stage between two cuts."""
+        ties_s, degrees = self.ties_s(cell), cell.degrees
+
+        def found() -> Array:
+            seconds = of_each(
                 lambda count, trained: self.of_count(cell, rank, count, trained),
-                self._memory.parameters(cell.degrees.tp).count,
-                self._memory.trained(cell.degrees.tp).count,
+                self._memory.parameters(degrees.tp).count,
+                self._memory.trained(degrees.tp).count,
             )
             if self._on_cpu(cell, rank):
-                found = found + self._cpu_optimizer(cell, rank)
-            found[0, :-1] += ties_s
-            found[1:, -1] += ties_s
-            self._ranges[key] = found
-        return self._ranges[key]
+                seconds = seconds + self._cpu_optimizer(cell, rank)
+            seconds[0, :-1] += ties_s
+            seconds[1:, -1] += ties_s
+            return seconds
+
+        of_cell = (degrees.tp, degrees.dp, degrees.pp > 1, cell.zero_stage, ties_s)
+        return self._known.once((self._places.of(cell, rank), *of_cell), found)
 
     def of_blocks(self, cell: Cell, rank: int) -> Array:
         """[n] seconds that each block adds, at least, to those of the rank that holds it: a CPU's
         optimizer, with what several blocks hold counted with the first of them."""
         trained = self._memory.trained(cell.degrees.tp)
-        seconds = np.zeros(len(trained.elements))
+        seconds = np.zeros(len(trained.own))
         if self._on_cpu(cell, rank):
             seconds = np.diagonal(self._cpu_optimizer(cell, rank), offset=1).copy()
-            for _, again, size in trained.repeated:
-                seconds[again] -= self._price(cell, rank, size).optimizer_s
+            for size, (_, *others) in trained.tied:
+                seconds[others] -= self._price(cell, rank, size).optimizer_s
         return np.maximum(seconds, 0.0)
 
     def of_rank(self, cell: Cell, rank: int, ranges: Ranges) -> float:
@@ -271,7 +258,7 @@ class CellTails:
         if self._on_cpu(cell, rank):
             optimizer = self._cpu_optimizer(cell, rank)
             seconds += sum(float(optimizer[i, j]) for i, j in ranges)
-        last = len(trained.elements)
+        last = len(trained.own)
         if any(i == 0 for i, _ in ranges) != any(j == last for _, j in ranges):
             seconds += self.ties_s(cell)
         return seconds
@@ -283,11 +270,14 @@ class CellTails:
         sizes = self._memory.trained(cell.degrees.tp).at_ends if ends[0] != ends[1] else ()
         devices = tuple(cell.degrees.rank(pp=rank) for rank in ends)
         return sum(
-            self._model.tie_s(
+            price_tie(
                 Tie(elements=size, devices=devices),
                 shards=cell.degrees.dp if cell.zero_stage >= 2 else 1,
-                tp=cell.degrees.tp,
-            )
+                precision=self._model.workload.precision,
+                cluster=self._model.cluster,
+                stack=self._model.stack,
+                sharing=cell.degrees.tp,
+            ).time_s
             for size in sizes
         )
 
@@ -295,7 +285,7 @@ class CellTails:
         return self._model.cluster.device_at(cell.degrees.rank(pp=rank)).type == "cpu"
 
     def _cpu_optimizer(self, cell: Cell, rank: int) -> Array:
-        """[n, n+1] seconds of the optimizer on a CPU."""
+        """[m - 1, m] seconds of the optimizer on a CPU."""
         return self._memory.trained(cell.degrees.tp).ranged(
             lambda size: self._price(cell, rank, size).optimizer_s
         )
@@ -308,100 +298,3 @@ class CellTails:
             tp=cell.degrees.tp,
             pipelined=cell.degrees.pp > 1,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Least:
-    """Figures of a mesh that no place undercuts: seconds [K, S] per kind of block and strategy, of
-    one crossing there and back, and of the tail of rank 0 and of any."""
-
-    seconds: Array
-    crossing_s: float
-    tail_s: float
-    any_tail_s: float
-
-
-class CellTotals:
-    """Figures of cells that no plan undercuts; what cells share is found once."""
-
-    def __init__(
-        self,
-        model: PricedModel,
-        places: Places,
-        times: CellTimes,
-        memory: CellMemory,
-        tails: CellTails,
-    ) -> None:
-        self._model, self._places = model, places
-        self._times, self._memory, self._tails = times, memory, tails
-        self._mixed = not model.cluster.homogeneous
-        self._leasts: dict[tuple[object, ...], _Least] = {}
-        self._busiest: dict[tuple[object, ...], float] = {}
-
-    def of(self, cell: Cell) -> ChainTotals:
-        """What the bound of a cell needs; the fastest of the cluster's places for everything but
-        the busiest rank of devices of several types."""
-        graph = self._model.graph(cell.micro_batch, cell.degrees.tp)
-        least = self._least(cell)
-        times = least.seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
-        beside = min(sum(self._times.beside(cell, r)) for r in self._places.distinct(cell))
-        return ChainTotals(
-            total_s=float(times.sum()) + cell.degrees.num_stages * beside,
-            busiest_s=self._busiest_s(cell, times, graph) + cell.degrees.vpp * beside,
-            last_s=float(times[-1]) + beside,
-            send_s=least.crossing_s,
-            # Blocks with branches may stand in another order, and another one first.
-            tail_s=least.any_tail_s if graph.branches else least.tail_s + self._tails.ties_s(cell),
-            any_tail_s=least.any_tail_s,
-        )
-
-    def _least(self, cell: Cell) -> _Least:
-        """The least figures over the cluster's places, whatever the schedule."""
-        key = (cell.micro_batch, cell.degrees.tp, cell.degrees.pp, cell.degrees.dp, cell.zero_stage)
-        if key not in self._leasts:
-            places = self._places.distinct(cell)
-            single, trained = (
-                np.diagonal(held.count, offset=1)
-                for held in (
-                    self._memory.parameters(cell.degrees.tp),
-                    self._memory.trained(cell.degrees.tp),
-                )
-            )
-            # No block has fewer trained parameters, nor fewer frozen ones beside them.
-            fewest = float(trained.min())
-            least = fewest + float((single - trained).min())
-            crossing = 0.0
-            if cell.degrees.pp > 1:
-                size = crossings_of(self._model.graph(cell.micro_batch, cell.degrees.tp)).least
-                # The last is the way back to rank 0, which only interleaved stages take.
-                crossing = 2 * min(
-                    self._times.send_s(cell, s, size) for s in range(1, cell.degrees.pp + 1)
-                )
-            self._leasts[key] = _Least(
-                seconds=np.min([self._times.seconds(cell, rank) for rank in places], axis=0),
-                crossing_s=crossing,
-                tail_s=self._tails.of_count(cell, 0, float(single[0]), float(trained[0])),
-                any_tail_s=min(self._tails.of_count(cell, rank, least, fewest) for rank in places),
-            )
-        return self._leasts[key]
-
-    def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
-        """R of `planner.costs.bound`; `times` [n] of the blocks at the fastest place."""
-        degrees, kinds = cell.degrees, [ref.kind for ref in graph.chain]
-        sharded = (degrees.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
-        # Interleaved stages are near even, so that every rank holds so many blocks at least.
-        even = self._mixed and cell.schedule == "interleaved"
-        fewest = degrees.vpp * (len(kinds) // degrees.num_stages) if even else 0
-        slowest = self._times.slowest(cell, 0)
-        key = (degrees.tp, cell.micro_batch, degrees.pp, *sharded, fewest, slowest)
-        if key not in self._busiest:
-            found = least_busiest_s(times, kinds, degrees.pp)
-            if self._mixed:
-                places = [self._times.seconds(cell, rank).min(axis=1) for rank in range(degrees.pp)]
-                each = np.asarray(places)[:, kinds]
-                found = max(found, unlike_busiest_s(each))
-                if fewest:
-                    branched = bool(graph.branches)
-                    found = max(found, near_even_busiest_s(each, fewest, any_order=branched))
-            self._busiest[key] = found
-        return self._busiest[key]

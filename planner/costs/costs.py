@@ -10,22 +10,35 @@ interleaved schedules they are an estimate, so that every plan is checked by its
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import numpy as np
 
 from planner.cell import Cell
+from planner.chain.ideals import BlockLattice, prefixes
 from planner.chain.problem import Array, Load, Partition, PartitionProblem, StageSlot
-from planner.costs.bound import ChainTotals
+from planner.costs.bound import (
+    ChainTotals,
+    least_busiest_s,
+    near_even_busiest_s,
+    unlike_busiest_s,
+)
 from planner.costs.cell_memory import CellMemory, edges, in_flight
-from planner.costs.cell_times import CellTails, CellTimes, CellTotals
+from planner.costs.cell_times import CellTails, CellTimes, Known
 from planner.costs.placement import Places
-from planner.costs.priced_model import ChainCosts, PricedModel, crossings_of, kinds_to_tell
+from planner.costs.priced_model import (
+    HeldParameters,
+    PricedModel,
+    crossings_of,
+    held_in_ranges,
+    kinds_to_tell,
+)
 from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
+from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
+from simulator.memory.blocks import MESSAGE_COUNTS
 from simulator.schedules.schedule import build_schedule
-from simulator.traced.memory import message_counts
 from simulator.traced.predict import predict
 from simulator.traced.weight_gradients import weight_gradient_s
 from simulator.values.plan import Plan, Stage
@@ -35,32 +48,103 @@ from simulator.values.prediction import Prediction
 class SimulatorCosts:
     """Prices of cells by the simulator; what cells share is priced once.
 
-    price  US dollars per device-hour;  seed  of the solver, as the plan names it
+    price   US dollars per device-hour;  seed  of the solver, as the plan names it
     """
 
-    def __init__(
-        self,
-        model: PricedModel,
-        *,
-        price: Sourced | None = None,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, model: PricedModel, *, price: Sourced | None = None, seed: int = 0) -> None:
         self.model, self.price, self.seed = model, price, seed
         self.cluster_hash = content_hash(model.cluster)
         self.places = Places(model.cluster)
         self.memory = CellMemory(model)
-        self._tails = CellTails(model, self.places, self.memory)
         self.times = CellTimes(model, self.places)
-        self._totals = CellTotals(model, self.places, self.times, self.memory, self._tails)
         self.capacity_bytes = self.memory.capacity_bytes
+        self._tails = CellTails(model, self.places, self.memory)
+        self._lattice: BlockLattice | None = None
+        self._known = Known()
+
+    def over_ideals(self, lattice: BlockLattice) -> SimulatorCosts:
+        """The same prices, with problems over the ideals of a lattice instead of a chain's."""
+        other = SimulatorCosts(self.model, price=self.price, seed=self.seed)
+        other.times, other._lattice = self.times, lattice
+        other.memory = _IdealMemory(self.model, lattice)
+        other._tails = CellTails(self.model, self.places, other.memory)
+        return other
 
     def missing_bytes(self, cell: Cell) -> float:
         """Bytes that some device lacks in every plan of the cell; 0 or less where none must."""
         return self.memory.missing_bytes(cell)
 
     def totals(self, cell: Cell) -> ChainTotals:
-        """What the bound of a cell needs; the fastest of the cluster's places for everything."""
-        return self._totals.of(cell)
+        """What the bound of a cell needs; the fastest of the cluster's places for everything but
+        the busiest rank of devices of several types."""
+        graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
+        seconds, crossing_s, tail_s, any_tail_s = self._least(cell)
+        times = seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
+        beside = min(sum(self.times.beside(cell, r)) for r in self.places.distinct(cell))
+        return ChainTotals(
+            total_s=float(times.sum()) + cell.degrees.num_stages * beside,
+            busiest_s=self._busiest_s(cell, times, graph) + cell.degrees.vpp * beside,
+            last_s=float(times[-1]) + beside,
+            send_s=crossing_s,
+            # Blocks with branches may stand in another order, and another one first.
+            tail_s=any_tail_s if graph.branches else tail_s + self._tails.ties_s(cell),
+            any_tail_s=any_tail_s,
+        )
+
+    def _least(self, cell: Cell) -> tuple[Array, float, float, float]:
+        """Figures of a mesh that no place undercuts, whatever the schedule: seconds [K, S] per kind
+        of block and strategy, of one crossing there and back, of the tail of rank 0 and of any."""
+        degrees = cell.degrees
+
+        def found() -> tuple[Array, float, float, float]:
+            places = self.places.distinct(cell)
+            single, trained = (
+                np.diagonal(held.count, offset=1)
+                for held in (self.memory.parameters(degrees.tp), self.memory.trained(degrees.tp))
+            )
+            # No block has fewer trained parameters, nor fewer frozen ones beside them.
+            fewest = float(trained.min())
+            least = fewest + float((single - trained).min())
+            crossing = 0.0
+            if degrees.pp > 1:
+                size = crossings_of(self.model.graph(cell.micro_batch, degrees.tp)).least
+                # The last is the way back to rank 0, which only interleaved stages take.
+                crossing = 2 * min(
+                    self.times.send_s(cell, s, size) for s in range(1, degrees.pp + 1)
+                )
+            return (
+                np.min([self.times.seconds(cell, rank) for rank in places], axis=0),
+                crossing,
+                self._tails.of_count(cell, 0, float(single[0]), float(trained[0])),
+                min(self._tails.of_count(cell, rank, least, fewest) for rank in places),
+            )
+
+        key = (cell.micro_batch, degrees.tp, degrees.pp, degrees.dp, cell.zero_stage)
+        return self._known.once(("least", *key), found)
+
+    def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
+        """R of `planner.costs.bound`; `times` [n] of the blocks at the fastest place."""
+        degrees, kinds = cell.degrees, [ref.kind for ref in graph.chain]
+        mixed = not self.model.cluster.homogeneous
+        sharded = (degrees.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
+        # Interleaved stages are near even, so that every rank holds so many blocks at least.
+        even = mixed and cell.schedule == "interleaved"
+        fewest = degrees.vpp * (len(kinds) // degrees.num_stages) if even else 0
+
+        def found() -> float:
+            busiest = least_busiest_s(times, kinds, degrees.pp)
+            if mixed:
+                places = [self.times.seconds(cell, rank).min(axis=1) for rank in range(degrees.pp)]
+                each = np.asarray(places)[:, kinds]
+                busiest = max(busiest, unlike_busiest_s(each))
+                if fewest:
+                    branched = bool(graph.branches)
+                    busiest = max(busiest, near_even_busiest_s(each, fewest, any_order=branched))
+            return busiest
+
+        slowest = self.times.slowest(cell, 0)
+        key = (degrees.tp, cell.micro_batch, degrees.pp, *sharded, fewest, slowest)
+        return self._known.once(("busiest", *key), found)
 
     def tails_of_blocks(self, cell: Cell) -> Array:
         """[p, n] seconds that each block adds, at least, to a stage's after its last backward."""
@@ -69,76 +153,95 @@ class SimulatorCosts:
     def problem(self, cell: Cell) -> PartitionProblem:
         """The cell's partition problem; where ranks hold several stages, or split the backward,
         its slots are the virtual stages."""
-        graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
-        kinds = kinds_to_tell(graph)
-        at = np.asarray(self.model.kinds(cell.micro_batch, cell.degrees.tp))
+        degrees, stages = cell.degrees, range(cell.degrees.num_stages)
+        graph = self.model.graph(cell.micro_batch, degrees.tp)
+        lattice = self._lattice or prefixes(len(graph.chain))
+        over = self._over(cell, graph)
+        at = np.asarray(self.model.kinds(cell.micro_batch, degrees.tp))
         places = self.places.distinct(cell)
         position = {self.places.of(cell, rank): index for index, rank in enumerate(places)}
-        stages = cell.degrees.num_stages
-        at_rank = [position[self.places.of(cell, cell.rank_of(s))] for s in range(stages)]
+        at_rank = [position[self.places.of(cell, cell.rank_of(s))] for s in stages]
         kept = in_flight(cell)
-        # The last stage sends nothing on, so its forward peak may count for more.
-        costs = [
-            self.times.block_costs(cell, rank, at, last=last) for rank in places for last in (0, 1)
-        ]
         beside = [self.times.beside(cell, rank) for rank in places]
         chain = self.times.chain(cell, 0)
-        over = crossings_of(graph)
-        arrives, leaves = over.arrives, over.leaves
-        sizes, where = np.unique(arrives, return_inverse=True)
+        sizes, where = np.unique(over[:-1], return_inverse=True)
         sends = np.asarray(
-            [[self.times.send_s(cell, s, size) for size in sizes.tolist()] for s in range(stages)]
+            [[self.times.send_s(cell, s, size) for size in sizes.tolist()] for s in stages]
         )[:, where]
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
-        if cell.degrees.vpp > 1 or cell.splits_backward:
+        if degrees.vpp > 1 or cell.splits_backward:
             # What ranks hold is asked for by SplitProblem, not by stage.
-            nothing = np.zeros((len(kinds), len(kinds) + 1))
-            statics, tails = (nothing,), (nothing,) * len(places)
+            statics = (np.zeros((lattice.count - 1, lattice.count)),)
+            tails = statics * len(places)
             loads = tuple((Load(in_flight=k),) for k in kept)
         else:
-            statics, loads = self.memory.moments(cell, kept, arrives, leaves, chain.first_bytes[at])
+            statics, loads = self.memory.moments_at(
+                cell,
+                kept,
+                over[:-1, None],
+                over[None, :],
+                chain.first_bytes[at][lattice.first_blocks],
+            )
             tails = tuple(self._tails.of_ranges(cell, rank) for rank in places)
         return PartitionProblem(
-            kinds=kinds,
+            kinds=tuple(at.tolist()) if self._lattice else kinds_to_tell(graph),
             strategies=tuple(str(strategy.value) for strategy in self.model.strategies),
             schedule="gpipe" if cell.schedule == "gpipe" else "1f1b",
             num_microbatches=cell.num_microbatches,
-            costs=tuple(costs),
+            # The last stage sends nothing on, so its forward peak may count for more.
+            costs=tuple(
+                self.times.block_costs(cell, rank, at, last=last)
+                for rank in places
+                for last in (0, 1)
+            ),
             slots=tuple(
                 StageSlot(
                     in_flight=kept[s],
                     loads=loads[s],
                     capacity_bytes=self.model.cluster.device_at(
-                        cell.degrees.rank(pp=cell.rank_of(s))
+                        degrees.rank(pp=cell.rank_of(s))
                     ).usable_bytes,
-                    costs=2 * at_rank[s] + (s == stages - 1),
+                    costs=2 * at_rank[s] + (s == stages[-1]),
                     tail=at_rank[s],
                     forward_s=beside[at_rank[s]][0],
                     backward_s=beside[at_rank[s]][1],
                 )
-                for s in range(stages)
+                for s in stages
             ),
             static_bytes=statics,
             tails_s=tails,
             edge_bytes=edges(
-                arrives,
-                leaves,
-                buffers_apart=self.model.stack.behaviour.receive_buffers_per_microbatch,
+                over[:-1],
+                over[1:],
                 branched=chain.branched,
             ),
             send_forward_s=sends,
             send_backward_s=sends,
+            ideals=self._lattice,
         )
+
+    def _over(self, cell: Cell, graph: ModelGraph) -> Array:
+        """[m] bytes per micro-batch that cross each cut; 0 at both ends."""
+        lattice = self._lattice
+        if lattice is None:
+            return np.append(crossings_of(graph).arrives, 0.0)
+
+        def found() -> Array:
+            over = np.zeros(lattice.count)
+            for branch in graph.branches:
+                taken = lattice.holds[:, list(branch.consumers)].all(axis=1)
+                over += branch.spec.memory_bytes * (lattice.holds[:, branch.producer] & ~taken)
+            return over
+
+        return self._known.once(("over", cell.micro_batch, cell.degrees.tp), found)
 
     def split(self, cell: Cell) -> SplitProblem:
         """The problem of a cell whose step the timeline tells."""
-        graph, ranks = (
-            self.model.graph(cell.micro_batch, cell.degrees.tp),
-            self.places.distinct(cell),
-        )
+        graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
+        ranks = self.places.distinct(cell)
         at = np.asarray(self.model.kinds(cell.micro_batch, cell.degrees.tp))
-        trained, habits = self.memory.trained(cell.degrees.tp), self.model.stack.behaviour
+        trained = self.memory.trained(cell.degrees.tp)
         over = crossings_of(graph)
 
         @functools.cache
@@ -152,10 +255,6 @@ class SimulatorCosts:
         def tail_s(rank: int, ranges: Ranges) -> float:
             return self._tails.of_rank(cell, rank, ranges)
 
-        def of_costs(figure: Callable[[int], Array]) -> tuple[Array, ...]:
-            """A figure [K] or [K, S] of each place's kinds, block by block, for each of `costs`."""
-            return tuple(found for rank in ranks for found in (figure(rank)[at],) * 2)
-
         def weight_s(rank: int) -> Array:
             devices = cell.degrees.group("tp", pp=rank)
             seconds = (
@@ -164,9 +263,11 @@ class SimulatorCosts:
             )
             return self.times.slowest(cell, rank) * np.asarray(list(seconds))
 
-        def chain(rank: int) -> ChainCosts:
-            return self.times.chain(cell, rank)
+        def of_costs(figures: Iterable[Array]) -> tuple[Array, ...]:
+            """A figure [K] or [K, S] of each place's kinds, block by block, for each of `costs`."""
+            return tuple(found for figure in figures for found in (figure[at],) * 2)
 
+        chains = [self.times.chain(cell, rank) for rank in ranks]
         return SplitProblem(
             chain=self.problem(cell),
             schedule=build_schedule(
@@ -180,13 +281,13 @@ class SimulatorCosts:
             tail_s=tail_s,
             received_bytes=over.arrives,
             sent_bytes=over.leaves,
-            room_for_messages=message_counts(self.model.stack, cell.num_microbatches),
-            holds_sent=habits.sent_tensors_held_until_end,
+            room_for_messages=MESSAGE_COUNTS,
+            holds_sent=False,
             outputs_counted=bool(graph.branches),
-            weight_s=of_costs(weight_s),
-            weight_bytes=of_costs(lambda rank: chain(rank).weight_bytes),
-            forward_transient_bytes=of_costs(lambda rank: chain(rank).forward_rise_bytes),
-            backward_transient_bytes=of_costs(lambda rank: chain(rank).backward_transient_bytes),
+            weight_s=of_costs(map(weight_s, ranks)),
+            weight_bytes=of_costs(chain.weight_bytes for chain in chains),
+            forward_transient_bytes=of_costs(chain.forward_rise_bytes for chain in chains),
+            backward_transient_bytes=of_costs(chain.backward_transient_bytes for chain in chains),
         )
 
     def plan(self, cell: Cell, found: Partition) -> Plan:
@@ -213,14 +314,20 @@ class SimulatorCosts:
             seed=self.seed,
         )
 
-    def first_bytes(self, cell: Cell) -> Array:
-        """[n] bytes while the backward of a stage runs that begins with a block, at least."""
-        return self.times.chain(cell, 0).first_bytes[
-            self.model.kinds(cell.micro_batch, cell.degrees.tp)
-        ]
-
     def predict(self, plan: Plan) -> Prediction:
         """The simulator's prediction."""
         return predict(
             plan, self.model.traced, self.model.cluster, stack=self.model.stack, price=self.price
         )
+
+
+class _IdealMemory(CellMemory):
+    """Memory of stages between the ideals of a lattice."""
+
+    def __init__(self, model: PricedModel, lattice: BlockLattice) -> None:
+        super().__init__(model)
+        self._lattice = lattice
+
+    def find_held(self, graph: ModelGraph, *, trained: bool) -> HeldParameters:
+        """The parameters of every stage, or the trained ones."""
+        return held_in_ranges(graph, trained=trained, lattice=self._lattice)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from planner.cell import Cell
 from profiles.hardware.catalogue.cluster import Cluster
 
@@ -41,11 +43,7 @@ class Places:
 
     def shape(self, devices: tuple[int, ...]) -> Shape:
         """Members of a group in each domain of each level."""
-        found = []
-        for level in self._cluster.levels:
-            counts: dict[int, int] = {}
-            for index in devices:
-                domain = index // level.domain_size
-                counts[domain] = counts.get(domain, 0) + 1
-            found.append(tuple(counts.values()))
-        return tuple(found)
+        return tuple(
+            tuple(Counter(index // level.domain_size for index in devices).values())
+            for level in self._cluster.levels
+        )

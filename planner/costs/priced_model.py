@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 
 import numpy as np
 
+from planner.chain.ideals import BlockLattice, prefixes
 from planner.chain.problem import Array
 from planner.traced import Traced
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.graph import Block, ModelGraph, Parameter
+from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
+from simulator.memory.held import Held, parameter_name
 from simulator.traced.block_cost import BlockCost, price_block
-from simulator.traced.sharded_units import UnitBuffers
 from simulator.traced.stack import Stack
-from simulator.traced.step_tail import Held, Tail, Tie, parameter_name, price_tail, price_tie
+from simulator.traced.step_tail import Tail, price_tail
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 
@@ -41,7 +42,7 @@ class ChainCosts:
     forward_transient_bytes, backward_transient_bytes   [K, S]
     branched      of a graph with branches kept_bytes are a block's outputs and what it saved, and
                   input_bytes are 0: what a block takes is kept by the block that made it, or came
-                  over the cut before the stage (simulator.traced.memory.branched_stage_bytes)
+                  over the cut before the stage (simulator/memory/blocks.py, stage_bytes)
     """
 
     blocks: Blocks
@@ -70,22 +71,12 @@ class ChainCosts:
         return np.asarray(whole.min(axis=1) - self.input_bytes)
 
 
-def price_chain(
-    graph: ModelGraph,
-    strategies: tuple[Recompute, ...],
-    devices: tuple[int, ...],
-    cluster: Cluster,
-) -> ChainCosts:
-    """The chain's kinds on the tensor-parallel group `devices` under each strategy."""
-    blocks = tuple(
-        tuple(
-            price_block(kind, recompute=strategy, devices=devices, cluster=cluster)
-            for strategy in strategies
-        )
-        for kind in graph.kinds
-    )
-    table = partial(_table, blocks)
-    branched = bool(graph.branches)
+def chain_costs(blocks: Blocks, *, branched: bool) -> ChainCosts:
+    """The figures of kinds of block under each strategy."""
+
+    def table(figure: Callable[[BlockCost], float]) -> Array:
+        return np.asarray([[figure(cost) for cost in row] for row in blocks], dtype=float)
+
     inputs = table(lambda b: b.input_bytes)[:, 0]
     return ChainCosts(
         blocks=blocks,
@@ -98,24 +89,6 @@ def price_chain(
         forward_transient_bytes=table(lambda b: b.forward_transient_bytes),
         backward_transient_bytes=table(lambda b: b.backward_transient_bytes),
         branched=branched,
-    )
-
-
-def _table(blocks: Blocks, figure: Callable[[BlockCost], float]) -> Array:
-    return np.asarray([[figure(cost) for cost in row] for row in blocks], dtype=float)
-
-
-def beside_units(chain: ChainCosts, buffers: tuple[UnitBuffers, ...]) -> ChainCosts:
-    """The same with what FSDP2 makes and frees beside each kind of block."""
-    blocks = tuple(
-        tuple(unit.beside(cost) for cost in row)
-        for unit, row in zip(buffers, chain.blocks, strict=True)
-    )
-    return replace(
-        chain,
-        blocks=blocks,
-        forward_transient_bytes=_table(blocks, lambda b: b.forward_transient_bytes),
-        backward_transient_bytes=_table(blocks, lambda b: b.backward_transient_bytes),
     )
 
 
@@ -153,45 +126,41 @@ def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
     if not graph.branches:
         return kinds
     over = crossings_of(graph)
-    numbers: dict[tuple[float, ...], int] = {}
-    return tuple(
-        numbers.setdefault((kind, arrives, leaves), len(numbers))
-        for kind, arrives, leaves in zip(
-            kinds, over.arrives.tolist(), over.leaves.tolist(), strict=True
-        )
-    )
+    figures = np.stack([kinds, over.arrives, over.leaves], axis=1)
+    return tuple(np.unique(figures, axis=0, return_inverse=True)[1].ravel().tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldParameters:
-    """Elements of parameters that a stage holds, for every range of blocks; ties once.
+    """Elements of parameters that a stage between two cuts holds; ties once.
 
-    count      [n, n+1] of blocks [i, j)
-    largest    [n, n+1] of the largest block in it, ties not considered
-    elements   [n] of every block on its own, as (size, ...) per parameter
-    repeated   (block, the next that holds the same parameter, its size)
-    at_ends    sizes of those that the first block and the last both hold
+    count      [m - 1, m]
+    largest    [m - 1, m] of the stage's largest block, ties not considered
+    own        per block the size of each parameter that no other block holds
+    tied       (size, blocks) of each parameter that several blocks hold
     """
 
+    lattice: BlockLattice
     count: Array
     largest: Array
-    elements: tuple[tuple[int, ...], ...]
-    repeated: tuple[tuple[int, int, int], ...]
-    at_ends: tuple[int, ...]
+    own: tuple[tuple[int, ...], ...]
+    tied: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @property
+    def at_ends(self) -> tuple[int, ...]:
+        """Sizes of those that the first block of a chain and its last both hold."""
+        ends = {0, len(self.own) - 1}
+        every = self.tied if self.lattice.is_chain else ()
+        return tuple(size for size, blocks in every if ends <= set(blocks))
 
     def ranged(self, per_parameter: Callable[[int], float]) -> Array:
-        """[n, n+1]: sum over the held parameters of blocks [i, j) of a figure of their size."""
-        known: dict[int, float] = {}
-
-        def figure(size: int) -> float:
-            if size not in known:
-                known[size] = per_parameter(size)
-            return known[size]
-
-        single = np.asarray([sum(figure(size) for size in sizes) for sizes in self.elements])
-        found = range_sums(single)
-        for first, again, size in self.repeated:
-            found[: first + 1, again + 1 :] -= figure(size)
+        """[m - 1, m]: sum over the held parameters of a figure of their size."""
+        figure = cache(per_parameter)
+        total = self.lattice.before(np.asarray([sum(map(figure, sizes)) for sizes in self.own]))
+        found = np.maximum(total[None, :] - total[:-1, None], 0.0)
+        for size, blocks in self.tied:
+            inside = self.lattice.holds[:, list(blocks)].sum(axis=1)
+            found += figure(size) * (inside[None, :] > inside[:-1, None])
         return found
 
     def of(self, ranges: tuple[tuple[int, int], ...]) -> float:
@@ -200,44 +169,42 @@ class HeldParameters:
         return sum(float(self.count[i, j]) for i, j in ranges)
 
 
-def kept_parameters(block: Block, *, trained: bool) -> tuple[Parameter, ...]:
-    """A block's parameters, or those of them that are trained."""
-    return tuple(p for p in block.parameters if p.trainable or not trained)
+def held_in_ranges(
+    graph: ModelGraph, *, trained: bool = False, lattice: BlockLattice | None = None
+) -> HeldParameters:
+    """The parameters of every stage, or those of them that are trained.
 
-
-def held_in_ranges(graph: ModelGraph, *, trained: bool = False) -> HeldParameters:
-    """The parameters of every range, or those of them that are trained."""
-    n = len(graph.chain)
-    kept = [kept_parameters(block, trained=trained) for block in graph.kinds]
-    seen: dict[str, int] = {}
-    first: set[str] = set()
-    at_ends: list[int] = []
-    repeated: list[tuple[int, int, int]] = []
-    elements: list[tuple[int, ...]] = []
-    for position, ref in enumerate(graph.chain):
-        sizes = []
-        for parameter in kept[ref.kind]:
+    lattice  the cuts, None for those of a chain
+    """
+    lattice = lattice or prefixes(len(graph.chain))
+    kept = [
+        [p for p in graph.kinds[ref.kind].parameters if p.trainable or not trained]
+        for ref in graph.chain
+    ]
+    whole = [float(sum(p.spec.num_elements for p in parameters)) for parameters in kept]
+    holders: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for position, (ref, parameters) in enumerate(zip(graph.chain, kept, strict=True)):
+        for parameter in parameters:
             name = parameter_name(ref, parameter)
-            size = parameter.spec.num_elements
-            sizes.append(size)
-            if name in seen:
-                repeated.append((seen[name], position, size))
-            seen[name] = position
-            if position == 0:
-                first.add(name)
-            elif position == n - 1 and name in first:
-                at_ends.append(size)
-        elements.append(tuple(sizes))
-    whole = np.asarray([sum(sizes) for sizes in elements], dtype=float)
-    largest = np.zeros((n, n + 1))
-    for i in range(n):
-        largest[i, i + 1 :] = np.maximum.accumulate(whole[i:])
+            sizes[name] = parameter.spec.num_elements
+            blocks = holders.setdefault(name, [])
+            if position not in blocks:
+                blocks.append(position)
+    largest = np.zeros((lattice.count - 1, lattice.count))
+    for figure in sorted(set(whole)):
+        inside = lattice.before((np.asarray(whole) == figure).astype(float))
+        largest[inside[None, :] > inside[:-1, None]] = figure
+    own: list[list[int]] = [[] for _ in graph.chain]
+    for name, blocks in holders.items():
+        if len(blocks) == 1:
+            own[blocks[0]].append(sizes[name])
     held = HeldParameters(
-        count=np.zeros((0, 0)),
+        lattice=lattice,
+        count=largest,
         largest=largest,
-        elements=tuple(elements),
-        repeated=tuple(repeated),
-        at_ends=tuple(at_ends),
+        own=tuple(map(tuple, own)),
+        tied=tuple((sizes[name], tuple(b)) for name, b in holders.items() if len(b) > 1),
     )
     return replace(held, count=held.ranged(float))
 
@@ -251,12 +218,6 @@ def of_each(
     distinct, where = np.unique(columns, axis=0, return_inverse=True)
     found = np.asarray([figure(*row) for row in distinct.tolist()])
     return np.asarray(found[where.ravel()].reshape(*first.shape, *found.shape[1:]))
-
-
-def range_sums(single: Array) -> Array:
-    """[n, n+1]: sums of single[i:j], 0 where j <= i."""
-    total = np.concatenate([[0.0], np.cumsum(single)])
-    return np.asarray(np.maximum(total[None, :] - total[:-1, None], 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +246,14 @@ class PricedModel:
     def chain(self, micro_batch: int, devices: tuple[int, ...]) -> ChainCosts:
         """What the kinds of block cost on a tensor-parallel group under each strategy."""
         graph = self.graph(micro_batch, len(devices))
-        return price_chain(graph, self.strategies, devices, self.cluster)
+        blocks = tuple(
+            tuple(
+                price_block(kind, recompute=strategy, devices=devices, cluster=self.cluster)
+                for strategy in self.strategies
+            )
+            for kind in graph.kinds
+        )
+        return chain_costs(blocks, branched=bool(graph.branches))
 
     def tail(
         self, held: Held, group: tuple[int, ...], *, zero_stage: int, tp: int, pipelined: bool
@@ -303,16 +271,3 @@ class PricedModel:
             pipelined=pipelined,
             sharing=tp,
         )
-
-    def tie_s(self, tie: Tie, *, shards: int, tp: int) -> float:
-        """Seconds in which the ranks that hold a tied parameter sum its gradients, each one of so
-        many shares of it."""
-        cost = price_tie(
-            tie,
-            shards=shards,
-            precision=self.workload.precision,
-            cluster=self.cluster,
-            stack=self.stack,
-            sharing=tp,
-        )
-        return cost.time_s

@@ -5,7 +5,7 @@ A chain of blocks is cut into p x v contiguous stages, with one strategy per blo
 is on the rank that the schedule names: s itself with one stage per rank, s mod p with several in
 turn, or there and back again with two (a V). Interleaved stages hold n blocks or n + 1, n being the
 blocks per stage rounded down. The objective is the end of the event timeline with each rank's tail
-(schedules/timeline.py), under each rank's memory, action by action (traced/memory.py):
+(schedules/timeline.py), under each rank's memory, action by action (simulator/memory/blocks.py):
 
     F    what is kept + the stage's own micro-batch, with the rise of its forward
     B, I   what is kept, with the rise of its backward, in which what W needs of one block after the
@@ -25,12 +25,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from planner.chain.problem import Array, PartitionProblem, stage_times, with_capacity
+from planner.chain.problem import Array, PartitionProblem, stage_times
 from profiles.errors import InputError
 from simulator.schedules.action import ActionKind
 from simulator.schedules.durations import Durations
@@ -107,7 +107,7 @@ class SplitProblem:
 
     def with_capacity(self, more_bytes: float) -> SplitProblem:
         """The same problem with so many bytes more (or, if negative, less) on every device."""
-        return replace(self, chain=with_capacity(self.chain, more_bytes))
+        return replace(self, chain=self.chain.with_capacity(more_bytes))
 
     def crossing(self, stage: int, i: int, j: int) -> tuple[float, float]:
         """Bytes per micro-batch over the cuts before and behind a stage of blocks [i, j)."""
@@ -118,16 +118,6 @@ class SplitProblem:
     def handed_on_late(self, stage: int, i: int, j: int) -> float:
         """Bytes of the edge of a stage of blocks [i, j) that are there only behind its blocks."""
         return 0.0 if self.outputs_counted else self.crossing(stage, i, j)[1]
-
-
-def most_per_stage(num_blocks: int, num_stages: int) -> int:
-    """Blocks that an interleaved stage holds at most; the others hold one less."""
-    return -(-num_blocks // num_stages)
-
-
-def starts_of(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """First block of each stage."""
-    return tuple(accumulate((0, *sizes[:-1])))
 
 
 def ranges_of(starts: tuple[int, ...], num_blocks: int) -> Ranges:
@@ -204,8 +194,24 @@ def split_moments(
         num_microbatches=num_microbatches,
         stages_per_rank=stages_per_rank,
     )
-    rows = _walk(schedule, rank)
     v = stages_per_rank
+    turns = {stage: turn for turn, stage in enumerate(schedule.stages_of(rank))}
+    counts = [[0] * v for _ in range(3)]  # of each stage: whole, half, done
+    begun: set[int] = set()
+    made = []
+    for action in schedule.ranks[rank]:
+        turn, kind = turns[action.stage], action.kind
+        forward, weights = kind is ActionKind.FORWARD, kind is ActionKind.BACKWARD_WEIGHT
+        backward = not (forward or weights)
+        counts[0][turn] += forward
+        first = backward and turn not in begun
+        whole, half, done = counts
+        made.append([*whole, *half, turn, backward, weights, first, len(begun), *done])
+        if not forward:
+            begun.add(turn)
+        for count, more in zip(counts, _LEAVES[kind], strict=True):
+            count[turn] += more
+    rows = np.asarray(made, dtype=np.intp)
     # What is done only grows, and where it counts the latest of equal moments counts most.
     _, last = np.unique(rows[::-1, : 2 * v + 5], axis=0, return_index=True)
     rows = rows[len(rows) - 1 - np.sort(last)[::-1]]
@@ -221,30 +227,13 @@ def split_moments(
     )
 
 
-def _walk(schedule: Schedule, rank: int) -> Counts:
-    """One row per action: whole, half, turn, backward, weights, first, begun, done."""
-    turns = {stage: turn for turn, stage in enumerate(schedule.stages_of(rank))}
-    v = len(turns)
-    whole, half, done = [0] * v, [0] * v, [0] * v
-    begun: set[int] = set()
-    rows = []
-    for action in schedule.ranks[rank]:
-        turn, kind = turns[action.stage], action.kind
-        forward = kind is ActionKind.FORWARD
-        weights = kind is ActionKind.BACKWARD_WEIGHT
-        first = not (forward or weights) and turn not in begun
-        whole[turn] += forward
-        backward = not (forward or weights)
-        rows.append([*whole, *half, turn, backward, weights, first, len(begun), *done])
-        if not forward:
-            begun.add(turn)
-        if kind is ActionKind.BACKWARD_INPUT:
-            whole[turn], half[turn] = whole[turn] - 1, half[turn] + 1
-        elif kind is ActionKind.BACKWARD:
-            whole[turn], done[turn] = whole[turn] - 1, done[turn] + 1
-        elif weights:
-            half[turn], done[turn] = half[turn] - 1, done[turn] + 1
-    return np.asarray(rows, dtype=np.intp)
+_LEAVES = {
+    ActionKind.FORWARD: (0, 0, 0),
+    ActionKind.BACKWARD_INPUT: (-1, 1, 0),
+    ActionKind.BACKWARD: (-1, 0, 1),
+    ActionKind.BACKWARD_WEIGHT: (0, -1, 1),
+}
+"""By how many micro-batches an action changes what is whole, half and done, behind it."""
 
 
 class RankBytes:

@@ -9,7 +9,6 @@ from itertools import pairwise
 from planner.fleet.fleet_problem import (
     COST,
     FleetProblem,
-    Values,
     end_of,
     late_steps,
     values_of,
@@ -253,7 +252,7 @@ def advice_of(
     """What a change brings; None where it was not solved in time."""
     if solution.schedule is None:
         return None
-    values: Values = values_of(problem, solution.schedule)
+    values = values_of(problem, solution.schedule)
     late = sum(
         late_steps(job, end_of(job, placed))
         for job, placed in zip(problem.jobs, solution.schedule, strict=True)

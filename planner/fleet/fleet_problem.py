@@ -110,13 +110,12 @@ class Values:
     """What a schedule comes to.
 
     lateness   steps times priorities;  usd  with what lateness costs
-    end        step after the last phase;  order  of all jobs their ends times priorities
+    end        step after the last phase
     """
 
     lateness: int
     usd: float
     end: int
-    order: int
 
     def at(self, level: str) -> float:
         """The value of a level."""
@@ -154,5 +153,4 @@ def values_of(problem: FleetProblem, schedule: Schedule) -> Values:
         )
         + sum(job.usd_per_step * steps for job, steps in zip(problem.jobs, late, strict=True)),
         end=max(ends),
-        order=sum(job.priority * end for job, end in zip(problem.jobs, ends, strict=True)),
     )

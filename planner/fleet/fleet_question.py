@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from planner.fleet.fleet_problem import COST, END, LATENESS, Choice, FleetProblem, Job, Pool
 from planner.fleet.phase_price import PhasePrice
-from planner.layout.run_option import AskedOptions
+from planner.run_option import AskedOptions
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced

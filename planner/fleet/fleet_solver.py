@@ -1,16 +1,12 @@
-"""`solve_fleet`: who gets which nodes and when, by OR-tools CP-SAT, with a bound for every level.
+"""`solve_fleet`: who gets which nodes and when, by OR-tools CP-SAT, with its bound for every level.
 
-Of each phase every choice is an optional interval, one of which is there; on every pool the nodes
-of the intervals add up to no more than it has (a cumulative constraint). The levels are solved one
-after the other, each with the values of those before it as a limit, from the schedule found so far.
+Of each phase every choice is an optional interval, exactly one of which is present; on every pool
+the nodes of the intervals add up to no more than it has (a cumulative constraint). The levels are
+solved one after the other, each with the values of those before it as a limit, from the schedule
+found so far.
 
-Two families of linear constraints, which follow from the others, make the bounds strong. A pool of
-C nodes that opens at step a does at most C (b - a) node-steps until step b, so that
-
-    node-steps of all phases on it                    <= C (end of all - a)
-    those of jobs released from r on, due until D     <= C (D + sum of lateness - max(r, a))
-
-since none of these jobs is over later than D and the largest lateness among them.
+A linear constraint that follows from the others makes the bound of the end strong: a pool of C
+nodes that opens at step a does at most C (b - a) node-steps until step b, the end of all.
 
 Dollars are rounded down to whole units, so that a bound of the units is a bound of the dollars.
 Equal problems give equal schedules where no limit in seconds strikes: fixed seed, fixed workers,
@@ -20,7 +16,7 @@ interleaved search.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +24,10 @@ from planner.fleet.fleet_problem import (
     COST,
     END,
     LATENESS,
-    Choice,
     FleetProblem,
+    Job,
     Placed,
     Schedule,
-    end_of,
-    late_steps,
     values_of,
 )
 from planner.tolerances import OPTIMAL_GAP, status_of
@@ -45,14 +39,14 @@ _MOST_UNITS = 2.0**40  # of dollars: CP-SAT adds in 64 bits
 WORKERS = 8
 """Searches of CP-SAT that take turns: it has one of each of its kinds from eight on."""
 _ORDER = "order"
-# Share of what is left of the time that a level may take.
+# Share of the remaining time that a level may take.
 _SHARES = {LATENESS: 0.4, COST: 0.4, END: 0.4, _ORDER: 0.7}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Of a level the value found, and what none of the schedules with its values before falls
-    below; steps or US dollars."""
+    """Of a level the value found, and what no schedule as good in the levels before falls below;
+    steps or US dollars."""
 
     level: str
     value: float
@@ -66,7 +60,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What was found.
+    """The best schedule found.
 
     status    `optimal`, `feasible`, `infeasible` (nothing keeps the hard deadlines and windows) or
               `unknown` (the limit struck before anything was found)
@@ -104,34 +98,61 @@ def solve_fleet(
     """
     model = FleetModel(problem)
     end = clock() + limit_s
-    proofs: list[Proof] = []
+    bounds: dict[str, float] = {}
     found = hint
     for level in (*problem.levels, *((_ORDER,) if order else ())):
         target = model.target(level)
-        left = max(0.05, (end - clock()) * _SHARES[level])
-        if found is not None:
-            model.hint(found)
-        status, bound, schedule = model.least(target, left, seed, gap)
-        if status == "infeasible":
-            return Solution(status=status)
-        # What was found before keeps every level's limit.
-        found = schedule or found
+        left_s = max(0.05, (end - clock()) * _SHARES[level])
+        least = model.least(target, left_s, seed, gap, hint=found)
+        if least.status == "infeasible":
+            return Solution(status=least.status)
+        found = least.schedule or found
         if found is None:
             return Solution(status="unknown")
-        if level != _ORDER:
-            reached = values_of(problem, found).at(level)
-            unit = model.usd_unit if level == COST else 1.0
-            bound = min(reached, max(0.0, bound * unit))
-            proofs.append(Proof(level=level, value=reached, bound=bound))
-            model.keep(target, found, level)
-    solution = Solution(status="feasible", proofs=tuple(proofs), schedule=found)
+        bounds[level] = least.bound * (model.usd_unit if level == COST else 1.0)
+        if least.schedule is not None and not isinstance(target, int):
+            # No schedule from here on is worse at this level.
+            model.model.add(target <= least.value)
+    assert found is not None
+    values = values_of(problem, found)
+    proofs = tuple(
+        Proof(
+            level=level,
+            value=values.at(level),
+            bound=min(values.at(level), max(0.0, bounds[level])),
+        )
+        for level in problem.levels
+    )
+    solution = Solution(status="feasible", proofs=proofs, schedule=found)
     return replace(solution, status=status_of(solution.gap or 0.0))
 
 
-class FleetModel:
-    """The problem as a model of CP-SAT; what `fleet_relax.py` loosens is asked for by name.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Least:
+    """The outcome of one run of CP-SAT: its status, the least value found and its bound in the
+    target's units, the schedule, and of each pool the added nodes."""
 
-    extend   hard deadlines may be passed, which `extended` counts in steps
+    status: str
+    value: int = 0
+    bound: float = 0.0
+    schedule: Schedule | None = None
+    added: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Variables:
+    """Of a job: of each phase its start, its end and whether each choice is taken; its lateness."""
+
+    starts: list[cp_model.IntVar]
+    ends: list[cp_model.IntVar]
+    taken: list[list[cp_model.IntVar]]
+    late: Any
+
+
+class FleetModel:
+    """The problem as a model of CP-SAT; `fleet_relax.py` loosens it.
+
+    extend   hard deadlines may be passed, which counts as lateness
     enlarge  pools may have more nodes, which `added` counts, each at most as many as it has
     """
 
@@ -140,159 +161,113 @@ class FleetModel:
     ) -> None:
         from ortools.sat.python import cp_model
 
-        self.problem = problem
-        self.model = cp_model.CpModel()
-        self.extend, self.enlarge = extend, enlarge
-        self.horizon = problem.horizon
-        self.chosen: list[list[list[cp_model.IntVar]]] = []
-        self.starts: list[list[cp_model.IntVar]] = []
-        self.ends: list[list[cp_model.IntVar]] = []
-        self.late: list[Any] = []
-        self._intervals: list[list[tuple[Any, int]]] = [[] for _ in problem.pools]
-        self.usd_unit = self._unit()
+        self.problem, self.model = problem, cp_model.CpModel()
+        dearest = sum(
+            max(each.usd for each in phase) for job in problem.jobs for phase in job.phases
+        )
+        dearest += sum(job.usd_per_step for job in problem.jobs) * problem.horizon
+        # US dollars in a unit: a cent, or more where there are many.
+        self.usd_unit = max(0.01, dearest / _MOST_UNITS)
         self.added: list[Any] = [
             self.model.new_int_var(0, pool.nodes, "") if enlarge else 0 for pool in problem.pools
         ]
-        self._place()
-        self._relate()
-        self._pools()
-        self.end = self.model.new_int_var(0, self.horizon, "end")
-        for ends in self.ends:
-            self.model.add(self.end >= ends[-1])
-        if not enlarge:
-            self._work()
-
-    def _unit(self) -> float:
-        """US dollars in a unit: a cent, or more where there are many."""
-        jobs = self.problem.jobs
-        dearest = sum(max(each.usd for each in phase) for job in jobs for phase in job.phases)
-        dearest += sum(job.usd_per_step for job in jobs) * self.horizon
-        return max(0.01, dearest / _MOST_UNITS)
-
-    def _place(self) -> None:
-        """Intervals of all choices, one of which is there."""
-        for job in self.problem.jobs:
-            starts, ends, chosen = [], [], []
-            for phase in job.phases:
-                start = self.model.new_int_var(job.release, self.horizon, "")
-                end = self.model.new_int_var(job.release, self.horizon, "")
-                there = [self.model.new_bool_var("") for _ in phase]
-                for choice, present in zip(phase, there, strict=True):
-                    self._one(choice, start, end, present)
-                self.model.add_exactly_one(there)
-                steps = sum(c.steps * one for c, one in zip(phase, there, strict=True))
-                self.model.add(end == start + steps)
-                starts.append(start)
-                ends.append(end)
-                chosen.append(there)
-            self.starts.append(starts)
-            self.ends.append(ends)
-            self.chosen.append(chosen)
-
-    def _one(self, choice: Choice, start: Any, end: Any, present: Any) -> None:
-        pool = self.problem.pools[choice.pool]
-        interval = self.model.new_optional_interval_var(start, choice.steps, end, present, "")
-        self._intervals[choice.pool].append((interval, choice.nodes))
-        if pool.opens:
-            self.model.add(start >= pool.opens).only_enforce_if(present)
-        if pool.closes is not None:
-            self.model.add(end <= pool.closes).only_enforce_if(present)
-
-    def _relate(self) -> None:
-        """Phases in their order, jobs after others, pools that are kept, deadlines."""
-        for number, job in enumerate(self.problem.jobs):
-            ends = self.ends[number]
-            for before, behind in zip(ends, self.starts[number][1:], strict=False):
-                self.model.add(behind >= before)
+        # Of every pool its intervals, their nodes, and their node-steps where they are present.
+        self._intervals: list[list[tuple[Any, int, Any]]] = [[] for _ in problem.pools]
+        self.jobs = [self._variables(job, extend) for job in problem.jobs]
+        for job, own in zip(problem.jobs, self.jobs, strict=True):
             for other in job.after:
-                self.model.add(self.starts[number][0] >= self.ends[other][-1])
-            if not job.may_move and len(job.phases) > 1:
-                for pool in range(len(self.problem.pools)):
-                    first, *rest = [
-                        sum(x for c, x in zip(phase, there, strict=True) if c.pool == pool)
-                        for phase, there in zip(job.phases, self.chosen[number], strict=True)
-                    ]
-                    for other_phase in rest:
-                        self.model.add(other_phase == first)
-            late: Any = 0
-            if job.deadline is not None and job.hard and not self.extend:
-                self.model.add(ends[-1] <= job.deadline)
-            elif job.deadline is not None:
-                late = self.model.new_int_var(0, self.horizon, "")
-                self.model.add(late >= ends[-1] - job.deadline)
-            self.late.append(late)
+                self.model.add(own.starts[0] >= self.jobs[other].ends[-1])
+        self.end = self.model.new_int_var(0, problem.horizon, "end")
+        for own in self.jobs:
+            self.model.add(self.end >= own.ends[-1])
+        for pool, added, found in zip(problem.pools, self.added, self._intervals, strict=True):
+            spans, nodes = [each for each, *_ in found], [count for _, count, _ in found]
+            self.model.add_cumulative(spans, nodes, pool.nodes + added)
+            if not enlarge:
+                work = sum(steps for *_, steps in found)
+                self.model.add(work <= pool.nodes * (self.end - pool.opens))
 
-    def _pools(self) -> None:
-        for pool, added, intervals in zip(
-            self.problem.pools, self.added, self._intervals, strict=True
-        ):
-            self.model.add_cumulative(
-                [interval for interval, _ in intervals],
-                [nodes for _, nodes in intervals],
-                pool.nodes + added,
-            )
-
-    def _work(self) -> None:
-        """Node-steps that fit: between the first release and the end of all, and between every
-        release and every deadline."""
-        jobs = self.problem.jobs
-        everyone = range(len(jobs))
-        for number, pool in enumerate(self.problem.pools):
-            self.model.add(
-                self._node_steps(number, everyone) <= pool.nodes * (self.end - pool.opens)
-            )
-            dues = sorted({job.deadline for job in jobs if job.deadline is not None})
-            for due in dues:
-                for release in sorted({max(job.release, pool.opens) for job in jobs}):
-                    inside = [
-                        index
-                        for index, job in enumerate(jobs)
-                        if job.deadline is not None
-                        and job.deadline <= due
-                        and max(job.release, pool.opens) >= release
-                    ]
-                    if len(inside) > 1 and due > release:
-                        late = sum(self.late[index] for index in inside)
-                        room = pool.nodes * (due + late - release)
-                        self.model.add(self._node_steps(number, inside) <= room)
-
-    def _node_steps(self, pool: int, jobs: Any) -> Any:
-        return sum(
-            choice.nodes * choice.steps * present
-            for index in jobs
-            for phase, there in zip(
-                self.problem.jobs[index].phases, self.chosen[index], strict=True
-            )
-            for choice, present in zip(phase, there, strict=True)
-            if choice.pool == pool
-        )
+    def _variables(self, job: Job, extend: bool) -> _Variables:
+        """Phases in their order, each of its choices an interval, pools that are kept, deadline."""
+        model, horizon = self.model, self.problem.horizon
+        own = _Variables(starts=[], ends=[], taken=[], late=0)
+        for phase in job.phases:
+            start = model.new_int_var(job.release, horizon, "")
+            end = model.new_int_var(job.release, horizon, "")
+            taken = [model.new_bool_var("") for _ in phase]
+            for choice, present in zip(phase, taken, strict=True):
+                pool = self.problem.pools[choice.pool]
+                interval = model.new_optional_interval_var(start, choice.steps, end, present, "")
+                work = choice.nodes * choice.steps * present
+                self._intervals[choice.pool].append((interval, choice.nodes, work))
+                if pool.opens:
+                    model.add(start >= pool.opens).only_enforce_if(present)
+                if pool.closes is not None:
+                    model.add(end <= pool.closes).only_enforce_if(present)
+            model.add_exactly_one(taken)
+            steps = sum(choice.steps * one for choice, one in zip(phase, taken, strict=True))
+            model.add(end == start + steps)
+            if own.ends:
+                model.add(start >= own.ends[-1])
+            own.starts.append(start)
+            own.ends.append(end)
+            own.taken.append(taken)
+        for pool_number in range(0 if job.may_move else len(self.problem.pools)):
+            first, *rest = [
+                sum(
+                    one
+                    for choice, one in zip(phase, taken, strict=True)
+                    if choice.pool == pool_number
+                )
+                for phase, taken in zip(job.phases, own.taken, strict=True)
+            ]
+            for other in rest:
+                model.add(other == first)
+        if job.deadline is None:
+            return own
+        if job.hard and not extend:
+            model.add(own.ends[-1] <= job.deadline)
+            return own
+        late = model.new_int_var(0, horizon, "")
+        model.add(late >= own.ends[-1] - job.deadline)
+        return replace(own, late=late)
 
     def target(self, level: str) -> Any:
-        """What is to be least, in whole units."""
-        jobs = self.problem.jobs
-        pairs = list(zip(jobs, self.late, strict=True))
+        """The value of a level, in whole units."""
+        pairs = list(zip(self.problem.jobs, self.jobs, strict=True))
         if level == LATENESS:
-            return sum(job.priority * late for job, late in pairs if not job.usd_per_step)
+            return sum(job.priority * own.late for job, own in pairs if not job.usd_per_step)
         if level == END:
             return self.end
         if level == _ORDER:
-            return sum(j.priority * ends[-1] for j, ends in zip(jobs, self.ends, strict=True))
-        spent = sum(
-            math.floor(choice.usd / self.usd_unit) * present
-            for job, chosen in zip(jobs, self.chosen, strict=True)
-            for phase, there in zip(job.phases, chosen, strict=True)
-            for choice, present in zip(phase, there, strict=True)
+            return sum(job.priority * own.ends[-1] for job, own in pairs)
+        return sum(
+            math.floor(job.usd_per_step / self.usd_unit) * own.late
+            + sum(
+                math.floor(choice.usd / self.usd_unit) * present
+                for phase, taken in zip(job.phases, own.taken, strict=True)
+                for choice, present in zip(phase, taken, strict=True)
+            )
+            for job, own in pairs
         )
-        fines = sum(math.floor(j.usd_per_step / self.usd_unit) * late for j, late in pairs)
-        return spent + fines
 
     def least(
-        self, target: Any, limit_s: float, seed: int, gap: float
-    ) -> tuple[str, float, Schedule | None]:
-        """Status, bound in the target's units, and the schedule of the least value."""
+        self, target: Any, limit_s: float, seed: int, gap: float, *, hint: Schedule | None = None
+    ) -> Least:
+        """The schedule of the least value; hint  a schedule to begin with."""
         from ortools.sat.python import cp_model
 
         self.model.minimize(target)
+        self.model.clear_hints()  # type: ignore[no-untyped-call]  # ortools says no type
+        for job, own, placed in zip(
+            self.problem.jobs, self.jobs, hint or (), strict=hint is not None
+        ):
+            for number, one in enumerate(placed):
+                self.model.add_hint(own.starts[number], one.start)
+                steps = job.phases[number][one.choice].steps
+                self.model.add_hint(own.ends[number], one.start + steps)
+                for index, present in enumerate(own.taken[number]):
+                    self.model.add_hint(present, int(index == one.choice))
         solver = cp_model.CpSolver()
         solver.parameters.random_seed = seed
         solver.parameters.num_workers = WORKERS
@@ -304,59 +279,20 @@ class FleetModel:
         if status == "model_invalid":  # numbers beyond 64 bits: nothing is proven
             status = "unknown"
         if status not in ("optimal", "feasible"):
-            return status, 0.0, None
-        return status, solver.best_objective_bound, self._read(solver)
-
-    def _read(self, solver: cp_model.CpSolver) -> Schedule:
-        self._last_added = [int(solver.value(each)) for each in self.added]
-        return tuple(
-            tuple(
-                Placed(
-                    choice=next(i for i, x in enumerate(there) if solver.value(x)),
-                    start=int(solver.value(start)),
+            return Least(status=status)
+        return Least(
+            status=status,
+            value=round(solver.objective_value),
+            bound=solver.best_objective_bound,
+            schedule=tuple(
+                tuple(
+                    Placed(
+                        choice=next(i for i, one in enumerate(taken) if solver.value(one)),
+                        start=int(solver.value(start)),
+                    )
+                    for taken, start in zip(own.taken, own.starts, strict=True)
                 )
-                for there, start in zip(chosen, starts, strict=True)
-            )
-            for chosen, starts in zip(self.chosen, self.starts, strict=True)
+                for own in self.jobs
+            ),
+            added=tuple(int(solver.value(each)) for each in self.added),
         )
-
-    @property
-    def last_added(self) -> list[int]:
-        """Of the schedule that `least` found last, the nodes added to each pool."""
-        return self._last_added
-
-    def keep(self, target: Any, schedule: Schedule, level: str) -> None:
-        """No schedule from here on is worse at this level than this one."""
-        if not isinstance(target, int):
-            self.model.add(target <= self._units(schedule, level))
-
-    def _units(self, schedule: Schedule, level: str) -> int:
-        """The target's value of a schedule, as the model counts."""
-        values = values_of(self.problem, schedule)
-        if level != COST:
-            return int(values.at(level))
-        unit = self.usd_unit
-        spent = sum(
-            math.floor(job.phases[number][one.choice].usd / unit)
-            for job, placed in zip(self.problem.jobs, schedule, strict=True)
-            for number, one in enumerate(placed)
-        )
-        return spent + sum(
-            math.floor(job.usd_per_step / unit) * late_steps(job, end_of(job, placed))
-            for job, placed in zip(self.problem.jobs, schedule, strict=True)
-        )
-
-    def hint(self, schedule: Schedule) -> None:
-        """A schedule to begin with."""
-        self.model.clear_hints()  # type: ignore[no-untyped-call]  # ortools says no type
-        for variable, value in self._hints(schedule):
-            self.model.add_hint(variable, value)
-
-    def _hints(self, schedule: Schedule) -> Iterator[tuple[Any, int]]:
-        for number, placed in enumerate(schedule):
-            for phase, one in enumerate(placed):
-                steps = self.problem.jobs[number].phases[phase][one.choice].steps
-                yield self.starts[number][phase], one.start
-                yield self.ends[number][phase], one.start + steps
-                for index, present in enumerate(self.chosen[number][phase]):
-                    yield present, int(index == one.choice)

@@ -77,7 +77,7 @@ def step_on(task: StepTask) -> StepAnswer:
     if not fitting:
         return StepAnswer()
     layout, question = min(fitting, key=lambda pair: pair[0].step_time_s)
-    shown = choice_of(layout, None, question.cluster, lambda _: None, coefficients).prediction
+    shown = choice_of(layout, None, question.cluster, coefficients).prediction
     return StepAnswer(
         price=StepPrice(
             stack=question.stack,

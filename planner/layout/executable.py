@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.layout.layout_ground import base_run
+from planner.space import EXECUTOR
 from planner.traced import Traced
 from profiles.document import content_hash
 from profiles.errors import InputError
@@ -19,13 +20,6 @@ from simulator.training_run.work.stage_share import stage_split
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
 
-_KINDS = {
-    "none": Recompute.NONE,
-    "attention": Recompute.ATTENTION,
-    "full": Recompute.FULL,
-}
-EXECUTOR = "torch"
-"""The name of our own executor among the frameworks."""
 _NUMBERED = re.compile(r"^(.*)\.(\d+)$")
 
 
@@ -82,13 +76,12 @@ def run_of_plan(plan: Plan, model: Transformer, cluster: Cluster) -> TrainingRun
             global_batch=plan.workload.global_batch,
             seq_len=plan.workload.sequence_length,
             precision=plan.workload.precision,
-            said=[],
         ),
         degrees=plan.degrees,
         zero_stage=plan.zero_stage,
         micro_batch=plan.micro_batch,
         schedule=plan.schedule if plan.degrees.pp > 1 else "1f1b",
-        recompute=next(name for name, each in _KINDS.items() if each is kind),
+        recompute=kind.value,
         recompute_layers=most if kind is Recompute.FULL else 0,
         sequence_parallel=rules.sequence_parallel and plan.degrees.tp > 1,
     )
@@ -132,7 +125,7 @@ def first_layer(entries: Sequence[str], num_layers: int) -> int:
 
 
 def _kinds(run: TrainingRun, blocks: range, layers: range) -> tuple[Recompute, ...]:
-    kind = _KINDS[run.recompute]
+    kind = Recompute(run.recompute)
     own = [block for block in blocks if block in layers]
     again = set(own[: run.recompute_layers] if run.recompute_layers else own)
     return tuple(kind if block in again else Recompute.NONE for block in blocks)

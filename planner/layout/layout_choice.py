@@ -1,25 +1,26 @@
-"""A refined layout as it is shown: with intervals, money, energy, and why it is not first."""
+"""A refined layout with its prediction: intervals, money, energy, and why it is not first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
-from planner.layout.layout_answer import LayoutChoice, LayoutPrediction
-from planner.layout.layout_price import tokens_per_s
+from planner.layout.layout_answer import LayoutChoice, LayoutFile, LayoutPrediction
 from planner.layout.refined_layout import PricedLayout
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
 from profiles.units import format_time
-from simulator.goodput.lasting import delivered, reliability
+from simulator.energy import carbon
+from simulator.goodput.lasting import Reliability, delivered, reliability
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
+from simulator.memory.footprint import footprint
 from simulator.mfu import mfu, model_flop_per_token
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.training_run.explain.predict_runs import predicted_parts, unfitted_s
 from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.logged_source import Calibration, calibrated_interval
 from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.step.step_time import StepParts
@@ -30,21 +31,14 @@ def choice_of(
     layout: PricedLayout,
     best: PricedLayout | None,
     cluster: Cluster,
-    price: Callable[[Cluster], Sourced | None],
     coefficients: CoefficientFile | None = None,
     calibration: Calibration | None = None,
-    inputs: ReliabilityInputs = DEFAULT,
 ) -> LayoutChoice:
     """The layout with its prediction (`layout_prediction`), and why it is not the best one."""
     return LayoutChoice(
         run=layout.run,
         prediction=layout_prediction(
-            layout.run,
-            cluster,
-            price(cluster),
-            coefficients=coefficients,
-            calibration=calibration,
-            inputs=inputs,
+            layout.run, cluster, coefficients=coefficients, calibration=calibration
         ),
         why_not_first="" if best is None else why_not_first(layout, best),
         idle_devices=cluster.num_devices - layout.run.degrees.num_devices,
@@ -54,11 +48,10 @@ def choice_of(
 def layout_prediction(
     run: TrainingRun,
     cluster: Cluster,
-    price: Sourced | None,
+    price: Sourced | None = None,
     *,
     coefficients: CoefficientFile | None = None,
     calibration: Calibration | None = None,
-    inputs: ReliabilityInputs = DEFAULT,
 ) -> LayoutPrediction:
     """What a layout would do on a cluster.
 
@@ -70,13 +63,9 @@ def layout_prediction(
     coefficients = coefficients or shipped_coefficients()
     parts = predicted_parts([run], coefficients)
     step = _step(run, float(parts.total_s[0]), coefficients, calibration)
-    per_s = tokens_per_s(run, step)
-    used = mfu_of_run(run, step)
-    usd = usd_per_million_tokens(per_s, cluster.num_devices, price)
-    kwh = kwh_per_million_tokens(per_s, cluster, power_mfu(run, used.value, cluster.num_devices))
-    memory = footprint(run)
-    lasting = reliability(run.model.parameters, run.degrees.num_devices, run.device, inputs)
-    return LayoutPrediction(
+    per_s, used, memory = tokens_per_s(run, step), mfu_of_run(run, step), footprint(run)
+    power = power_mfu(run, used.value, cluster.num_devices)
+    found = LayoutPrediction(
         step_time_s=step,
         parts=tuple(
             (name, float(getattr(parts, name)[0])) for name in StepParts.__dataclass_fields__
@@ -88,15 +77,84 @@ def layout_prediction(
         out_of_memory_probability=out_of_memory_probability(
             run, memory.needed_bytes, get_device(run.device).usable_bytes
         ),
-        price_usd_per_hour=price,
-        usd_per_million_tokens=usd,
-        kwh_per_million_tokens=kwh,
+        kwh_per_million_tokens=kwh_per_million_tokens(per_s, cluster, power),
         tokens_per_s=per_s,
         mfu_range=used,
         peak_memory_range=memory_interval(run, memory.allocated_bytes),
+        reliability=_reliability(run, DEFAULT),
+    )
+    return _priced(found, run, cluster.num_devices, price, DEFAULT, "")
+
+
+def with_layout_price(
+    answer: LayoutFile,
+    price: Sourced | None,
+    inputs: ReliabilityInputs = DEFAULT,
+    region: str = "",
+) -> LayoutFile:
+    """The answer with its dollars at a price, on capacity that fails and is taken back as `inputs`
+    say; None takes the dollars out. Which layout is best does not depend on it.
+
+    region   of the grid, for carbon; "" leaves that out. Raises UnknownNameError.
+    """
+    chosen = answer.chosen
+    return replace(
+        answer,
+        chosen=None if chosen is None else priced_choice(chosen, price, inputs, region),
+        alternatives=tuple(
+            priced_choice(other, price, inputs, region) for other in answer.alternatives
+        ),
+    )
+
+
+def priced_choice(
+    choice: LayoutChoice,
+    price: Sourced | None,
+    inputs: ReliabilityInputs = DEFAULT,
+    region: str = "",
+) -> LayoutChoice:
+    """A layout with its dollars, energy and carbon, as `with_layout_price` describes."""
+    devices = choice.run.degrees.num_devices + choice.idle_devices
+    found = _priced(choice.prediction, choice.run, devices, price, inputs, region)
+    return replace(choice, prediction=found)
+
+
+def _priced(
+    found: LayoutPrediction,
+    run: TrainingRun,
+    devices: int,
+    price: Sourced | None,
+    inputs: ReliabilityInputs,
+    region: str,
+) -> LayoutPrediction:
+    lasting = _reliability(run, inputs)
+    usd = usd_per_million_tokens(tokens_per_s(run, found.step_time_s), devices, price)
+    kwh = delivered(found.kwh_per_million_tokens, lasting.goodput)
+    return replace(
+        found,
+        price_usd_per_hour=price,
+        usd_per_million_tokens=usd,
         reliability=lasting,
         usd_per_million_tokens_delivered=delivered(usd, lasting.goodput),
-        kwh_per_million_tokens_delivered=delivered(kwh, lasting.goodput),
+        kwh_per_million_tokens_delivered=kwh,
+        kg_co2e_per_million_tokens_delivered=(
+            carbon(kwh, region) if kwh is not None and region else None
+        ),
+        region=region,
+    )
+
+
+def _reliability(run: TrainingRun, inputs: ReliabilityInputs) -> Reliability:
+    return reliability(run.model.parameters, run.degrees.num_devices, run.device, inputs)
+
+
+def tokens_per_s(run: TrainingRun, step_time_s: Interval) -> Interval:
+    """Tokens that a run trains on per second."""
+    tokens = run.global_batch * run.seq_len
+    return Interval(
+        value=tokens / step_time_s.value,
+        low=tokens / step_time_s.high,
+        high=tokens / step_time_s.low,
     )
 
 

@@ -1,4 +1,5 @@
-"""`base_run`: a model on a cluster as a described run, before any axis of its layout is chosen."""
+"""`base_run`: a model on a cluster as a described run, before any axis of its layout is chosen; and
+what is assumed about its network."""
 
 from __future__ import annotations
 
@@ -30,9 +31,8 @@ def base_run(
     global_batch: int,
     seq_len: int,
     precision: str,
-    said: list[str],
 ) -> TrainingRun:
-    """The run with every degree 1; what is assumed of the network is added to `said`.
+    """The run with every degree 1.
 
     Raises InputError for a cluster of several device types and for counts below 1.
     """
@@ -43,29 +43,13 @@ def base_run(
         flag, value = max(("--global-batch", global_batch), ("--seq", seq_len), key=lambda f: f[1])
         raise InputError(f"{flag} may be {MOST:,} at most, got {value:,}")
     node = min(cluster.levels[0].domain_size if cluster.levels else 1, cluster.num_devices)
-    network = _network(cluster, device, node)
-    far = far_levels_of(cluster)
-    for level in far:
-        said.append(
-            f"level {level.name}: parts of {level.part_devices} devices, "
-            f"{level.bytes_per_s_per_device / 1e9:.3g} GB/s of what leaves a part for each, "
-            f"{level.latency_s * 1e6:.3g} us; priced at its own rate and efficiency, not fitted"
-        )
-    if cluster.num_devices > node and network.assumed:
-        said.append(f"{network.words} ({network.source}; --on names a cluster file to change it)")
-    inner = _inner_bytes_per_s(cluster, device)
-    if inner:
-        said.append(
-            f"inside a node, messages are priced at the rate and efficiency of "
-            f"{cluster.levels[0].link.name}, {inner / 1e9:.3g} GB/s; nothing of it was measured"
-        )
     return TrainingRun(
         id=name,
         model=model,
         device=device.name,
         degrees=Degrees(tp=1, pp=1, dp=cluster.num_devices),
         node_devices=node,
-        network=network,
+        network=_network(cluster, device, node),
         sequence_parallel=rules.sequence_parallel,
         zero_stage=0,
         recompute="none",
@@ -75,10 +59,29 @@ def base_run(
         precision=precision,
         schedule="1f1b",
         stack=rules.name,
-        inner_bytes_per_s=inner,
-        far_levels=far,
+        inner_bytes_per_s=_inner_bytes_per_s(cluster, device),
+        far_levels=far_levels_of(cluster),
         torus=_torus(cluster),
     )
+
+
+def network_assumptions(run: TrainingRun, cluster: Cluster) -> list[str]:
+    """Prices of `base_run`'s links that rest on no measurement, in words."""
+    found = [
+        f"level {level.name}: parts of {level.part_devices} devices, "
+        f"{level.bytes_per_s_per_device / 1e9:.3g} GB/s of what leaves a part for each, "
+        f"{level.latency_s * 1e6:.3g} us; priced at its own rate and efficiency, not fitted"
+        for level in run.far_levels
+    ]
+    network, inner = run.network, run.inner_bytes_per_s
+    if network is not None and network.assumed and cluster.num_devices > run.node_devices:
+        found.append(f"{network.words} ({network.source}; --on names a cluster file to change it)")
+    if inner:
+        found.append(
+            f"inside a node, messages are priced at the rate and efficiency of "
+            f"{cluster.levels[0].link.name}, {inner / 1e9:.3g} GB/s; nothing of it was measured"
+        )
+    return found
 
 
 def only_device(cluster: Cluster) -> Device:

@@ -12,18 +12,16 @@ from planner.layout.layout_question import (
     LayoutQuestion,
     LayoutSolver,
     coefficients_of,
+    ground_of,
     solve_layouts,
 )
-from planner.layout.layout_relax import infeasibility
+from planner.layout.layout_relax import infeasibility, nearby_batches, sensitivities
 from planner.layout.layout_search import Progress
-from planner.layout.layout_sensitivity import nearby_batches, sensitivities
 from planner.layout.refined_layout import PricedLayout
 from planner.tolerances import status_of
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.sourced import Sourced
 from simulator.training_run.fit.evidence import evidence_words
-from simulator.training_run.step.coefficients import CoefficientFile
 
 _RUNNERS_UP = 3
 
@@ -31,10 +29,8 @@ _RUNNERS_UP = 3
 def plan_layout(
     question: LayoutQuestion,
     *,
-    price: Callable[[Cluster], Sourced | None],
     rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...] = (),
-    coefficients: CoefficientFile | None = None,
     clock: Callable[[], float],
     time_limit_s: float | None = None,
     progress: Progress | None = None,
@@ -43,7 +39,6 @@ def plan_layout(
 ) -> LayoutFile:
     """The best layout of the space with its proof and runners-up, or why there is none.
 
-    price      US dollars per device-hour of a cluster, or None
     rebuild    the cluster of a name such as `8x4xh100-sxm`; device_names  other devices that may
                be offered where nothing fits
     explain    adds what more memory, network or devices would bring, each solved anew
@@ -55,12 +50,11 @@ def plan_layout(
     """
     start = clock()
     end = math.inf if time_limit_s is None else start + time_limit_s
-    known = coefficients_of(question, coefficients)
-    said: list[str] = []
-    outcome, base = solve_layouts(
+    known = coefficients_of(question)
+    base, ground = ground_of(question)
+    outcome = solve_layouts(
         question,
         known,
-        said,
         clock=clock,
         time_limit_s=time_limit_s,
         progress=progress,
@@ -76,9 +70,7 @@ def plan_layout(
     gap = max(0.0, (best - outcome.bound_s) / best) if best else None
 
     def shown(layout: PricedLayout, first: PricedLayout | None) -> LayoutChoice:
-        return choice_of(
-            layout, first, question.cluster, price, known, calibration=question.calibration
-        )
+        return choice_of(layout, first, question.cluster, known, question.calibration)
 
     solver = LayoutSolver(coefficients=known, clock=clock, end_s=-math.inf if alone else end)
     status = "infeasible" if gap is None else status_of(gap)
@@ -107,7 +99,7 @@ def plan_layout(
             *((*_devices(question, chosen), evidence_words(chosen.run)) if chosen else ()),
             f"a layout may run out of memory with a probability of {question.fit_risk:.0%} "
             "(--fit-risk)",
-            *said,
+            *ground.assumptions,
         ),
     )
     return replace(answer, search_time_s=clock() - start)

@@ -8,21 +8,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from planner.layout.executable import EXECUTOR
-from planner.layout.layout_ground import base_run
+from planner.axes import Axes
+from planner.divisors import divisors
+from planner.layout.layout_ground import base_run, network_assumptions
 from planner.layout.layout_search import LayoutGoal, LayoutOutcome, Progress, search_layouts
-from planner.layout.layout_space import LayoutGround, LayoutSpace
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout
-from planner.layout.run_option import AskedOptions, run_options, unoffered
+from planner.run_option import AskedOptions, RunOption, run_options, unoffered
+from planner.space import Ground
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.fit.logged_source import Calibration, calibrated
-from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 
@@ -47,7 +48,7 @@ class LayoutQuestion:
     global_batch: int
     seq_len: int
     precision: str
-    space: LayoutSpace
+    space: Axes
     options: AskedOptions = field(default_factory=AskedOptions)
     fit_risk: float = DEFAULT_FIT_RISK
     calibration: Calibration | None = None
@@ -77,7 +78,7 @@ class LayoutAsk:
 
     stack: str
     precision: str = "bf16"
-    space: LayoutSpace = field(default_factory=LayoutSpace)
+    space: Axes = field(default_factory=Axes)
     options: AskedOptions = field(default_factory=AskedOptions)
 
     def pins(self) -> tuple[str, ...]:
@@ -88,7 +89,6 @@ class LayoutAsk:
 def solve_layouts(
     question: LayoutQuestion,
     coefficients: CoefficientFile,
-    said: list[str],
     *,
     clock: Callable[[], float],
     capacity: float = 1.0,
@@ -98,12 +98,12 @@ def solve_layouts(
     goal: LayoutGoal | None = None,
     below: float = math.inf,
     altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
-) -> tuple[LayoutOutcome, TrainingRun]:
-    """The search's outcome; `capacity` times the device's memory, `goal` and `below` as in
-    `search_layouts`."""
-    base, ground = ground_of(question, said)
+) -> LayoutOutcome:
+    """The search's outcome; `capacity` times the device's memory, `altered` changes the run before
+    its layout is chosen, `goal` and `below` as in `search_layouts`."""
+    base, ground = ground_of(question)
     base = altered(base)
-    outcome = search_layouts(
+    return search_layouts(
         LayoutPrices(base, coefficients),
         question.space,
         ground,
@@ -117,11 +117,10 @@ def solve_layouts(
         goal=goal,
         below=below,
     )
-    return outcome, base
 
 
-def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, LayoutGround]:
-    """The run before its layout is chosen, and what the space is laid over."""
+def ground_of(question: LayoutQuestion) -> tuple[TrainingRun, Ground]:
+    """The run before its layout is chosen, and what the axes are enumerated over."""
     rules = load_framework(question.stack).rules
     base = base_run(
         question.name,
@@ -131,36 +130,49 @@ def ground_of(question: LayoutQuestion, said: list[str]) -> tuple[TrainingRun, L
         global_batch=question.global_batch,
         seq_len=question.seq_len,
         precision=question.precision,
-        said=said,
     )
+    assumed = network_assumptions(base, question.cluster)
     if question.lora_rank:
         base = replace(base, lora=True, lora_rank=question.lora_rank)
-        said.append(
+        assumed.append(
             f"adapters of rank {question.lora_rank} on the attention's linear layers are trained, "
             "all other weights are frozen (--lora)"
         )
-    ground = LayoutGround(
-        model=question.model,
+    options = run_options(question.options, base, rules, get_device(base.device))
+    assumed += unoffered(question.options, rules)
+    return base, layout_ground(base, rules, options=options, assumptions=tuple(assumed))
+
+
+def layout_ground(
+    run: TrainingRun,
+    rules: FrameworkRules,
+    *,
+    options: tuple[RunOption, ...] = (RunOption(),),
+    assumptions: tuple[str, ...] = (),
+) -> Ground:
+    """What the layouts of a run are enumerated over. Context parallelism halves each rank's
+    sequence into two chunks so that causal work is even (Megatron-Core, context parallelism)."""
+    model, halves = run.model, divisors(run.seq_len // 2) if run.seq_len % 2 == 0 else ()
+    return Ground(
         rules=rules,
-        num_devices=base.degrees.num_devices,
-        node_devices=base.node_devices,
-        global_batch=question.global_batch,
-        seq_len=question.seq_len,
-        # A network of the cluster's own is of whole nodes, a torus is used as a whole, and ranks of
-        # our own executor are on consecutive devices.
-        may_narrow=base.network is None and not base.torus and question.stack != EXECUTOR,
-        may_idle=not base.torus,
-        options=run_options(question.options, base, rules, get_device(base.device)),
+        num_devices=run.degrees.num_devices,
+        node_devices=run.node_devices,
+        global_batch=run.global_batch,
+        num_layers=model.num_layers,
+        tp_degrees=divisors(model.num_heads),
+        cp_degrees=tuple(sorted({1, *halves})),
+        ep_degrees=divisors(max(1, model.num_experts)),
+        predicted_ahead=model.predicted_ahead,
+        may_idle=not run.torus,  # a torus is used as a whole
+        options=options,
+        why_not_tensor_parallel=f"tp must divide its {model.num_heads} attention heads",
+        assumptions=assumptions,
     )
-    said += unoffered(question.options, rules)
-    return base, ground
 
 
-def coefficients_of(
-    question: LayoutQuestion, coefficients: CoefficientFile | None = None
-) -> CoefficientFile:
-    """The shipped coefficients (or others), replaced by those of the question's calibration."""
-    return calibrated(coefficients or shipped_coefficients(), question.calibration)
+def coefficients_of(question: LayoutQuestion) -> CoefficientFile:
+    """The shipped coefficients, replaced by those of the question's calibration."""
+    return calibrated(shipped_coefficients(), question.calibration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +205,9 @@ class LayoutSolver:
         if not self.has_time:
             return None
         try:
-            outcome, _ = solve_layouts(
+            outcome = solve_layouts(
                 question,
                 self.coefficients,
-                [],
                 clock=self.clock,
                 capacity=capacity,
                 runners_up=0,

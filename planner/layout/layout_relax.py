@@ -1,26 +1,38 @@
-"""If no layout fits: changes of the question under which one may exist, the nearest to the original
-first, and the three cheapest that work, each solved.
+"""Neighboring questions: if no layout fits, the three cheapest changes under which one does; what
+more memory, bandwidth or devices would gain, and what a nearby global batch would.
+
+Replicas get equal shares of the batch, so that a batch with few divisors leaves devices unused or
+forces more stages and shards than are good.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
-from planner.layout.layout_answer import LayoutInfeasibility, LayoutRelaxation, layout_title
+from planner.axes import AXES, flag_of
+from planner.layout.layout_answer import (
+    LayoutInfeasibility,
+    LayoutRelaxation,
+    NearbyBatch,
+    Sensitivity,
+    layout_title,
+)
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from planner.layout.layout_search import NearMiss
-from planner.layout.layout_space import LayoutSpace
-from planner.pinned_axes import flag_of
+from planner.layout.refined_layout import PricedLayout
 from planner.search.other_clusters import larger_clusters, with_more_memory
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.host import has_host
 from profiles.units import format_bytes
 from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.run.training_run import TrainingRun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LayoutCandidate:
     """A change to try; candidates of one kind are tried in order until one has a layout."""
 
@@ -41,28 +53,18 @@ def offload_candidates(question: LayoutQuestion) -> Iterator[LayoutCandidate]:
     offers = load_framework(question.stack).rules.offers
     if not all(has_host(group.device.name) for group in question.cluster.groups):
         return
-    offloaded = question
+    states, flag, both = "", "--activation-offload any", question
     with_states = with_offload(question)
     if "optimizer-offload" in offers and with_states != question and with_states.options.offloads:
-        offloaded = with_states
-        yield LayoutCandidate(
-            kind="host",
-            question=offloaded,
-            change="optimizer states in host memory",
-            flag="--optimizer-offload",
-        )
+        states, flag, both = "optimizer states and ", f"--optimizer-offload {flag}", with_states
+        change = "optimizer states in host memory"
+        yield LayoutCandidate("host", with_states, change, "--optimizer-offload")
     if "activation-offload" not in offers or question.options.activation_offloads:
         return
-    flag = "--activation-offload any"
-    if offloaded is not question:
-        flag = f"--optimizer-offload {flag}"
-    options = replace(offloaded.options, activation_offloads=(0.0, 0.5, 1.0))
-    yield LayoutCandidate(
-        kind="host",
-        question=replace(offloaded, options=options),
-        change=f"{'optimizer states and ' * options.offloads}activations in host memory",
-        flag=flag,
-    )
+    if both.options.offloads:
+        states = "optimizer states and "
+    both = replace(both, options=replace(both.options, activation_offloads=(0.0, 0.5, 1.0)))
+    yield LayoutCandidate("host", both, f"{states}activations in host memory", flag)
 
 
 def layout_candidates(
@@ -71,32 +73,20 @@ def layout_candidates(
     device_names: tuple[str, ...],
 ) -> Iterator[LayoutCandidate]:
     """Pins taken back, host memory, then more devices, then devices of more memory."""
-    space, cluster = question.space, question.cluster
-    for axis in (f.name for f in fields(LayoutSpace)):
-        if getattr(space, axis) is not None:
-            freed, flag = replace(space, **{axis: None}), flag_of(axis)
-            yield LayoutCandidate(
-                kind=axis,
-                question=replace(question, space=freed),
-                change=f"without {flag}",
-                flag=f"no {flag}",
-            )
+    for axis in AXES:
+        if getattr(question.space, axis) is not None:
+            freed, flag = replace(question.space, **{axis: None}), flag_of(axis)
+            free = replace(question, space=freed)
+            yield LayoutCandidate(axis, free, f"without {flag}", f"no {flag}")
     yield from offload_candidates(question)
-    for larger in larger_clusters(cluster, rebuild):
-        yield LayoutCandidate(
-            kind="devices",
-            question=replace(question, cluster=larger),
-            change=f"{larger.num_devices} devices",
-            flag=f"--on {larger.name}",
-        )
+    for larger in larger_clusters(question.cluster, rebuild):
+        change, flag = f"{larger.num_devices} devices", f"--on {larger.name}"
+        yield LayoutCandidate("devices", replace(question, cluster=larger), change, flag)
     others = tuple(get_device(name) for name in device_names)
-    for device, swapped in with_more_memory(cluster, others, rebuild):
-        yield LayoutCandidate(
-            kind="memory",
-            question=replace(question, cluster=swapped),
-            change=f"{device.name} ({format_bytes(device.usable_bytes)} usable)",
-            flag=f"--on {swapped.name}",
-        )
+    for device, swapped in with_more_memory(question.cluster, others, rebuild):
+        change = f"{device.name} ({format_bytes(device.usable_bytes)} usable)"
+        swap = replace(question, cluster=swapped)
+        yield LayoutCandidate("memory", swap, change, f"--on {swapped.name}")
 
 
 _RELAXATIONS = 3
@@ -124,11 +114,11 @@ def infeasibility(
             )
     fullest = miss.memory.fullest
     terms = {
-        "parameters": fullest.static.parameters,
-        "gradients": fullest.static.gradients,
-        "optimizer states": fullest.static.optimizer,
-        "activations": fullest.activations,
-        fullest.moment: fullest.moment_bytes,
+        "parameters": fullest.parameters_bytes,
+        "gradients": fullest.gradients_bytes,
+        "optimizer states": fullest.optimizer_bytes,
+        "activations": fullest.activations_bytes,
+        miss.memory.fullest_details.moment: fullest.transient_bytes,
     }
     return LayoutInfeasibility(
         nearest=layout_title(miss.run),
@@ -139,3 +129,108 @@ def infeasibility(
         relaxations=tuple(found.values()),
         host=miss.host,
     )
+
+
+def sensitivities(
+    question: LayoutQuestion,
+    base: TrainingRun,
+    solver: LayoutSolver,
+    rebuild: Callable[[str], Cluster],
+) -> tuple[Sensitivity, ...]:
+    """The best step under one change each, as long as there is time."""
+    more = 10 * 2**30 / get_device(base.device).usable_bytes
+    changes = {
+        "10 GiB more memory per device": partial(solver.best, question, capacity=1 + more),
+        "10 GiB less memory per device": partial(solver.best, question, capacity=1 - more),
+    }
+    if base.degrees.num_devices > base.node_devices:
+        faster = partial(_faster_network, times=2.0)
+        changes["a network of twice the rate between nodes"] = partial(
+            solver.best, question, altered=faster
+        )
+    for level in base.far_levels:
+        twice = replace(level, bytes_per_s_per_device=2 * level.bytes_per_s_per_device)
+        levels = tuple(twice if one == level else one for one in base.far_levels)
+        changes[f"twice the rate of {level.name}"] = partial(
+            solver.best, question, altered=partial(replace, far_levels=levels)
+        )
+    offloaded = with_offload(question)
+    if has_host(base.device) and offloaded != question and offloaded.options.offloads:
+        changes["states may be in host memory (--optimizer-offload)"] = partial(
+            solver.best, offloaded
+        )
+    for doubled in itertools.islice(larger_clusters(question.cluster, rebuild), 1):
+        changes[f"twice the devices ({doubled.name})"] = partial(
+            solver.best, replace(question, cluster=doubled)
+        )
+    changes["twice the batch"] = partial(
+        solver.best, replace(question, global_batch=2 * question.global_batch)
+    )
+    found = [(change, solve()) for change, solve in changes.items()]
+    return tuple(
+        Sensitivity(change=change, step_time_s=one.step_time_s, layout=layout_title(one.run))
+        for change, one in found
+        if one is not None
+    )
+
+
+def _faster_network(run: TrainingRun, times: float) -> TrainingRun:
+    return replace(run, network=run.node_network.faster(times))
+
+
+# A batch that these divide leaves enough choice where no device is idle.
+_ROUND = 8
+# Other batches are at most this share of the batch away, and so many are solved on either side.
+_AWAY = 1 / 8
+_TRIED = 3
+# What is worth telling: so many more tokens a second, and among those nearly the best the nearest.
+_WORTH = 1.02
+_NEARLY = 0.99
+
+
+def nearby_batches(
+    question: LayoutQuestion, chosen: PricedLayout, solver: LayoutSolver
+) -> tuple[NearbyBatch, ...]:
+    """Of the batches below and of those above the nearest that is worth it, each solved as long as
+    there is time; none where the batch is round and no device idle."""
+    idle = question.cluster.num_devices - chosen.run.degrees.num_devices
+    if not idle and question.global_batch % _ROUND == 0:
+        return ()
+    now, batches = chosen.run.global_batch / chosen.step_time_s, _candidates(question)
+    shown = []
+    for above in (False, True):
+        side = [batch for batch in batches if (batch > question.global_batch) is above]
+        found = [
+            NearbyBatch(
+                global_batch=batch,
+                step_time_s=best.step_time_s,
+                tokens_per_s=batch * question.seq_len / best.step_time_s,
+                layout=layout_title(best.run),
+            )
+            for batch in side[:_TRIED]
+            if (best := solver.best(replace(question, global_batch=batch))) is not None
+            and batch / best.step_time_s >= _WORTH * now
+        ]
+        # The nearest of those that are nearly as good as the best; they come the roundest first.
+        most = max((each.tokens_per_s for each in found), default=0.0)
+        shown += [each for each in found if each.tokens_per_s >= _NEARLY * most][-1:]
+    return tuple(shown)
+
+
+def _candidates(question: LayoutQuestion) -> list[int]:
+    """Multiples of powers of two, and of those times what is odd in the number of devices; the
+    nearest first."""
+    batch, odd = question.global_batch, question.cluster.num_devices
+    while odd % 2 == 0:
+        odd //= 2
+    most = max(1, int(batch * _AWAY))
+    units = {unit * 2**k for unit in (1, odd) for k in range(batch.bit_length())}
+    found = {way for unit in units for way in (batch // unit * unit, -(-batch // unit) * unit)}
+    near = [other for other in found if other > 0 and 0 < abs(other - batch) <= most]
+    # Of batches equally far the one with more twos in it first; small steps rarely bring much.
+    return sorted(near, key=lambda other: (-_twos(other, odd), abs(other - batch)))
+
+
+def _twos(batch: int, odd: int) -> int:
+    rest = batch // odd if batch % odd == 0 else batch
+    return rest & -rest

@@ -7,10 +7,9 @@
 3. the rest are refined in the order of their bounds: memory by footprint, time with the schedule's
    own timeline; it ends when no bound is left below the best.
 
-What it returns is optimal under the cost model: nothing that was not refined can be faster. Equal
-times go to less memory, then to the first in the space's order. With a goal of its own
-(`LayoutGoal`) a search finds the layout of the least value in the place of the fastest, by the
-same three steps.
+What it returns is optimal under the cost model: nothing that was not refined can be faster. Ties
+are broken by less memory, then by enumeration order. With a goal of its own (`LayoutGoal`) a search
+finds the layout of the least value instead of the fastest, by the same three steps.
 """
 
 from __future__ import annotations
@@ -18,28 +17,22 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.layout_space import (
-    LayoutGround,
-    LayoutSpace,
-    Meshes,
-    layouts_of,
-    meshes_of,
-    why_none,
-)
-from planner.layout.layouts import Counts, Layouts
+from planner.axes import Axes
+from planner.layout.layouts import Layouts, layouts_of
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.mesh_bound import MeshBounds
 from planner.layout.prices import LayoutPrices
-from planner.layout.refined_layout import Candidates, PricedLayout, Refiner, candidates_of
+from planner.layout.refined_layout import Candidates, PricedLayout, candidates_of
+from planner.space import Counts, Ground, Meshes, meshes_of, why_none
 from profiles.errors import InputError
-from simulator.training_run.memory.footprint import Footprint, footprint
-from simulator.training_run.memory.host_offload import host_memory_short
+from simulator.memory.footprint import Footprint, footprint
+from simulator.memory.host_offload import host_memory_short
 from simulator.training_run.run.training_run import TrainingRun
 
 Array = NDArray[np.float64]
@@ -57,21 +50,8 @@ class LayoutGoal(Protocol):
         ...
 
 
-class StepTime:
-    """The seconds of a step themselves."""
-
-    def values(self, nodes: Counts, seconds: Array) -> Array:
-        """[layouts] the seconds."""
-        return seconds
-
-
-def nodes_filled(part: Meshes | Layouts) -> Counts:
-    """[layouts] nodes of which some device is in use."""
-    return np.asarray(-(-(part.tp * part.cp * part.pp * part.dp) // part.node))
-
-
 def nodes_of_run(run: TrainingRun) -> int:
-    """The same of one run."""
+    """Nodes of which some device is in use."""
     return -(-run.degrees.num_devices // run.node_devices)
 
 
@@ -127,8 +107,8 @@ class LayoutOutcome:
 
 def search_layouts(
     prices: LayoutPrices,
-    space: LayoutSpace,
-    ground: LayoutGround,
+    axes: Axes,
+    ground: Ground,
     *,
     limit: MemoryLimit,
     runners_up: int = 3,
@@ -138,59 +118,70 @@ def search_layouts(
     goal: LayoutGoal | None = None,
     below: float = math.inf,
 ) -> LayoutOutcome:
-    """The best layouts of a space within a limit of memory.
+    """The best layouts of the axes within a limit of memory.
 
     runners_up    after the proof, others are refined until so many of other families are known
     goal          what is least of the best; None for the seconds of a step
     below         values that are sought; where none is smaller, no layout is found
     clock         seconds; read between refinements and waves only
 
-    Raises InputError where the space holds no legal layout.
+    Raises InputError where no layout is legal.
     """
-    return _Search(
-        prices,
-        space,
-        ground,
-        limit,
+    start = clock()
+    search = _Search(
+        prices=prices,
+        axes=axes,
+        ground=ground,
+        limit=limit,
         clock=clock,
-        time_limit_s=time_limit_s,
+        start=start,
+        end=math.inf if time_limit_s is None else start + time_limit_s,
         progress=progress,
         goal=goal,
-        below=below,
-    ).outcome(runners_up)
+        best=below,
+        bounds=MeshBounds(prices, axes, ground),
+        floors=MemoryFloors(prices.base),
+    )
+    return search.outcome(runners_up)
 
 
+Found = tuple[float, float, float, PricedLayout]
+"""A refined layout that fits behind what it is ranked by: value, seconds and bytes."""
+
+
+@dataclass(slots=True, kw_only=True)
 class _Search:
-    """One search: what is open, what was found."""
+    """One search: what is open, what was found.
 
-    def __init__(
-        self,
-        prices: LayoutPrices,
-        space: LayoutSpace,
-        ground: LayoutGround,
-        limit: MemoryLimit,
-        *,
-        clock: Callable[[], float],
-        time_limit_s: float | None,
-        progress: Progress | None,
-        goal: LayoutGoal | None,
-        below: float,
-    ) -> None:
-        self.own_goal, self.goal = goal is not None, goal or StepTime()
-        self.prices, self.space, self.ground, self.limit = prices, space, ground, limit
-        self.bounds = MeshBounds(prices, space, ground)
-        self.floors = MemoryFloors(prices.base)
-        self.clock, self.progress = clock, progress
-        self.start = clock()
-        self.end = math.inf if time_limit_s is None else self.start + time_limit_s
-        self.found: dict[tuple[object, ...], _Found] = {}
-        self.open: list[_Open] = []
-        self.lightest: list[tuple[float, TrainingRun]] = []
-        self.best = below
-        self.left_s = math.inf
-        self.unseen = True
-        self.meshes = self.considered = self.too_big = self.refined = self.shut = 0
-        self.complete = True
+    found     the best of each family;  best  the least value so far
+    open      candidates of opened meshes, of which so many were refined
+    lightest  the layouts with the lowest floors of memory, while none fits
+    left      no mesh that was not opened has a smaller value
+    unseen    whether only those that are opened first were looked at
+    """
+
+    prices: LayoutPrices
+    axes: Axes
+    ground: Ground
+    limit: MemoryLimit
+    clock: Callable[[], float]
+    start: float
+    end: float
+    progress: Progress | None
+    goal: LayoutGoal | None
+    best: float
+    bounds: MeshBounds
+    floors: MemoryFloors
+    found: dict[tuple[object, ...], Found] = field(default_factory=dict)
+    open: list[tuple[Candidates, NDArray[np.intp], int]] = field(default_factory=list)
+    lightest: list[tuple[float, TrainingRun]] = field(default_factory=list)
+    left: float = math.inf
+    unseen: bool = True
+    meshes: int = 0
+    considered: int = 0
+    too_big: int = 0
+    refined: int = 0
+    complete: bool = True
 
     def outcome(self, runners_up: int) -> LayoutOutcome:
         try:
@@ -199,17 +190,17 @@ class _Search:
         except (KeyboardInterrupt, TimeoutError):
             self.complete = False
             if self.unseen:
-                self.left_s = min(self.left_s, self._least_bound())
+                self.left = min(self.left, self._least_bound())
         if self.complete and not (self.meshes and self.considered):
-            raise InputError(why_none(self.space, self.ground))
+            raise InputError(why_none(self.axes, self.ground))
         if self.complete and self.found:
             self._look_further(runners_up)
         ranked = sorted(self.found.values(), key=_rank)
         known = bool(ranked) or not self.complete
         return LayoutOutcome(
-            layouts=tuple(found.layout for found in ranked[: runners_up + 1]),
-            values=tuple(found.value for found in ranked[: runners_up + 1]),
-            bound_s=min(self.best, self.left_s) if known else math.inf,
+            layouts=tuple(found[-1] for found in ranked[: runners_up + 1]),
+            values=tuple(found[0] for found in ranked[: runners_up + 1]),
+            bound_s=min(self.best, self.left) if known else math.inf,
             considered=self.considered,
             too_big=self.too_big,
             refined=self.refined,
@@ -221,7 +212,6 @@ class _Search:
     def _waves(self) -> Iterator[Meshes]:
         """Meshes that may be better than the best, the lowest bounds first."""
         per_mesh = max(1, len(self.ground.rules.zero_stages) * len(self.ground.rules.recompute))
-        kept: list[float] = []
 
         def first(meshes: Meshes) -> NDArray[np.bool_]:
             self.meshes += len(meshes)
@@ -235,16 +225,13 @@ class _Search:
 
         for worth in (first, others):
             self._must_have_time()
-            meshes = meshes_of(self.space, self.ground, worth)
+            meshes = meshes_of(self.axes, self.ground, worth)
             self.unseen = worth is first
-            if worth is others and kept and not len(meshes):
-                return
-            kept.append(len(meshes))
             bounds = self._values(meshes, self.bounds.of(meshes))
             order = np.argsort(bounds, kind="stable")
             size, done = _FIRST_WAVE, 0
             while done < order.size and bounds[order[done]] < self.best:
-                self.left_s = float(bounds[order[done]])
+                self.left = float(bounds[order[done]])
                 self._must_have_time()
                 wave = order[done : done + size]
                 wave = wave[bounds[wave] < self.best]
@@ -253,12 +240,12 @@ class _Search:
                 # Until it is searched, what is in the wave may be as fast as its bound.
                 yield meshes.rows(wave)
             self.considered += per_mesh * (order.size - done)
-            self.left_s = math.inf
+            self.left = math.inf
 
     def _first(self, meshes: Meshes) -> NDArray[np.bool_]:
         """[meshes] those that are opened before all others: that use nearly all devices, or with a
         goal of its own some of the least bounds."""
-        if not self.own_goal:
+        if self.goal is None:
             return np.asarray(meshes.devices > _NEARLY_ALL * self.ground.num_devices)
         chosen = np.zeros(len(meshes), dtype=bool)
         values = self._values(meshes, self.bounds.coarse(meshes))
@@ -274,11 +261,14 @@ class _Search:
             found.append(float(np.min(values, initial=math.inf)))
             return np.zeros(len(meshes), dtype=bool)
 
-        meshes_of(self.space, self.ground, none)
+        meshes_of(self.axes, self.ground, none)
         return min(found)
 
-    def _values(self, part: Meshes | Layouts, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.goal.values(nodes_filled(part), seconds) if self.own_goal else seconds
+    def _values(self, part: Meshes | Layouts, seconds: Array) -> Array:
+        if self.goal is None:
+            return seconds
+        devices = part.tp * part.cp * part.pp * part.dp
+        return self.goal.values(np.asarray(-(-devices // self.ground.node_devices)), seconds)
 
     def _must_have_time(self) -> None:
         if self.clock() > self.end:
@@ -286,7 +276,7 @@ class _Search:
 
     def _open(self, meshes: Meshes) -> None:
         """Prices the layouts of meshes and refines those that may be the best."""
-        layouts = layouts_of(self.space, self.ground, meshes)
+        layouts = layouts_of(self.axes, self.ground, meshes)
         self.considered += len(layouts)
         left = candidates_of(
             self.prices,
@@ -295,55 +285,55 @@ class _Search:
             self.floors,
             partial_recompute=self.ground.rules.partial_recompute,
         )
-        self.too_big += left.too_big
+        self.too_big += len(layouts) - len(left.layouts)
         bounds = self._values(left.layouts, left.bounds)
-        order = np.argsort(bounds, kind="stable") if self.own_goal else left.order
-        refiner = Refiner(self.prices, left.layouts, self.limit)
-        position = 0
-        while position < order.size and bounds[order[position]] < self.best:
+        order = np.argsort(bounds, kind="stable")
+        done = 0
+        while done < order.size and bounds[order[done]] < self.best:
             self._must_have_time()
-            self._refine(refiner, left, int(order[position]))
-            position += 1
+            self._refine(left, int(order[done]))
+            done += 1
             if self.progress is not None and self.refined % _OFTEN == 1:
-                bound = min(self.best, self.left_s)
+                bound = min(self.best, self.left)
                 gap = (self.best - bound) / self.best if self.found else math.inf
                 self.progress(bound, self.best, gap, self.clock() - self.start)
-        if not self.own_goal:
-            self.open.append(_Open(left, position))
-        if not self.found and not self.own_goal:
-            self._note_lightest(layouts)
+        if self.goal is None:
+            self.open.append((left, order, done))
+            if not self.found:
+                self._note_lightest(layouts)
 
-    def _refine(self, refiner: Refiner, left: Candidates, index: int) -> None:
+    def _refine(self, left: Candidates, index: int) -> None:
         self.refined += 1
-        layout = refiner.refine(index, float(left.bounds[index]), exact=bool(left.exact[index]))
+        layout = left.refine(index)
         if layout is None:
             return
         value = layout.step_time_s
-        if self.own_goal:
-            seconds = np.asarray([layout.step_time_s])
-            value = float(self.goal.values(np.asarray([nodes_of_run(layout.run)]), seconds)[0])
-        if not self.own_goal or value < self.best or (self.found and value == self.best):
-            _keep(self.found, _Found(layout, value))
-            self.best = min(self.best, value)
+        if self.goal is not None:
+            nodes, seconds = np.asarray([nodes_of_run(layout.run)]), np.asarray([value])
+            value = float(self.goal.values(nodes, seconds)[0])
+            if value > self.best or (value == self.best and not self.found):
+                return
+        found = (value, layout.step_time_s, layout.memory.needed_bytes, layout)
+        kind = family(layout.run)
+        if kind not in self.found or _rank(found) < _rank(self.found[kind]):
+            self.found[kind] = found
+        self.best = min(self.best, value)
 
     def _look_further(self, runners_up: int) -> None:
         """Refines the best of other families among the open meshes."""
         rest = heapq.merge(
             *(
-                [(float(one.left.bounds[i]), number, int(i)) for i in one.left.order[one.done :]]
-                for number, one in enumerate(self.open)
+                [(float(left.bounds[i]), number, int(i)) for i in order[done:]]
+                for number, (left, order, done) in enumerate(self.open)
             )
         )
         for seen, (bound, number, index) in enumerate(rest):
-            times = sorted(found.value for found in self.found.values())
+            times = sorted(found[0] for found in self.found.values())
             enough = len(times) > runners_up and times[runners_up] <= bound
             # What is as fast as the best may need less memory.
-            if seen >= _FURTHER or (enough and times[0] < bound):
+            if seen >= _FURTHER or (enough and times[0] < bound) or self.clock() > self.end:
                 return
-            left = self.open[number].left
-            if self.clock() > self.end:
-                return
-            self._refine(Refiner(self.prices, left.layouts, self.limit), left, index)
+            self._refine(self.open[number][0], index)
 
     def _note_lightest(self, layouts: Layouts) -> None:
         """Keeps the layouts with the lowest floors of memory."""
@@ -374,27 +364,5 @@ def family(run: TrainingRun) -> tuple[object, ...]:
     return (*mesh, run.precision, degrees.axis_order, run.compression, run.local_steps)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A refined layout that fits, with its value."""
-
-    layout: PricedLayout
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """Candidates of opened meshes, of which the first `done` were refined."""
-
-    left: Candidates
-    done: int
-
-
-def _rank(found: _Found) -> tuple[float, float, float]:
-    return (found.value, found.layout.step_time_s, found.layout.memory.needed_bytes)
-
-
-def _keep(known: dict[tuple[object, ...], _Found], found: _Found) -> None:
-    kind = family(found.layout.run)
-    if kind not in known or _rank(found) < _rank(known[kind]):
-        known[kind] = found
+def _rank(found: Found) -> tuple[float, float, float]:
+    return found[:3]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.run_option import RunOption
+from planner.axes import Axes
+from planner.run_option import RunOption
+from planner.space import Counts, Ground, Meshes, meshes_of, pipelines, why_none, zero_stages
+from profiles.errors import InputError
 from simulator.schedules.schedule import pipeline_names
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import Degrees
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
-
-Counts = NDArray[np.int64]
 
 # The schedules and recompute kinds that a layout's index may mean, in the order of registration.
 SCHEDULES = pipeline_names()
@@ -24,15 +24,13 @@ RECOMPUTE = tuple(RECOMPUTE_KINDS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
     """[layouts] each; `schedule` and `recompute` index SCHEDULES and RECOMPUTE, `option` indexes
-    `options`, `node` is the devices in use of every node, and `recompute_layers` that of
-    TrainingRun."""
+    `options`, and `recompute_layers` is that of TrainingRun."""
 
     tp: Counts
     cp: Counts
     ep: Counts
     pp: Counts
     dp: Counts
-    node: Counts
     vpp: Counts
     zero_stage: Counts
     micro_batch: Counts
@@ -73,7 +71,6 @@ class Layouts:
         run = replace(
             base,
             degrees=degrees,
-            node_devices=int(self.node[index]),
             zero_stage=int(self.zero_stage[index]),
             micro_batch=int(self.micro_batch[index]),
             schedule=SCHEDULES[int(self.schedule[index])],
@@ -87,12 +84,6 @@ class Layouts:
 _ARRAYS = tuple(f.name for f in fields(Layouts) if f.name != "options")
 
 
-def joined(parts: Sequence[Layouts]) -> Layouts:
-    """All layouts of several sets with the same options, in their order."""
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
-    return Layouts(options=parts[0].options, **arrays)
-
-
 def row_numbers(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """[layouts] equal where the rows of `keys`, none below 0, are: sorted 10 times as fast."""
     code, codes = np.zeros(len(keys), dtype=np.int64), 1
@@ -103,3 +94,76 @@ def row_numbers(keys: NDArray[np.int64]) -> NDArray[np.int64]:
             codes = len(kept)
         code, codes = code * span + column, codes * span
     return code
+
+
+def legal_layouts(axes: Axes, ground: Ground) -> Layouts:
+    """Every legal layout, in a fixed order; raises InputError naming the pins where none is."""
+    found = layouts_of(axes, ground, meshes_of(axes, ground))
+    if not len(found):
+        raise InputError(why_none(axes, ground))
+    return found
+
+
+def layouts_of(axes: Axes, ground: Ground, meshes: Meshes) -> Layouts:
+    """The legal layouts of some meshes, mesh by mesh."""
+    plain = ground.options == (RunOption(),)
+    counts = ground.global_batch // (meshes.dp * meshes.micro_batch)
+    # Meshes that are alike in these have the same schedules, ZeRO stages, recompute kinds, options.
+    keys = np.stack(
+        [
+            meshes.pp,
+            counts,
+            meshes.dp * meshes.cp > 1,
+            *(() if plain else (meshes.dp, meshes.cp)),
+        ],
+        axis=1,
+    )
+    _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    tables = [
+        _choices(
+            axes,
+            ground,
+            pp=int(meshes.pp[i]),
+            dp=int(meshes.dp[i]),
+            cp=int(meshes.cp[i]),
+            microbatches=int(counts[i]),
+        )
+        for i in first.tolist()
+    ]
+    where = where.ravel()
+    sizes = np.asarray([len(table) for table in tables], dtype=np.int64)
+    of = np.repeat(np.arange(len(meshes)), sizes[where] if len(meshes) else 0)
+    rows = (
+        np.concatenate([tables[kind] for kind in where.tolist()])
+        if len(meshes)
+        else np.zeros((0, 5), dtype=np.int64)
+    )
+    mesh = meshes.rows(of)
+    return Layouts(
+        **{f.name: getattr(mesh, f.name) for f in fields(Meshes)},
+        schedule=rows[:, 0],
+        vpp=rows[:, 1],
+        zero_stage=rows[:, 2],
+        recompute=rows[:, 3],
+        recompute_layers=np.zeros(len(rows), dtype=np.int64),
+        option=rows[:, 4],
+        options=ground.options,
+    )
+
+
+def _choices(
+    axes: Axes, ground: Ground, *, pp: int, dp: int, cp: int, microbatches: int
+) -> NDArray[np.int64]:
+    """[choices, 5] schedule, stages per rank, ZeRO stage, recompute kind and option of a mesh."""
+    zeros = zero_stages(axes, ground.rules, pp, dp * cp)
+    kinds = [RECOMPUTE.index(k) for k in ground.rules.recompute if axes.allows("recompute", k)]
+    rows = [
+        (SCHEDULES.index("1f1b" if pp == 1 else schedule), vpp, zero, kind, number)
+        for schedule, vpp in pipelines(axes, ground, pp, microbatches)
+        for zero in zeros
+        for kind in kinds
+        for number, option in enumerate(ground.options)
+        if option.sensible(pp=pp, dp=dp, cp=cp)
+        and option.allowed(pp=pp, zero_stage=zero, recompute=RECOMPUTE[kind], rules=ground.rules)
+    ]
+    return np.asarray(rows, dtype=np.int64).reshape(-1, 5)

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, row_numbers
-from planner.layout.run_option import RunOption
+from planner.run_option import RunOption
 from planner.tolerances import DEFAULT_FIT_RISK
+from simulator.memory.footprint import rank_footprint
 from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.fit.memory_interval import memory_margin
-from simulator.training_run.memory.footprint import rank_footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.known_features import without_size
 
@@ -52,10 +52,9 @@ class MemoryLimit:
 
 Array = NDArray[np.float64]
 
-_AXES = ("tp", "cp", "ep", "pp", "dp", "node", "zero_stage", "option")
+_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage", "option")
 # Of so many runs (model, device, framework, sequence, ...) floors are kept, so many of each.
 _RUNS, _MOST_FLOORS = 24, 1 << 17
-_MESH = ("tp", "cp", "ep", "pp", "dp", "node", "micro_batch")
 
 
 class MemoryFloors:
@@ -66,33 +65,18 @@ class MemoryFloors:
         self._base = base
 
     def needed(self, layouts: Layouts) -> Array:
-        """[layouts] bytes; a layout needs at least so many on some device."""
+        """[layouts] bytes; a layout needs at least so many on some device. Full recomputation is
+        taken to be of all layers."""
         if not len(layouts):
             return np.zeros(0)
         lasting, passing = self._floors(layouts, layouts.recompute)
-        partial = np.flatnonzero(layouts.recompute_layers)
-        if partial.size:
-            some = layouts.rows(partial)
-            _, kept = self._floors(some, _none(some))
-            again = np.minimum(1.0, some.recompute_layers * some.vpp / self._layers(some))
-            passing[partial] = kept + again * (passing[partial] - kept)
         return np.asarray(lasting + passing)
 
     def within(self, layouts: Layouts, limits: Array) -> tuple[NDArray[np.intp], Array]:
-        """The layouts that may stay within their limits, and their floors. The most sharded one of
-        full recomputation is looked at first: where it needs too much, the others do."""
-        lightest = layouts.zero_stage == np.max(layouts.zero_stage, initial=0)
-        lightest &= layouts.recompute == RECOMPUTE.index("full")
-        keys = np.column_stack([layouts.key(*_MESH, "option"), limits, _keeps_less(layouts)])
-        _, of = np.unique(keys, axis=0, return_inverse=True)
-        of = of.ravel()
-        first = np.flatnonzero(lightest)
-        hopeless = np.zeros(np.max(of, initial=-1) + 1, dtype=bool)
-        hopeless[of[first]] = self.needed(layouts.rows(first)) > limits[first]
-        left = np.flatnonzero(~hopeless[of])
-        floors = self.needed(layouts.rows(left))
-        fit = floors <= limits[left]
-        return left[fit], floors[fit]
+        """The layouts that may stay within their limits, and their floors."""
+        floors = self.needed(layouts)
+        left = np.flatnonzero(floors <= limits)
+        return left, floors[left]
 
     def fewest_recomputed(self, layouts: Layouts, limits: Array) -> NDArray[np.int64]:
         """[layouts] of full recomputation: layers of each virtual stage that must be run again at
@@ -176,5 +160,7 @@ def _floor(light: TrainingRun, *, keeps_less: bool) -> tuple[float, float]:
     """(what lasts, what a micro-batch of one sequence adds) on the first rank, in bytes; `light` is
     of 1F1B with such micro-batches."""
     found = rank_footprint(light, 0)
-    lasting = found.static.total + found.always
-    return lasting, 0.0 if keeps_less else min(found.activations, found.needed_bytes - lasting)
+    lasting = found.static_bytes + found.communication_bytes
+    return lasting, 0.0 if keeps_less else min(
+        found.activations_bytes, found.limiting_bytes - lasting
+    )

@@ -20,10 +20,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.layout_space import LayoutGround, LayoutSpace, Meshes, pipelines
+from planner.axes import Axes
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
 from planner.layout.prices import LayoutPrices
-from planner.layout.run_option import RunOption
+from planner.run_option import RunOption
+from planner.space import Ground, Meshes, pipelines
 from simulator.schedules.schedule import schedule_kind
 
 Array = NDArray[np.float64]
@@ -48,7 +49,7 @@ _LONGEST_V = 79
 class MeshBounds:
     """Bounds of the meshes of one question."""
 
-    def __init__(self, prices: LayoutPrices, space: LayoutSpace, ground: LayoutGround) -> None:
+    def __init__(self, prices: LayoutPrices, space: Axes, ground: Ground) -> None:
         self._space, self._ground = space, ground
         # A step of one micro-batch: its busiest stage is the whole model.
         one = replace(prices.base, global_batch=1)
@@ -59,21 +60,13 @@ class MeshBounds:
             )
         )
         self._prices = prices.at(one)
-        self._known: dict[tuple[int, ...], float] = {}
         self._waits: dict[tuple[int, int], float] = {}
-        self._least_s: float | None = None
+        sizes = (1, _POWER, _POWER**2)
+        kinds = np.asarray([(1, 1, ep, n) for ep in {1, ground.ep_degrees[-1]} for n in sizes])
+        self._least_s = _FASTEST * float(np.min(self._seconds(kinds) / kinds[:, 3]))
 
     def coarse(self, meshes: Meshes) -> Array:
         """[meshes] seconds at least, by the devices in use and the schedule alone."""
-        if self._least_s is None:
-            kinds = np.asarray(
-                [
-                    (1, 1, ep, self._ground.node_devices, size)
-                    for ep in {1, max(1, self._ground.model.num_experts)}
-                    for size in (1, _POWER, _POWER**2)
-                ]
-            )
-            self._least_s = _FASTEST * float(np.min(self._seconds(kinds) / kinds[:, 4]))
         whole = self._least_s * meshes.micro_batch / (meshes.tp * meshes.cp)
         return np.asarray(whole / meshes.pp * self._rounds(meshes))
 
@@ -81,17 +74,10 @@ class MeshBounds:
         """[meshes] seconds at least, with the kernels of each mesh's shapes."""
         power = np.ceil(np.log(meshes.micro_batch) / np.log(_POWER) - 1e-9).astype(np.int64)
         size = np.asarray(_POWER**power)
-        keys = np.stack([meshes.tp, meshes.cp, meshes.ep, meshes.node, size], axis=1)
+        keys = np.stack([meshes.tp, meshes.cp, meshes.ep, size], axis=1)
         kinds, where = np.unique(keys, axis=0, return_inverse=True)
-        new = np.asarray([tuple(kind) not in self._known for kind in kinds.tolist()], dtype=bool)
-        if new.any():
-            for kind, seconds in zip(
-                kinds[new].tolist(), self._seconds(kinds[new]).tolist(), strict=True
-            ):
-                self._known[tuple(kind)] = seconds
-        each = np.asarray([self._known[tuple(kind)] for kind in kinds.tolist()])
         faster = np.where(meshes.micro_batch == size, 1.0, _FASTER)
-        whole = faster * each[where.ravel()] * meshes.micro_batch / size
+        whole = faster * self._seconds(kinds)[where.ravel()] * meshes.micro_batch / size
         return np.asarray(whole / meshes.pp * self._rounds(meshes))
 
     def _rounds(self, meshes: Meshes) -> Array:
@@ -106,15 +92,15 @@ class MeshBounds:
         """Times that a rank waits at least, in its times per micro-batch."""
         if (pp, microbatches) not in self._waits:
             found = [
-                _least_waiting(SCHEDULES[number], pp, vpp, microbatches)
-                for number, vpp in pipelines(self._space, self._ground, pp, microbatches)
+                _least_waiting(schedule, pp, vpp, microbatches)
+                for schedule, vpp in pipelines(self._space, self._ground, pp, microbatches)
             ]
             self._waits[pp, microbatches] = min(found, default=0.0)
         return self._waits[pp, microbatches]
 
     def _seconds(self, kinds: NDArray[np.int64]) -> Array:
         """[kinds] of one micro-batch on a pipeline of one rank."""
-        tp, cp, ep, node, size = np.repeat(kinds, len(self._options), axis=0).T
+        tp, cp, ep, size = np.repeat(kinds, len(self._options), axis=0).T
         ones = np.ones(tp.size, dtype=np.int64)
         layouts = Layouts(
             tp=tp,
@@ -122,7 +108,6 @@ class MeshBounds:
             ep=ep,
             pp=ones,
             dp=np.asarray(ep // np.gcd(ep, tp * cp)),
-            node=node,
             vpp=ones,
             zero_stage=0 * ones,
             micro_batch=size,
@@ -132,7 +117,9 @@ class MeshBounds:
             option=np.tile(np.arange(len(self._options)), len(kinds)),
             options=self._options,
         )
-        return np.asarray(self._prices.busy_times(layouts).reshape(len(kinds), -1).min(axis=1))
+        return np.asarray(
+            self._prices.busy_times(layouts).reshape(-1, len(self._options)).min(axis=1)
+        )
 
 
 def _least_waiting(schedule: str, pp: int, vpp: int, microbatches: int) -> float:

@@ -12,14 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.axes import Axes
 from planner.front import front
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver, ground_of
-from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
-from planner.layout.layouts import Layouts
+from planner.layout.layouts import Layouts, legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
-from planner.layout.refined_layout import PricedLayout, Refiner, candidates_of
+from planner.layout.refined_layout import PricedLayout, candidates_of
 from planner.search.other_clusters import cluster_name
+from planner.space import Ground
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
@@ -34,7 +35,7 @@ def memory_front(
 
     Peaks are of the fullest device, with the room that the allocator needs.
     """
-    base, ground = ground_of(question, [])
+    base, ground = ground_of(question)
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes, risk=question.fit_risk)
     prices = LayoutPrices(base, coefficients)
     found = candidates_of(
@@ -44,15 +45,14 @@ def memory_front(
         MemoryFloors(base),
         partial_recompute=False,
     )
-    refiner = Refiner(prices, found.layouts, limit)
     priced: list[PricedLayout] = []
     least = np.inf
     # In the order of bounds: what is no smaller than a faster one need not be looked at. A bound
     # that is not the time may let a slower one in, which the last pass takes out.
-    for index in found.order.tolist():
+    for index in np.argsort(found.bounds, kind="stable").tolist():
         if found.floors[index] >= least:
             continue
-        layout = refiner.refine(index, float(found.bounds[index]), exact=bool(found.exact[index]))
+        layout = found.refine(index)
         if layout is None or layout.memory.needed_bytes >= least:
             continue
         if found.exact[index]:
@@ -61,7 +61,7 @@ def memory_front(
     return tuple(front(priced, lambda one: (one.step_time_s, one.memory.needed_bytes)))
 
 
-def _using_all(space: LayoutSpace, ground: LayoutGround) -> Layouts:
+def _using_all(space: Axes, ground: Ground) -> Layouts:
     try:
         return legal_layouts(space, replace(ground, may_idle=False))
     except InputError:

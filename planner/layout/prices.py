@@ -29,9 +29,9 @@ from simulator.training_run.step.step_time import StepParts, step_parts
 Array = NDArray[np.float64]
 
 # What features of layers and of meshes depend on.
-_LAYER_AXES = ("tp", "cp", "ep", "node", "micro_batch", "recompute")
-_MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "node", "zero_stage")
-_OWN = ("microbatches", "pp", "vpp", "dp", "idle_share", "overlaps_experts")
+_LAYER_AXES = ("tp", "cp", "ep", "micro_batch", "recompute")
+_MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage")
+_OWN = ("microbatches", "pp", "vpp", "idle_share", "overlaps_experts")
 _RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
 _CHUNK = 1 << 17
 
@@ -52,7 +52,8 @@ class LayoutPrices:
 
     def exact(self, layouts: Layouts) -> NDArray[np.bool_]:
         """[layouts] True where `step_times` is the step time, False where it is a lower bound."""
-        return np.asarray((layouts.pp == 1) | _closed(layouts))
+        closed = _of_schedules(lambda kind: kind.closed_form)
+        return np.asarray((layouts.pp == 1) | closed[layouts.schedule])
 
     def step_times(self, layouts: Layouts) -> Array:
         """[layouts] seconds; never above the step time."""
@@ -95,7 +96,8 @@ class LayoutPrices:
             # The order of axes and far levels make messages depend on the whole mesh.
             return np.column_stack([keys, layouts.key("pp", "dp", "option")])
         ranks = layouts.tp * layouts.cp * layouts.pp * layouts.dp
-        crosses = (ranks // layouts.pp >= layouts.node) | (ranks > layouts.node)
+        node = self.base.node_devices
+        crosses = (ranks // layouts.pp >= node) | (ranks > node)
         cut = np.where(layouts.pp == 1, 0, 1 + crosses)
         taken = np.maximum(1, layouts.ep // (layouts.dp * layouts.cp))
         return np.column_stack([keys, cut, taken])
@@ -117,13 +119,9 @@ class LayoutPrices:
         """Per kind of coefficient the value of every layout; layouts differ in sharding and in the
         precision of their option alone."""
         every = [
-            replace(
-                self.base,
-                precision=option.precision or self.base.precision,
-                zero_stage=z,
-            )
+            replace(self.base, precision=option.precision or self.base.precision, zero_stage=zero)
             for option in layouts.options
-            for z in (0, 1)
+            for zero in (0, 1)
         ]
         assigned = assign(every)
         by_kind = assigned.of(assigned.from_file(self._coefficients))
@@ -147,14 +145,15 @@ class LayoutPrices:
             for f in fields(Features)
             if f.name not in _OWN
         }
-        again = _recomputed_share(part, known["layers"])
+        # `recomputed_share` of every layout
+        share = np.minimum(1.0, part.recompute_layers * part.vpp / known["layers"])
+        again = np.where(part.recompute_layers > 0, share, 1.0)
         for name in _RECOMPUTED:
             known[name] = known[name] * again
         known["microbatches"] = np.ceil(
             self.base.global_batch / (part.dp * part.micro_batch).astype(float)
         )
         known["pp"], known["vpp"] = part.pp.astype(float), part.vpp.astype(float)
-        known["dp"] = part.dp.astype(float)
         known["idle_share"] = least_idle_share(
             known,
             closed=self.exact(part),
@@ -199,17 +198,6 @@ class _Gathered:
         """A feature of some of the layouts."""
         values = self._values[name]
         return values[:1] if np.all(values == values[0]) else values[self._where[rows]]
-
-
-def _recomputed_share(layouts: Layouts, layers: Array) -> Array:
-    """`recomputed_share` of every layout."""
-    share = layouts.recompute_layers * layouts.vpp / layers
-    return np.where(layouts.recompute_layers > 0, np.minimum(1.0, share), 1.0)
-
-
-def _closed(layouts: Layouts) -> NDArray[np.bool_]:
-    """[layouts] whether the schedule's idle time has a closed form."""
-    return _of_schedules(lambda kind: kind.closed_form)[layouts.schedule]
 
 
 def _of_schedules(holds: Callable[[ScheduleKind], bool]) -> NDArray[np.bool_]:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from planner.layout.layouts import RECOMPUTE, Layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
-from simulator.training_run.memory.footprint import Footprint, footprint, rank_footprint
-from simulator.training_run.memory.host_offload import host_memory_short
+from simulator.memory.footprint import Footprint, footprint, rank_footprint
+from simulator.memory.host_offload import host_memory_short
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.step_time import StepParts
 from simulator.training_run.work.stage_layers import stage_layers
@@ -36,16 +36,38 @@ class Candidates:
     """The layouts whose floor of memory is within their limit, in their order.
 
     bounds, floors  [layouts] seconds and bytes at least;  exact  where the bound is the time
-    order           their indices, the lowest bound first
-    too_big         how many others there were
     """
 
+    prices: LayoutPrices
+    limit: MemoryLimit
     layouts: Layouts
     bounds: NDArray[np.float64]
     floors: NDArray[np.float64]
     exact: NDArray[np.bool_]
-    order: NDArray[np.intp]
-    too_big: int
+
+    def refine(self, index: int) -> PricedLayout | None:
+        """One layout with its footprint, and its time with the schedule's timeline; None where it
+        does not fit, or the framework refuses it. Of full recomputation the fewest layers of each
+        stage that fit."""
+        run = first = self.layouts.run(self.prices.base, index)
+        limit, bound_s = self.limit.of(run), float(self.bounds[index])
+        memory = _within(run, limit)
+        while memory is None and 0 < run.recompute_layers < _chunk_layers(run):
+            run = replace(run, recompute_layers=run.recompute_layers + 1)
+            memory = _within(run, limit)
+        if memory is None or host_memory_short(run):
+            return None
+        parts = self.prices.exact_parts(run)
+        # One price, whichever way it was computed: rounding must not change the proof.
+        exact = self.exact[index] and run is first
+        return PricedLayout(
+            run=run,
+            step_time_s=bound_s if exact else max(bound_s, float(parts.total_s[0])),
+            parts=tuple(
+                (name, float(getattr(parts, name)[0])) for name in StepParts.__dataclass_fields__
+            ),
+            memory=memory,
+        )
 
 
 def candidates_of(
@@ -65,54 +87,21 @@ def candidates_of(
     light = layouts.rows(within)
     if partial_recompute:
         light = _with_fewest_recomputed(floors, light, limits[within])
-    bounds = prices.step_times(light)
     return Candidates(
+        prices=prices,
+        limit=limit,
         layouts=light,
-        bounds=bounds,
+        bounds=prices.step_times(light),
         floors=least,
         exact=prices.exact(light),
-        order=np.argsort(bounds, kind="stable"),
-        too_big=len(layouts) - len(light),
     )
-
-
-class Refiner:
-    """Layouts one by one: their footprint, and their time with the schedule's timeline."""
-
-    def __init__(self, prices: LayoutPrices, layouts: Layouts, limit: MemoryLimit) -> None:
-        self.prices, self.layouts, self.limit = prices, layouts, limit
-
-    def refine(self, index: int, bound_s: float, *, exact: bool) -> PricedLayout | None:
-        """None where it does not fit, or the framework refuses it; of full recomputation the
-        fewest layers of each stage that fit."""
-        run = asked = self.layouts.run(self.prices.base, index)
-        limit = self.limit.of(run)
-
-        memory = _within(run, limit)
-        while memory is None and 0 < run.recompute_layers < _chunk_layers(run):
-            run = replace(run, recompute_layers=run.recompute_layers + 1)
-            memory = _within(run, limit)
-        if memory is None or host_memory_short(run):
-            return None
-        exact = exact and run is asked
-        parts = self.prices.exact_parts(run)
-        time_s = float(parts.total_s[0])
-        # One price, whichever way it was computed: rounding must not change the proof.
-        return PricedLayout(
-            run=run,
-            step_time_s=bound_s if exact else max(bound_s, time_s),
-            parts=tuple(
-                (name, float(getattr(parts, name)[0])) for name in StepParts.__dataclass_fields__
-            ),
-            memory=memory,
-        )
 
 
 def _within(run: TrainingRun, limit_bytes: float) -> Footprint | None:
     """The footprint of a layout that fits and that the framework runs. Of most that do not fit the
     first or the last rank alone is too full, so that the others need no look."""
     ends = (0, run.degrees.pp - 1) if run.degrees.pp > 1 else ()
-    if any(rank_footprint(run, rank).needed_bytes > limit_bytes for rank in ends):
+    if any(rank_footprint(run, rank).limiting_bytes > limit_bytes for rank in ends):
         return None
     memory = footprint(run)
     return None if memory.refused or memory.needed_bytes > limit_bytes else memory

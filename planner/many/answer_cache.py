@@ -11,15 +11,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.many.answer_file import read_answer, schema_of
+from planner.axes import Axes
+from planner.many.answer_file import kept_answer, schema_of
 from planner.many.sweep import Answer
-from planner.search.space import Space
 from profiles.document import content_hash, write_document
-from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.tracing.traced import TracedModel
 from simulator.values.workload import Workload
@@ -35,7 +33,7 @@ def answer_key(
     model: str,
     cluster: Cluster,
     workload: Workload,
-    space: Space,
+    space: Axes,
     *,
     solver: str,
     seed: int,
@@ -99,14 +97,7 @@ class AnswerCache:
 
     def find(self, key: str) -> Answer | None:
         """The answer of this key, or None; an unreadable file is a warning and None."""
-        path = self._path(key)
-        if not path.is_file():
-            return None
-        try:
-            return read_answer(path)
-        except ShardwrightError as error:
-            warnings.warn(f"solved again, the cached answer is unusable: {error}", stacklevel=2)
-            return None
+        return kept_answer(self._path(key))
 
     def keep(self, key: str, answer: Answer) -> None:
         """Writes the answer; of more than KEPT_ANSWERS the oldest are dropped."""

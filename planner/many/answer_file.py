@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutChoice, LayoutFile, layout_decision
 from planner.many.sweep import Answer
 from profiles.document import Migration, read_document, read_mapping, schema_name
+from profiles.errors import ShardwrightError
+from simulator.memory.footprint import footprint
 from simulator.training_run.fit.memory_interval import memory_interval
-from simulator.training_run.memory.footprint import footprint
 from simulator.values.decision import plan_decision
 from simulator.values.plan import PLAN_SCHEMA
 from simulator.values.plan_file import EARLIER_PLANS, PlanFile
@@ -29,8 +31,18 @@ def schema_of(answer: Answer) -> str:
     return LAYOUT_SCHEMA if isinstance(answer, LayoutFile) else PLAN_SCHEMA
 
 
-def read_answer(path: Path) -> Answer:
-    """The answer in a file; raises DocumentError."""
+def kept_answer(path: Path) -> Answer | None:
+    """The answer in a file if there is one; an unreadable one is a warning and None."""
+    if not path.is_file():
+        return None
+    try:
+        return _read_answer(path)
+    except ShardwrightError as error:
+        warnings.warn(f"solved again, the kept answer is unusable: {error}", stacklevel=3)
+        return None
+
+
+def _read_answer(path: Path) -> Answer:
     if schema_name(read_mapping(path).get("schema")) == schema_name(LAYOUT_SCHEMA):
         return read_layout(path)
     return read_document(path, PlanFile, schema=PLAN_SCHEMA, earlier=EARLIER_PLANS)

@@ -7,15 +7,13 @@ it. Behind the folder stands the cache of answers, which serves all folders.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 from planner.many.answer_cache import AnswerCache
-from planner.many.answer_file import decision_of, read_answer, schema_of
+from planner.many.answer_file import decision_of, kept_answer, schema_of
 from planner.many.sweep import Answer, Posed, finished
 from profiles.document import encode, write_document
-from profiles.errors import ShardwrightError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +30,9 @@ class AnswerFolder:
 
     def find(self, posed: Posed) -> Answer | None:
         """The answer that the folder holds, else the cache's, which then stands in the folder."""
-        path = self.path(posed.key)
-        if path.is_file():
-            try:
-                return read_answer(path)
-            except ShardwrightError as error:
-                warnings.warn(f"solved again, the answer is unusable: {error}", stacklevel=2)
+        found = kept_answer(self.path(posed.key))
+        if found is not None:
+            return found
         known = self.cache.find(posed.job.key) if self.cache is not None else None
         return self._write(posed, known) if known is not None else None
 

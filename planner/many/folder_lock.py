@@ -20,12 +20,12 @@ LOCK_FILE = ".sweep.lock"
 
 @contextmanager
 def folder_held(folder: Path, what: str) -> Iterator[None]:
-    """Inside it no other process works in the folder, which is made where it is missing.
+    """Inside it no other process works in the folder, which is made if it does not exist.
 
-    what  who holds it, for whoever comes second: the command
+    what  the command, for whoever comes second
 
-    Raises InputError that names the process and its machine where another one holds it,
-    DocumentError where the folder cannot be written.
+    Raises InputError that names the process and its machine if another one holds it, DocumentError
+    if the folder cannot be written.
     """
     path = folder / LOCK_FILE
     try:
@@ -36,6 +36,9 @@ def folder_held(folder: Path, what: str) -> Iterator[None]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(handle, 0)
+            who = f"process {os.getpid()} on {socket.gethostname()} ({what})"
+            os.pwrite(handle, who.encode(), 0)
         except BlockingIOError as error:
             who = os.read(handle, 4096).decode("utf-8", "replace").strip() or "another process"
             raise InputError(
@@ -44,13 +47,9 @@ def folder_held(folder: Path, what: str) -> Iterator[None]:
                 "with -o"
             ) from error
         except OSError as error:
-            raise DocumentError(f"{path}: cannot be locked: {error.strerror or error}") from error
-        said = f"process {os.getpid()} on {socket.gethostname()} ({what})"
-        try:
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, said.encode(), 0)
-        except OSError as error:
-            raise DocumentError(f"{path}: cannot be written: {error.strerror or error}") from error
+            raise DocumentError(
+                f"{path}: cannot be locked or cannot be written: {error.strerror or error}"
+            ) from error
         try:
             yield
         finally:

@@ -17,7 +17,7 @@ import selectors
 import subprocess
 import sys
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import IO, TypeVar
@@ -27,40 +27,17 @@ from profiles.document import decode, encode
 from profiles.errors import InputError
 
 
-class KinQueue:
-    """Jobs in their order, by kin. Which process solves a job changes no answer, only how much of
-    what its kin share is computed again."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._kins: dict[str, deque[Job]] = {}
-        for job in jobs:
-            self._kins.setdefault(job.kin, deque()).append(job)
-        self._begun: set[str] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._kins)
-
-    def take(self, last: str | None = None) -> Job:
-        """The next job of the kin `last`, of which a process has solved one; where none is left the
-        first of a kin that nobody began with, and at the end of the kin that has most left.
-
-        Raises IndexError where none waits.
-        """
-        if not self._kins:
-            raise IndexError("no job waits")
-        kin = last if last in self._kins else None
-        if kin is None:
-            fresh = (name for name in self._kins if name not in self._begun)
-            kin = next(fresh, max(self._kins, key=lambda name: len(self._kins[name])))
-        self._begun.add(kin)
-        job = self._kins[kin].popleft()
-        if not self._kins[kin]:
-            del self._kins[kin]
-        return job
-
-    def put_back(self, job: Job) -> None:
-        """Before the others of its kin."""
-        self._kins.setdefault(job.kin, deque()).appendleft(job)
+def take(waiting: list[Job], begun: set[str], last: str | None = None) -> Job:
+    """Takes the next job of the kin `last`, of which a process has solved one; where none is left
+    the first of a kin that is not in `begun`, and at the end of the kin that has most left. Which
+    process solves a job changes no answer, only how much of what its kin share is computed again.
+    """
+    left = Counter(job.kin for job in waiting)
+    kin = next((kin for kin in left if kin not in begun), left.most_common(1)[0][0])
+    if last is not None and last in left:
+        kin = last
+    begun.add(kin)
+    return waiting.pop(next(place for place, job in enumerate(waiting) if job.kin == kin))
 
 
 Answer = TypeVar("Answer")
@@ -98,15 +75,15 @@ def local_workers(function: str, count: int) -> Workers:
     """
 
     def work(jobs: Sequence[Job]) -> Iterator[Reply]:
-        waiting = KinQueue(jobs)
-        tries: dict[str, int] = {}
+        waiting, begun = list(jobs), set[str]()
+        tries: Counter[str] = Counter()
         ready = selectors.DefaultSelector()
         processes = [_start(function) for _ in range(min(count, len(jobs)))]
 
         def give(process: subprocess.Popen[str], last: str | None = None) -> None:
             if waiting:
-                job = waiting.take(last)
-                tries[job.key] = tries.get(job.key, 0) + 1
+                job = take(waiting, begun, last)
+                tries[job.key] += 1
                 with suppress(BrokenPipeError):  # it died: its end of output says so below
                     _say(process.stdin, job.text)
                 ready.register(_stream(process.stdout), selectors.EVENT_READ, (process, job))
@@ -126,7 +103,7 @@ def local_workers(function: str, count: int) -> Workers:
                     status = process.wait()
                     processes.remove(process)
                     if tries[job.key] < TRIES:
-                        waiting.put_back(job)
+                        waiting.insert(0, job)
                     else:
                         yield Reply(key=job.key, fault=_died(status))
                     if waiting:

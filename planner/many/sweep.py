@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile, LayoutInfeasibility
-from planner.layout.layout_price import with_layout_price
+from planner.layout.layout_choice import with_layout_price
 from planner.layout.layout_question import LayoutAsk
-from planner.search.space import Space
 from profiles.document import decode
 from profiles.errors import ShardwrightError
 from profiles.hardware.energy.grid_carbon import WORLD
@@ -44,7 +44,7 @@ class Question:
     model: str
     cluster: str
     workload: Workload
-    space: Space = field(default_factory=Space)
+    space: Axes = field(default_factory=Axes)
     layouts: LayoutAsk | None = None
     solver: str = "auto"
     seed: int = 0

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from planner.op_sharding.conversions import Between, conversions_of, placed
+from planner.op_sharding.conversions import Between, conversion_of, placed, reshards_of
+from planner.op_sharding.flow import Layout, forward_of
 from planner.op_sharding.mesh import Mesh
 from planner.op_sharding.messages import messages_of
 from planner.op_sharding.resharding import Resharding
-from planner.op_sharding.rules import placement_rules
-from planner.op_sharding.solve_block import OpSharding
+from planner.op_sharding.solve_block import OpSharding, PlacedOp
 from planner.op_sharding.strategies import Strategy, strategies_of
 from profiles.model.op_graphs.op_graph import OpGraph
-from simulator.values.op_sharding_file import (
-    Conversion,
-    Message,
-    PlacedCall,
-    Rule,
-    ShardingCost,
-)
+from simulator.values.op_sharding_file import Conversion, Message, PlacedCall, Rule, split_dim
+
+_TEXT = {"R": "Replicate()", "P": "Partial()"}
 
 
-def whole_strategies(
+def in_whole_model(
     graph: OpGraph, mesh: Mesh, answer: OpSharding, block: int | None
-) -> tuple[Strategy, ...]:
-    """A strategy for every op of the whole graph: outside the block that was asked for, whole."""
+) -> tuple[tuple[Strategy, ...], Between]:
+    """A strategy for every op of the whole graph, and the layouts between them, from the answer for
+    it or for one of its blocks: outside of that block ops are run whole."""
     inside = iter(answer.ops)
-    return tuple(
+    strategies = tuple(
         next(inside).strategy
         if block is None or op.block == block
         else strategies_of(op, graph, mesh.sizes)[0]
         for op in graph.ops
     )
+    own = {(b if block is None else block, t): forms for (b, t), forms in answer.between.items()}
+    return strategies, own
 
 
 def run_parts(
@@ -37,7 +36,10 @@ def run_parts(
 ) -> tuple[tuple[PlacedCall, ...], tuple[Conversion, ...], tuple[Message, ...]]:
     """Calls, conversions and messages of the whole graph under these strategies."""
     resharding = Resharding(mesh)
-    conversions = conversions_of(graph, strategies, resharding, between)
+    conversions = tuple(
+        conversion_of(graph, reshard, resharding)
+        for reshard in reshards_of(graph, strategies, resharding, between)
+    )
     calls = tuple(
         PlacedCall(
             op=number,
@@ -52,33 +54,55 @@ def run_parts(
     return calls, conversions, messages_of(graph, strategies, conversions, mesh.sizes)
 
 
-def forms_between(graph: OpGraph, answer: OpSharding, block: int | None) -> Between:
-    """The forms that the answer brings each tensor into, forms on the way included."""
-    own = [op for op in graph.ops if block is None or op.block == block]
-    return {
-        (own[reshard.readers[0]].block, reshard.tensor): reshard.used for reshard in answer.reshards
-    }
-
-
-def cost_of(answer: OpSharding) -> ShardingCost:
-    """The answer's seconds by kind, of one micro-batch."""
-    inner = sum(p.repeats * p.price.inner_s for p in answer.ops)
-    reshards = sum(r.count * (r.forward_s + r.backward_s) for r in answer.reshards)
-    return ShardingCost(
-        work_s=answer.work_s,
-        reshard_s=reshards,
-        inner_s=inner,
-        weight_sync_s=sum(p.repeats * p.price.weight_sync_s for p in answer.ops)
-        + answer.tied_sync_s,
-        lower_bound_s=answer.lower_bound_s,
-        memory_bytes=answer.memory_bytes,
-    )
-
-
-def rules_of(answer: OpSharding, graph: OpGraph) -> tuple[Rule, ...]:
-    """The placements of every op with weights."""
-    modules = [p.op for p in answer.ops if any(graph.tensors[t].parameter for t in p.op.inputs)]
+def placement_rules(answer: OpSharding, graph: OpGraph) -> tuple[Rule, ...]:
+    """A rule for every op that reads weights, in order of execution."""
     return tuple(
-        Rule(pattern=rule.pattern, op=op.name, kind=rule.kind, placements=rule.text)
-        for rule, op in zip(placement_rules(answer, graph), modules, strict=True)
+        Rule(
+            pattern=graph.path_pattern(one.op.module, one.op.block),
+            op=one.op.name,
+            kind=_kind(one, graph),
+            placements=_text(one, graph),
+        )
+        for one in answer.ops
+        if any(graph.tensors[t].parameter for t in one.op.inputs)
     )
+
+
+def _kind(one: PlacedOp, graph: OpGraph) -> str:
+    """`column` or `row` (a linear layer by its outputs or inputs), `vocabulary` (a table by its
+    rows), `experts` (a stack of weights by its first dim), `weight` (another dim of one), `batch`
+    and `sequence` (activations are split along dim 0 or another, weights whole), `hidden` (a weight
+    of one dim, or a table, along its last), `replicated`."""
+    op, strategy = one.op, one.strategy
+    weight = next(i for i, t in enumerate(op.inputs) if graph.tensors[t].parameter)
+    dims = {split_dim(p) for p in forward_of(strategy.inputs[weight])} - {None}
+    if dims and op.name == "linear":
+        return "column" if dims == {0} else "row" if dims == {1} else "column and row"
+    if dims and op.name == "embedding":
+        return "vocabulary" if dims == {0} else "hidden"
+    rank = len(graph.tensors[op.inputs[weight]].shape)
+    if dims and rank > 1:
+        return "experts" if dims == {0} and rank == 3 else "weight"
+    if dims:
+        return "hidden"
+    out = {split_dim(p) for p in forward_of(strategy.outputs[0])} - {None}
+    return "batch" if out == {0} else "sequence" if out else "replicated"
+
+
+def _text(one: PlacedOp, graph: OpGraph) -> str:
+    """Inputs, weights and outputs as DTensor placements, one list per tensor."""
+    names = [graph.tensors[t].parameter.rpartition(".")[2] or "input" for t in one.op.inputs]
+    parts = [*zip(names, one.strategy.inputs, strict=True)]
+    parts += [("output", layout) for layout in one.strategy.outputs]
+    return ", ".join(f"{name} {placements_text(layout)}" for name, layout in parts)
+
+
+def placements_text(layout: Layout) -> str:
+    """The forward placements as torch.distributed.tensor writes them.
+
+    >>> from planner.op_sharding.flow import SUMMANDS, sliced
+    >>> placements_text((sliced(1), SUMMANDS))
+    '[Shard(1), Partial()]'
+    """
+    written = [_TEXT.get(p, f"Shard({split_dim(p)})") for p in forward_of(layout)]
+    return f"[{', '.join(written)}]"

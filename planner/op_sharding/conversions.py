@@ -1,102 +1,116 @@
-"""What chosen strategies ask of every tensor: the changes of placements between ops."""
+"""The changes of placements that chosen strategies need between ops, priced and in order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from planner.op_sharding.flow import Layout, backward_of, forward_of
 from planner.op_sharding.resharding import Resharding
 from planner.op_sharding.strategies import Strategy
 from planner.op_sharding.uses import layouts_read, makers_of, readers_of
-from profiles.model.op_graphs.op_graph import GraphTensor, OpGraph
+from profiles.model.op_graphs.op_graph import OpGraph
 from simulator.values.op_sharding_file import Change, Conversion, PlacedTensor, Placements
 
 Between = Mapping[tuple[int, int], tuple[Layout, ...]]
-"""Layouts for (block, tensor) that a tensor is brought into, its readers' and steps on the way."""
+"""For (block, tensor) the layouts that a tensor is brought into, forms on the way included."""
 
 
-def layouts_needed(
-    graph: OpGraph, strategies: Sequence[Strategy], readers: Sequence[int], t: int
-) -> tuple[Layout, ...]:
-    """The layouts in which the ops read the tensor, each once."""
-    found: dict[Layout, None] = {}
-    for reader in readers:
-        found |= dict.fromkeys(layouts_read(graph, reader, strategies[reader], t))
-    return tuple(sorted(found, key=str))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshard:
+    """A tensor that the ops of a block read otherwise than it was made.
+
+    made      by output `output` of op `maker`;  needed  by its readers
+    forms     what it is brought into: `needed`, and forms on the way that make them cheaper
+    forward_s, backward_s  of one time;  count  times per micro-batch
+    """
+
+    tensor: int
+    block: int
+    maker: int
+    output: int
+    made: Layout
+    needed: tuple[Layout, ...]
+    forms: tuple[Layout, ...]
+    forward_s: float
+    backward_s: float
+    count: int
+
+    @property
+    def total_s(self) -> float:
+        """Of a micro-batch, both ways."""
+        return self.count * (self.forward_s + self.backward_s)
 
 
-def best_forms(
-    tensor: GraphTensor,
-    made: Layout,
-    needed: tuple[Layout, ...],
-    chosen: tuple[Layout, ...],
-    resharding: Resharding,
-) -> tuple[Layout, ...]:
-    """What is needed alone, or all that was chosen where a form on the way makes it cheaper."""
-    direct = resharding.total_seconds(tensor, made, needed)
-    return chosen if resharding.total_seconds(tensor, made, chosen) < direct else needed
-
-
-def conversions_of(
-    graph: OpGraph,
-    strategies: Sequence[Strategy],
-    resharding: Resharding,
-    between: Between,
-) -> tuple[Conversion, ...]:
-    """Every tensor that is read otherwise than it was made; strategies of all ops of the graph."""
+def reshards_of(
+    graph: OpGraph, strategies: Sequence[Strategy], resharding: Resharding, chosen: Between
+) -> tuple[Reshard, ...]:
+    """Every tensor that is read otherwise than it was made; `strategies` are of all ops."""
     found = []
     for (block, t), readers in readers_of(graph).items():
         tensor = graph.tensors[t]
-        needed = layouts_needed(graph, strategies, readers, t)
-        for maker, output, runs in makers_of(graph, block, t):
+        read = {x for r in readers for x in layouts_read(graph, r, strategies[r], t)}
+        needed = tuple(sorted(read, key=str))
+        for maker, output, count in makers_of(graph, block, t):
             made = strategies[maker].outputs[output]
             if needed == (made,):
                 continue
-            chosen = between.get((block, t), needed)
-            forms = best_forms(tensor, made, needed, chosen, resharding)
-            forward = resharding.changes(tensor, made, forms, back=False)
-            backward = resharding.changes(tensor, made, forms, back=True)
+            forms = chosen.get((block, t), needed)
+            direct = resharding.total_seconds(tensor, made, needed)
+            if resharding.total_seconds(tensor, made, forms) >= direct:
+                forms = needed
             found.append(
-                Conversion(
+                Reshard(
                     tensor=t,
                     block=block,
                     maker=maker,
                     output=output,
-                    made=placed(made),
-                    used=tuple(placed(layout) for layout in needed),
-                    forward=_reached(forward, {forward_of(x) for x in needed}),
-                    backward=_sent(backward, {backward_of(x) for x in needed}),
-                    runs=runs,
+                    made=made,
+                    needed=needed,
+                    forms=forms,
+                    forward_s=resharding.one_way_seconds(tensor, made, forms, back=False),
+                    backward_s=resharding.one_way_seconds(tensor, made, forms, back=True),
+                    count=count,
                 )
             )
     return tuple(found)
 
 
+def conversion_of(graph: OpGraph, reshard: Reshard, resharding: Resharding) -> Conversion:
+    """The changes as the file has them.
+
+    Changes into forms that nothing reads and nothing is made of are left out, and so are changes of
+    gradients that do not arrive.
+    """
+    tensor, made, needed = graph.tensors[reshard.tensor], reshard.made, reshard.needed
+    forward: list[Change] = []
+    wanted: set[Placements] = {forward_of(x) for x in needed}
+    for change in reversed(resharding.changes(tensor, made, reshard.forms, back=False)):
+        if change.target in wanted:
+            forward.insert(0, change)
+            wanted.add(change.source)
+    backward: list[Change] = []
+    arrived: set[Placements] = {backward_of(x) for x in needed}
+    for change in resharding.changes(tensor, made, reshard.forms, back=True):
+        if change.source in arrived:
+            backward.append(change)
+            arrived.add(change.target)
+    return Conversion(
+        tensor=reshard.tensor,
+        block=reshard.block,
+        maker=reshard.maker,
+        output=reshard.output,
+        made=placed(made),
+        used=tuple(placed(layout) for layout in needed),
+        forward=tuple(forward),
+        backward=tuple(backward),
+        runs=reshard.count,
+    )
+
+
 def placed(layout: Layout) -> PlacedTensor:
     """The layout as the file has it."""
     return PlacedTensor(forward=forward_of(layout), backward=backward_of(layout))
-
-
-def _reached(changes: tuple[Change, ...], read: set[Placements]) -> tuple[Change, ...]:
-    """Without changes into forms that nothing reads and nothing is made of."""
-    kept: list[Change] = []
-    wanted = set(read)
-    for change in reversed(changes):
-        if change.target in wanted:
-            kept.append(change)
-            wanted.add(change.source)
-    return tuple(reversed(kept))
-
-
-def _sent(changes: tuple[Change, ...], arriving: set[Placements]) -> tuple[Change, ...]:
-    """Without changes of gradients that do not arrive."""
-    kept: list[Change] = []
-    there = set(arriving)
-    for change in changes:
-        if change.source in there:
-            kept.append(change)
-            there.add(change.target)
-    return tuple(kept)
 
 
 def weight_layouts(graph: OpGraph, strategies: Sequence[Strategy]) -> dict[int, tuple[Layout, ...]]:

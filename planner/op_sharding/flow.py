@@ -77,3 +77,8 @@ def shards(placements: tuple[str, ...], sizes: tuple[int, ...], dim: int | None 
         if own is not None and (dim is None or own == dim):
             count *= size
     return count
+
+
+def shards_of_others(placements: tuple[str, ...], sizes: tuple[int, ...], axis: int) -> int:
+    """Into how many slices the axes but one cut a tensor."""
+    return shards((*placements[:axis], REPLICATED, *placements[axis + 1 :]), sizes)

@@ -1,7 +1,7 @@
-"""Megatron's layout as a restriction of strategies, to price it beside the best one.
+"""Megatron's layout as a restriction of strategies, to price it next to the best one.
 
-Linear layers by columns and rows (arXiv 1909.08053, section 3), and what stands between them in a
-block, normalisation and residual, split along the sequence (arXiv 2205.05198, section 4.2.2).
+Linear layers by columns and rows (arXiv 1909.08053, section 3), and what is between them in a
+block, normalization and residual, split along the sequence (arXiv 2205.05198, section 4.2.2).
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from planner.op_sharding.strategies import strategies_of
 from profiles.errors import InputError
 from profiles.model.op_graphs.op_graph import GraphOp, OpGraph
 
-_BOUNDARY = ("layer_norm", "rms_norm")
+_GROUPED = ("_grouped_mm", "grouped_mm")
+_LAYERS = ("linear", "addmm", "embedding", *_GROUPED)
+_PASSED = ("to", "float", "dropout", "view", "reshape", "contiguous", "__getitem__")
 
 
 def megatron_strategies(
@@ -32,34 +34,31 @@ def megatron_strategies(
     Raises InputError where a named layer cannot be split so.
     """
     mesh = (sizes,) if isinstance(sizes, int) else sizes
+    before = (sliced(0),) * (len(mesh) - 1)
+    between = WHOLE if sequence_dim is None else sliced(sequence_dim)
     allowed: dict[int, frozenset[str]] = {}
     for number, op in enumerate(graph.ops):
-        kind = kinds.get(op.module.rpartition(".")[2], "")
-        named = op.name in _LAYERS and kind
-        if not named and not _is_between(op, graph):
+        kind = kinds.get(op.module.rpartition(".")[2], "") if op.name in _LAYERS else ""
+        if not kind and not _is_between(op, graph):
             continue
-        own = strategies_of(op, graph, mesh)
         rank = len(graph.tensors[op.outputs[0]].shape)
-        before = (sliced(0),) * (len(mesh) - 1)
-        if named:
-            made = (*before, _made_by(kind, rank))
-            allowed[number] = frozenset(s.label for s in own if s.outputs == (made,))
-            if not allowed[number]:
-                weight = graph.tensors[op.inputs[2 if op.name == "addmm" else 1]]
-                raise InputError(
-                    f"{op.module} cannot be a {kind} layer over {mesh[-1]} ranks"
-                    f"{_beside(mesh)}: its weight has shape {weight.shape}"
-                )
-        else:
-            form = WHOLE if sequence_dim is None else sliced(sequence_dim)
-            held = frozenset(s.label for s in own if s.outputs == ((*before, form),))
-            if held:
-                allowed[number] = held
+        made = (*before, _made_by(kind, rank) if kind else between)
+        own = strategies_of(op, graph, mesh)
+        held = frozenset(s.label for s in own if s.outputs == (made,))
+        if held:
+            allowed[number] = held
+        elif kind:
+            weight = graph.tensors[op.inputs[2 if op.name == "addmm" else 1]]
+            batch = f" with the batch over {mesh[0]}" if len(mesh) > 1 else ""
+            raise InputError(
+                f"{op.module} cannot be a {kind} layer over {mesh[-1]} ranks{batch}: its weight "
+                f"has shape {weight.shape}"
+            )
     return allowed
 
 
 def megatron_kinds(graph: OpGraph) -> dict[str, str]:
-    """Which layers Megatron splits how, told from what reads them; {} where it splits none.
+    """Which layers Megatron splits how, from the ops that read them; {} if it splits none.
 
     A linear layer whose output is added to the residual is split by rows, any other by columns,
     a router (its output goes to a softmax or a choice of the largest) not at all.
@@ -70,9 +69,8 @@ def megatron_kinds(graph: OpGraph) -> dict[str, str]:
             readers.setdefault(t, []).append(number)
     kinds: dict[str, str] = {}
     for number, op in enumerate(graph.ops):
-        weighted = any(graph.tensors[t].parameter for t in op.inputs)
         name = op.module.rpartition(".")[2]
-        if op.name in ("linear", "addmm") and weighted:
+        if op.name in ("linear", "addmm") and _is_weighted(op, graph):
             ends = _ends(graph, op.outputs[0], readers, number)
             if ends & {"softmax", "topk", "sigmoid"}:
                 kinds[name] = "replicated"
@@ -83,11 +81,6 @@ def megatron_kinds(graph: OpGraph) -> dict[str, str]:
         elif op.name in _GROUPED:
             kinds[name] = "experts"
     return kinds if {"row", "column"} <= set(kinds.values()) else {}
-
-
-_GROUPED = ("_grouped_mm", "grouped_mm")
-_LAYERS = ("linear", "addmm", "embedding", *_GROUPED)
-_PASSED = ("to", "float", "dropout", "view", "reshape", "contiguous", "__getitem__")
 
 
 def _ends(graph: OpGraph, tensor: int, readers: Mapping[int, list[int]], layer: int) -> set[str]:
@@ -110,9 +103,8 @@ def _ends(graph: OpGraph, tensor: int, readers: Mapping[int, list[int]], layer: 
 
 def _is_vocabulary(op: GraphOp, graph: OpGraph) -> bool:
     """A table over tokens that are given, not over positions that are counted."""
-    tokens = graph.tensors[op.inputs[0]]
-    makers = graph.ops[tokens.producer].name if tokens.producer is not None else ""
-    return not makers or makers == "view"
+    maker = graph.tensors[op.inputs[0]].producer
+    return maker is None or graph.ops[maker].name == "view"
 
 
 def _made_by(kind: str, rank: int) -> Flow:
@@ -123,14 +115,13 @@ def _made_by(kind: str, rank: int) -> Flow:
     return sliced(rank - 1) if kind == "column" else WHOLE
 
 
-def _beside(mesh: tuple[int, ...]) -> str:
-    return f" with the batch over {mesh[0]}" if len(mesh) > 1 else ""
+def _is_weighted(op: GraphOp, graph: OpGraph) -> bool:
+    return any(graph.tensors[t].parameter for t in op.inputs)
 
 
 def _is_between(op: GraphOp, graph: OpGraph) -> bool:
     """A norm's last op (it reads the norm's weight) or the sum of two activations."""
-    weighted = any(graph.tensors[t].parameter for t in op.inputs)
-    if op.name in _BOUNDARY or (op.name == "mul" and weighted):
+    if op.name in ("layer_norm", "rms_norm") or (op.name == "mul" and _is_weighted(op, graph)):
         return True
     shapes = {graph.tensors[t].shape for t in (*op.inputs, *op.outputs)}
     residual = op.name == "add" and len(op.inputs) == 2 and len(shapes) == 1

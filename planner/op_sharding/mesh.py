@@ -16,20 +16,16 @@ from simulator.traced.comm_cost import price_collective
 class Mesh:
     """The first devices of a cluster, the last axis over neighbours (as ranks are numbered).
 
-    names, sizes   of each axis, outermost first
+    sizes  of each axis, outermost first
     Raises InputError for a mesh of more devices than the cluster has, or with an axis of one.
     """
 
     cluster: Cluster
-    names: tuple[str, ...]
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if len(self.names) != len(self.sizes) or not 1 <= len(self.sizes) <= 2:
-            raise InputError(
-                f"a mesh has one or two axes, each with a name and a size; got names {self.names} "
-                f"and sizes {self.sizes}"
-            )
+        if not 1 <= len(self.sizes) <= 2:
+            raise InputError(f"a mesh has one or two axes; got sizes {self.sizes}")
         for name, size in zip(self.names, self.sizes, strict=True):
             if size < 2:
                 raise InputError(f"axis {name} of the mesh must have 2 devices or more, has {size}")
@@ -38,6 +34,11 @@ class Mesh:
                 f"a mesh of {' x '.join(map(str, self.sizes))} = {self.devices} devices does not "
                 f"fit the cluster {self.cluster.name}, which has {self.cluster.num_devices}"
             )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """`tp`, or `dp` and `tp`: names only, ops may use every axis for anything."""
+        return ("dp", "tp")[-len(self.sizes) :]
 
     @property
     def devices(self) -> int:
@@ -52,9 +53,11 @@ class Mesh:
     def collective_s(self, operation: str, size_bytes: float, axis: int) -> float:
         """Seconds of a collective on one axis, all its groups at the same time.
 
-        size_bytes  the full buffer, as in profiles.hardware.catalogue.link.LinkPoint
+        size_bytes  the full buffer; an all-to-all is priced by what one rank holds
+                    (profiles.hardware.catalogue.link.LinkPoint)
         """
-        return _seconds(self, operation, size_bytes, axis)
+        held = size_bytes / self.sizes[axis] if operation == "all_to_all" else size_bytes
+        return _seconds(self, operation, held, axis)
 
 
 @functools.lru_cache(maxsize=100_000)

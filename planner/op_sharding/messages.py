@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from planner.op_sharding.conversions import weight_layouts
-from planner.op_sharding.flow import forward_of, shards
+from planner.op_sharding.flow import forward_of, shards, shards_of_others
 from planner.op_sharding.resharding import operation_between
 from planner.op_sharding.strategies import Strategy
 from profiles.model.op_graphs.op_graph import GraphTensor, OpGraph
@@ -61,8 +61,7 @@ def _steps(
         axis = next(i for i, (x, y) in enumerate(zip(before, after, strict=True)) if x != y)
         operation = operation_between(before[axis], after[axis])
         if operation is not None:
-            others = tuple("R" if i == axis else p for i, p in enumerate(before))
-            yield axis, operation, tensor.num_elements // shards(others, sizes)
+            yield axis, operation, tensor.num_elements // shards_of_others(before, sizes, axis)
         before = after
 
 

@@ -8,7 +8,7 @@ of the op's tensors that the rank holds over all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.op_sharding.flow import Layout, backward_of, forward_of, shards
@@ -18,20 +18,11 @@ from profiles.model.graph import AttentionShape, MatmulShape, Op, OpKind, Phase
 from profiles.model.op_graphs.op_graph import GraphOp, GraphTensor, OpGraph
 from simulator.traced.op_cost import price_op
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """How the weights are trained.
-
-    state_bytes_per_element   weight, gradient and optimizer states: 16 for mixed-precision Adam
-                              (2 + 2 + 12: Rajbhandari et al., ZeRO, SC 2020, section 3.1)
-    gradient_bytes_per_element   of what is summed over ranks that hold the same weight
-    microbatches   that share one such sum (it is made once per step)
-    """
-
-    state_bytes_per_element: float = 16.0
-    gradient_bytes_per_element: float = 4.0
-    microbatches: int = 1
+STATE_BYTES = 16.0
+"""Bytes per element of a weight, its gradient and its optimizer states: mixed-precision Adam
+(2 + 2 + 12: Rajbhandari et al., ZeRO, SC 2020, section 3.1)."""
+GRADIENT_BYTES = 4.0
+"""Bytes per element of the gradient that is summed over ranks that hold the same weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +52,14 @@ def price_strategy(
     graph: OpGraph,
     strategy: Strategy,
     mesh: Mesh,
-    training: Training,
+    micro_batches: int,
     *,
-    owned: frozenset[int] | None = None,
+    owned: frozenset[int],
 ) -> OpPrice:
     """The price of one run of the op under the strategy.
 
-    owned  weights that count here (a weight that several ops read counts once); None: all
+    micro_batches  that share one sum of weight gradients, made once per step
+    owned  weights that count here (a weight that several ops read counts once)
     """
     share = _held_share(op, graph, strategy, mesh)
     work = sum(
@@ -76,18 +68,15 @@ def price_strategy(
         if kernel.kind is not OpKind.VIEW
     )
     inner = sum(
-        mesh.collective_s(
-            x.operation, _held_by_one(x.operation, x.memory_bytes, mesh.sizes[axis]), axis
-        )
-        for axis, x in strategy.exchanged
+        mesh.collective_s(x.operation, x.memory_bytes, axis) for axis, x in strategy.exchanged
     )
     sync, weight = 0.0, 0.0
     for number, layout in zip(op.inputs, strategy.inputs, strict=True):
         tensor = graph.tensors[number]
-        if tensor.parameter and tensor.needs_gradient and (owned is None or number in owned):
+        if tensor.parameter and tensor.needs_gradient and number in owned:
             elements = tensor.num_elements / shards(forward_of(layout), mesh.sizes)
-            weight += elements * training.state_bytes_per_element
-            sync += weight_sync_s(tensor, layout, (), mesh, training)
+            weight += elements * STATE_BYTES
+            sync += weight_sync_s(tensor, (layout,), mesh, micro_batches)
     return OpPrice(
         work_s=work,
         inner_s=inner,
@@ -98,29 +87,28 @@ def price_strategy(
 
 
 def weight_sync_s(
-    tensor: GraphTensor,
-    layout: Layout,
-    others: tuple[Layout, ...],
-    mesh: Mesh,
-    training: Training,
+    tensor: GraphTensor, layouts: Sequence[Layout], mesh: Mesh, micro_batches: int
 ) -> float:
     """Seconds to sum a weight's gradients over ranks, a micro-batch's part.
 
-    others  further layouts in which it is read: a gradient that is partial in any is summed
+    layouts  in which it is read: a gradient that is partial in any is summed
     """
-    elements = tensor.num_elements / shards(forward_of(layout), mesh.sizes)
-    size = elements * training.gradient_bytes_per_element
+    elements = tensor.num_elements / shards(forward_of(layouts[0]), mesh.sizes)
     partial = [
         axis
-        for axis, flows in enumerate(zip(layout, *others, strict=True))
+        for axis, flows in enumerate(zip(*layouts, strict=True))
         if any(flow.backward == "P" for flow in flows)
     ]
-    return sum(mesh.collective_s("all_reduce", size, a) for a in partial) / training.microbatches
+    size = elements * GRADIENT_BYTES
+    return sum(mesh.collective_s("all_reduce", size, axis) for axis in partial) / micro_batches
 
 
-def _held_by_one(operation: str, full_bytes: float, ranks: int) -> float:
-    """An all-to-all is priced by what one rank holds (profiles/hardware/catalogue/link.py)."""
-    return full_bytes / ranks if operation == "all_to_all" else full_bytes
+def tied_sync_s(
+    tensor: GraphTensor, layouts: Sequence[Layout], mesh: Mesh, micro_batches: int
+) -> float:
+    """The part of it that the first layout alone does not need."""
+    alone = weight_sync_s(tensor, layouts[:1], mesh, micro_batches)
+    return weight_sync_s(tensor, layouts, mesh, micro_batches) - alone
 
 
 def local_bytes(tensor: GraphTensor, placements: tuple[str, ...], mesh: Mesh) -> float:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ from planner.op_sharding.flow import (
     backward_of,
     forward_of,
     shards,
+    shards_of_others,
     split,
 )
 from planner.op_sharding.mesh import Mesh
@@ -95,11 +95,6 @@ class Resharding:
         self.mesh = mesh
         self._tables: dict[tuple[object, ...], _Table] = {}
         self._fans: dict[tuple[object, ...], _Fan] = {}
-
-    def seconds(self, tensor: GraphTensor, before: Placements, after: Placements) -> float:
-        """Seconds to bring the tensor from one placement to another."""
-        table = self._table(tensor)
-        return float(table.seconds[table.index[before], table.index[after]])
 
     def one_way_seconds(
         self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], *, back: bool
@@ -179,20 +174,8 @@ class Resharding:
         operation = operation_between(before[axis], after[axis])
         if operation is None:
             return 0.0
-        size = full_bytes
-        for other, placement in enumerate(before):
-            if other != axis and split_dim(placement) is not None:
-                size /= self.mesh.sizes[other]
-        if operation == "all_to_all":
-            size /= self.mesh.sizes[
-                axis
-            ]  # what one rank holds (profiles/hardware/catalogue/link.py)
+        size = full_bytes / shards_of_others(before, self.mesh.sizes, axis)
         return self.mesh.collective_s(operation, size, axis)
-
-
-@lru_cache(maxsize=16)
-def _orders(count: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(itertools.permutations(range(count)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +189,9 @@ class _Fan:
 def _arborescence(table: NDArray[np.float64], root: int, targets: list[int]) -> _Fan:
     """The least cost of reaching all targets from the root, each from one that is there."""
     best = _Fan(float("inf"), ())
-    for order in _orders(len(targets)):
+    for order in itertools.permutations(targets):
         there, cost, branches = [root], 0.0, []
-        for position in order:
-            target = targets[position]
+        for target in order:
             source = min(there, key=lambda x: table[x, target])
             cost += float(table[source, target])
             branches.append((source, target))

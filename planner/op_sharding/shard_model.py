@@ -7,17 +7,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from planner.op_sharding.answer_file import (
-    cost_of,
-    forms_between,
-    rules_of,
-    run_parts,
-    whole_strategies,
-)
+from planner.op_sharding.answer_file import in_whole_model, placement_rules, run_parts
 from planner.op_sharding.megatron import megatron_kinds, megatron_strategies
 from planner.op_sharding.mesh import Mesh
 from planner.op_sharding.one_block import block_graph, block_number
-from planner.op_sharding.op_seconds import Training
 from planner.op_sharding.solve_block import OpSharding, shard_ops
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
@@ -64,11 +57,6 @@ class ShardQuestion:
     assumptions: tuple[str, ...] = field(default=())
 
 
-def axis_names(sizes: tuple[int, ...]) -> tuple[str, ...]:
-    """`tp`, or `dp` and `tp`: names only, ops may use every axis for anything."""
-    return ("dp", "tp")[-len(sizes) :]
-
-
 def shard_model(question: ShardQuestion) -> OpShardingFile:
     """The answer as a file, with Megatron's layout beside it; infeasible is an answer too.
 
@@ -86,18 +74,14 @@ def shard_model(question: ShardQuestion) -> OpShardingFile:
     blocks = question.graph.blocks if block is None else (question.graph.blocks[block],)
     all_repeats = replace(graph, blocks=blocks)
     check_divides(graph, question.mesh_sizes)
-    mesh = Mesh(
-        cluster=question.cluster,
-        names=axis_names(question.mesh_sizes),
-        sizes=question.mesh_sizes,
-    )
-    training = Training(microbatches=question.micro_batches)
+    mesh = Mesh(cluster=question.cluster, sizes=question.mesh_sizes)
+    micro_batches = question.micro_batches
     limit = question.memory_limit_bytes
     limit = mesh.device.usable_bytes if limit is None else limit
     answer = shard_ops(
         graph,
         mesh,
-        training=training,
+        micro_batches=micro_batches,
         memory_limit_bytes=limit,
         time_limit_s=question.time_limit_s,
     )
@@ -121,30 +105,29 @@ def shard_model(question: ShardQuestion) -> OpShardingFile:
         sources=_SOURCES,
     )
     if not answer.ops:
-        least = shard_ops(graph, mesh, training=training)
+        least = shard_ops(graph, mesh, micro_batches=micro_batches)
         found = replace(
             named,
             reason=_what_binds(least, limit),
             fits_with=tuple(
                 f"{text}: {format_bytes(fitting.memory_bytes)} a device, "
                 f"{format_time(fitting.seconds)} per micro-batch"
-                for text, fitting in _relaxations(question, graph, least, limit, training)
+                for text, fitting in _relaxations(graph, mesh, least, limit, micro_batches)
             ),
         )
     else:
-        hand, missing = hand_plan(graph, mesh, training, question.time_limit_s)
-        strategies = whole_strategies(question.graph, mesh, answer, block)
-        between = forms_between(question.graph, answer, block)
+        hand, missing = hand_plan(graph, mesh, micro_batches, question.time_limit_s)
+        strategies, between = in_whole_model(question.graph, mesh, answer, block)
         calls, conversions, messages = run_parts(question.graph, mesh, strategies, between)
         found = replace(
             named,
-            cost=cost_of(answer),
+            cost=answer.cost,
             hand_plan=hand,
             hand_plan_missing=missing,
             calls=calls,
             conversions=conversions,
             messages=messages,
-            rules=rules_of(answer, all_repeats),
+            rules=placement_rules(answer, all_repeats),
         )
     return replace(found, search_time_s=time.perf_counter() - begin)
 
@@ -168,7 +151,7 @@ def check_divides(graph: OpGraph, sizes: tuple[int, ...]) -> None:
 
 
 def hand_plan(
-    graph: OpGraph, mesh: Mesh, training: Training, time_limit_s: float
+    graph: OpGraph, mesh: Mesh, micro_batches: int, time_limit_s: float
 ) -> tuple[ShardingCost | None, str]:
     """Megatron's layout on the same cost model, what it leaves open chosen best; or why not."""
     kinds = megatron_kinds(graph)
@@ -178,10 +161,12 @@ def hand_plan(
         allowed = megatron_strategies(graph, mesh.sizes, kinds)
     except InputError as error:
         return None, str(error)
-    answer = shard_ops(graph, mesh, training=training, allowed=allowed, time_limit_s=time_limit_s)
+    answer = shard_ops(
+        graph, mesh, micro_batches=micro_batches, allowed=allowed, time_limit_s=time_limit_s
+    )
     if not answer.ops:
         return None, f"its placements do not fit together: {answer.reason}"
-    return cost_of(answer), ""
+    return answer.cost, ""
 
 
 def _what_binds(free: OpSharding, limit: float) -> str:
@@ -194,20 +179,23 @@ def _what_binds(free: OpSharding, limit: float) -> str:
 
 
 def _relaxations(
-    question: ShardQuestion,
-    graph: OpGraph,
-    free: OpSharding,
-    limit: float,
-    training: Training,
+    graph: OpGraph, mesh: Mesh, free: OpSharding, limit: float, micro_batches: int
 ) -> Iterator[tuple[str, OpSharding]]:
-    sizes = question.mesh_sizes
-    here = Mesh(cluster=question.cluster, names=axis_names(sizes), sizes=sizes)
+    """The least memory by bisection, and the fewest devices of the last axis, that were found."""
+
+    def within(bytes_: float, on: Mesh) -> OpSharding:
+        return shard_ops(
+            graph,
+            on,
+            micro_batches=micro_batches,
+            memory_limit_bytes=bytes_,
+            time_limit_s=_RELAXED_S,
+        )
+
     low, high, fitting = limit, free.memory_bytes, free
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        answer = shard_ops(
-            graph, here, training=training, memory_limit_bytes=middle, time_limit_s=_RELAXED_S
-        )
+        answer = within(middle, mesh)
         if answer.ops:
             high, fitting = answer.memory_bytes, answer
         else:
@@ -215,18 +203,12 @@ def _relaxations(
     wanted = math.ceil(fitting.memory_bytes / GIB * 10) / 10
     yield f"--memory {wanted:.1f}GiB", fitting
     for times in (2, 4, 8):
-        wider = (*sizes[:-1], sizes[-1] * times)
-        devices = here.devices * times
         try:
-            check_divides(graph, wider)
-        except InputError:
+            sizes = (*mesh.sizes[:-1], mesh.sizes[-1] * times)
+            check_divides(graph, sizes)
+            answer = within(limit, Mesh(cluster=mesh.cluster, sizes=sizes))
+        except InputError:  # divides nothing, or more devices than there are
             continue
-        if devices > question.cluster.num_devices:
-            break
-        mesh = Mesh(cluster=question.cluster, names=axis_names(wider), sizes=wider)
-        answer = shard_ops(
-            graph, mesh, training=training, memory_limit_bytes=limit, time_limit_s=_RELAXED_S
-        )
         if answer.ops:
-            yield f"--mesh {'x'.join(map(str, wider))}", answer
+            yield f"--mesh {'x'.join(map(str, sizes))}", answer
             break

@@ -20,8 +20,7 @@ from planner.op_sharding.flow import (
     shards,
     sliced,
 )
-from planner.op_sharding.loop import Exchange, Loop
-from planner.op_sharding.loops import loops_of, passes_partial
+from planner.op_sharding.loops import Exchange, Loop, loops_of, passes_partial
 from profiles.model.op_graphs.op_graph import GraphOp, OpGraph
 
 

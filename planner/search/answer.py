@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.branching.branch_solver import BranchSolver, cell_solver
+from planner.axes import Axes
 from planner.cell import Cell
 from planner.cells.branch_and_bound import Outcome, Progress, Refinement, branch_and_bound, family
-from planner.cells.cell_costs import CellCosts, CellSolver
-from planner.costs.bound import lower_bounds
-from planner.search.explain import explain_infeasible, nearest_misses, why_not_first
+from planner.cells.branch_solver import cell_solver
+from planner.cells.cell_solver import CellSolver
+from planner.costs.bound import lower_bound
+from planner.costs.costs import SimulatorCosts
+from planner.search.explain import explain_infeasible, why_not_first
 from planner.search.relax import Candidate
-from planner.search.space import MAX_FREE_VPP, Ground, Space, legal_cells
+from planner.search.space import legal_cells
+from planner.space import MAX_FREE_VPP, Ground
 from planner.tolerances import status_of
 from profiles.errors import InputError
 from simulator.values.plan_file import Alternative, PlanFile, Relaxation
@@ -39,7 +42,7 @@ class Setting:
     """Where a search takes place: the legal plans and what they cost."""
 
     ground: Ground
-    costs: CellCosts
+    costs: SimulatorCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class SearchOptions:
 
 def search_setting(
     setting: Setting,
-    space: Space,
+    space: Axes,
     *,
     options: SearchOptions,
     candidates: Iterable[Candidate] = (),
@@ -69,91 +72,84 @@ def search_setting(
     Raises InputError where the space holds no legal cell.
     """
     start = options.clock()
-    cells = legal_cells(space, setting.ground)
-    solver = cell_solver(setting.costs, solver=options.solver, seed=options.seed)
-    missing, bounds = _price(setting.costs, cells)
-    outcome = _run(solver, cells, bounds, options, RUNNERS_UP, first_only=False)
-    if not outcome.plans and outcome.complete:
-        solved = _solve_candidates(candidates, change, options)
-        why = explain_infeasible(solver, nearest_misses(cells, missing), tuple(solved))
-        return PlanFile(
-            status="infeasible",
-            search_time_s=options.clock() - start,
-            cells_considered=len(cells),
-            cells_pruned=outcome.pruned,
-            cells_refined=outcome.refined,
-            solver=_used(options.solver),
-            infeasibility=why,
-            assumptions=_assumptions(space, setting.ground),
-        )
-    if not outcome.plans:
-        raise InputError(
-            f"the search was ended after {options.clock() - start:.1f} s without a plan; "
-            f"{outcome.refined} of {len(cells)} cells were solved. Give it more --time-limit"
-        )
-    return _answer(setting, space, cells, outcome, solver, options, start)
-
-
-def _price(costs: CellCosts, cells: tuple[Cell, ...]) -> tuple[list[float], np.ndarray]:
-    """Missing bytes and lower bound of every cell; the bound is infinite where memory lacks."""
-    missing = [costs.missing_bytes(cell) for cell in cells]
-    able = [index for index, lack in enumerate(missing) if lack <= 0]
-    bounds = np.full(len(cells), np.inf)
-    bounds[able] = lower_bounds(
-        [cells[index] for index in able], [costs.totals(cells[index]) for index in able]
+    solved = _solve(setting, space, options)
+    outcome = solved.outcome
+    answer = PlanFile(
+        status="infeasible",
+        search_time_s=options.clock() - start,
+        cells_considered=len(solved.missing),
+        cells_pruned=outcome.pruned,
+        cells_refined=outcome.refined,
+        solver="ilp" if options.solver == "ilp" else "dp",
+        assumptions=_assumptions(space, setting.ground),
     )
-    return missing, bounds
+    if outcome.plans:
+        answer = _with_plan(answer, solved, options)
+    elif outcome.complete:
+        changes = _solve_candidates(candidates, change, options)
+        why = explain_infeasible(solved.solver, solved.missing, tuple(changes))
+        answer = replace(answer, infeasibility=why)
+    else:
+        raise InputError(
+            f"the search was ended after {answer.search_time_s:.1f} s without a plan; "
+            f"{outcome.refined} of {len(solved.missing)} cells were solved. Give it more "
+            "--time-limit"
+        )
+    return replace(answer, search_time_s=options.clock() - start)
 
 
-def _run(
-    solver: CellSolver | BranchSolver,
-    cells: tuple[Cell, ...],
-    bounds: np.ndarray,
-    options: SearchOptions,
-    runners_up: int,
-    *,
-    first_only: bool,
-) -> Outcome:
-    lower = dict(zip(cells, bounds.tolist(), strict=True))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solved:
+    """The cells of a setting with the bytes that each surely lacks, and what was found."""
+
+    missing: dict[Cell, float]
+    solver: CellSolver
+    outcome: Outcome
+
+
+def _solve(
+    setting: Setting, space: Axes, options: SearchOptions, *, first_only: bool = False
+) -> _Solved:
+    """The best plans of a setting; `first_only`: the first that is found, and no runners-up."""
+    costs, cells = setting.costs, legal_cells(space, setting.ground)
+    solver = cell_solver(costs, solver=options.solver, seed=options.seed)
+    missing = {cell: costs.missing_bytes(cell) for cell in cells}
+    lower = {
+        cell: lower_bound(cell, costs.totals(cell)) if missing[cell] <= 0 else np.inf
+        for cell in cells
+    }
 
     def refine(cell: Cell, below: float) -> Refinement:
         return solver.refine(cell, below, lower[cell])
 
-    return branch_and_bound(
+    outcome = branch_and_bound(
         cells,
-        bounds,
+        np.asarray(list(lower.values())),
         refine,
-        runners_up=runners_up,
+        runners_up=0 if first_only else RUNNERS_UP,
         extra_refinements=TRIED_RUNNERS_UP,
         first_only=first_only,
         clock=options.clock,
         time_limit_s=options.time_limit_s,
         progress=options.progress,
     )
+    return _Solved(missing=missing, solver=solver, outcome=outcome)
 
 
-def _answer(
-    setting: Setting,
-    space: Space,
-    cells: tuple[Cell, ...],
-    outcome: Outcome,
-    solver: CellSolver | BranchSolver,
-    options: SearchOptions,
-    start: float,
-) -> PlanFile:
-    best = outcome.plans[0]
+def _with_plan(answer: PlanFile, solved: _Solved, options: SearchOptions) -> PlanFile:
+    """The answer with the best plan, its proof and its runners-up."""
+    best, bound_s = solved.outcome.plans[0], solved.outcome.bound_s
     plan, prediction = best.plan, best.prediction
     assert plan is not None  # Outcome.plans holds refinements with a plan
     assert prediction is not None
-    used = _used(options.solver)
-    if options.solver == "auto" and solver.certified(best.cell, CERTIFICATE_EFFORT):
-        used = "dp+ilp"
     step = prediction.step_time_s
-    gap = max(0.0, (step.value - outcome.bound_s) / step.value)
+    gap = max(0.0, (step.value - bound_s) / step.value)
     cost, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
-    return PlanFile(
+    certified = options.solver == "auto" and solved.solver.certified(best.cell, CERTIFICATE_EFFORT)
+    return replace(
+        answer,
         status=status_of(gap),
-        bound=outcome.bound_s,
+        bound=bound_s,
         gap=gap,
         step_time_s=step.value,
         step_time_low_s=step.low,
@@ -162,15 +158,10 @@ def _answer(
         peak_memory_bytes=prediction.peak_memory_bytes.value,
         usd_per_million_tokens=cost.value if cost else None,
         usd_per_million_samples=per_sample.value if per_sample else None,
-        search_time_s=options.clock() - start,
-        cells_considered=len(cells),
-        cells_pruned=outcome.pruned,
-        cells_refined=outcome.refined,
-        solver=used,
+        solver="dp+ilp" if certified else answer.solver,
         plan=plan,
         prediction=prediction,
-        alternatives=_alternatives(outcome),
-        assumptions=_assumptions(space, setting.ground),
+        alternatives=_alternatives(solved.outcome),
     )
 
 
@@ -211,33 +202,19 @@ def _solve_candidates(
     options: SearchOptions,
 ) -> list[Relaxation]:
     """Of every kind of change the first under which a plan is found."""
-    solved: dict[str, Relaxation] = {}
+    found: dict[str, Relaxation] = {}
+    quiet = SearchOptions(solver="dp", seed=options.seed, clock=options.clock)
     for candidate in candidates:
-        if candidate.kind in solved:
-            continue
-        setting = change(candidate)
+        setting = None if candidate.kind in found else change(candidate)
         if setting is None:
             continue
-        try:
-            cells = legal_cells(candidate.space, setting.ground)
-        except InputError:
-            continue
-        solver = cell_solver(setting.costs, solver="dp", seed=options.seed)
-        _, bounds = _price(setting.costs, cells)
-        quiet = SearchOptions(seed=options.seed, clock=options.clock)
-        outcome = _run(solver, cells, bounds, quiet, 0, first_only=True)
-        if outcome.plans:
-            best = outcome.plans[0]
+        for best in _solve(setting, candidate.space, quiet, first_only=True).outcome.plans:
             assert best.plan is not None
-            solved[candidate.kind] = candidate.relaxation(best.plan, best.step_time_s)
-    return list(solved.values())
+            found[candidate.kind] = candidate.relaxation(best.plan, best.step_time_s)
+    return list(found.values())
 
 
-def _used(solver: str) -> str:
-    return "ilp" if solver == "ilp" else "dp"
-
-
-def _assumptions(space: Space, ground: Ground) -> tuple[str, ...]:
+def _assumptions(space: Axes, ground: Ground) -> tuple[str, ...]:
     said = [f"all {ground.num_devices} devices are used (--on)"]
     if space.tp is None and any(tp > ground.node_devices for tp in ground.tp_degrees):
         said.append(f"tensor parallelism stays within {ground.node_devices} devices (--tp)")
@@ -247,17 +224,7 @@ def _assumptions(space: Space, ground: Ground) -> tuple[str, ...]:
         said.append(f"no pipeline: {ground.why_not_cuttable} (--pp)")
     if ground.num_devices > 1 and ground.why_one_replica:
         said.append(f"dp is 1: {ground.why_one_replica}")
-    if ground.expected_shapes:
-        blocks = ", ".join(ground.expected_shapes)
-        said.append(
-            f"shapes that depend on values are taken as expected in {blocks}: choices evenly "
-            "loaded, half of a mask of which nothing is known, labels of full length"
-        )
-    if ground.assumed_values:
-        said.append(
-            f"what runs in {', '.join(ground.assumed_values)} hangs on values: `all()` is taken to "
-            "hold and `any()` not to, other answers take another time"
-        )
+    said += ground.assumptions
     if space.allows("schedule", "interleaved") and ground.num_devices > 1:
         most = f" and are up to {MAX_FREE_VPP} per rank" if space.vpp is None else ""
         said.append(f"interleaved stages have equal numbers of blocks, or one more{most} (--vpp)")

@@ -4,19 +4,18 @@ its tight stage and the memory term that binds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from planner.branching.branch_solver import BranchSolver
 from planner.cell import Cell
-from planner.cells.cell_costs import CellSolver
+from planner.cells.cell_solver import CellSolver
 from planner.chain.problem import Partition
 from profiles.units import format_bytes, format_percent, format_time
 from simulator.traced.predict import SHARED_SUMS
 from simulator.values.plan import Plan
 from simulator.values.plan_file import Infeasibility, Relaxation
-from simulator.values.prediction import Prediction, RankMemory
+from simulator.values.prediction import Prediction
 
 
 def why_not_first(plan: Plan, prediction: Prediction, best: Prediction) -> str:
@@ -74,59 +73,44 @@ _TERMS = {
 }
 
 
-def nearest_misses(cells: Sequence[Cell], missing: Sequence[float]) -> dict[Cell, float]:
-    """What the cells lack that lack least by their bound: the first cell of each of a few meshes,
-    nearest first."""
-    found: dict[tuple[int, int, int], Cell] = {}
-    lack = dict(zip(cells, missing, strict=True))
-    for cell in sorted(cells, key=lambda cell: (lack[cell], cell.micro_batch, cell)):
-        found.setdefault((cell.degrees.pp, cell.degrees.dp, cell.degrees.tp), cell)
-    return {cell: lack[cell] for cell in list(found.values())[:_CELLS_TRIED]}
-
-
 def explain_infeasible(
-    solver: CellSolver | BranchSolver,
-    lacking: Mapping[Cell, float],
-    relaxations: tuple[Relaxation, ...],
+    solver: CellSolver, missing: Mapping[Cell, float], relaxations: tuple[Relaxation, ...]
 ) -> Infeasibility:
-    """The nearest of the cells' plans: the one that fits with the least memory more.
+    """The nearest plan: the one that fits with the least memory more. Looked for in the first cell
+    of each of a few meshes, those that lack least by their bound.
 
-    lacking  from `nearest_misses`: bytes that each cell lacks at least; none has a plan that fits
+    missing  bytes that each cell lacks at least; none has a plan that fits
     """
+    meshes: dict[tuple[int, int, int], Cell] = {}
+    for cell in sorted(missing, key=lambda cell: (missing[cell], cell.micro_batch, cell)):
+        meshes.setdefault((cell.degrees.pp, cell.degrees.dp, cell.degrees.tp), cell)
     best: tuple[float, Cell, Partition] | None = None
-    for cell, lack in lacking.items():
+    for cell in list(meshes.values())[:_CELLS_TRIED]:
         limit = best[0] if best else np.inf
+        lack = missing[cell]
         found = _least_more(solver, cell, max(0.0, lack), limit) if lack < limit else None
         if found is not None and (best is None or found[0] < best[0]):
             best = (found[0], cell, found[1])
     assert best is not None  # with enough memory any cell has a plan
     cell = best[1]
     plan = solver.costs.plan(cell, best[2])
-    ranks = solver.costs.predict(plan).ranks
-    tight = max(ranks, key=lambda rank: (rank.peak_bytes - rank.capacity_bytes, -rank.rank))
-    stage = plan.stages_of(_pipeline_rank(tight, ranks))[0]
+    # The prediction has one entry for each pipeline rank, in order.
+    at, tight = max(
+        enumerate(solver.costs.predict(plan).ranks),
+        key=lambda rank: (rank[1].peak_bytes - rank[1].capacity_bytes, -rank[1].rank),
+    )
     return Infeasibility(
         nearest=str(cell),
-        stage=stage,
-        term=largest_term(tight),
+        stage=plan.stages_of(at)[0],
+        term=_TERMS[max(_TERMS, key=lambda name: getattr(tight, name))],
         needed_bytes=tight.peak_bytes,
         capacity_bytes=tight.capacity_bytes,
         relaxations=relaxations,
     )
 
 
-def largest_term(memory: RankMemory) -> str:
-    """What takes most of a rank's peak."""
-    return _TERMS[max(_TERMS, key=lambda name: getattr(memory, name))]
-
-
-def _pipeline_rank(tight: RankMemory, ranks: Sequence[RankMemory]) -> int:
-    """Position among the pipeline ranks: the prediction has one entry for each, in order."""
-    return next(index for index, rank in enumerate(ranks) if rank is tight)
-
-
 def _least_more(
-    solver: CellSolver | BranchSolver, cell: Cell, least: float, limit: float
+    solver: CellSolver, cell: Cell, least: float, limit: float
 ) -> tuple[float, Partition] | None:
     """The least memory more with which the cell has a plan, and that plan; None above `limit`.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from planner.axes import Axes
 from planner.search.other_clusters import Rebuild, larger_clusters, with_more_memory
-from planner.search.space import Space
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from profiles.units import format_bytes
@@ -37,7 +37,7 @@ class Candidate:
     """
 
     kind: str
-    space: Space
+    space: Axes
     cluster: Cluster
     change: str
     flag: str
@@ -52,7 +52,7 @@ class Candidate:
 
 
 def candidates(
-    space: Space,
+    space: Axes,
     cluster: Cluster,
     *,
     other_devices: Callable[[], tuple[Device, ...]],
@@ -68,7 +68,7 @@ def candidates(
     yield from _larger_devices(space, cluster, other_devices(), rebuild)
 
 
-def _freed(space: Space, cluster: Cluster) -> Iterator[Candidate]:
+def _freed(space: Axes, cluster: Cluster) -> Iterator[Candidate]:
     """Pins taken back, one by one, then all together."""
     if space.recompute is not None and Recompute.FULL not in space.recompute:
         yield Candidate(
@@ -90,7 +90,7 @@ def _freed(space: Space, cluster: Cluster) -> Iterator[Candidate]:
     if len(space.pins()) > 1:
         yield Candidate(
             kind="pins",
-            space=Space(),
+            space=Axes(),
             cluster=cluster,
             change="all pins taken back: tp {plan.degrees.tp}, pp {plan.degrees.pp}, "
             "dp {plan.degrees.dp}",
@@ -98,7 +98,7 @@ def _freed(space: Space, cluster: Cluster) -> Iterator[Candidate]:
         )
 
 
-def _more_devices(space: Space, cluster: Cluster, rebuild: Rebuild) -> Iterator[Candidate]:
+def _more_devices(space: Axes, cluster: Cluster, rebuild: Rebuild) -> Iterator[Candidate]:
     for larger in larger_clusters(cluster, rebuild):
         yield Candidate(
             kind="devices",
@@ -110,7 +110,7 @@ def _more_devices(space: Space, cluster: Cluster, rebuild: Rebuild) -> Iterator[
 
 
 def _larger_devices(
-    space: Space, cluster: Cluster, other_devices: tuple[Device, ...], rebuild: Rebuild
+    space: Axes, cluster: Cluster, other_devices: tuple[Device, ...], rebuild: Rebuild
 ) -> Iterator[Candidate]:
     for device, changed in with_more_memory(cluster, other_devices, rebuild):
         yield Candidate(

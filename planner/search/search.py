@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from planner.axes import Axes
 from planner.cells.branch_and_bound import Progress
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.divisors import divisors
 from planner.search.answer import SearchOptions, Setting, search_setting
-from planner.search.mixed_parts import one_type_stages
 from planner.search.relax import Candidate, candidates
-from planner.search.space import Ground, Space, legal_cells
+from planner.search.space import block_ground, legal_cells
+from planner.space import Ground
 from planner.traced import Traced
 from profiles.errors import InputError, TraceError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
@@ -29,7 +32,7 @@ def search(
     cluster: Cluster,
     workload: Workload,
     *,
-    space: Space,
+    space: Axes,
     stack: Stack,
     solver: str = "auto",
     price: Sourced | None = None,
@@ -59,7 +62,7 @@ def search(
     space = _that_run(space, traced, workload)
     space = _one_replica(space, _ground(traced, cluster, workload))
 
-    def setting(changed: Space, on: Cluster) -> Setting:
+    def setting(changed: Axes, on: Cluster) -> Setting:
         ground = _ground(traced, on, workload)
         sizes = {cell.micro_batch for cell in legal_cells(changed, ground)}
         model = PricedModel(
@@ -96,7 +99,7 @@ def search(
     return replace(answer, machine=cluster.machine)
 
 
-def _keeping_to_types(space: Space, cluster: Cluster) -> Space:
+def _keeping_to_types(space: Axes, cluster: Cluster) -> Axes:
     """The space of plans that the simulator prices right: it takes a pipeline rank's first device
     for all of its devices."""
     kept = one_type_stages(cluster, space)
@@ -112,7 +115,20 @@ def _keeping_to_types(space: Space, cluster: Cluster) -> Space:
     return kept
 
 
-def _that_run(space: Space, traced: Traced, workload: Workload) -> Space:
+def one_type_stages(cluster: Cluster, space: Axes) -> Axes | None:
+    """The space with those pp whose ranks' devices are all of one type; None where no pp is."""
+    runs = itertools.groupby(cluster.groups, key=lambda group: group.device.name)
+    counts = [sum(group.count * group.devices_per_node for group in run) for _, run in runs]
+    common = math.gcd(*itertools.accumulate(counts))
+    allowed = tuple(
+        pp
+        for pp in divisors(cluster.num_devices)
+        if common % (cluster.num_devices // pp) == 0 and space.allows("pp", pp)
+    )
+    return replace(space, pp=allowed) if allowed else None
+
+
+def _that_run(space: Axes, traced: Traced, workload: Workload) -> Axes:
     """The space without micro-batches of one sample where the model does not run on one (batch
     normalisation of single values); raises TraceError where only that is allowed."""
     if not space.allows("micro_batch", 1):
@@ -128,7 +144,7 @@ def _that_run(space: Space, traced: Traced, workload: Workload) -> Space:
     return space
 
 
-def _one_replica(space: Space, ground: Ground) -> Space:
+def _one_replica(space: Axes, ground: Ground) -> Axes:
     """The space with one replica where the model carries state from call to call; raises InputError
     where that leaves nothing."""
     why = ground.why_one_replica
@@ -146,7 +162,18 @@ def _one_replica(space: Space, ground: Ground) -> Space:
 
 def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
     graph = traced.at(2, 1)  # its blocks, which no micro-batch changes; one sample may not run
-    return Ground(
+    assumed = []
+    if shapes := dict.fromkeys(block.label for block in graph.blocks if block.expected_shapes):
+        assumed.append(
+            f"shapes that depend on values are taken as expected in {', '.join(shapes)}: choices "
+            "evenly loaded, half of a mask of which nothing is known, labels of full length"
+        )
+    if values := dict.fromkeys(block.label for block in graph.blocks if block.assumed_values):
+        assumed.append(
+            f"what runs in {', '.join(values)} hangs on values: `all()` is taken to hold and "
+            "`any()` not to, other answers take another time"
+        )
+    return block_ground(
         num_devices=cluster.num_devices,
         node_devices=cluster.levels[0].domain_size if cluster.levels else 1,
         num_blocks=len(graph.chain) if graph.cuttable else 1,
@@ -156,8 +183,7 @@ def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
         why_not_cuttable=graph.why_not_cuttable,
         why_not_tensor_parallel=traced.why_not_tensor_parallel,
         why_one_replica=_STATE.format(graph.state[0]) if graph.state else "",
-        expected_shapes=tuple(dict.fromkeys(b.label for b in graph.blocks if b.expected_shapes)),
-        assumed_values=tuple(dict.fromkeys(b.label for b in graph.blocks if b.assumed_values)),
+        assumptions=tuple(assumed),
     )
 
 

@@ -14,17 +14,21 @@ fills, so that one search over the layouts of the most nodes is a search over ev
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.layout.layout_search import Array
-from planner.layout.layouts import Counts
 from planner.sizing.run_stretch import RunStretch
 from planner.sizing.size_question import TOKENS
+from planner.space import Counts
+from profiles.sourced import SourcedRange
+from simulator.energy import run_energy
 
 # Of equal numbers of nodes the faster: what hours weigh beside a node where there is no deadline.
 _MANY_HOURS = 1e6
+_POWER_POINTS = tuple(float(share) for share in np.linspace(0.0, 1.0, 21))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,13 @@ class PowerCurve:
     def at(self, mfu: Array) -> Array:
         """Watts, straight between the points."""
         return np.interp(mfu, self.mfu, self.watts)
+
+
+@functools.lru_cache(maxsize=256)
+def power_of(device: str, pue: SourcedRange) -> PowerCurve:
+    """Power of a device by the utilisation of its steps."""
+    watts = [1000.0 * run_energy(device, 1, 1.0, mfu, pue).value for mfu in _POWER_POINTS]
+    return PowerCurve(mfu=_POWER_POINTS, watts=tuple(watts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def outlook_of(
 ) -> RunOutlook:
     """The run simulated `runs` times."""
     asked = question_of_run(question, run)
-    plan = choice_of(run.layout, None, asked.cluster, lambda _: None, coefficients)
+    plan = choice_of(run.layout, None, asked.cluster, coefficients)
     step = plan.prediction.step_time_s.scaled(question.stretch)
     time = simulated_time(question, run, step, seed=seed, runs=runs)
     lasting = reliability(

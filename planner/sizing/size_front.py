@@ -3,12 +3,11 @@ those that no other beats in days, dollars, energy and devices at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.layout.layout_answer import layout_title
 from planner.layout.layout_question import LayoutSolver
-from planner.sizing.run_goal import PowerCurve
 from planner.sizing.size_answer import FrontPoint
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import (
@@ -18,18 +17,13 @@ from planner.sizing.sizing_search import (
     sized_run,
     stack_named,
 )
-from simulator.training_run.step.coefficients import CoefficientFile
 
 # Numbers of nodes that are looked at, as multiples of the best's.
 _TIMES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 
 
 def at_nodes(
-    question: SizeQuestion,
-    run: SizedRun,
-    nodes: int,
-    power: PowerCurve,
-    solver: LayoutSolver,
+    question: SizeQuestion, run: SizedRun, nodes: int, solver: LayoutSolver
 ) -> SizedRun | None:
     """The fastest run of the same device, framework and batch on so many nodes at most, whatever
     the limits; None where none fits or no time is left."""
@@ -45,26 +39,20 @@ def at_nodes(
         minimise="time",
     )
     choice = replace(run.choice, fewest=1, most=max(nodes, run.choice.most))
-    goal = goal_of(free, choice, stack_named(question, run.stack), run.batch, power)
+    goal = goal_of(free, choice, stack_named(question, run.stack), run.batch)
     return sized_run(free, choice, goal, run.stack, layout, 0.0, run.width)
 
 
 def runs_beside(
-    question: SizeQuestion,
-    done: Sequence[SizedRun],
-    power: PowerCurve,
-    coefficients: CoefficientFile,
-    clock: Callable[[], float],
-    end_s: float,
+    question: SizeQuestion, done: Sequence[SizedRun], solver: LayoutSolver
 ) -> tuple[SizedRun, ...]:
     """The best of every type of device (`done`, the least value first), and the fastest on fewer
-    and more nodes of the best one, whatever the limits; `power` is of its devices."""
-    solver = LayoutSolver(coefficients=coefficients, clock=clock, end_s=end_s)
+    and more nodes of the best one, whatever the limits."""
     runs, best = list(done), done[0]
     for times in _TIMES:
         nodes = round(best.nodes * times)
         if times != 1.0 and best.choice.fewest <= nodes <= best.choice.most:
-            found = at_nodes(question, best, nodes, power, solver)
+            found = at_nodes(question, best, nodes, solver)
             runs += [found] if found is not None else []
     return tuple(runs)
 

@@ -3,20 +3,19 @@ device, framework and batch of the best run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from planner.layout.layout_choice import mfu_of_run
-from planner.layout.layout_question import LayoutSolver, solve_layouts
+from planner.layout.layout_question import LayoutSolver
 from planner.layout.refined_layout import PricedLayout
-from planner.sizing.run_goal import PowerCurve
 from planner.sizing.size_answer import Gain
 from planner.sizing.size_front import at_nodes
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import (
     SizedRun,
+    best_layout,
     goal_of,
     layout_question_of,
     question_of_run,
@@ -27,7 +26,6 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_usd
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import CoefficientFile
 from simulator.values.prediction import Interval
 
 _GIB = 2**30
@@ -37,34 +35,24 @@ _MORE_GIB, _MORE_RATE, _MORE_USD = 8, 0.1, 0.05
 _MORE_NODES = (8, 4, 2)
 
 
-def gains_of(
-    question: SizeQuestion,
-    best: SizedRun,
-    power: PowerCurve,
-    coefficients: CoefficientFile,
-    clock: Callable[[], float],
-    end_s: float,
-) -> tuple[Gain, ...]:
+def gains_of(question: SizeQuestion, best: SizedRun, solver: LayoutSolver) -> tuple[Gain, ...]:
     """The changes that could be solved in time."""
-    solver = LayoutSolver(coefficients=coefficients, clock=clock, end_s=end_s)
     asked = question_of_run(question, best)
-    found: list[Gain] = []
 
-    def step(change: str, layout: PricedLayout | None) -> None:
-        """What the same nodes take with another step."""
-        if layout is not None:
-            times = layout.step_time_s / best.layout.step_time_s - 1.0
-            found.append(
-                Gain(
-                    change=change,
-                    days=best.hours / 24.0 * times,
-                    usd=best.usd * times if best.usd is not None else None,
-                )
-            )
+    def times_as_long(change: str, times: float) -> Gain:
+        """The same nodes with steps that take so many times longer."""
+        usd = best.usd * times if best.usd is not None else None
+        return Gain(change=change, days=best.hours / 24.0 * times, usd=usd)
 
-    found += _more_nodes(question, best, power, solver)
+    def step(change: str, layout: PricedLayout | None) -> list[Gain]:
+        """The same nodes with another step."""
+        if layout is None:
+            return []
+        return [times_as_long(change, layout.step_time_s / best.layout.step_time_s - 1.0)]
+
+    found = _more_nodes(question, best, solver)
     if best.usd is not None:
-        richer = _with_more_dollars(question, best, power, coefficients, solver)
+        richer = _with_more_dollars(question, best, solver)
         extra = _MORE_USD * best.usd
         if richer is not None:
             found.append(_between(f"up to {format_usd(extra)} more, spent on speed", richer, best))
@@ -77,32 +65,23 @@ def gains_of(
         def faster(base: TrainingRun) -> TrainingRun:
             return replace(base, network=base.node_network.faster(1.0 + _MORE_RATE))
 
-        step(words, solver.best(asked, altered=faster))
+        found += step(words, solver.best(asked, altered=faster))
     usable = get_device(best.choice.device).usable_bytes
-    step(
+    found += step(
         f"{_MORE_GIB} GiB more memory per device",
         solver.best(asked, capacity=1.0 + _MORE_GIB * _GIB / usable),
     )
     step_s = best.layout.step_time_s
     mfu = mfu_of_run(best.layout.run, Interval(value=step_s, low=step_s, high=step_s)).value
     point = mfu / (mfu + 0.01) - 1.0
-    found.append(
-        Gain(
-            change=f"one point more of MFU ({mfu:.1%} now)",
-            days=best.hours / 24.0 * point,
-            usd=best.usd * point if best.usd is not None else None,
-        )
-    )
-    return tuple(found)
+    return (*found, times_as_long(f"one point more of MFU ({mfu:.1%} now)", point))
 
 
-def _more_nodes(
-    question: SizeQuestion, best: SizedRun, power: PowerCurve, solver: LayoutSolver
-) -> list[Gain]:
+def _more_nodes(question: SizeQuestion, best: SizedRun, solver: LayoutSolver) -> list[Gain]:
     """One node more, and where that would stay idle the least of an eighth, a quarter and a half
     more that would not."""
     for extra in sorted({1, *(max(1, best.nodes // part) for part in _MORE_NODES)}):
-        found = at_nodes(question, best, best.nodes + extra, power, solver)
+        found = at_nodes(question, best, best.nodes + extra, solver)
         if found is None:
             return []
         if found.layout.step_time_s < best.layout.step_time_s:
@@ -113,20 +92,12 @@ def _more_nodes(
 
 
 def _between(change: str, run: SizedRun, best: SizedRun) -> Gain:
-    known = run.usd is not None and best.usd is not None
-    return Gain(
-        change=change,
-        days=(run.hours - best.hours) / 24.0,
-        usd=run.usd - best.usd if known and run.usd is not None and best.usd is not None else None,
-    )
+    usd = run.usd - best.usd if run.usd is not None and best.usd is not None else None
+    return Gain(change=change, days=(run.hours - best.hours) / 24.0, usd=usd)
 
 
 def _with_more_dollars(
-    question: SizeQuestion,
-    best: SizedRun,
-    power: PowerCurve,
-    coefficients: CoefficientFile,
-    solver: LayoutSolver,
+    question: SizeQuestion, best: SizedRun, solver: LayoutSolver
 ) -> SizedRun | None:
     """The fastest run for a little more than the best's dollars."""
     if not solver.has_time or best.usd is None:
@@ -141,19 +112,11 @@ def _with_more_dollars(
     stack = stack_named(question, best.stack)
     most = min(best.choice.most, 2 * best.nodes)
     choice = replace(best.choice, most=most)
-    goal = goal_of(free, choice, stack, best.batch, power)
+    goal = goal_of(free, choice, stack, best.batch)
     now = goal.hours(np.asarray([best.nodes]), np.asarray([best.layout.step_time_s]))
     try:
-        outcome, _ = solve_layouts(
-            layout_question_of(free, choice, stack, best.batch, best.width, most),
-            coefficients,
-            [],
-            clock=solver.clock,
-            runners_up=0,
-            time_limit_s=solver.end_s - solver.clock(),
-            goal=goal,
-            below=float(now[0]),
-        )
+        asked = layout_question_of(free, choice, stack, best.batch, best.width, most)
+        outcome = best_layout(asked, solver, goal, float(now[0]))
     except InputError:
         return None
     if not outcome.layouts:

@@ -7,17 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.layout.layout_answer import layout_title
-from planner.layout.layout_question import solve_layouts
+from planner.layout.layout_question import LayoutSolver
 from planner.sizing.size_answer import Relaxation
 from planner.sizing.size_question import TOKENS, SizeQuestion
-from planner.sizing.sizing_search import SizedDevice, SizedRun, layout_question_of
+from planner.sizing.sizing_search import (
+    SizedDevice,
+    SizedRun,
+    best_layout,
+    layout_question_of,
+)
 from profiles.errors import InputError
 from profiles.units import format_bytes, format_time, format_usd
-from simulator.training_run.step.coefficients import CoefficientFile
 
 # Times as many nodes are looked at where those that are allowed keep no limit.
 _ROOM = 4
 Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
+"""The best run of every type of device of a question."""
 
 
 def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[SizedRun]) -> str:
@@ -68,24 +73,17 @@ def _with_room(question: SizeQuestion) -> SizeQuestion:
     return replace(question, choices=choices, minimise="devices")
 
 
-def memory_short(
-    question: SizeQuestion,
-    coefficients: CoefficientFile,
-    clock: Callable[[], float],
-    end_s: float,
-) -> str:
+def memory_short(question: SizeQuestion, solver: LayoutSolver) -> str:
     """What the model lacks on the most nodes of the first type of device, with the first framework;
     "" where it fits there or no time is left."""
-    if clock() > end_s:
+    if not solver.has_time:
         return ""
     choice, stack = question.choices[0], question.stacks[0]
     asked = layout_question_of(
         question, choice, stack, question.batches[0], choice.node_devices, choice.most
     )
     try:
-        outcome, _ = solve_layouts(
-            asked, coefficients, [], clock=clock, runners_up=0, time_limit_s=end_s - clock()
-        )
+        outcome = best_layout(asked, solver)
     except InputError as error:
         return str(error)
     miss = outcome.near_miss

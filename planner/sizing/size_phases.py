@@ -20,7 +20,7 @@ on the same nodes with a layout of its own, the fastest there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.layout.layout_question import LayoutSolver
@@ -28,7 +28,6 @@ from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import SizedRun, question_of_run
 from profiles.errors import InputError
 from profiles.units import parse_quantity
-from simulator.training_run.step.coefficients import CoefficientFile
 
 PHASES_SCHEMA = "shardwright/phases@1"
 
@@ -70,14 +69,12 @@ def stretch_of_phases(
     question: SizeQuestion,
     run: SizedRun,
     phases: Sequence[Phase],
-    coefficients: CoefficientFile,
-    clock: Callable[[], float],
+    solver: LayoutSolver,
 ) -> float:
     """Steady time of all phases on a run's nodes over that of the longest one.
 
     Raises InputError where a phase has no layout there.
     """
-    solver = LayoutSolver(coefficients=coefficients, clock=clock)
     longest = max(phases, key=lambda phase: phase.tokens_count)
     total = 0.0
     for phase in phases:

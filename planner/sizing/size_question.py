@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from planner.layout.layout_space import LayoutSpace
-from planner.layout.run_option import AskedOptions
+from planner.axes import Axes
+from planner.run_option import AskedOptions
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError, UnknownNameError
 from profiles.model.figures.transformer import Transformer
@@ -57,7 +57,7 @@ class StackChoice:
     """A framework that may run the training, and the layouts that it may be given."""
 
     name: str
-    space: LayoutSpace = field(default_factory=LayoutSpace)
+    space: Axes = field(default_factory=Axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,19 +10,25 @@ worker processes (planner/many/local_workers.py): equal texts give equal texts b
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
-from planner.layout.layout_search import nodes_of_run
+from planner.layout.layout_question import (
+    LayoutQuestion,
+    LayoutSolver,
+    ground_of,
+    solve_layouts,
+)
+from planner.layout.layout_search import LayoutOutcome, nodes_of_run
 from planner.layout.refined_layout import PricedLayout
 from planner.many.local_workers import answers_of
-from planner.sizing.run_goal import PowerCurve, RunGoal
+from planner.sizing.run_goal import RunGoal, power_of
 from planner.sizing.run_stretch import RunStretch, run_stretch
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
 from profiles.document import decode, encode
@@ -34,7 +40,7 @@ from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.degrees import Degrees
 from simulator.values.prediction import Interval
 
@@ -83,50 +89,25 @@ class SizedDevice:
     refused: tuple[tuple[str, str], ...]
 
 
-def size_device(
-    question: SizeQuestion,
-    choice: DeviceChoice,
-    *,
-    power: PowerCurve,
-    coefficients: CoefficientFile,
-    clock: Callable[[], float],
-    end_s: float = math.inf,
-    below: float = math.inf,
-) -> SizedDevice:
-    """The best run on devices of one type.
-
-    power   of such a device and its share of the site
-    end_s   of the clock, when the search ends;  below  values that are sought
-    """
+def size_device(question: SizeQuestion, choice: DeviceChoice, solver: LayoutSolver) -> SizedDevice:
+    """The best run on devices of one type."""
     best: SizedRun | None = None
     bound, considered, complete = math.inf, 0, True
     refused: dict[str, str] = {}
-    for stack in question.stacks:
-        for width in choice.widths:
-            for batch in question.batches:
-                sought = below if best is None else best.value
-                try:
-                    goal = goal_of(question, choice, stack, batch, power)
-                    asked = layout_question_of(question, choice, stack, batch, width, choice.most)
-                    outcome, _ = solve_layouts(
-                        asked,
-                        coefficients,
-                        [],
-                        clock=clock,
-                        runners_up=0,
-                        time_limit_s=end_s - clock(),
-                        goal=goal,
-                        below=sought,
-                    )
-                except InputError as error:
-                    refused[stack.name] = str(error)
-                    continue
-                considered += outcome.considered
-                complete &= outcome.complete
-                bound = min(bound, outcome.bound_s if not outcome.complete else math.inf)
-                if outcome.layouts:
-                    layout, value = outcome.layouts[0], outcome.values[0]
-                    best = sized_run(question, choice, goal, stack.name, layout, value, width)
+    for stack, width, batch in itertools.product(question.stacks, choice.widths, question.batches):
+        try:
+            goal = goal_of(question, choice, stack, batch)
+            asked = layout_question_of(question, choice, stack, batch, width, choice.most)
+            outcome = best_layout(asked, solver, goal, math.inf if best is None else best.value)
+        except InputError as error:
+            refused[stack.name] = str(error)
+            continue
+        considered += outcome.considered
+        complete &= outcome.complete
+        bound = min(bound, outcome.bound_s if not outcome.complete else math.inf)
+        if outcome.layouts:
+            layout, value = outcome.layouts[0], outcome.values[0]
+            best = sized_run(question, choice, goal, stack.name, layout, value, width)
     bound = min(bound, best.value if best else math.inf)
     return SizedDevice(
         choice=choice,
@@ -135,6 +116,24 @@ def size_device(
         considered=considered,
         complete=complete,
         refused=tuple(refused.items()),
+    )
+
+
+def best_layout(
+    asked: LayoutQuestion,
+    solver: LayoutSolver,
+    goal: RunGoal | None = None,
+    below: float = math.inf,
+) -> LayoutOutcome:
+    """The best layout within the solver's time; raises InputError where none is legal."""
+    return solve_layouts(
+        asked,
+        solver.coefficients,
+        clock=solver.clock,
+        runners_up=0,
+        time_limit_s=solver.end_s - solver.clock(),
+        goal=goal,
+        below=below,
     )
 
 
@@ -149,7 +148,7 @@ def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice)
     asked = layout_question_of(
         question, choice, stack, question.batches[0], choice.node_devices, choice.most
     )
-    base, _ = ground_of(asked, [])
+    base, _ = ground_of(asked)
 
     def step_bands(counts: Sequence[int]) -> list[Interval]:
         runs = [
@@ -195,7 +194,6 @@ def goal_of(
     choice: DeviceChoice,
     stack: StackChoice,
     batch: int,
-    power: PowerCurve,
 ) -> RunGoal:
     """The goal of a question on devices of one type with a framework."""
     per_step = batch * question.seq_len
@@ -212,7 +210,7 @@ def goal_of(
         usd=choice.usd_per_hour.value if choice.usd_per_hour is not None else None,
         usd_per_run_hour=question.storage.usd_per_hour.value if question.storage else 0.0,
         usd_once=question.storage.egress_usd.value if question.storage else 0.0,
-        power=power,
+        power=power_of(choice.device, question.pue),
         flop_per_s=choice.node_devices * peak,
         step_flop=per_step * model_flop_per_token(question.model, question.seq_len),
         deadline_h=None if question.deadline_s is None else question.deadline_s / 3600.0,
@@ -313,7 +311,6 @@ class SizeTask:
 
     question: SizeQuestion
     choice: int
-    power: PowerCurve
     end_s: float
 
 
@@ -321,14 +318,10 @@ def solve_text(text: str) -> str:
     """The SizedDevice of a SizeTask, both as JSON; {"fault": why} where that fails."""
     try:
         task = decode(SizeTask, json.loads(text), where="the task")
-        found = size_device(
-            task.question,
-            task.question.choices[task.choice],
-            power=task.power,
-            coefficients=shipped_coefficients(),
-            clock=time.monotonic,
-            end_s=task.end_s,
+        solver = LayoutSolver(
+            coefficients=shipped_coefficients(), clock=time.monotonic, end_s=task.end_s
         )
+        found = size_device(task.question, task.question.choices[task.choice], solver)
         return json.dumps(encode(found), allow_nan=False)
     except ShardwrightError as error:
         return json.dumps({"fault": str(error)})

@@ -47,11 +47,20 @@ def solve_program(
 ) -> ProgramAnswer:
     """The least-cost strategies within the limit, or the best ones and a bound after the time.
 
-    scale_cost  about the cost of the answer: it sets the size of HiGHS's absolute tolerances
+    scale_cost  about the cost of the answer: HiGHS's tolerances are absolute, so costs are scaled
+                to it, and again to that of the answer if that is much cheaper
     """
     end = time.monotonic() + time_limit_s
-    scale = max(scale_cost, 1.0) / SIZE
-    cost, most, pairs, low, high = _pair_rows(problem)
+    answer = _solve_scaled(problem, max(scale_cost, 1.0) / SIZE, end)
+    if answer.is_least and answer.strategies is not None:
+        cost = problem.cost_of(answer.strategies)
+        if cost < scale_cost / 2:
+            answer = _solve_scaled(problem, max(cost, 1.0) / SIZE, end)
+    return answer
+
+
+def _solve_scaled(problem: StrategyGraph, scale: float, end: float) -> ProgramAnswer:
+    cost, most, pairs, sums = _pair_rows(problem)
     sizes = [len(values) for values in problem.node_costs]
     is_whole = np.zeros(len(cost))
     is_whole[: sum(sizes)] = 1
@@ -66,7 +75,7 @@ def solve_program(
             integrality=is_whole,
             bounds=Bounds(0.0, most),
             constraints=[
-                LinearConstraint(pairs, low, high),
+                LinearConstraint(pairs, sums, sums),
                 LinearConstraint(memory, -np.inf, limits),
             ],
             options={"time_limit": max(end - time.monotonic(), 0.1), "mip_rel_gap": 0.0},
@@ -90,9 +99,9 @@ def solve_program(
         moments = more
 
 
-def _pair_rows(problem: StrategyGraph) -> tuple[Floats, Floats, csr_array, Floats, Floats]:
-    """Cost and upper bound by variable; the matrix of the rows with their lower and upper bounds:
-    one strategy per node, and pairs that sum to the strategies of each end."""
+def _pair_rows(problem: StrategyGraph) -> tuple[Floats, Floats, csr_array, Floats]:
+    """Cost and upper bound by variable; the matrix of the rows and what each is equal to: one
+    strategy per node, and pairs that sum to the strategies of each end."""
     sizes = np.array([len(values) for values in problem.node_costs], dtype=np.int64)
     start = np.concatenate([[0], np.cumsum(sizes)])
     tables = [np.concatenate(problem.node_costs).astype(np.float64)]
@@ -122,7 +131,7 @@ def _pair_rows(problem: StrategyGraph) -> tuple[Floats, Floats, csr_array, Float
         (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
         shape=(row, column),
     )
-    return np.where(allowed, cost, 0.0), allowed.astype(np.float64), matrix, sums, sums
+    return np.where(allowed, cost, 0.0), allowed.astype(np.float64), matrix, sums
 
 
 def _memory_rows(problem: StrategyGraph, moments: Ints, count: int) -> tuple[csr_array, Floats]:
@@ -132,27 +141,19 @@ def _memory_rows(problem: StrategyGraph, moments: Ints, count: int) -> tuple[csr
     of 1.
     """
     start = np.concatenate([[0], np.cumsum([len(values) for values in problem.node_costs])])
-    rows, columns, values, limits = [], [], [], []
+    used_parts, limits = np.zeros((len(moments), int(start[-1]))), np.zeros(len(moments))
     for row, moment in enumerate(moments.tolist()):
         limit = problem.usage_limit
         assert limit is not None  # without one there are no moments
         usages = problem.usages_at(moment)
         left = float(limit - sum(int(used.min()) for used in usages.values()))
         unit = max(left, 1e-6 * limit, 1.0)
-        limits.append(left / unit)
+        limits[row] = left / unit
         for node, used in usages.items():
-            above = used - used.min()
-            at = np.flatnonzero(above)
-            rows.append(np.full(len(at), row))
-            columns.append(start[node] + at)
-            values.append(above[at] / unit)
-    if not rows:
-        return csr_array((len(limits), count)), np.array(limits)
-    matrix = csr_array(
-        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
-        shape=(len(limits), count),
-    )
-    return matrix, np.array(limits)
+            used_parts[row, start[node] : start[node + 1]] = (used - used.min()) / unit
+    matrix = csr_array(used_parts)
+    matrix.resize((len(moments), count))
+    return matrix, limits
 
 
 def _binding_moments(problem: StrategyGraph) -> Ints:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from profiles.errors import DocumentError
+from profiles.published.run import PublishedRun
 from profiles.published.table import Row, Table, number_cell, read_table, text_cell
 
 # Columns of a table of whole runs that no prediction may see.
@@ -32,7 +34,28 @@ _NUMBERS = (
     *("params_total_b", "params_active_b", "layers", "hidden", "heads", "topk", "tokens_b"),
     *("global_batch_tokens_m", "accel_count", "pue", "cost_rate_usd_per_h"),
 )
+_UNITS = dict.fromkeys(("params_total_b", "params_active_b", "tokens_b"), 1e9)
+_UNITS |= {"global_batch_tokens_m": 1e6}
 CASE_COLUMNS = (*_TEXTS, *_NUMBERS)
+# Fields of `PublishedRun` and their columns; counts may be the first of several in a cell of text.
+_RUN_TEXTS = {
+    "id": "id",
+    "source": "source_url",
+    "model": "model",
+    "precision": "precision",
+    "device": "accel",
+    "inter_node_link": "interconnect",
+}
+_RUN_COUNTS = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "num_heads": "heads",
+    "ffn_size": "ffn",
+    "num_kv_heads": "kv_heads",
+    "vocab_size": "vocab",
+    "num_devices": "accel_count",
+    **{degree: degree for degree in ("tp", "pp", "cp", "ep")},
+}
 # Words that say that the hours are those of the steady step, and nothing that interrupted it.
 _STEADY = re.compile(
     r"no downtime|without downtime|steady rate x tokens|iteration time|computed from logs|"
@@ -52,50 +75,30 @@ _LEADING = re.compile(r"^\s*~?\s*(\d+(?:\.\d+)?)\s*([kKmM])?")
 class PublishedCase:
     """A whole training run as its source describes it; None and "" where it does not say.
 
+    run             its model, device and degrees; sequences are those of the longest phase
     parameters, active_parameters   of the model, and of what a token visits
-    tokens          that it was trained on
-    seq_len         tokens per sequence in the longest phase
-    batch_tokens    tokens per step
-    devices         accelerators;  pue, usd_per_device_hour   as the source states them
+    experts         of the model;  zero  how states are sharded, in words
+    tokens          that it was trained on;  batch_tokens  tokens per step
+    pue, usd_per_device_hour   as the source states them
     counts_downtime False where the published hours are those of the steady step alone
     counts_site     False where the published energy is that of the boards alone
     faults          cells that could not be read
     """
 
-    row: int
-    id: str
-    model: str = ""
-    org: str = ""
-    kind: str = ""
-    scope: str = ""
-    parameters: float | None = None
-    active_parameters: float | None = None
-    layers: int | None = None
-    hidden: int | None = None
-    ffn: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    vocab: int | None = None
-    experts: int | None = None
-    top_k: int | None = None
-    tokens: float | None = None
-    seq_len: int | None = None
-    batch_tokens: float | None = None
-    precision: str = ""
-    device: str = ""
-    devices: int | None = None
-    interconnect: str = ""
-    tp: int | None = None
-    pp: int | None = None
-    cp: int | None = None
-    ep: int | None = None
-    zero: str = ""
-    pue: float | None = None
-    usd_per_device_hour: float | None = None
-    counts_downtime: bool = True
-    counts_site: bool = True
-    source: str = ""
-    faults: tuple[str, ...] = ()
+    run: PublishedRun
+    org: str
+    kind: str
+    zero: str
+    parameters: float | None
+    active_parameters: float | None
+    experts: int | None
+    tokens: float | None
+    batch_tokens: float | None
+    pue: float | None
+    usd_per_device_hour: float | None
+    counts_downtime: bool
+    counts_site: bool
+    faults: tuple[str, ...]
 
 
 def read_cases(path: str | Path) -> tuple[PublishedCase, ...]:
@@ -112,55 +115,36 @@ def read_cases(path: str | Path) -> tuple[PublishedCase, ...]:
 
 def _case(table: Table, row: Row) -> PublishedCase:
     cells = dict(zip(table.columns, map(text_cell, row.cells), strict=True))
+    numbers: dict[str, float | None] = {}
     faults: list[str] = []
-
-    def number(column: str, unit: float = 1.0) -> float | None:
+    for column in _NUMBERS:
         try:
             found = number_cell(cells[column], table.where(row, column))
         except DocumentError as error:
             faults.append(str(error))
-            return None
-        return found * unit if found else None
-
-    def whole(column: str) -> int | None:
-        found = number(column)
-        return None if found is None else round(found)
-
+            found = None
+        numbers[column] = found * _UNITS.get(column, 1.0) if found else None
+    figures: dict[str, Any] = {name: cells[column] for name, column in _RUN_TEXTS.items()}
+    for name, column in _RUN_COUNTS.items():
+        number = numbers.get(column)
+        figures[name] = (
+            leading_count(cells[column]) if column in _TEXTS else number and round(number)
+        )
     said = f"{cells['hours_kind']} {cells['scope']}"
     return PublishedCase(
-        row=row.number,
-        id=cells["id"],
-        model=cells["model"],
+        run=PublishedRun(row=row.number, seq_len=_main_length(cells["seq_len"]), **figures),
         org=cells["org"],
         kind=cells["kind"],
-        scope=cells["scope"],
-        parameters=number("params_total_b", 1e9),
-        active_parameters=number("params_active_b", 1e9),
-        layers=whole("layers"),
-        hidden=whole("hidden"),
-        ffn=leading_count(cells["ffn"]),
-        heads=whole("heads"),
-        kv_heads=leading_count(cells["kv_heads"]),
-        vocab=leading_count(cells["vocab"]),
-        experts=leading_count(cells["experts"]),
-        top_k=whole("topk"),
-        tokens=number("tokens_b", 1e9),
-        seq_len=_main_length(cells["seq_len"]),
-        batch_tokens=number("global_batch_tokens_m", 1e6),
-        precision=cells["precision"],
-        device=cells["accel"],
-        devices=whole("accel_count"),
-        interconnect=cells["interconnect"],
-        tp=leading_count(cells["tp"]),
-        pp=leading_count(cells["pp"]),
-        cp=leading_count(cells["cp"]),
-        ep=leading_count(cells["ep"]),
         zero=cells["zero"],
-        pue=number("pue"),
-        usd_per_device_hour=number("cost_rate_usd_per_h"),
+        parameters=numbers["params_total_b"],
+        active_parameters=numbers["params_active_b"],
+        experts=leading_count(cells["experts"]),
+        tokens=numbers["tokens_b"],
+        batch_tokens=numbers["global_batch_tokens_m"],
+        pue=numbers["pue"],
+        usd_per_device_hour=numbers["cost_rate_usd_per_h"],
         counts_downtime=_STEADY.search(said) is None and cells["kind"] != BENCHMARK,
         counts_site=_BOARDS.search(_BESIDE.sub("", cells["energy_basis"])) is None,
-        source=cells["source_url"],
         faults=tuple(faults),
     )
 

@@ -14,30 +14,11 @@ from typing import Any
 from profiles.errors import DocumentError
 from profiles.published.table import Row, Table, count_cell, number_cell, read_table, text_cell
 
-MODULE_COLUMNS = (
-    "id",
-    "factory",
-    "arguments",
-    "device",
-    "devices",
-    "precision",
-    "memory_format",
-    "framework",
-    "optimizer",
-)
+_TEXTS = ("id", "factory", "device", "precision", "memory_format", "framework", "optimizer")
+MODULE_COLUMNS = (*_TEXTS, "arguments", "devices")
 _MEASURED_COLUMNS = ("id", "family", "device", "precision", "step_time_s", "peak_memory_gib")
-_ALL_COLUMNS = frozenset(
-    (
-        *MODULE_COLUMNS,
-        *_MEASURED_COLUMNS,
-        "source",
-        "batch",
-        "oom_batch",
-        "quality",
-        "pick",
-        "notes",
-    )
-)
+_OTHER_COLUMNS = ("oom_batch", "source", "batch", "quality", "pick", "notes")
+_ALL_COLUMNS = frozenset((*MODULE_COLUMNS, *_MEASURED_COLUMNS, *_OTHER_COLUMNS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +101,10 @@ def _row(table: Table, row: Row) -> ModuleRow:
             faults.append(f"{table.where(row, column)}: is empty")
     return ModuleRow(
         row=row.number,
-        id=cells["id"],
-        factory=cells["factory"],
         arguments=arguments,
-        device=cells["device"],
         devices=devices,
-        precision=cells["precision"],
-        memory_format=cells["memory_format"],
-        framework=cells["framework"],
-        optimizer=cells["optimizer"],
         faults=tuple(faults),
+        **{column: cells[column] for column in _TEXTS},
     )
 
 
@@ -143,17 +118,15 @@ def read_measured_modules(path: str | Path) -> tuple[MeasuredModule, ...]:
     found = []
     for row in table.rows:
         cells = dict(zip(table.columns, map(text_cell, row.cells), strict=True))
+        step_time_s, peak_memory_gib = (
+            number_cell(cells[column], table.where(row, column)) for column in columns[4:6]
+        )
         found.append(
             MeasuredModule(
-                id=cells["id"],
-                family=cells["family"],
-                device=cells["device"],
-                precision=cells["precision"],
-                step_time_s=number_cell(cells["step_time_s"], table.where(row, "step_time_s")),
-                peak_memory_gib=number_cell(
-                    cells["peak_memory_gib"], table.where(row, "peak_memory_gib")
-                ),
+                step_time_s=step_time_s,
+                peak_memory_gib=peak_memory_gib,
                 oom_batch=count_cell(cells["oom_batch"], table.where(row, "oom_batch"), least=1),
+                **{column: cells[column] for column in columns[:4]},
             )
         )
     return tuple(found)

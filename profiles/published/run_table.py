@@ -9,7 +9,7 @@ is in profiles/data/published/architectures.toml with its source.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -63,11 +63,6 @@ class Sweep:
     architectures: Mapping[str, Architecture]
 
 
-def is_failed_table(header: Sequence[str]) -> bool:
-    """Whether the header is that of a table of failed layouts: it has no ids, but nodes."""
-    return "id" not in header and "nodes" in header and "grad_accum" in header
-
-
 def read_failed_layouts(path: str | Path, *, lenient: bool = False) -> tuple[PublishedRun, ...]:
     """The layouts as runs with the ids `failed-1`, `failed-2`, ... in the table's order.
 
@@ -77,16 +72,16 @@ def read_failed_layouts(path: str | Path, *, lenient: bool = False) -> tuple[Pub
     """
     sweep = read_document(ARCHITECTURES, Sweep, schema=ARCHITECTURES_SCHEMA)
     table = read_table(path, FAILED_COLUMNS, required=FAILED_COLUMNS)
-    return tuple(_run_or_fault(table, row, sweep, lenient) for row in table.rows)
-
-
-def _run_or_fault(table: Table, row: Row, sweep: Sweep, lenient: bool) -> PublishedRun:
-    try:
-        return _failed_run(table, row, sweep)
-    except (DocumentError, UnknownNameError) as error:
-        if not lenient:
-            raise
-        return PublishedRun(row=row.number, id=f"failed-{row.number}", faults=(str(error),))
+    found = []
+    for row in table.rows:
+        try:
+            found.append(_failed_run(table, row, sweep))
+        except (DocumentError, UnknownNameError) as error:
+            if not lenient:
+                raise
+            name = f"failed-{row.number}"
+            found.append(PublishedRun(row=row.number, id=name, faults=(str(error),)))
+    return tuple(found)
 
 
 def _failed_run(table: Table, row: Row, sweep: Sweep) -> PublishedRun:
@@ -96,10 +91,13 @@ def _failed_run(table: Table, row: Row, sweep: Sweep) -> PublishedRun:
         raise UnknownNameError(
             "model", cells["model"], sweep.architectures, where=table.where(row, "model")
         )
-    count = {
-        column: _count(table, row, column, cells[column], least=column != "zero_stage")
-        for column in FAILED_COLUMNS[1:]
-    }
+    count = {}
+    for column in FAILED_COLUMNS[1:]:
+        where = table.where(row, column)
+        number = count_cell(cells[column], where, least=column != "zero_stage")
+        if number is None:
+            raise DocumentError(f"{where}: the cell is empty; a layout needs every number")
+        count[column] = number
     devices = count["nodes"] * sweep.devices_per_node
     if count["dp"] * count["tp"] * count["pp"] != devices:
         raise DocumentError(
@@ -122,29 +120,11 @@ def _failed_run(table: Table, row: Row, sweep: Sweep) -> PublishedRun:
     )
 
 
-def _count(table: Table, row: Row, column: str, text: str, *, least: int) -> int:
-    where = table.where(row, column)
-    number = count_cell(text, where, least=least)
-    if number is None:
-        raise DocumentError(f"{where}: the cell is empty; a layout needs every number")
-    return number
-
-
 # 0 experts of width 0 is how many tables write a dense model.
-_MAY_BE_ZERO = frozenset(
-    {
-        "num_experts",
-        "top_k",
-        "moe_ffn_size",
-        "num_shared_experts",
-        "first_dense_layers",
-        "zero_stage",
-        "sliding_window",
-        "window_layers",
-        "mtp_layers",
-        "recompute_layers",
-        "wide_layers",
-    }
+_MAY_BE_ZERO = (
+    *("num_experts", "top_k", "moe_ffn_size", "num_shared_experts", "first_dense_layers"),
+    *("zero_stage", "sliding_window", "window_layers", "mtp_layers", "recompute_layers"),
+    "wide_layers",
 )
 _LAST_ZERO_STAGE = 3
 # What a column holds is what its field holds: `str`, `bool`, `float` or `int`.
@@ -164,7 +144,8 @@ def read_runs(path: str | Path, *, lenient: bool = False) -> tuple[PublishedRun,
     column, an empty or repeated id and (unless `lenient`) any cell that is not what its column
     holds.
     """
-    if is_failed_table(read_header(path)):
+    header = read_header(path)
+    if "id" not in header and {"nodes", "grad_accum"} <= set(header):
         return read_failed_layouts(path, lenient=lenient)
     table = read_table(path, RUN_COLUMNS, skipped=MEASURED_COLUMNS, required=("id", "num_layers"))
     table.check_ids()

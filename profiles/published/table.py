@@ -6,6 +6,7 @@ names file, line and column, what is there and what is expected.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -141,17 +142,13 @@ def number_cell(text: str, where: str, *, kind: str = "a number of 0 or more") -
     """
     if not text:
         return None
-    try:
+    with contextlib.suppress(ValueError):
         number = float(text)
-    except ValueError as error:
-        raise DocumentError(
-            f"{where}: {text!r} is not {kind}; leave it empty where the source is silent"
-        ) from error
-    if not math.isfinite(number) or number < 0:
-        raise DocumentError(
-            f"{where}: {text!r} is not {kind}; leave it empty where the source is silent"
-        )
-    return number
+        if math.isfinite(number) and number >= 0:
+            return number
+    raise DocumentError(
+        f"{where}: {text!r} is not {kind}; leave it empty where the source is silent"
+    )
 
 
 def _header(records: Iterator[tuple[int, list[str]]], path: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Generic, TypeVar
 
 from planner.layout.layout_answer import LayoutFile
-from planner.layout.layout_price import with_layout_price
+from planner.layout.layout_choice import with_layout_price
 from planner.many.answer_cache import AnswerCache
 from planner.many.sweep import with_price
 from profiles.model.tracing.traced import TracedModel

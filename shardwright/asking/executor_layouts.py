@@ -6,12 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from interop.exports.values.options import unexpressed_options
+from planner.axes import Axes
 from planner.divisors import divisors
 from planner.layout.layout_answer import LayoutFile
-from planner.layout.layout_space import LayoutSpace
 from planner.layout.plan_of_layout import plan_of_layouts
-from planner.layout.run_option import AskedOptions
-from planner.search.space import Space
+from planner.run_option import AskedOptions
 from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.catalogue.cluster import Cluster
@@ -103,21 +102,7 @@ def _is_named(model: TracedModel) -> bool:
     return not spec.factory and spec.content_hash == model.content_hash
 
 
-def layout_space_of(space: Space) -> LayoutSpace:
-    """The axes of a search over blocks as those of one over layouts."""
-    return LayoutSpace(
-        pp=space.pp,
-        dp=space.dp,
-        tp=space.tp,
-        vpp=space.vpp,
-        zero=space.zero,
-        micro_batch=space.micro_batch,
-        schedule=space.schedule,
-        recompute=space.recompute,
-    )
-
-
-def executor_space(space: LayoutSpace, figures: Transformer) -> LayoutSpace:
+def executor_space(space: Axes, figures: Transformer) -> Axes:
     """The space with the degrees of tensor parallelism that the executor can split: every rank has
     whole heads of queries, keys and values, and an even share of the feed-forward.
 

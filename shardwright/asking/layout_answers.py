@@ -8,20 +8,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from planner.layout.executable import EXECUTOR
+from planner.axes import Axes
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
-from planner.layout.layout_choice import choice_of
+from planner.layout.layout_choice import choice_of, priced_choice
 from planner.layout.layout_question import LayoutQuestion, coefficients_of
 from planner.layout.layout_search import Progress
-from planner.layout.layout_space import LayoutSpace
 from planner.layout.pareto import device_front, memory_front
 from planner.many.answer_cache import AnswerCache
+from planner.space import EXECUTOR
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
-from profiles.sourced import Sourced
 from shardwright.asking.answered import Answered, layout_answered
 from shardwright.asking.asked_price import price_for
 from shardwright.asking.executor_layouts import executor_space, way_of
@@ -144,17 +143,20 @@ class LayoutAsker:
                 f"{question.stack}; without --pareto the answer says what would fit"
             )
 
-        def priced(part: Cluster) -> Sourced | None:
-            return price_for(part, request.price, request.offers)
-
-        inputs = request.reliability
         return [
-            (part, choice_of(layout, None, part, priced, coefficients, self.calibration, inputs))
+            (
+                part,
+                priced_choice(
+                    choice_of(layout, None, part, coefficients, self.calibration),
+                    price_for(part, request.price, request.offers),
+                    request.reliability,
+                ),
+            )
             for part, layout in found
         ]
 
-    def _space(self, figures: Transformer, stack: str) -> LayoutSpace:
-        space = self.request.axes.layout_space()
+    def _space(self, figures: Transformer, stack: str) -> Axes:
+        space = self.request.axes
         return executor_space(space, figures) if stack == EXECUTOR else space
 
     def _answered(self, question: LayoutQuestion, limit_s: float) -> Answered[LayoutFile]:

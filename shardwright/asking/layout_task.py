@@ -47,7 +47,6 @@ def solve_layout_task(
     """The answer without prices; one path for a single question and for sweeps."""
     return plan_layout(
         task.question,
-        price=lambda _: None,
         rebuild=get_cluster,
         device_names=device_names(),
         clock=clock,

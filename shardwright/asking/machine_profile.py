@@ -11,8 +11,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from profiles.document import content_hash, read_mapping
+from profiles.document import content_hash, read_document, read_mapping, write_document
 from profiles.errors import MismatchError
+from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright.asking.named_model import import_from_here, sample_of
 from shardwright.asking.places import trace_cache
@@ -45,7 +46,6 @@ def profile_machine(
     """
     from profiles.hardware.probe.fingerprint import num_cores
     from profiles.hardware.probe.probe import measure_machine
-    from profiles.hardware.probe.profile_file import read_profile, write_profile
 
     show = progress or (lambda title: nullcontext(lambda *_: None))
     kept = path.with_name(f".{path.name}.partial")
@@ -65,9 +65,9 @@ def profile_machine(
         if not quick:
             with show("measuring the executor's own time") as report:
                 cluster = _with_overheads(cluster, report)
-        write_profile(path, cluster, provenance=provenance(cluster))
+        write_document(path, cluster, schema=CLUSTER_SCHEMA, provenance=provenance(cluster))
         kept.unlink(missing_ok=True)
-    cluster = read_profile(path)
+    cluster = read_document(path, Cluster, schema=CLUSTER_SCHEMA)
     if model is None:
         return cluster
     _check_same(path, cluster, devices, threads)
@@ -104,7 +104,8 @@ def profile_machine(
             done = (*done, micro_batch)
             left = {"question": question, "done": list(done)}
             unfinished = {"unfinished": left} if len(done) < len(micro_batches) else {}
-            write_profile(path, cluster, provenance=provenance(cluster) | unfinished)
+            origin = provenance(cluster) | unfinished
+            write_document(path, cluster, schema=CLUSTER_SCHEMA, provenance=origin)
     return cluster
 
 

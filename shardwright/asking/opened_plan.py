@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from interop.configs.imported_run import IMPORTED_SCHEMA
-from planner.heterogeneous.mixed_answer import MIXED_SCHEMA
-from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import (
     LAYOUT_SCHEMA,
     LayoutFile,
@@ -17,6 +15,7 @@ from planner.layout.layout_answer import (
     written_decision,
 )
 from planner.many.answer_file import read_layout
+from planner.space import EXECUTOR
 from profiles.document import read_mapping, schema_name, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
@@ -31,11 +30,6 @@ from simulator.values.plan_file import PlanFile, read_plan_file
 PlanLike = str | Path | PlanFile | LayoutFile
 """The path of a plan file, or an answer of `plan`."""
 _OTHERS = {
-    MIXED_SCHEMA: (
-        "holds a plan for mixed devices with replicas that differ; `run`, `predict` and `compare` "
-        "take plans whose replicas are alike. Plan on one device type, or give the file to a "
-        "runtime that has uneven stages and shares"
-    ),
     MEASUREMENT_SCHEMA: (
         f"is not a {PLAN_SCHEMA} file but the measurement of a run; `compare` takes the plan "
         "first: shardwright compare PLAN RUN"
@@ -94,8 +88,8 @@ class OpenedPlan:
 def open_plan(path: str | Path) -> OpenedPlan:
     """The plan file at `path`: a plan, or a framework's layout.
 
-    Raises DocumentError for another file and for one whose decision was changed after it was made,
-    naming the key.
+    Raises DocumentError for another file, for replicas that differ and for one whose decision was
+    changed after it was made, naming the key.
     """
     data = read_mapping(path)
     tag = data.get("schema")
@@ -113,6 +107,12 @@ def open_plan(path: str | Path) -> OpenedPlan:
         answer = read_layout(Path(path))
     else:
         answer = read_plan_file(path)
+        if answer.plan is not None and answer.plan.pipelines is not None:
+            raise DocumentError(
+                f"{path} holds a plan for mixed devices with replicas that differ; `run`, "
+                "`predict` and `compare` take plans whose replicas are alike. Plan on one device "
+                "type, or give the file to a runtime that has uneven stages and shares"
+            )
     return OpenedPlan(path=Path(path), answer=answer, provenance=provenance)
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.layout.run_option import AskedOptions
+from planner.axes import AXES, Axes, axes_of
+from planner.run_option import AskedOptions
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.energy import grid_carbon
 from profiles.hardware.prices.price_file import offers_with
 from profiles.units import parse_probability, parse_quantity
 from shardwright.asking.asked_price import price_notes
-from shardwright.asking.axes import AXES, Axes, axes_of
 from shardwright.asking.plan_options import OPTION_FLAGS, asked_options, need_stack
 from shardwright.asking.plan_request import PlanRequest
 from simulator.goodput.reliability_inputs import inputs_at, read_reliability

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.layout.run_option import ANY, AskedOptions
-from planner.search.space import parse_axis
+from planner.axes import parse_axis
+from planner.run_option import ANY, AskedOptions
 from profiles.errors import InputError
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 

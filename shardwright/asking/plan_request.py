@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from planner.axes import Axes
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from profiles.hardware.energy.grid_carbon import WORLD
 from profiles.hardware.prices.offer import Offer
-from shardwright.asking.axes import Axes
 from shardwright.asking.named_model import import_from_here, sample_of
 from shardwright.asking.report_paths import ReportPaths
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.values.workload import Workload
 
 if TYPE_CHECKING:
-    from planner.layout.run_option import AskedOptions
+    from planner.run_option import AskedOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

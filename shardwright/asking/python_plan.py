@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from planner.axes import Axes, axes_from
 from planner.cells.branch_and_bound import Progress
-from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import LayoutFile
-from planner.search.space import Space
+from planner.space import EXECUTOR
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
@@ -18,11 +18,9 @@ from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from profiles.sourced import Sourced
 from shardwright.asking.asked_price import price_for
-from shardwright.asking.axes import axes_from
 from shardwright.asking.executor_layouts import (
     executor_space,
     figures_of,
-    layout_space_of,
     runnable_answer,
     way_of,
 )
@@ -38,7 +36,7 @@ from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
 if TYPE_CHECKING:
-    from planner.layout.layout_space import LayoutSpace
+    from planner.axes import Axes
     from profiles.model.building.build_given import Inputs, Module
 
 TP_DEGREES = (1, 2, 4, 8)
@@ -64,7 +62,7 @@ class Pins(TypedDict, total=False):
 class PlanOptions(Pins, total=False):
     """Options of `plan`, the pins among them."""
 
-    space: Space | None
+    space: Axes | None
     solver: str
     seed: int
     time_limit_s: float | None
@@ -153,7 +151,7 @@ def plan(
     work: Workload,
     *,
     stack: str | None = None,
-    space: Space | None = None,
+    space: Axes | None = None,
     solver: str = "auto",
     seed: int = 0,
     time_limit_s: float | None = None,
@@ -173,9 +171,8 @@ def plan(
             raise InputError(
                 "space is of our own executor; with stack= give pins (tp=, pp=, ...) in its place"
             )
-        layouts = axes.layout_space()
         return _plan_for_stack(
-            model, where, work, layouts, stack, time_limit_s, price, progress, region
+            model, where, work, axes, stack, time_limit_s, price, progress, region
         )
     if region != WORLD:
         raise InputError(
@@ -191,13 +188,12 @@ def plan(
         )
     way = way_of(model, where, seq=work.sequence_length, optimizer=work.optimizer, solver=solver)
     if way.figures is not None:
-        layouts = axes.layout_space() if space is None else layout_space_of(space)
         answer = _plan_for_stack(
-            model, where, work, layouts, EXECUTOR, time_limit_s, price, progress, region
+            model, where, work, space or axes, EXECUTOR, time_limit_s, price, progress, region
         )
         return runnable_answer(answer, where, model if isinstance(model, TracedModel) else None)
     if space is None:
-        space = axes.space()
+        space = axes.for_blocks()
     if isinstance(model, str):
         work = _as_counted(model, work)
         degrees = tp_degrees_for(where) if space.tp is None else tuple(sorted({1, *space.tp}))
@@ -246,7 +242,7 @@ def _plan_for_stack(
     model: TracedModel | str,
     on: Cluster,
     work: Workload,
-    space: LayoutSpace,
+    space: Axes,
     stack: str,
     time_limit_s: float | None,
     price: Sourced | str | None,
@@ -255,7 +251,7 @@ def _plan_for_stack(
 ) -> LayoutFile:
     import time
 
-    from planner.layout.layout_price import with_layout_price
+    from planner.layout.layout_choice import with_layout_price
     from planner.layout.layout_question import LayoutQuestion
     from shardwright.asking.layout_task import layout_task, solve_layout_task
     from simulator.goodput.reliability_inputs import inputs_at

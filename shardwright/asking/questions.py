@@ -29,10 +29,10 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
-from planner.layout.executable import EXECUTOR
+from planner.axes import AXES, FRAMEWORKS_ONLY, Axes, axes_of
 from planner.layout.layout_question import LayoutAsk, LayoutQuestion
 from planner.many.sweep import Job, Posed, Question
-from planner.search.space import Space
+from planner.space import EXECUTOR
 from profiles.document import content_hash, read_document
 from profiles.errors import (
     DocumentError,
@@ -47,8 +47,7 @@ from profiles.hardware.prices.offer import Offer
 from profiles.model.loaders import resolve_model
 from profiles.text_file import read_text
 from shardwright.asking.asked_price import price_for
-from shardwright.asking.axes import AXES, Axes, axes_of
-from shardwright.asking.executor_layouts import executor_space, layout_space_of, way_of
+from shardwright.asking.executor_layouts import executor_space, way_of
 from shardwright.asking.file_lines import with_lines
 from shardwright.asking.layout_task import layout_task
 from shardwright.asking.named_model import DEFAULT_SEQUENCE, Sample, described_of, sample_of
@@ -64,7 +63,6 @@ from simulator.training_run.framework.framework import load_framework
 from simulator.values.workload import Workload
 
 QUESTIONS_SCHEMA = "shardwright/questions@1"
-_FRAMEWORKS_ONLY = ("cp", "ep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,7 @@ class Grid:
             raise InputError("stack and stacks both name frameworks: leave one of them out")
         framework = bool(self.stack or self.stacks)
         for pin in self.pins:
-            if not framework and pin in _FRAMEWORKS_ONLY:
+            if not framework and pin in FRAMEWORKS_ONLY:
                 raise InputError(
                     f"pin {pin}: our own executor has no such axis; name the framework that will "
                     "run the plans, for example stack = megatron-core (--stack)"
@@ -155,7 +153,7 @@ def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ..
     """
     axes = axes_of(grid.pins)
     asked = [_layouts_of(grid, stack, axes) if stack else None for stack in grid.frameworks]
-    space = axes.space() if None in asked else Space()
+    space = axes.for_blocks() if None in asked else Axes()
     sample_of_model, precision_on = functools.cache(_sample), functools.cache(_precision)
     made = []
     cells = product(grid.models, grid.clusters, grid.global_batches, asked)
@@ -177,7 +175,7 @@ def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ..
                     model=model,
                     cluster=on,
                     workload=work,
-                    space=Space() if layouts else space,
+                    space=Axes() if layouts else space,
                     layouts=layouts,
                     solver=grid.solver,
                     seed=grid.seed,
@@ -204,7 +202,7 @@ def _layouts_of(grid: Grid, stack: str, axes: Axes) -> LayoutAsk:
     return LayoutAsk(
         stack=stack,
         precision=first_precision(grid.precision),
-        space=axes.layout_space(),
+        space=axes,
         options=asked_options(
             {name: str(text) for name, text in grid.options.items()}, grid.precision
         ),
@@ -274,7 +272,7 @@ def _executor_layouts(question: Question, cluster: Cluster) -> LayoutAsk | None:
     )
     if way.figures is None:
         return None
-    space = executor_space(layout_space_of(question.space), way.figures)
+    space = executor_space(question.space, way.figures)
     return LayoutAsk(stack=EXECUTOR, precision=work.precision, space=space)
 
 

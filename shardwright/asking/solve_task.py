@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from planner.axes import Axes
 from planner.many.answer_cache import answer_key, code_and_data_version, trace_content
 from planner.many.sweep import Job, Verdict
-from planner.search.space import Space
 from profiles.document import content_hash, decode, to_line
 from profiles.errors import InputError, ShardwrightError
 from profiles.hardware.catalogue.cluster import Cluster
@@ -36,7 +36,7 @@ class Task:
     spec: ModelSpec
     cluster: Cluster
     workload: Workload
-    space: Space
+    space: Axes
     solver: str
     seed: int
     tp_degrees: tuple[int, ...]
@@ -47,7 +47,7 @@ def task_of(
     spec: ModelSpec,
     cluster: Cluster,
     workload: Workload,
-    space: Space,
+    space: Axes,
     *,
     solver: str = "auto",
     seed: int = 0,

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from executor.launch import run_plan
 from executor.probe_pipeline import profile_model
-from planner.search.space import Space
-from profiles.document import write_text
+from planner.axes import Axes
+from profiles.document import write_document, write_text
 from profiles.errors import ToleranceError
+from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.probe.probe import measure_machine
-from profiles.hardware.probe.profile_file import write_profile
 from profiles.model.loaders import resolve_model
 from shardwright import api
 from shardwright.asking.provenance import provenance
@@ -76,7 +76,7 @@ def demo(
         )
         with Bar("measuring", quiet=False) as progress:
             cluster = profile_model(spec, traced, cluster, MICRO_BATCH, progress=progress)
-        write_profile(local, cluster, provenance=provenance(cluster))
+        write_document(local, cluster, schema=CLUSTER_SCHEMA, provenance=provenance(cluster))
 
         _step(
             4,
@@ -85,7 +85,7 @@ def demo(
             f"--seq {SEQUENCE} --pp 2 --schedule 1f1b --micro-batch {MICRO_BATCH} "
             f"--precision fp32 -o {plan_path}",
         )
-        space = Space(pp=(2,), tp=(1,), schedule=("1f1b",), micro_batch=(MICRO_BATCH,))
+        space = Axes(pp=(2,), tp=(1,), schedule=("1f1b",), micro_batch=(MICRO_BATCH,))
         work = Workload(global_batch=GLOBAL_BATCH, sequence_length=SEQUENCE, precision="fp32")
         answer = api.plan(traced, cluster, work, space=space)
         write_plan_file(plan_path, answer, provenance=provenance(cluster))

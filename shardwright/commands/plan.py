@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from planner.axes import AXES
 from planner.many.answer_cache import AnswerCache
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.energy.grid_carbon import WORLD
@@ -17,7 +18,6 @@ from profiles.model.loaders import resolve_model
 from shardwright import api
 from shardwright.asking.answered import answered, how_it_came_about
 from shardwright.asking.asked_price import price_for
-from shardwright.asking.axes import AXES
 from shardwright.asking.layout_answers import why_no_layouts
 from shardwright.asking.places import answer_cache, local_profile
 from shardwright.asking.plan_flags import choices_of, plan_request, typed_options
@@ -297,12 +297,12 @@ def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
                 f"{flag} is of layouts, and this is planned block by block: {why}. Name a "
                 "framework (--stack) or leave it out"
             )
-    request.axes.space()
+    request.axes.for_blocks()
 
 
 def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     """The best plan of a traced model on devices of one type, for our own executor."""
-    space = request.axes.space()
+    space = request.axes.for_blocks()
     work, assumed = workload_of(request)
     spec = resolve_model(request.model)
     task = task_of(spec, request.cluster, work, space, solver=request.solver, seed=request.seed)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import LayoutFile
 from planner.many.answer_cache import AnswerCache
+from planner.space import EXECUTOR
 from profiles.document import to_json, write_text
 from profiles.errors import InfeasibleError
 from shardwright.asking.answered import how_it_came_about

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-from planner.heterogeneous.mixed_answer import MIXED_SCHEMA, MixedPlanFile
-from planner.heterogeneous.mixed_plan_search import plan_mixed
-from planner.search.mixed_parts import only
-from profiles.document import write_document
+from planner.heterogeneous.parts import only
+from planner.heterogeneous.plan_mixed import plan_mixed
 from profiles.errors import InfeasibleError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
@@ -19,7 +15,7 @@ from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_
 from shardwright.asking.provenance import provenance
 from shardwright.asking.solve_task import task_of, trace_task
 from shardwright.console.output import Heartbeat, note, print_json, show, tell_price
-from shardwright.console.report_files import write_mixed_reports
+from shardwright.console.report_files import write_plan_reports
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import prediction_report
@@ -28,11 +24,8 @@ from simulator.values.plan_file import write_plan_file
 
 
 def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
-    """Print (and write) the answer; raises InfeasibleError where nothing fits.
-
-    Where the best plan has ranks all alike, the file written is an ordinary plan file.
-    """
-    space, cluster = request.axes.space(), request.cluster
+    """Print (and write) the answer; raises InfeasibleError where nothing fits."""
+    space, cluster = request.axes.for_blocks(), request.cluster
     work, assumed = workload_of(request)
     spec = resolve_model(request.model)
     words = f"tracing {request.model} and searching on mixed devices"
@@ -52,21 +45,28 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
         )
     answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
     if output.file is not None:
-        _write(output.file, answer, provenance(cluster))
-    write_mixed_reports(output.reports, answer, request.price_told)
+        write_plan_file(output.file, answer, provenance=provenance(cluster))
+    write_plan_reports(output.reports, answer, request)
     if output.json:
         print_json(answer_json(answer) | {"price_notes": list(request.price_told)})
     else:
         show(mixed_report(answer))
         tell_price(request.price_told)
-        if output.explain and answer.ordinary is not None and answer.ordinary.plan is not None:
-            show(prediction_report(answer.ordinary, explain=True))
+        unlike = answer.plan is not None and answer.plan.pipelines is not None
+        if output.explain and answer.plan is not None and not unlike:
+            show(prediction_report(answer, explain=True))
         elif output.explain:
             note("--explain adds nothing where replicas differ: -o writes every figure")
         if output.file is not None and answer.step_time_s is not None:
-            note(f"written: {output.file}" + _what_next(answer, output.file))
+            after = f". Next: shardwright predict {output.file} --html report.html"
+            if unlike:
+                after = (
+                    ". Our executor runs replicas that are alike only: this plan is for other "
+                    "runtimes"
+                )
+            note(f"written: {output.file}{after}")
     if answer.step_time_s is None:
-        raise InfeasibleError(f"no plan of {answer.model} fits on {cluster.name}")
+        raise InfeasibleError(f"no plan of {spec.name} fits on {cluster.name}")
 
 
 def prices_of(cluster: Cluster, request: PlanRequest) -> dict[str, Sourced]:
@@ -77,16 +77,3 @@ def prices_of(cluster: Cluster, request: PlanRequest) -> dict[str, Sourced]:
         for name in sorted(names)
     }
     return {name: each for name, each in found.items() if each is not None}
-
-
-def _write(output: Path, answer: MixedPlanFile, provenance: dict[str, Any]) -> None:
-    if answer.ordinary is not None and answer.ordinary.plan is not None:
-        write_plan_file(output, answer.ordinary, provenance=provenance)
-    else:
-        write_document(output, answer, schema=MIXED_SCHEMA, provenance=provenance)
-
-
-def _what_next(answer: MixedPlanFile, output: Path) -> str:
-    if answer.plan is not None:
-        return ". Our executor runs replicas that are alike only: this plan is for other runtimes"
-    return f". Next: shardwright predict {output} --html report.html"

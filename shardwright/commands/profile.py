@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from planner.search.space import parse_axis
+from planner.axes import parse_axis
 from shardwright.asking.machine_profile import profile_machine
 from shardwright.asking.places import local_profile
 from shardwright.console.flags import Local, Precision, Quiet, Seq

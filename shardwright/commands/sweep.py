@@ -91,7 +91,6 @@ def sweep(
             asked,
             folder,
             workers=solvers,
-            clock=time.monotonic,
             progress=_progress(update),
             parquet=parquet,
             plans=plans,

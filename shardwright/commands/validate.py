@@ -33,7 +33,7 @@ from shardwright.validate.predicted import PredictedRun
 from shardwright.validate.prospective import is_locked
 from shardwright.validate.releases import read_releases
 from shardwright.validate.study import SOURCE_LEFT_OUT, AccuracyStudy, Column
-from simulator.training_run.memory.footprint import GIB
+from simulator.memory.footprint import GIB
 from simulator.values.prediction import Interval
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from shardwright.asking.report_paths import ReportPaths
 from shardwright.console.output import need_room_for, note, write_or_print
 
 if TYPE_CHECKING:
-    from planner.heterogeneous.mixed_answer import MixedPlanFile
     from planner.layout.layout_answer import LayoutChoice, LayoutFile
     from shardwright.reports.brief.brief import Brief
     from shardwright.reports.brief.columns import Column
@@ -92,22 +91,17 @@ def write_front_reports(
 
 
 def write_plan_reports(files: ReportPaths, answer: PlanFile, request: PlanRequest) -> None:
-    """Of a plan of our own executor."""
+    """Of a plan of our own executor, or on devices of several types."""
     if not files.asked:
         return
-    from shardwright.reports.brief.plan_answers import planned_plan
+    from shardwright.reports.brief.plan_answers import planned_mixed, planned_plan
 
-    found = planned_plan(answer, request.model, request.on)
+    found = (
+        planned_plan(answer, request.model, request.on)
+        if answer.comparison is None
+        else planned_mixed(answer, answer.comparison)
+    )
     _write_planned(files, found, request.price_told)
-
-
-def write_mixed_reports(files: ReportPaths, answer: MixedPlanFile, told: Sequence[str]) -> None:
-    """Of a plan on devices of several types."""
-    if not files.asked:
-        return
-    from shardwright.reports.brief.plan_answers import planned_mixed
-
-    _write_planned(files, planned_mixed(answer), told)
 
 
 def _write_planned(files: ReportPaths, planned: Planned, told: Sequence[str]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from planner.heterogeneous.mixed_answer import MIXED_SCHEMA, MixedPlanFile
 from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutChoice, LayoutFile
 from profiles.document import encode
 from simulator.values.plan import PLAN_SCHEMA
@@ -37,7 +37,7 @@ FRONT_SCHEMA = "shardwright/layout-front@1"
 FRAMEWORKS_SCHEMA = "shardwright/layouts-by-framework@1"
 
 
-def answer_json(answer: PlanFile | LayoutFile | MixedPlanFile) -> dict[str, Any]:
+def answer_json(answer: PlanFile | LayoutFile) -> dict[str, Any]:
     """An answer as plain values, with every promised key."""
     data = dict.fromkeys(ANSWER_KEYS) | encode(answer)
     if isinstance(answer, LayoutFile):
@@ -45,16 +45,19 @@ def answer_json(answer: PlanFile | LayoutFile | MixedPlanFile) -> dict[str, Any]
             data |= choice_json(answer.chosen) | delivered_json(answer.chosen)
         data["alternatives"] = [encode(other) | choice_json(other) for other in answer.alternatives]
         return {"schema": LAYOUT_SCHEMA, **data}
-    if isinstance(answer, MixedPlanFile):
-        data |= {"considered": answer.keys, "alternatives": encode(answer)["compared"]}
-        if answer.ordinary is not None and answer.ordinary.plan is not None:
-            data["plan"] = encode(answer.ordinary.plan)
-        return {"schema": MIXED_SCHEMA, **data}
     if answer.prediction is not None:
         data["price_usd_per_hour"] = encode(answer.prediction.price_usd_per_hour)
         data["required_memory_bytes"] = answer.prediction.required_memory_bytes
     data["considered"] = answer.cells_considered
     data["alternatives"] = encode(answer).get("alternatives", [])
+    if answer.comparison is not None:
+        compared = data.pop("comparison")
+        data |= compared | {
+            "considered": answer.comparison.keys,
+            "alternatives": compared["compared"],
+        }
+        if answer.plan is None or answer.plan.pipelines is None:
+            data["ordinary"] = encode(replace(answer, comparison=None))
     return {"schema": PLAN_SCHEMA, **data}
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from planner.layout.layout_answer import LayoutChoice
-from simulator.training_run.memory.footprint import footprint
+from simulator.memory.footprint import footprint
 
 
 def layout_memory(choice: LayoutChoice) -> list[tuple[str, float]]:
     """Bytes by part; they add up to what must fit (`required_memory_bytes`)."""
-    full = footprint(choice.run).fullest
+    memory = footprint(choice.run)
+    full = memory.fullest
     found = [
-        ("weights", full.static.parameters),
-        ("gradients", full.static.gradients),
-        ("optimizer states", full.static.optimizer),
-        ("activations", full.activations),
-        ("buffers", full.always),
-        (f"at the peak ({full.moment})", full.moment_bytes),
+        ("weights", full.parameters_bytes),
+        ("gradients", full.gradients_bytes),
+        ("optimizer states", full.optimizer_bytes),
+        ("activations", full.activations_bytes),
+        ("buffers", full.communication_bytes),
+        (f"at the peak ({memory.fullest_details.moment})", full.transient_bytes),
     ]
     required = choice.prediction.required_memory_bytes
     rest = required - sum(size for _, size in found)

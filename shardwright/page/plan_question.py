@@ -128,7 +128,7 @@ def _need_question(request: PlanRequest) -> None:
     """Raises what the search would, of a question that it cannot take."""
     question, _ = LayoutAsker(request=request).question()
     if len(stacks_of(request.stack)) == 1:
-        ground_of(question, [])
+        ground_of(question)
 
 
 def _counts(typed: Mapping[str, str]) -> dict[str, int | float | None]:

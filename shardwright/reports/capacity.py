@@ -13,7 +13,7 @@ from profiles.model.graph import Block
 from profiles.model.tracing.traced import TracedModel
 from profiles.units import format_bytes, format_count, format_flop
 from shardwright.reports.terminal import table
-from simulator.traced.memory import Elements, static_bytes
+from simulator.memory.held import Elements, executor_static_bytes
 from simulator.traced.stack import load_stack
 
 _MOST_DEVICES = 4096
@@ -97,7 +97,7 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
     )
 
     def static(zero: int, dp: int) -> float:
-        return static_bytes(
+        return executor_static_bytes(
             held,
             stack=stack,
             precision=precision,

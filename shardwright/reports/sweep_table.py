@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.layout.layout_answer import LayoutFile, layout_title
-from planner.layout.layout_price import tokens_per_s
+from planner.layout.layout_choice import tokens_per_s
 from planner.many.sweep import Answer, Row, has_plan
 from profiles.csv_text import csv_text
 from profiles.document import encode, to_json

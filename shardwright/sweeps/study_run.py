@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,6 @@ def run_study(
     folder: Path,
     *,
     workers: Workers,
-    clock: Callable[[], float],
     progress: Progress = lambda done, jobs: None,
     parquet: bool = True,
     plans: int = 0,
@@ -81,7 +81,6 @@ def run_study(
 ) -> StudyRun:
     """Solves what the folder does not know yet, and writes its files anew.
 
-    clock    seconds, for how often answers are made safe; no answer depends on it
     parquet  with the tables as Parquet
     plans    plan files of so many rows, the best by `sort` (plan_columns.PLAN_SORTS)
     version  what plan files say of the program that wrote them
@@ -89,7 +88,7 @@ def run_study(
     Whatever ends it, what was answered is kept. Raises DocumentError for a damaged store, or where
     the folder cannot be written.
     """
-    with ResultStore(folder / STORE, version=code_and_data_version()) as store:
+    with closing(ResultStore(folder / STORE, version=code_and_data_version())) as store:
         jobs = asked.jobs()
         known = store.known()
         missing = [job for job in jobs if job.key not in known]
@@ -97,7 +96,7 @@ def run_study(
         done = len(jobs) - len(missing)
         progress(done, len(jobs))
         if missing:
-            for ended in solve_into(store, missing, workers, clock=clock):
+            for ended in solve_into(store, missing, workers):
                 if ended.fault:
                     faults[ended.key] = ended.fault
                 done += 1

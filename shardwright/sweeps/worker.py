@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from planner.layout.layout_question import LayoutSolver
 from planner.many.answer_cache import code_and_data_version
 from planner.many.sweep import Job
 from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
-from planner.sizing.size_run import search_here, size_run
+from planner.sizing.size_run import answer_of, search_here
 from profiles.document import content_hash, decode, to_line
 from shardwright.asking.sizing.size_request import SizeRequest
 from shardwright.asking.solve_task import need_version, reason_of, solve_text
@@ -73,14 +74,9 @@ def answer_text(text: str) -> str:
 
 def _sized(task: SizingTask) -> SizeAnswer:
     need_version(task.version)
-    coefficients = shipped_coefficients()
-    answer = size_run(
-        task.sizing,
-        search=search_here(coefficients, _still),
-        coefficients=coefficients,
-        clock=_still,
-        explain=False,
-    )
+    solver = LayoutSolver(coefficients=shipped_coefficients(), clock=_still)
+    search = search_here(solver)
+    answer = answer_of(task.sizing, search(task.sizing), search=search, solver=solver)
     return replace(
         answer,
         refused=(*answer.refused, *task.left_out),

@@ -26,7 +26,7 @@ from simulator.training_run.fit.step_spread import (
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficient_owner import cluster_of
+from simulator.training_run.step.coefficient_owner import processor_of
 from simulator.training_run.step.coefficients import Assigned, assign
 from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.step_time import step_parts
@@ -102,7 +102,8 @@ def fit_table(published: Iterable[PublishedRun], measured: Iterable[Measured]) -
         assigned=assign(runs),
         measured_s=np.asarray([times[run.id].step_time_s for run in runs], dtype=np.float64),
         origin=Origin(
-            sources=[source_of(run.id) for run in runs], devices=[cluster_of(run) for run in runs]
+            sources=[source_of(run.id) for run in runs],
+            devices=[processor_of(run.device) for run in runs],
         ),
         weights=weights,
     )

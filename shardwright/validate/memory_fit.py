@@ -19,13 +19,13 @@ from profiles.published.run import PublishedRun
 from profiles.published.run_table import Measured
 from shardwright.validate.crossvalidate import members
 from shardwright.validate.groups import source_of
+from simulator.memory.footprint import GIB, Footprint, footprint
 from simulator.training_run.fit.memory_interval import (
     margin_names,
     memory_interval,
     source_spread,
 )
 from simulator.training_run.framework.framework import FrameworkMemory, memory_of
-from simulator.training_run.memory.footprint import GIB, Footprint, footprint
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval
@@ -112,12 +112,13 @@ def _row(run: TrainingRun) -> DeviceRow | CountedRow:
 
 
 def _device_row(stack: FrameworkMemory, found: Footprint, run: TrainingRun) -> DeviceRow:
-    fullest = max(found.ranks, key=lambda rank: rank.reserved_bytes)
+    fullest = max(found.ranks, key=lambda rank: rank.reserved_bytes or 0.0)
+    details = found.details[fullest.rank]
     context = get_device(run.device).reserved_bytes.value
     return DeviceRow(
         stack=stack.name,
-        allocated=fullest.allocated_bytes + fullest.lingering + context,
-        working_set=fullest.working_set,
+        allocated=fullest.peak_bytes + details.lingering_bytes + context,
+        working_set=details.working_set_bytes,
     )
 
 

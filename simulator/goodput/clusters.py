@@ -20,29 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.goodput.reliability_inputs import ReliabilityInputs
+from simulator.values.prediction import Interval
 
 _NEWTON_STEPS = 60
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """Seconds of one save (from its begin until a restart may load it), of the pause in training
-    that it makes, and of a load."""
-
-    save_s: float
-    pause_s: float
-    load_s: float
-
-
-def checkpoint_of(parameters: float, devices: int, inputs: ReliabilityInputs) -> Checkpoint:
-    """What a save and a load of all states takes over the cluster's storage."""
-    stored = inputs.checkpoint_bytes_per_parameter * parameters
-    write = inputs.storage_write_bytes_per_s or devices * inputs.write_bytes_per_s_per_device
-    read = inputs.storage_read_bytes_per_s or devices * inputs.read_bytes_per_s_per_device
-    save_s = stored / write
-    return Checkpoint(
-        save_s=save_s, pause_s=inputs.checkpoint_blocking_share * save_s, load_s=stored / read
-    )
 
 
 def best_interval_s(between_s: float, pause_s: float, save_s: float = 0.0) -> float:
@@ -77,45 +57,49 @@ HALF_90 = 1.6448536269514722
 class Clusters:
     """Arrays have one entry per cluster; rates are per second of a running job.
 
+    inputs            what is alike in all clusters
     every_s           seconds of training between saves, planned for the middle cluster
     failure_rate, spot_rate   unexpected interruptions, capacity taken back
     recovery_s        to detect a failure and restart, of one that needs nobody; mean in the cluster
-    save_s, pause_s, load_s   of a checkpoint (checkpoint.Checkpoint)
-    slowing           1 plus what slow hosts and evaluations add to the time of training
-    slow, evaluation  the two shares of it
-    maintenance_rate  planned interruptions;  break_rate  failures after which a node is replaced
+    save_s            of a checkpoint: from its begin until a restart may load it
+    pause_s, load_s   the pause in training that a save makes, and a load
+    slow              what slow hosts add to the time of training
+    maintenance_rate  planned interruptions
     contingency       factor on the whole time
     """
 
+    inputs: ReliabilityInputs
     every_s: float
     failure_rate: Array
     spot_rate: float
     recovery_s: Array
-    manual_share: float
-    manual_s: float
     save_s: Array
     pause_s: Array
     load_s: Array
     slow: Array
-    evaluation: float
     maintenance_rate: float
-    maintenance_s: float
-    spot_saved: NDArray[np.bool_]
-    spot_wait_s: float
-    hardware_share: float
-    spare_nodes: int | None
-    repair_s: float
     contingency: Array
 
     @property
     def slowing(self) -> Array:
-        """Time of training over that of steady steps."""
-        return (1.0 + self.slow) / (1.0 - self.evaluation)
+        """Time of training, slow hosts and evaluations in it, over that of steady steps."""
+        return (1.0 + self.slow) / (1.0 - self.inputs.evaluation_share)
+
+    @property
+    def spot_saved(self) -> NDArray[np.bool_]:
+        """Whether the states are saved within the notice before capacity is taken back."""
+        return self.save_s <= self.inputs.spot_warning_s
 
     @property
     def between_s(self) -> Array:
         """Mean time between unexpected interruptions, none of spot capacity among them."""
         return 1.0 / self.failure_rate
+
+    @property
+    def maintenance_s(self) -> Array:
+        """Seconds of a planned interruption: a save, the work, half of a recovery (there is nothing
+        to detect) and a load."""
+        return self.inputs.maintenance_s + self.load_s + self.pause_s + self.recovery_s / 2
 
 
 def draw_clusters(
@@ -128,12 +112,14 @@ def draw_clusters(
     rng: np.random.Generator,
 ) -> Clusters:
     """`draws` clusters of so many devices, for a model of so many parameters."""
-    saved = checkpoint_of(parameters, devices, inputs)
+    stored = inputs.checkpoint_bytes_per_parameter * parameters
+    write = inputs.storage_write_bytes_per_s or devices * inputs.write_bytes_per_s_per_device
+    read = inputs.storage_read_bytes_per_s or devices * inputs.read_bytes_per_s_per_device
+    save_s = stored / write
+    pause_s = inputs.checkpoint_blocking_share * save_s
     rate = devices / (inputs.failure_device_hours(device_name) * _HOUR_S)
     spot = devices * inputs.spot_interruptions_per_device_hour / _HOUR_S
-    every_s = inputs.checkpoint_every_s or best_interval_s(
-        1.0 / (rate + spot), saved.pause_s, saved.save_s
-    )
+    every_s = inputs.checkpoint_every_s or best_interval_s(1.0 / (rate + spot), pause_s, save_s)
 
     def spread(factor: float) -> Array:
         return np.asarray(factor ** (rng.standard_normal(draws) / HALF_90))
@@ -143,24 +129,16 @@ def draw_clusters(
     storage = spread(inputs.storage_spread)
     slow = inputs.slow_devices * devices * spread(inputs.slow_spread)
     return Clusters(
+        inputs=inputs,
         every_s=every_s,
         failure_rate=failure_rate,
         spot_rate=spot,
         recovery_s=(inputs.detection_s + inputs.restart_s) * recovery,
-        manual_share=inputs.manual_share,
-        manual_s=inputs.manual_restart_s,
-        save_s=saved.save_s * storage,
-        pause_s=saved.pause_s * storage,
-        load_s=saved.load_s * storage,
+        save_s=save_s * storage,
+        pause_s=pause_s * storage,
+        load_s=stored / read * storage,
         slow=inputs.slow_by * -np.expm1(-slow),
-        evaluation=inputs.evaluation_share,
         maintenance_rate=devices / (inputs.maintenance_device_hours * _HOUR_S),
-        maintenance_s=inputs.maintenance_s,
-        spot_saved=saved.save_s * storage <= inputs.spot_warning_s,
-        spot_wait_s=inputs.spot_wait_s,
-        hardware_share=inputs.hardware_share,
-        spare_nodes=inputs.spare_nodes,
-        repair_s=inputs.repair_s,
         contingency=inputs.contingency_of(device_name) * spread(inputs.contingency_spread),
     )
 
@@ -172,3 +150,9 @@ def two_sided(low: float, value: float, high: float, normal: Array) -> Array:
         return np.full_like(normal, value)
     down, up = math.log(value / low) / HALF_90, math.log(high / value) / HALF_90
     return np.asarray(value * np.exp(np.where(normal < 0, down, up) * normal))
+
+
+def interval_of(draws: Array) -> Interval:
+    """The median and the 5 % and 95 % quantiles of draws."""
+    low, value, high = (float(end) for end in np.quantile(draws, (0.05, 0.5, 0.95)))
+    return Interval(value=value, low=low, high=high)

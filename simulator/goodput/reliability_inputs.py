@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from profiles.document import read_document
 from profiles.errors import InputError
@@ -206,9 +207,7 @@ class ReliabilityInputs:
 
     def contingency_of(self, device_name: str) -> float:
         """What whole runs on such devices took beyond all that is known to be lost."""
-        if self.contingency is not None:
-            return self.contingency
-        return learned().contingency.of(device_name)
+        return self.contingency or learned().contingency.of(device_name)
 
     @property
     def shares(self) -> Mapping[str, float]:
@@ -227,15 +226,9 @@ class ReliabilityInputs:
 
     def sure(self) -> ReliabilityInputs:
         """The same without any difference between clusters, and without a contingency."""
-        return replace(
-            self,
-            failure_spread=1.0,
-            recovery_spread=1.0,
-            storage_spread=1.0,
-            slow_spread=1.0,
-            contingency=1.0,
-            contingency_spread=1.0,
-        )
+        spreads = (each.name for each in fields(self) if each.name.endswith("_spread"))
+        alike: dict[str, Any] = dict.fromkeys(spreads, 1.0)
+        return replace(self, contingency=1.0, **alike)
 
 
 FAILURE_CLASSES = ("device", "network", "software", "host")

@@ -29,8 +29,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.hardware.catalogue.chip import chip_of
 from profiles.hardware.catalogue.device import Device, twin_type
+from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.steps.module_step import Direction, Kernel, StepPrecision
 from simulator.modules.step_arrays import Array, Flags, StepArrays
 

@@ -36,7 +36,7 @@ class ModuleConstants:
     residual       median relative error of the rows fitted on
     families, devices   with whole families, whole devices left out
     fits           share of rows whose batch is said to fit and the next listed one not to
-    held, workspace_mib   memory beyond what is allocated (step_memory.py)
+    held, workspace_mib   memory beyond what is allocated (simulator/memory/module_step.py)
     half_widths    of 90 % intervals, in log: `device` where the fit has the device, `architecture`
                    where it has another of its architecture, `none` elsewhere, `kernel` of a kernel
                    of a kind that too few rows have, and `memory`

@@ -10,10 +10,11 @@ import numpy as np
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device, get_link, node_design
-from profiles.hardware.catalogue.chip import chip_of
 from profiles.hardware.catalogue.device import Device
+from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.steps.module_step import ModuleStep, StepPrecision, step_precision
 from profiles.published.module_table import ModuleRow
+from simulator.memory.module_step import module_memory
 from simulator.modules.kernel_kinds import seconds_by_kind, unmeasured
 from simulator.modules.kernel_seconds import grouped, kernel_rates, kernel_seconds
 from simulator.modules.module_constants import ModuleConstants, module_constants
@@ -24,7 +25,6 @@ from simulator.modules.module_framework import (
     optimizer_kind,
 )
 from simulator.modules.step_arrays import Array, StepArrays, step_arrays
-from simulator.modules.step_memory import step_memory
 from simulator.modules.step_seconds import StepParts, step_facts, step_parts
 from simulator.values.prediction import Interval
 
@@ -113,14 +113,20 @@ def predict_module(step: ModuleStep, setting: ModuleSetting) -> ModulePrediction
         used.half_widths[_known(setting.device, used)],
         used.half_widths["kernel"] * min(1.0, unmeasured_s / time_s),
     )
-    memory = step_memory(step, setting.precision, setting.framework, setting.optimizer)
-    peak, wide = memory.peak_bytes, used.half_widths["memory"]
-    needed = memory.needed_bytes(used.held, used.workspace_mib * 2**20)
+    memory = module_memory(
+        step,
+        setting.precision,
+        states=setting.optimizer.states,
+        keeps_gradients=setting.framework.keeps_gradients,
+        capacity_bytes=setting.device.usable_bytes,
+        held=used.held,
+        workspace_bytes=used.workspace_mib * 2**20,
+    )
     return ModulePrediction(
         step_time_s=_interval(time_s, width),
-        peak_memory_bytes=_interval(peak, wide),
-        needed_bytes=needed,
-        fits=needed <= setting.device.usable_bytes,
+        peak_memory_bytes=_interval(memory.peak_bytes, used.half_widths["memory"]),
+        needed_bytes=memory.limiting_bytes,
+        fits=memory.fits,
         unmeasured=shares,
     )
 

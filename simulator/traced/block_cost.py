@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Device
 from profiles.model.graph import Block, Op, OpKind, Phase, SavedTensor
-from simulator.traced.comm_cost import price_collective
-from simulator.traced.in_step import price_in_step
+from simulator.memory.held import BlockBytes
+from simulator.traced.in_step import in_step, message_in_step, price_in_step, waiting_s
 from simulator.traced.kernel_errors import KindError, kind_errors
 from simulator.traced.op_cost import OpCost, pricer_of
 from simulator.values.plan import Recompute
@@ -23,7 +23,7 @@ from simulator.values.prediction import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCost:
+class BlockCost(BlockBytes):
     """Seconds per micro-batch and bytes of a block on one rank.
 
     forward, backward    work on the device, without tensor-parallel communication
@@ -34,15 +34,6 @@ class BlockCost:
     action               overhead of whole actions where it was measured; blocks carry shares of it
     tp_forward_s, tp_backward_s   exposed tensor-parallel communication (backward: with that of
                          the recomputed forward)
-    kept_bytes           kept from forward to backward: the block's inputs and what it saved
-    saved_bytes          the same without the inputs
-    weight_bytes         kept from I to W where the backward is split: what products with weights
-                         read and the gradients of what they wrote (executor/split_backward.py),
-                         however much is recomputed; where that was not traced, all that is kept
-    input_bytes          the tensors that cross the cut before the block
-    forward_transient_bytes, backward_transient_bytes   highest bytes alive while the block runs,
-                         beyond what is kept of it (backward: with gradients of its boundaries)
-    parameter_count, trained_count   elements of all its parameters, and of those not frozen
     methods              (name, method, source, seconds) of what the times rest on
     errors               of forward and backward by kind of kernel; none of a measured block
     """
@@ -55,15 +46,6 @@ class BlockCost:
     action: ActionOverhead | None
     tp_forward_s: float
     tp_backward_s: float
-    kept_bytes: float
-    saved_bytes: float
-    weight_bytes: float
-    input_bytes: float
-    output_bytes: float
-    forward_transient_bytes: float
-    backward_transient_bytes: float
-    parameter_count: int
-    trained_count: int
     methods: tuple[tuple[str, str, str, float], ...]
     errors: tuple[KindError, ...] = ()
 
@@ -105,6 +87,17 @@ def price_block(
         recomputed = _later(recomputed, pricer_of(device).checkpoint_s())
     modules = frozenset(op.module for op, _ in again if op.matmul is not None)
     tp_forward, tp_again, tp_backward = _tp_seconds(block, modules, devices, cluster)
+    waiting = 0.0
+    if point is None:
+        # The host launches a block's kernels while the device works on it and on its messages.
+        ahead, behind, more = (_kernels(ops) for ops in (forward_ops, backward_ops, again))
+        busy_s = forward.value + backward.value + tp_forward + tp_backward
+        once_s = waiting_s(ahead + behind, busy_s, device, tp=len(devices))
+        busy_s += recomputed.value + tp_again
+        waiting = waiting_s(ahead + behind + more, busy_s, device, tp=len(devices))
+        forward = _later(forward, once_s * ahead / max(1, ahead + behind))
+        backward = _later(backward, once_s * behind / max(1, ahead + behind))
+        recomputed = _later(recomputed, waiting - once_s)
     inputs = float(sum(spec.memory_bytes for spec in block.inputs))
     outputs = float(sum(spec.memory_bytes for spec in block.outputs))
     saved_none = float(block.saved_bytes)
@@ -115,12 +108,13 @@ def price_block(
         forward=forward,
         backward=_plus(backward, recomputed),
         recompute_s=recomputed.value,
-        launch_s=_launch_share(forward_ops, forward) + _launch_share(backward_ops, backward),
+        launch_s=waiting
+        + _launch_share(forward_ops, forward)
+        + _launch_share(backward_ops, backward),
         action=point.action if point else None,
         runtime_s=point.forward_runtime_s + point.backward_runtime_s if point else 0.0,
         tp_forward_s=tp_forward,
         tp_backward_s=tp_backward + tp_again,
-        kept_bytes=inputs + saved,
         saved_bytes=saved,
         weight_bytes=_for_weights(block, inputs + saved),
         input_bytes=inputs,
@@ -258,15 +252,22 @@ def _module_calls(ops: Sequence[Op]) -> int:
 
 
 def _accumulated_s(block: Block, device: Device) -> float:
-    """Seconds in which a CPU adds the gradients of a micro-batch to those before it.
+    """Seconds in which the gradients of a micro-batch are added to those before it.
 
-    The first micro-batch of a step adds nothing; it is priced like the others. On accelerators the
-    factors of memory-bound kernels (in_step.py) were fitted on steps that added their gradients.
+    The first micro-batch of a step adds nothing; it is priced like the others.
     """
-    if device.type != "cpu":
-        return 0.0
-    added = (p.spec.memory_bytes for p in block.parameters if p.trainable and not p.tied_to)
-    return sum(pricer_of(device).move("add_", 3.0 * size).time_s for size in added)
+    trained = [p.spec for p in block.parameters if p.trainable and not p.tied_to]
+    if device.type == "cpu":
+        sizes = (3.0 * spec.memory_bytes for spec in trained)
+        return sum(pricer_of(device).move("add_", size).time_s for size in sizes)
+    known = in_step(device)
+    # Neutral: what was measured has it.
+    moved = known.accumulation_bytes * sum(spec.num_elements for spec in trained)
+    return known.level * known.optimizer * moved / pricer_of(device).light.bandwidth
+
+
+def _kernels(costs: list[tuple[Op, OpCost]]) -> int:
+    return sum(op.kind is not OpKind.VIEW for op, _ in costs)
 
 
 def _later(time: Interval, more_s: float) -> Interval:
@@ -292,14 +293,15 @@ def _tp_seconds(
     again_in  modules whose products run again, and with them their reductions
     """
     forward = again = backward = 0.0
+    exposed = in_step(cluster.device_at(devices[0])).tensor_exposed
     for c in block.collectives:
-        cost = price_collective(c.operation, float(c.size_bytes), devices, cluster)
+        cost = message_in_step(c.operation, float(c.size_bytes), devices, cluster)
         if c.phase is Phase.BACKWARD:
-            backward += cost.time_s
+            backward += exposed * cost.time_s
             continue
-        forward += cost.time_s
+        forward += exposed * cost.time_s
         if c.module in again_in:
-            again += cost.time_s
+            again += exposed * cost.time_s
     return forward, again, backward
 
 

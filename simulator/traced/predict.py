@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -10,19 +11,14 @@ from profiles.errors import InputError, MismatchError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import ReferencePoint
 from profiles.model.graph import ModelGraph
-from profiles.model.tracing.block_order import crossing, crossing_bytes, in_order
+from profiles.model.tracing.block_order import crossing, in_order
 from profiles.sourced import Sourced
+from simulator.memory.blocks import plan_memory
 from simulator.mfu import graph_model_flop, mfu
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
-from simulator.schedules.schedule import Schedule, build_schedule
-from simulator.schedules.timeline import Durations, Timeline, simulate
-from simulator.traced.block_cost import BlockCost, price_block
-from simulator.traced.comm_cost import CommCost, price_collective
-from simulator.traced.plan_memory import plan_memory
+from simulator.traced.priced_replica import PricedReplica, price_replica, step_of
 from simulator.traced.stack import Stack, load_stack
-from simulator.traced.stage_cost import StageCost, stage_cost
 from simulator.traced.step_tail import Tail, tail_of
-from simulator.traced.weight_gradients import stage_weight_s
 from simulator.values.plan import Plan
 from simulator.values.prediction import (
     Component,
@@ -61,10 +57,11 @@ def predict(
     price  US dollars per device-hour, or None
 
     The step is the slowest rank's: its actions in the timeline and its tail (gradient exchange,
-    optimizer). The components are that rank's time, and add up to the step: work, what it is slower
-    than the mean of ranks with the same work (slowest_rank.py), communication inside blocks, idle
-    time in the pipeline split into what would remain if sends took no time (bubble) and the rest
-    (pipeline communication), and the tail.
+    optimizer). Where replicas differ the exchange waits for the last of those that hold the same
+    blocks (priced_replica.py). The components are that rank's time, and add up to the step: work,
+    what it is slower than the mean of ranks with the same work (slowest_rank.py), communication
+    inside blocks, idle time in the pipeline split into what would remain if sends took no time
+    (bubble) and the rest (pipeline communication), and the tail.
     The ends of the interval are the step with every stage, message and tail at its own end; how
     far a stage's kernels are off together is said in kernel_errors.py.
 
@@ -76,29 +73,31 @@ def predict(
     _check(plan, traced, graph, cluster)
     if graph.branches:
         graph = in_order(graph, plan.block_entries)
-    schedule = build_schedule(
-        plan.schedule,
-        num_ranks=plan.degrees.pp,
-        num_microbatches=plan.num_microbatches,
-        stages_per_rank=plan.degrees.vpp,
+    replicas = [price_replica(each, graph, cluster, stack) for each in plan.replicas]
+    parts: list[Tail] = []
+    if plan.pipelines is not None:
+        whole = plan.parts
+        parts = [
+            tail_of(whole, part, graph, cluster=cluster, stack=stack)
+            for part in range(whole.degrees.pp)
+        ]
+    slowest = step_of(replicas, parts, "value")
+    step, critical = slowest.step_s, replicas[slowest.replica]
+    interval = Interval(
+        value=step,
+        low=min(step, step_of(replicas, parts, "low").step_s),
+        high=max(step, step_of(replicas, parts, "high").step_s),
     )
-    blocks = [_stage_blocks(plan, s, graph, cluster) for s in range(len(plan.stages))]
-    costs = [
-        replace(
-            stage_cost(plan, s, blocks[s], cluster, stack),
-            weight_s=stage_weight_s(plan, s, graph, cluster),
+    components, bubble = _components(
+        critical, slowest.rank, slowest.exchange_s[slowest.replica][slowest.rank]
+    )
+    ranks = tuple(
+        rank
+        for each in replicas
+        for rank in plan_memory(
+            each.plan, graph, each.blocks, each.timelines["value"], cluster, stack
         )
-        for s in range(len(plan.stages))
-    ]
-    sends = _sends(plan, graph, cluster)
-    tails = [
-        tail_of(plan, rank, graph, cluster=cluster, stack=stack) for rank in range(plan.degrees.pp)
-    ]
-    timeline = simulate(schedule, _durations(costs, sends, "value"))
-    step, critical = _step(plan, timeline, [t.total_s for t in tails])
-    interval = _interval(plan, schedule, costs, sends, tails, step)
-    components, bubble = _components(plan, schedule, costs, sends, tails, timeline, critical)
-    ranks = plan_memory(plan, graph, blocks, timeline, cluster, stack)
+    )
     count = plan.workload.counted_per_step
     per_s = Interval(
         value=count / step, low=count / interval.high, high=count / max(interval.low, 1e-12)
@@ -107,7 +106,7 @@ def predict(
     # Idle devices of the cluster are paid for and powered.
     usd = usd_per_million_tokens(per_s, cluster.num_devices, price)
     kwh = kwh_per_million_tokens(
-        per_s, cluster, used.value * plan.degrees.num_devices / cluster.num_devices
+        per_s, cluster, used.value * len(plan.devices) / cluster.num_devices
     )
     tokens = plan.workload.counted_in == "tokens"
     peak = max(rank.peak_bytes for rank in ranks)
@@ -126,25 +125,39 @@ def predict(
         kwh_per_million_tokens=kwh if tokens else None,
         kwh_per_million_samples=None if tokens else kwh,
         bubble_fraction=bubble,
-        stages=_stage_predictions(plan, graph, costs, tails),
-        ranks=ranks,
-        events=timeline_events(
-            plan,
-            timeline,
-            send_s=[0.0 if send is None else send.time_s for send in sends],
-            exchange_s=[tail.data_parallel_s for tail in tails],
-            optimizer_s=[tail.optimizer_s for tail in tails],
+        stages=tuple(
+            stage
+            for each, exchange_s in zip(replicas, slowest.exchange_s, strict=True)
+            for stage in _stage_predictions(each, graph, exchange_s)
         ),
-        sources=_sources(plan, blocks, sends, tails),
-        limit=_limit(plan, components, ranks, critical),
+        ranks=ranks,
+        events=tuple(
+            event
+            for each, exchange_s in zip(replicas, slowest.exchange_s, strict=True)
+            for event in timeline_events(
+                each.plan,
+                each.timelines["value"],
+                send_s=[0.0 if send is None else send.time_s for send in each.sends],
+                exchange_s=exchange_s,
+                optimizer_s=[tail.optimizer_s for tail in each.tails],
+            )
+        ),
+        sources=_sources(replicas),
+        limit=_limit(plan, components, ranks, critical.plan, slowest.rank),
         fits=all(rank.fits for rank in ranks),
         references=_references(plan, cluster),
     )
 
 
+def _first_devices(plan: Plan) -> list[int]:
+    """The first device of every pipeline rank, of every replica where they differ."""
+    replicas = [each.degrees for each in plan.replicas]
+    return [degrees.rank(pp=rank) for degrees in replicas for rank in range(degrees.pp)]
+
+
 def _references(plan: Plan, cluster: Cluster) -> tuple[ReferencePoint, ...]:
     """The profile's word on the machine's speed; none where the devices are of several kinds."""
-    devices = {cluster.device_at(plan.degrees.rank(pp=rank)) for rank in range(plan.degrees.pp)}
+    devices = {cluster.device_at(index) for index in _first_devices(plan)}
     measured = devices.pop().measurements if len(devices) == 1 else None
     return measured.references if measured is not None else ()
 
@@ -156,107 +169,34 @@ def _check(plan: Plan, traced: Traced, graph: ModelGraph, cluster: Cluster) -> N
             f"was made for another model (plan {plan.model_hash}, model {traced.content_hash})"
         )
     degrees = plan.degrees
-    if degrees.num_devices > cluster.num_devices:
+    if len(plan.devices) > cluster.num_devices:
         raise MismatchError(
-            f"the plan needs {degrees.num_devices} devices (pp {degrees.pp} x dp {degrees.dp} x tp "
+            f"the plan needs {len(plan.devices)} devices (pp {degrees.pp} x dp {degrees.dp} x tp "
             f"{degrees.tp}), cluster {cluster.name} has {cluster.num_devices}"
         )
-    for rank in range(plan.degrees.pp):
-        device = cluster.device_at(plan.degrees.rank(pp=rank))
+    for index in _first_devices(plan):
         try:
-            device.peak_or_twins(plan.workload.compute_dtype)
+            cluster.device_at(index).peak_or_twins(plan.workload.compute_dtype)
         except InputError as error:
             raise InputError(f"{error} (--precision {plan.workload.precision})") from error
 
 
-def _stage_blocks(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> list[BlockCost]:
-    cut = plan.stages[stage]
-    devices = plan.degrees.group("tp", pp=plan.pp_rank_of(stage))
-    refs = graph.chain[cut.first_block : cut.last_block]
-    return [
-        price_block(graph.kinds[ref.kind], recompute=kind, devices=devices, cluster=cluster)
-        for ref, kind in zip(refs, cut.recompute, strict=True)
-    ]
-
-
-def _sends(plan: Plan, graph: ModelGraph, cluster: Cluster) -> list[CommCost | None]:
-    """Cost of crossing the cut before each stage; None where both sides are one rank."""
-    found: list[CommCost | None] = [None]
-    for stage in range(1, len(plan.stages)):
-        source, target = plan.pp_rank_of(stage - 1), plan.pp_rank_of(stage)
-        if source == target:
-            found.append(None)
-            continue
-        devices = (plan.degrees.rank(pp=source), plan.degrees.rank(pp=target))
-        size = crossing_bytes(graph, plan.stages[stage].first_block)
-        found.append(price_collective("send", size, devices, cluster, sharing=plan.degrees.tp))
-    return found
-
-
-def _durations(costs: list[StageCost], sends: list[CommCost | None], end: str) -> Durations:
-    name = {"value": "time_s", "low": "low_s", "high": "high_s"}[end]
-    crossing = tuple(0.0 if s is None else float(getattr(s, name)) for s in sends)
-    forward = tuple(float(getattr(c.forward, end)) * c.slowest for c in costs)
-    backward = tuple(float(getattr(c.backward, end)) * c.slowest for c in costs)
-    shares = [c.weight_s / c.backward.value if c.backward.value else 0.0 for c in costs]
-    return Durations(
-        forward_s=forward,
-        backward_s=backward,
-        backward_input_s=tuple(b * (1 - w) for b, w in zip(backward, shares, strict=True)),
-        backward_weight_s=tuple(b * w for b, w in zip(backward, shares, strict=True)),
-        send_forward_s=crossing,
-        send_backward_s=crossing,
-    )
-
-
-def _step(plan: Plan, timeline: Timeline, tails: list[float]) -> tuple[float, int]:
-    ends = [timeline.rank_end_s(rank) + tails[rank] for rank in range(plan.degrees.pp)]
-    step = max(ends)
-    return step, ends.index(step)
-
-
-def _interval(
-    plan: Plan,
-    schedule: Schedule,
-    costs: list[StageCost],
-    sends: list[CommCost | None],
-    tails: list[Tail],
-    step: float,
-) -> Interval:
-    low = simulate(schedule, _durations(costs, sends, "low"))
-    high = simulate(schedule, _durations(costs, sends, "high"))
-    low_tails = [t.exchange.low + t.optimizer.low for t in tails]
-    high_tails = [t.exchange.high + t.optimizer.high for t in tails]
-    return Interval(
-        value=step,
-        low=min(step, _step(plan, low, low_tails)[0]),
-        high=max(step, _step(plan, high, high_tails)[0]),
-    )
-
-
 def _components(
-    plan: Plan,
-    schedule: Schedule,
-    costs: list[StageCost],
-    sends: list[CommCost | None],
-    tails: list[Tail],
-    timeline: Timeline,
-    critical: int,
+    replica: PricedReplica, critical: int, exchange_s: float
 ) -> tuple[tuple[Component, ...], float]:
     """The critical rank's time by cause, and the share of the step that is bubble."""
-    micro = plan.num_microbatches
-    mine = [costs[s] for s in plan.stages_of(critical)]
+    micro = replica.plan.num_microbatches
+    mine = [replica.costs[s] for s in replica.plan.stages_of(critical)]
     work = micro * sum(c.forward.value + c.backward.value for c in mine)
     busy = micro * sum((c.forward.value + c.backward.value) * c.slowest for c in mine)
-    idle = max(0.0, timeline.rank_end_s(critical) - busy)
-    free = simulate(schedule, _durations(costs, [None] * len(sends), "value"))
+    idle = max(0.0, replica.timelines["value"].rank_end_s(critical) - busy)
+    free = replica.timelines["free"]
     bubble = min(idle, max(0.0, free.rank_end_s(critical) - busy))
     recompute = micro * sum(c.recompute_s for c in mine)
     launch = micro * sum(c.launch_s for c in mine)
     runtime = micro * sum(c.runtime_s for c in mine)
     tp = micro * sum(c.tp_s for c in mine)
     gather = micro * sum(c.gather_s for c in mine)
-    tail = tails[critical]
     parts = {
         "compute": work - recompute - launch - runtime - tp - gather,
         "recompute": recompute,
@@ -265,9 +205,9 @@ def _components(
         "waiting_for_slowest_rank": busy - work,
         "tensor_parallel_communication": tp,
         "pipeline_communication": idle - bubble,
-        "data_parallel_communication": tail.data_parallel_s + gather,
+        "data_parallel_communication": exchange_s + gather,
         "bubble": bubble,
-        "optimizer": tail.optimizer_s,
+        "optimizer": replica.tails[critical].optimizer_s,
     }
     components = tuple(Component(name=name, time_s=value) for name, value in parts.items())
     total = sum(parts.values())
@@ -276,17 +216,16 @@ def _components(
 
 def _mfu(plan: Plan, traced: Traced, cluster: Cluster, step: Interval) -> Interval:
     flop = graph_model_flop(traced.at(plan.micro_batch, 1))
-    flop *= plan.num_microbatches * plan.degrees.dp
+    flop *= plan.workload.global_batch // plan.micro_batch
     dtype = plan.workload.compute_dtype
-    peaks = (
-        cluster.device_at(i).peak_or_twins(dtype).value for i in range(plan.degrees.num_devices)
-    )
+    peaks = (cluster.device_at(i).peak_or_twins(dtype).value for i in plan.devices)
     return mfu(flop, step, sum(peaks))
 
 
 def _stage_predictions(
-    plan: Plan, graph: ModelGraph, costs: list[StageCost], tails: list[Tail]
+    replica: PricedReplica, graph: ModelGraph, exchange_s: Sequence[float]
 ) -> tuple[StagePrediction, ...]:
+    plan, tails = replica.plan, replica.tails
     return tuple(
         StagePrediction(
             stage=s,
@@ -294,11 +233,11 @@ def _stage_predictions(
             forward_s=cost.forward.value,
             backward_s=cost.backward.value,
             optimizer_s=tails[plan.pp_rank_of(s)].optimizer_s,
-            data_parallel_s=tails[plan.pp_rank_of(s)].data_parallel_s,
+            data_parallel_s=exchange_s[plan.pp_rank_of(s)],
             runtime_s=cost.runtime_s,
             receives=_receives(plan, s, graph),
         )
-        for s, cost in enumerate(costs)
+        for s, cost in enumerate(replica.costs)
     )
 
 
@@ -315,9 +254,7 @@ def _receives(plan: Plan, stage: int, graph: ModelGraph) -> tuple[CutTensor, ...
     )
 
 
-def _sources(
-    plan: Plan, blocks: list[list[BlockCost]], sends: list[CommCost | None], tails: list[Tail]
-) -> tuple[SourceTag, ...]:
+def _sources(replicas: Sequence[PricedReplica]) -> tuple[SourceTag, ...]:
     """What the work and communication of all ranks rests on, as shares of it."""
     seconds: dict[tuple[str, str, str], float] = {}
 
@@ -325,26 +262,27 @@ def _sources(
         key = (name, method, source)
         seconds[key] = seconds.get(key, 0.0) + time_s
 
-    micro = plan.num_microbatches
-    for stage in blocks:
-        for block in stage:
-            for name, method, source, time_s in block.methods:
-                add(name, method, source, micro * time_s)
-            tp = block.tp_forward_s + block.tp_backward_s
-            if tp:
-                add("tensor-parallel communication", "assumed", "link formulas", micro * tp)
-    for send in sends:
-        if send is not None:
-            add("pipeline sends", send.method, send.source, 2 * micro * send.time_s)
-    for tail in tails:
-        add("optimizer", tail.method, tail.source, tail.optimizer_s)
-        if tail.data_parallel_s:
-            add(
-                "data-parallel communication",
-                "assumed",
-                "link tables and formulas",
-                tail.data_parallel_s,
-            )
+    for replica in replicas:
+        micro = replica.plan.num_microbatches
+        for stage in replica.blocks:
+            for block in stage:
+                for name, method, source, time_s in block.methods:
+                    add(name, method, source, micro * time_s)
+                tp = block.tp_forward_s + block.tp_backward_s
+                if tp:
+                    add("tensor-parallel communication", "assumed", "link formulas", micro * tp)
+        for send in replica.sends:
+            if send is not None:
+                add("pipeline sends", send.method, send.source, 2 * micro * send.time_s)
+        for tail in replica.tails:
+            add("optimizer", tail.method, tail.source, tail.optimizer_s)
+            if tail.data_parallel_s:
+                add(
+                    "data-parallel communication",
+                    "assumed",
+                    "link tables and formulas",
+                    tail.data_parallel_s,
+                )
     total = sum(seconds.values()) or 1.0
     ordered = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))
     return tuple(
@@ -361,6 +299,7 @@ def _limit(
     plan: Plan,
     components: tuple[Component, ...],
     ranks: tuple[RankMemory, ...],
+    replica: Plan,
     critical: int,
 ) -> str:
     tight = max(ranks, key=lambda rank: rank.use)
@@ -372,8 +311,11 @@ def _limit(
     name = largest.name.replace("_", " ")
     if plan.degrees.dp == 1 and largest.name == "data_parallel_communication":
         name = SHARED_SUMS
+    where = f"pipeline rank {critical}"
+    if plan.pipelines is not None:
+        where = f"device {replica.degrees.rank(pp=critical)}"
     return (
-        f"{name} of pipeline rank {critical} ({largest.time_s / total:.0%} of the step); memory of "
+        f"{name} of {where} ({largest.time_s / total:.0%} of the step); memory of "
         f"rank {tight.rank} is {use:.0%} full"
     )
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import ActionOverhead, Device, Measurements
+from profiles.hardware.catalogue.device import ActionOverhead, Device
 from simulator.traced.block_cost import BlockCost
-from simulator.traced.comm_cost import price_collective
-from simulator.traced.in_step import exposed_seconds
+from simulator.traced.in_step import exposed_seconds, in_step, message_in_step
 from simulator.traced.kernel_errors import joint_share
 from simulator.traced.op_cost import moved_cost
 from simulator.traced.slowest_rank import slowest_rank
@@ -57,7 +56,7 @@ def stage_cost(
             precision=plan.workload.precision,
             cluster=cluster,
             stack=stack,
-            pipelined=degrees.pp > 1,
+            pipelined=plan.pipelined,
             sharing=degrees.tp,
         )
         for b in blocks
@@ -71,7 +70,7 @@ def stage_cost(
             sizes,
             device,
             sharded=sharded,
-            pipelined=degrees.pp > 1,
+            pipelined=plan.pipelined,
             num_microbatches=plan.num_microbatches,
         )
         for b in blocks
@@ -83,7 +82,7 @@ def stage_cost(
         pp=degrees.pp,
         vpp=degrees.vpp,
         num_microbatches=plan.num_microbatches,
-        measured=device.measurements,
+        device=device,
     )
     forward_more = more.forward_cpu_s + more.forward_outside_s + sum(f for f, _ in copies)
     backward_more = more.backward_cpu_s + more.backward_outside_s + sum(b for _, b in copies)
@@ -102,7 +101,7 @@ def stage_cost(
             cluster,
             group[0],
             degrees.num_devices,
-            pipelined=degrees.pp > 1,
+            pipelined=plan.pipelined,
             work_s=plan.num_microbatches * sum(b.work_s for b in blocks),
         ),
     )
@@ -139,14 +138,12 @@ def gather_seconds(
     device = cluster.device_at(group[0])
 
     def price(operation: str, size_bytes: float) -> float:
-        return price_collective(operation, size_bytes, group, cluster, sharing=sharing).time_s
+        return message_in_step(operation, size_bytes, group, cluster, sharing=sharing).time_s
 
     gather = price("all_gather", block.parameter_count * sizes.compute_bytes)
     messages = [gather, gather if count == 2 else 0.0]
     if not pipelined and block.trained_count:
         messages[1] += price("reduce_scatter", block.trained_count * sizes.gradient_bytes)
-    if not stack.behaviour.gather_overlaps_compute:
-        return sum(messages)
     work = (block.forward.value, block.backward.value)
     return sum(exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
 
@@ -202,15 +199,17 @@ def missing_overhead(
     pp: int,
     vpp: int,
     num_microbatches: int,
-    measured: Measurements | None,
+    device: Device,
 ) -> ActionOverhead:
     """Overhead of a stage's actions that its blocks do not carry.
 
     Blocks are measured with one stage per rank, and carry equal shares of its actions' overhead. A
     rank of vpp stages has vpp times the actions with the same blocks: a vpp-th is in each's. Blocks
     that were not measured carry nothing of what was measured of the device's actions or, without a
-    pipeline, of its steps; every micro-batch has its share of what is once per step.
+    pipeline, of its steps; every micro-batch has its share of what is once per step. On an
+    accelerator without such measurements it is the host's work per micro-batch (`microbatch_ms`).
     """
+    measured = device.measurements
     found = [b.action for b in blocks if b.action is not None]
     if not found and measured is not None:
         if pp > 1 and measured.action is not None:
@@ -222,7 +221,16 @@ def missing_overhead(
                 backward_cpu_s=0.0,
                 backward_outside_s=measured.step.backward_s,
             )
-    rest = (1 - 1 / vpp) / len(found) if found else 0.0
+    if not found:
+        known = in_step(device)
+        host_s = 1e-3 * known.level * known.microbatch_ms
+        return ActionOverhead(
+            forward_cpu_s=host_s,
+            forward_outside_s=0.0,
+            backward_cpu_s=0.0,
+            backward_outside_s=0.0,
+        )
+    rest = (1 - 1 / vpp) / len(found)
     return ActionOverhead(
         forward_cpu_s=rest * sum(a.forward_cpu_s for a in found),
         forward_outside_s=rest * sum(a.forward_outside_s for a in found),

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
-from profiles.model.graph import BlockRef, ModelGraph, Parameter
-from simulator.traced.comm_cost import CommCost, price_collective
-from simulator.traced.in_step import step_overhead_s
+from profiles.model.graph import BlockRef, ModelGraph
+from simulator.memory.held import GRADIENT_BUCKET_BYTES, Held, held_by_stages, parameter_name
+from simulator.traced.comm_cost import CommCost
+from simulator.traced.in_step import exchange_in_step, in_step, optimizer_cost
 from simulator.traced.op_cost import OpCost, moved_cost
 from simulator.traced.stack import Stack
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
-
-# Gradients are summed in pieces of this size, as DDP does (bucket_cap_mb, torch documentation).
-GRADIENT_BUCKET_BYTES = 25 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,36 +38,6 @@ class Tail:
     @property
     def total_s(self) -> float:
         return self.exchange.value + self.optimizer.value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Elements of the parameters that a rank holds: of each trained one, of the frozen together."""
-
-    trained: tuple[int, ...]
-    frozen: int
-
-
-def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef]) -> Held:
-    """What a rank with these blocks holds, shared parameters once."""
-    found: dict[str, Parameter] = {}
-    for ref in refs:
-        for parameter in graph.kinds[ref.kind].parameters:
-            found.setdefault(parameter_name(ref, parameter), parameter)
-    return Held(
-        trained=tuple(p.spec.num_elements for p in found.values() if p.trainable),
-        frozen=sum(p.spec.num_elements for p in found.values() if not p.trainable),
-    )
-
-
-def held_by_stages(graph: ModelGraph, stages: Iterable[Sequence[BlockRef]]) -> Held:
-    """What a rank with these stages holds: each has a copy of its own of what they share
-    (executor/rank.py)."""
-    each = [held_parameters(graph, refs) for refs in stages]
-    return Held(
-        trained=tuple(size for held in each for size in held.trained),
-        frozen=sum(held.frozen for held in each),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +88,7 @@ def price_tie(
     """The sum of a tied parameter's gradients over the ranks that hold it, each a share of it where
     replicas shard gradients (executor/rank.py, `_sum_tied_gradients`)."""
     size = tie.elements * stack.bytes_of(precision).gradient_bytes / shards
-    return price_collective("all_reduce", size, tie.devices, cluster, sharing=sharing)
-
-
-def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
-    """The name in the whole model, which parameters that share their storage have together."""
-    own = f"{ref.entry}.{parameter.name}" if ref.entry else parameter.name
-    return parameter.tied_to or parameter.whole_name or own
+    return exchange_in_step("all_reduce", size, tie.devices, cluster, sharing=sharing)
 
 
 def price_tail(
@@ -149,7 +111,7 @@ def price_tail(
     are stored. 2 and 3 under a pipeline: reduce-scatter of gradients, and (2) one gather of the
     parameters for the next step, frozen ones among them; without one, gradients are summed in each
     backward (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its
-    size (in_step.step_overhead_s).
+    size (`step_ms`).
     sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
     what the executor does one after the other: buckets are put together, summed, divided and
     copied back, and under mixed precision the copies to compute with are made anew of trained
@@ -163,7 +125,7 @@ def price_tail(
     if dp > 1:
 
         def price(operation: str, size_bytes: float) -> CommCost:
-            return price_collective(operation, size_bytes, group, cluster, sharing=sharing)
+            return exchange_in_step(operation, size_bytes, group, cluster, sharing=sharing)
 
         gradient = n * sizes.gradient_bytes
         weights = (n + held.frozen) * sizes.compute_bytes
@@ -193,6 +155,7 @@ def price_tail(
     ]
     shard = dp if zero_stage >= 1 else 1
     traffic = stack.optimizer_traffic_bytes.of(optimizer)
+    known = in_step(device)
     if device.type == "cpu":
         # Torch updates one parameter after the other there.
         costs = [moved_cost("optimizer", traffic * c / shard, device) for c in held.trained]
@@ -200,10 +163,10 @@ def price_tail(
             copied = sizes.parameter_bytes + sizes.working_copy_bytes
             costs += [moved_cost("copy", copied * c, device) for c in held.trained]
     else:
-        costs = [moved_cost("optimizer", traffic * n / shard, device)]
+        costs = [optimizer_cost(traffic * n / shard, device)]
     return Tail(
         exchange=_interval(exchanges, 0.0),
-        optimizer=_interval(costs, step_overhead_s(device)),
+        optimizer=_interval(costs, known.level * 1e-3 * known.step_ms),
         method=costs[0].method if costs else "assumed",
         source=costs[0].source if costs else "",
     )
@@ -241,7 +204,7 @@ def tail_of(plan: Plan, pp_rank: int, graph: ModelGraph, *, cluster: Cluster, st
         optimizer=plan.workload.optimizer,
         cluster=cluster,
         stack=stack,
-        pipelined=degrees.pp > 1,
+        pipelined=plan.pipelined,
         sharing=degrees.tp,
         ties=ties_of(plan, pp_rank, graph),
     )

@@ -29,6 +29,8 @@ def plan_decision(plan: Plan) -> dict[str, str]:
     found = {f"plan.{name}": str(written[name]) for name in _PLAN}
     for name in _WORKLOAD:
         found[f"plan.workload.{name}"] = str(getattr(plan.workload, name))
+    if plan.pipelines is not None:
+        found["plan.pipelines"] = content_hash(plan.pipelines)
     return found | {"plan.stages": content_hash(plan.stages)}
 
 
@@ -44,7 +46,7 @@ def check_decision(where: str, decided: object, now: Mapping[str, str]) -> None:
         if before is None or before == value:
             continue
         name = place.rpartition(".")[2]
-        if name == "stages":
+        if name in ("stages", "pipelines"):
             raise DocumentError(
                 f"{where}: {place} was changed after the plan was made, so its prediction is of "
                 "another plan; plan again, with flags that fix what you want"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from profiles.errors import InputError, UnknownNameError
 
@@ -47,6 +47,7 @@ class Degrees:
           tp x cp x dp ranks of a stage
     vpp   stages (model chunks) on each pipeline rank. Not an axis either
     axis_order   one of AXIS_ORDERS
+    devices      device of each rank in the first order; () where rank r runs on device r
 
     Micro-batch, ZeRO stage and schedule belong to the plan or run: they move no rank.
     Ordered by (pp, dp, tp, ...). Raises InputError for a degree below 1 and for an ep that does not
@@ -60,6 +61,7 @@ class Degrees:
     ep: int = 1
     vpp: int = 1
     axis_order: str = AXIS_ORDERS[0]
+    devices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if min(self.pp, self.dp, self.tp, self.cp, self.ep, self.vpp) < 1:
@@ -74,6 +76,8 @@ class Degrees:
             )
         if self.axis_order not in AXIS_ORDERS:
             raise UnknownNameError("axis order", self.axis_order, AXIS_ORDERS)
+        if len(self.devices) not in (0, self.num_devices):
+            raise InputError(f"{self.text} has {len(self.devices)} devices for its ranks")
 
     @property
     def used(self) -> frozenset[str]:
@@ -111,13 +115,16 @@ class Degrees:
         return math.prod(map(self.size, order[: order.index(axis)]))
 
     def rank(self, *, pp: int = 0, dp: int = 0, cp: int = 0, tp: int = 0) -> int:
-        """Number of the rank with these coordinates; rank r runs on device r of the cluster.
+        """Number of the rank with these coordinates, or of its device where `devices` are given.
 
         >>> Degrees(tp=4, pp=2, dp=8).rank(pp=1, tp=3)
         35
         """
-        inner = cp * self.tp + tp
-        return inner + dp * self.stride("dp") + pp * self.stride("pp")
+        number = self._number(pp=pp, dp=dp, cp=cp, tp=tp)
+        return self.devices[number] if self.devices else number
+
+    def _number(self, *, pp: int, dp: int, cp: int, tp: int) -> int:
+        return cp * self.tp + tp + dp * self.stride("dp") + pp * self.stride("pp")
 
     def coordinates(self, rank: int) -> Coordinates:
         """Coordinates of a rank, the inverse of `rank`; raises InputError for a rank outside."""
@@ -135,10 +142,11 @@ class Degrees:
         >>> Degrees(tp=2, pp=2, dp=2).group("dp", pp=1, tp=1)
         (5, 7)
         """
-        rank = self.rank(pp=pp, dp=dp, cp=cp, tp=tp)
+        rank = self._number(pp=pp, dp=dp, cp=cp, tp=tp)
         stride, size = self.stride(axis), self.size(axis)
         first = rank - rank // stride % size * stride
-        return tuple(range(first, first + size * stride, stride))
+        ranks = range(first, first + size * stride, stride)
+        return tuple(self.devices[index] for index in ranks) if self.devices else tuple(ranks)
 
     @property
     def mesh_text(self) -> str:
@@ -166,7 +174,7 @@ def parse_degrees(text: str) -> Degrees:
     >>> parse_degrees("tp4 pp2") == Degrees(tp=4, pp=2)
     True
     """
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     order = AXIS_ORDERS[0]
     for word in text.split():
         match = re.fullmatch(r"(tp|cp|pp|dp|ep|vpp)(\d+)", word)

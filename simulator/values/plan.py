@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from profiles.document import flattened
@@ -24,11 +25,17 @@ class Recompute(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Blocks [first_block, last_block) of the chain, with each block's recompute kind."""
+    """Blocks [first_block, last_block) of the chain, with each block's recompute kind.
+
+    device, devices   type of its devices and their numbers in the cluster; None where they follow
+                      from the plan's degrees
+    """
 
     first_block: int
     last_block: int
     recompute: tuple[Recompute, ...]
+    device: str | None = None
+    devices: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.first_block < self.last_block:
@@ -47,8 +54,21 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A replica that differs from others: its stages, each a tensor-parallel group of one type of
+    device, and its micro-batches per step. It runs 1F1B."""
+
+    stages: tuple[Stage, ...]
+    num_microbatches: int
+
+    def stage_of(self, block: int) -> Stage:
+        """The stage that holds a block."""
+        return next(stage for stage in self.stages if block < stage.last_block)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A complete, runnable decision.
+    """A complete decision, runnable where all replicas are alike.
 
     model          what the user named; model_hash  content of its traced graph
     block_entries  for each block of the chain the module whose call opens it ("" = the start)
@@ -61,6 +81,10 @@ class Plan:
                    (ScheduleKind.placement)
     zero_stage     0 none, 1 optimizer states, 2 and gradients, 3 and parameters sharded over dp
     seed           the only source of randomness; solver_workers  fixed, for equal answers
+    pipelines      the replicas where they differ in devices, stages or micro-batches: `stages` is
+                   then empty, pp the most stages of a replica. ZeRO 0 to 2: states and gradients
+                   of each block are sharded over the ranks that hold it in all replicas
+    unused         numbers of devices that such replicas do not use
     """
 
     model: str
@@ -78,9 +102,14 @@ class Plan:
     stages: tuple[Stage, ...]
     seed: int = 0
     solver_workers: int = 1
+    pipelines: tuple[Pipeline, ...] | None = None
+    unused: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         degrees = self.degrees
+        if self.pipelines is not None:
+            self._check_pipelines(self.pipelines)
+            return
         if degrees.cp > 1 or degrees.ep > 1 or degrees.axis_order != AXIS_ORDERS[0]:
             raise InputError(
                 f"a plan for our executor has tp, pp, dp and vpp only, got {degrees.text}; plan "
@@ -120,9 +149,110 @@ class Plan:
                 f"micro-batch {self.micro_batch} = {per_replica}"
             )
 
+    def _check_pipelines(self, pipelines: tuple[Pipeline, ...]) -> None:
+        if not pipelines:
+            raise InputError("a plan whose replicas differ needs one replica or more")
+        if self.zero_stage not in (0, 1, 2):
+            raise InputError(
+                f"replicas with unlike shares run with ZeRO 0, 1 or 2, got {self.zero_stage}: "
+                "ZeRO-3 gathers parameters in every micro-batch, for which all must have as many"
+            )
+        most = max(len(pipeline.stages) for pipeline in pipelines)
+        expected = Degrees(tp=self.degrees.tp, pp=most, dp=len(pipelines))
+        if self.degrees != expected or self.stages:
+            raise InputError(
+                f"a plan of {len(pipelines)} replicas that differ, of up to {most} stages, has the "
+                f"degrees {expected.text} and no other stages, got {self.degrees.text}"
+            )
+        sequences = self.micro_batch * sum(p.num_microbatches for p in pipelines)
+        if sequences != self.workload.global_batch:
+            shares = " + ".join(str(p.num_microbatches) for p in pipelines)
+            raise InputError(
+                f"{shares} micro-batches of {self.micro_batch} are {sequences} sequences, the "
+                f"global batch is {self.workload.global_batch}"
+            )
+        for number, pipeline in enumerate(pipelines):
+            for stage in pipeline.stages:
+                if len(stage.devices or ()) != self.degrees.tp:
+                    raise InputError(
+                        f"a stage of replica {number} has {len(stage.devices or ())} devices, tp "
+                        f"is {self.degrees.tp}"
+                    )
+            # The plan of this replica alone checks that its stages cover the chain.
+            self._alike(pipeline.stages, [pipeline], num_microbatches=pipeline.num_microbatches)
+        seen = (*self.devices, *(self.unused or ()))
+        if len(set(seen)) != len(seen):
+            twice = sorted({index for index in seen if seen.count(index) > 1})
+            raise InputError(f"devices {twice} are in the plan twice")
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Numbers in the cluster of the devices in use."""
+        if self.pipelines is None:
+            return self.degrees.devices or tuple(range(self.degrees.num_devices))
+        return tuple(
+            index for p in self.pipelines for stage in p.stages for index in stage.devices or ()
+        )
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether gradients are exchanged once per step, behind the last backward, and parameters
+        stay whole between micro-batches."""
+        return self.schedule != "none"
+
+    @property
+    def replicas(self) -> tuple[Plan, ...]:
+        """The plan itself where replicas are alike. Else for each replica the plan of so many
+        replicas like it, whose gradients go to the devices that hold the same blocks in others."""
+        if self.pipelines is None:
+            return (self,)
+        return tuple(
+            self._alike(
+                each.stages,
+                (each, *(other for other in self.pipelines if other is not each)),
+                num_microbatches=each.num_microbatches,
+            )
+            for each in self.pipelines
+        )
+
+    @property
+    def parts(self) -> Plan:
+        """Of replicas that differ: the plan of stages that lie in one stage of every replica, whose
+        gradients are exchanged together."""
+        assert self.pipelines is not None
+        cuts = sorted({stage.first_block for p in self.pipelines for stage in p.stages})
+        ends = (*cuts[1:], len(self.block_entries))
+        stages = [
+            Stage(first_block=a, last_block=b, recompute=(Recompute.NONE,) * (b - a))
+            for a, b in zip(cuts, ends, strict=True)
+        ]
+        return self._alike(stages, self.pipelines)
+
+    def _alike(
+        self, stages: Sequence[Stage], holders: Sequence[Pipeline], *, num_microbatches: int = 1
+    ) -> Plan:
+        """A plan of replicas alike, the stages of each on the devices that hold their first block
+        in these pipelines."""
+        dp = len(holders)
+        held = [holder.stage_of(stage.first_block) for stage in stages for holder in holders]
+        return replace(
+            self,
+            workload=replace(self.workload, global_batch=dp * self.micro_batch * num_microbatches),
+            degrees=Degrees(
+                tp=self.degrees.tp,
+                pp=len(stages),
+                dp=dp,
+                devices=tuple(index for stage in held for index in stage.devices or ()),
+            ),
+            stages=tuple(stages),
+            zero_stage=self.zero_stage if dp > 1 else 0,
+            pipelines=None,
+            unused=None,
+        )
+
     @property
     def num_microbatches(self) -> int:
-        """Micro-batches per optimizer step and replica."""
+        """Micro-batches per optimizer step and replica, where replicas are alike."""
         return self.workload.global_batch // (self.degrees.dp * self.micro_batch)
 
     def stages_of(self, pp_rank: int) -> tuple[int, ...]:

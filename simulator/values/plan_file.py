@@ -9,6 +9,7 @@ from typing import Any
 
 from profiles.document import Migration, read_document, read_mapping, write_document
 from profiles.errors import DocumentError
+from profiles.sourced import Sourced
 from simulator.values.decision import check_decision, plan_decision
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.prediction import Prediction
@@ -56,6 +57,54 @@ class Infeasibility:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """The best plan of one kind on devices of several types.
+
+    title    which devices, and whether replicas are alike
+    plan     its degrees, or why there is none
+    exact    False where step_time_s is an upper bound
+    step_time_s, usd_per_million_*   None without a plan, or without a price
+    """
+
+    title: str
+    plan: str
+    num_devices: int
+    exact: bool = True
+    step_time_s: float | None = None
+    usd_per_million_tokens: float | None = None
+    usd_per_million_samples: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Devices of a type that the plan does not use, and why."""
+
+    device: str
+    num_devices: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The kinds of plans that were searched on devices of several types.
+
+    chosen    title of the best among `compared`
+    prices_usd_per_hour   of a device of each type that has a price: what the dollars rest on
+    keys, keys_solved  combinations of tp, micro-batch, ZeRO stage and number of replicas that
+              differ: how many there were, and how many could not be pruned
+    """
+
+    model: str
+    cluster: str
+    chosen: str
+    compared: tuple[Compared, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    prices_usd_per_hour: Mapping[str, Sourced] = field(default_factory=dict)
+    keys: int = 0
+    keys_solved: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
     """The whole answer of a search.
 
@@ -67,6 +116,7 @@ class PlanFile:
     solver       what proved it: `dp`, `ilp` or `dp+ilp`
     machine      what the machine that runs it must show (Cluster.machine); empty where unknown
     calibration  what the prediction's coefficients were refitted on, "" for the shipped ones
+    comparison   on devices of several types; the bound is then of all kinds of plans
     """
 
     status: str
@@ -91,6 +141,7 @@ class PlanFile:
     assumptions: tuple[str, ...] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
     calibration: str = ""
+    comparison: Comparison | None = None
 
     def with_prediction(self, prediction: Prediction) -> PlanFile:
         """The answer with another prediction of its plan, and the figures that repeat it."""
@@ -126,7 +177,30 @@ _FIRST_PARTS = (
     *("parameters", "gradients", "optimizer"),
     *("activations", "transient", "communication"),
 )
-EARLIER_PLANS: Mapping[str, Migration] = {"shardwright/plan@1": _of_first_version}
+
+
+def _of_mixed_plan(data: dict[str, Any]) -> dict[str, Any]:
+    """Plans whose replicas differ had files of their own, and predictions without components, which
+    are left out."""
+    names = ("model", "cluster", "chosen", "compared", "left_out", "prices_usd_per_hour")
+    counts = ("keys", "keys_solved")
+    comparison = {name: data.pop(name) for name in (*names, *counts) if name in data}
+    ordinary = data.pop("ordinary", {})
+    data.pop("prediction", None)
+    plan = data.get("plan")
+    if isinstance(plan, dict):
+        pipelines = plan.get("pipelines", ())
+        most = max((len(each.get("stages", ())) for each in pipelines), default=1)
+        plan |= {"pp": most, "dp": len(pipelines), "schedule": "1f1b", "stages": []}
+    if "infeasibility" in ordinary:
+        data["infeasibility"] = ordinary["infeasibility"]
+    return {**data, "comparison": comparison, "cells_considered": comparison.get("keys", 0)}
+
+
+EARLIER_PLANS: Mapping[str, Migration] = {
+    "shardwright/plan@1": _of_first_version,
+    "shardwright/mixed-plan@1": _of_mixed_plan,
+}
 """How plan files of earlier versions are read."""
 
 
@@ -170,7 +244,8 @@ def _check_ranks(where: str, plan: Plan, prediction: Prediction | None) -> None:
     if prediction is None or not prediction.ranks:
         return
     predicted = [memory.rank for memory in prediction.ranks]
-    expected = [plan.degrees.rank(pp=pp_rank) for pp_rank in range(plan.degrees.pp)]
+    replicas = [each.degrees for each in plan.replicas]
+    expected = [each.rank(pp=pp_rank) for each in replicas for pp_rank in range(each.pp)]
     if predicted != expected:
         raise DocumentError(
             f"{where}: plan.tp {degrees.tp} x plan.dp {degrees.dp} x plan.pp {degrees.pp} put the "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from simulator.values.degrees import Degrees
+from simulator.values.plan import Plan
 
 
 class Titled(Protocol):
@@ -21,10 +22,14 @@ class Titled(Protocol):
 
 
 def plan_title(of: Titled) -> str:
-    """`tp4 pp2 dp4, 1f1b, micro-batch 2, ZeRO 1`."""
+    """`tp4 pp2 dp4, 1f1b, micro-batch 2, ZeRO 1`; `8 replicas of tp1, micro-batch 1` where replicas
+    differ."""
     degrees = of.degrees
     parts = [degrees.mesh_text]
-    if degrees.pp > 1:
+    if isinstance(of, Plan) and of.pipelines is not None:
+        count = "one pipeline" if degrees.dp == 1 else f"{degrees.dp} replicas"
+        parts = [f"{count} of tp{degrees.tp}"]
+    elif degrees.pp > 1:
         parts.append(of.schedule + (f" x{degrees.vpp}" if degrees.vpp > 1 else ""))
     parts.append(f"micro-batch {of.micro_batch}")
     if of.zero_stage:

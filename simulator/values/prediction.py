@@ -74,6 +74,7 @@ class RankMemory:
     peak_bytes      allocated by tensors, as torch.cuda.max_memory_allocated counts; the parts add
                     up to it exactly. The timeline starts from static_bytes: parameters, gradients
                     and optimizer
+    communication_bytes   messages under way, or buffers and workspaces that a framework always has
     reserved_bytes  blocks that the allocator holds, as torch.cuda.max_memory_reserved counts; None
                     where the allocator is not modeled
     required_bytes  what the device must have for the step to run; None where the allocator is not
@@ -103,10 +104,19 @@ class RankMemory:
         """Allocated at the fullest moment: the sum of the parts."""
         return (
             self.static_bytes
+            + self.communication_bytes
             + self.activations_bytes
             + self.transient_bytes
-            + self.communication_bytes
         )
+
+    @property
+    def held_bytes(self) -> float:
+        """Blocks that the allocator holds on a device of this capacity: no more than that, unless
+        the rank needs more to run at all."""
+        reserved = self.peak_bytes if self.reserved_bytes is None else self.reserved_bytes
+        if reserved <= self.capacity_bytes:
+            return reserved
+        return max(self.capacity_bytes, min(self.limiting_bytes, reserved))
 
     @property
     def limiting_bytes(self) -> float:

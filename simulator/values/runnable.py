@@ -51,6 +51,8 @@ def why_not_runnable(
 
 def why_not_runnable_plan(plan: Plan) -> str:
     """Why the executor refuses a whole plan, or ""."""
+    if plan.pipelines is not None:
+        return "the executor runs replicas that are alike only"
     return why_not_runnable(
         plan.degrees,
         zero_stage=plan.zero_stage,

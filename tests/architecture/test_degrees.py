@@ -11,7 +11,6 @@ DEFINED = {
     "simulator/values/degrees.py: Degrees": "the class",
     "simulator/values/degrees.py: Coordinates": "a position on an axis, not a degree",
     # File borders: each degree is optional, or a row or file has it as a key of its own.
-    "profiles/published/case.py: PublishedCase": "a row of a table",
     "profiles/published/recipes.py: Recipe": "an entry of a file",
     "profiles/published/run.py: PublishedRun": "a row of a table",
     "interop/configs/imported_run.py: ImportedRun": "a configuration of another framework",
@@ -20,11 +19,9 @@ DEFINED = {
     "profiles/model/graph.py: ModelGraph": "the degree that a trace was made for",
     "profiles/model/tracing/trace_tensor_parallel.py: Sharding": "the same, while tracing",
     # Requests and searches: sets of allowed degrees, and arrays over many layouts.
-    "shardwright/asking/axes.py: Axes": "allowed values of an axis",
+    "planner/axes.py: Axes": "allowed values of an axis",
     "shardwright/asking/python_plan.py: Pins": "allowed values of an axis",
-    "planner/search/space.py: Space": "allowed values of an axis",
-    "planner/layout/layout_space.py: LayoutSpace": "allowed values of an axis",
-    "planner/layout/layout_space.py: Meshes": "an array over meshes",
+    "planner/space.py: Meshes": "an array over meshes",
     "planner/layout/layouts.py: Layouts": "an array over layouts",
     "executor/mesh.py: Mesh": "torch's mesh of the axis",
 }

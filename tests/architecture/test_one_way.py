@@ -18,6 +18,7 @@ CALLERS = {
     "plan_prediction": ("shardwright/asking/predicted_plan.py",),
     "simulator.traced.predict.predict": (
         "planner/costs/costs.py",
+        "planner/heterogeneous/unlike_search.py",
         "shardwright/asking/predicted_plan.py",
     ),
     # Whether a question is one of layouts: for single questions, sweeps, the page and predictions.
@@ -28,13 +29,10 @@ CALLERS = {
         "shardwright/asking/questions.py",
     ),
     "planner.search.search.search": (
-        "planner/heterogeneous/mixed_plan_search.py",
+        "planner/heterogeneous/plan_mixed.py",
         "shardwright/asking/python_plan.py",
     ),
-    "graph_model_flop": (
-        "simulator/mixed/mixed_prediction.py",
-        "simulator/traced/predict.py",
-    ),
+    "graph_model_flop": ("simulator/traced/predict.py",),
 }
 """Who may import a function; one with a common name is given with its module."""
 DEFINED_ONCE = {

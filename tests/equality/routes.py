@@ -19,9 +19,9 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.layout.layout_answer import LayoutFile, LayoutPrediction
-from profiles.document import encode
+from profiles.document import encode, write_document
+from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.probe.profile_file import write_profile
 from profiles.published.module_table import ModuleRow
 from profiles.published.run import PublishedRun
 from shardwright import api
@@ -144,7 +144,7 @@ def local_machine_is(cluster: Cluster) -> Iterator[None]:
     """`local` names the cluster meanwhile."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", folder)
-        write_profile(local_profile(), cluster)
+        write_document(local_profile(), cluster, schema=CLUSTER_SCHEMA)
         yield
 
 

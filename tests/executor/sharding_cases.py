@@ -7,13 +7,13 @@ import random
 from functools import cache
 from pathlib import Path
 
-from planner.op_sharding import Mesh, megatron_strategies, shard_ops
-from planner.op_sharding.answer_file import forms_between, run_parts, whole_strategies
+from planner.op_sharding.answer_file import in_whole_model, run_parts
 from planner.op_sharding.conversions import Between
 from planner.op_sharding.flow import forward_of
-from planner.op_sharding.megatron import megatron_kinds
+from planner.op_sharding.megatron import megatron_kinds, megatron_strategies
+from planner.op_sharding.mesh import Mesh
 from planner.op_sharding.one_block import block_graph, block_number
-from planner.op_sharding.shard_model import axis_names
+from planner.op_sharding.solve_block import shard_ops
 from planner.op_sharding.strategies import Strategy, strategies_of
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.building.build import build_model
@@ -76,11 +76,10 @@ def solved(
     graph = graph_of(path, *SIZES.get(Path(path).stem, (16, 2)), dtype)
     number = block_number(graph, block) if block else None
     part = graph if number is None else block_graph(graph, number)
-    mesh = Mesh(cluster=get_cluster("8xh100-sxm"), names=axis_names(sizes), sizes=sizes)
+    mesh = Mesh(cluster=get_cluster("8xh100-sxm"), sizes=sizes)
     allowed = megatron_strategies(part, sizes, megatron_kinds(part))
     answer = shard_ops(part, mesh, allowed=allowed)
-    chosen = whole_strategies(graph, mesh, answer, number)
-    between = forms_between(graph, answer, number)
+    chosen, between = in_whole_model(graph, mesh, answer, number)
     return as_file(path, graph, mesh, chosen, dtype, between)
 
 
@@ -122,7 +121,7 @@ def random_placements(
     collectives inside the op wherever there are any."""
     length, batch = SIZES.get(Path(path).stem, (16, 2))
     graph = graph_of(path, length, batch, "float32")
-    mesh = Mesh(cluster=get_cluster("8xh100-sxm"), names=axis_names(sizes), sizes=sizes)
+    mesh = Mesh(cluster=get_cluster("8xh100-sxm"), sizes=sizes)
     rng = random.Random(seed)
     held: dict[int, tuple[str, ...]] = {}
     chosen: list[Strategy] = []

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from executor.parallelize import average_gradients, broadcast_updates, local, shares
-from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
+from simulator.memory.held import GRADIENT_BUCKET_BYTES
 from tests.executor.processes import run_ranks
 
 

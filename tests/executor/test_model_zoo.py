@@ -10,7 +10,7 @@ import pytest
 
 import shardwright
 from executor.parallelize import without_shared_weights
-from planner.search.space import Space
+from planner.axes import Axes
 from profiles.errors import InputError, ModelError
 from profiles.model.loaders import resolve_model
 from shardwright import api
@@ -148,7 +148,7 @@ def test_the_whole_zoo_is_planned_and_runs_on_two_processes(
             shardwright.cluster("1x2xa100-sxm-40gb"),
             Workload(global_batch=8, sequence_length=traced.sequence_length, precision="fp32"),
         )
-        space = Space(tp=(1,), micro_batch=(2,), **pins)
+        space = Axes(tp=(1,), micro_batch=(2,), **pins)
         if "pp" in pins and pins["pp"] != (1,) and not traced.at(2, 1).cuttable:
             with pytest.raises(InputError, match="cannot be cut into stages"):
                 api.plan(*question, space=space)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import shardwright
-from planner.search.space import Space
+from planner.axes import Axes
 from shardwright import api
 from simulator.values.plan import Plan
 from simulator.values.workload import Workload
@@ -80,7 +80,7 @@ def planned(model: str, devices: int, pins: dict[str, tuple[int, ...]]) -> Plan:
     )
     cluster = shardwright.cluster(f"1x{devices}xa100-sxm-40gb")
     work = Workload(global_batch=8, sequence_length=16, precision="fp32")
-    space = Space(tp=(1,), micro_batch=(1, 2), **pins)
+    space = Axes(tp=(1,), micro_batch=(1, 2), **pins)
     answer = api.plan(traced, cluster, work, space=space)
     assert answer.plan is not None
     assert answer.bound <= answer.step_time_s

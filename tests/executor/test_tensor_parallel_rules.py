@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import shardwright
-from planner.search.space import Space
+from planner.axes import Axes
 from profiles.model.graph import OpKind, Phase
 from profiles.model.tracing.trace_tensor_parallel import by_rank, own_order, share_of
 from shardwright import api
@@ -114,7 +114,7 @@ def split_plan(
     assert traced.tp_degrees == (1, 2), traced.why_not_tensor_parallel
     cluster = shardwright.cluster(f"1x{devices}xa100-sxm-40gb")
     work = Workload(global_batch=4, sequence_length=traced.sequence_length, precision="fp32")
-    space = Space(tp=(2,), pp=(pp,), micro_batch=(micro_batch,))
+    space = Axes(tp=(2,), pp=(pp,), micro_batch=(micro_batch,))
     answer = api.plan(traced, cluster, work, space=space)
     assert answer.plan is not None
     return replace(answer.plan, model=model)

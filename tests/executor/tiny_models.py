@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from examples.resnet50 import ResNet50
 from examples.unet import UNet
-from simulator.traced.step_tail import GRADIENT_BUCKET_BYTES
+from simulator.memory.held import GRADIENT_BUCKET_BYTES
 
 
 class Residual(nn.Module):

@@ -13,10 +13,10 @@ from interop.exports.values.planned_run import (
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
+from simulator.memory.footprint import footprint
 from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.memory_interval import memory_interval
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import Degrees
 from simulator.values.prediction import Interval
@@ -84,7 +84,7 @@ def of_run(name: str, run: TrainingRun) -> PlannedRun:
             mfu=Interval(value=0.4, low=0.3, high=0.5),
             peak_memory_bytes=memory_interval(run, memory.allocated_bytes),
             required_memory_bytes=memory.needed_bytes,
-            peak_bytes=tuple(rank.allocated_bytes for rank in memory.ranks),
+            peak_bytes=tuple(rank.peak_bytes for rank in memory.ranks),
         ),
         device_type=get_device(run.device).type,
     )

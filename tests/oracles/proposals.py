@@ -13,17 +13,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from planner.axes import Axes
 from planner.layout.layout_answer import layout_title
+from planner.layout.layout_question import layout_ground
 from planner.layout.layout_search import search_layouts
-from planner.layout.layout_space import LayoutGround, LayoutSpace
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
+from simulator.memory.footprint import footprint
 from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.framework.framework import framework_names, load_framework
-from simulator.training_run.memory.footprint import fits
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
@@ -115,17 +116,10 @@ def _proposal(
     base = replace(
         first, recompute="none", sequence_parallel=any(run.sequence_parallel for run in runs)
     )
-    ground = LayoutGround(
-        model=first.model,
-        rules=rules,
-        num_devices=first.degrees.num_devices,
-        node_devices=first.node_devices,
-        global_batch=first.global_batch,
-        seq_len=first.seq_len,
-    )
+    ground = layout_ground(first, rules)
     found = search_layouts(
         LayoutPrices(base, coefficients),
-        LayoutSpace(),
+        Axes(),
         ground,
         # All that `fits` lets through, whatever its risk.
         limit=MemoryLimit(capacity_bytes=get_device(first.device).usable_bytes, risk=0.999),
@@ -133,7 +127,7 @@ def _proposal(
         clock=time.monotonic,
     )
     times = predicted_parts(runs).total_s.tolist()
-    fitting = [seconds for run, seconds in zip(runs, times, strict=True) if fits(run)]
+    fitting = [seconds for run, seconds in zip(runs, times, strict=True) if footprint(run).fits]
     best = min(measured_s[run.id] for run in runs)
     chosen = found.layouts[0] if found.layouts else None
     same = [run for run in runs if chosen is not None and _layout(run) == _layout(chosen.run)]

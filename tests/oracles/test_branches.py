@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from planner.axes import Axes
 from planner.search.search import search
-from planner.search.space import Space
 from profiles.errors import InputError
 from simulator.traced.predict import predict
 from simulator.traced.stack import load_stack
@@ -78,7 +78,7 @@ def solve(schedule: str, shape: str, number: int) -> Case | None:
         plan_of(
             model, fills[0], (Recompute.NONE,) * n, pp=pp, micro=micro, schedule=schedule
         ).workload,
-        space=Space(
+        space=Axes(
             pp=(pp,),
             vpp=(stages // pp,),
             schedule=(schedule,),

@@ -13,8 +13,8 @@ import pytest
 from planner.cell import Cell
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import partition
-from planner.chain.problem import Load, fits, stage_memory_bytes
-from planner.costs.bound import lower_bounds
+from planner.chain.problem import Load
+from planner.costs.bound import lower_bound
 from simulator.values.degrees import Degrees
 from tests.oracles.chain_totals import totals_of
 from tests.oracles.random_chains import (
@@ -27,6 +27,7 @@ from tests.oracles.random_chains import (
     split_fits,
     walked_peak,
 )
+from tests.oracles.stage_memory import fits, stage_memory_bytes
 
 EACH = 10  # problems of each kind
 SCHEDULES = (
@@ -120,7 +121,7 @@ def bound_of(problem):
         schedule=schedule.name,
         global_batch=chain.num_microbatches,
     )
-    return float(lower_bounds([cell], [totals_of(chain, cell)])[0])
+    return lower_bound(cell, totals_of(chain, cell))
 
 
 @pytest.mark.parametrize(("unlike", "mixed"), KINDS, ids=IDS)

@@ -9,7 +9,7 @@ import pytest
 
 import shardwright
 from executor.launch import run_plan
-from planner.search.space import Space
+from planner.axes import Axes
 from profiles.document import write_document
 from shardwright import api
 from simulator.traced.predict import predict
@@ -59,7 +59,7 @@ def test_a_rank_s_peak_is_as_predicted(schedule: str, kind: Recompute, tmp_path:
         traced,
         cluster,
         Workload(global_batch=48, sequence_length=128, precision="fp32"),
-        space=Space(pp=(2,), tp=(1,), micro_batch=(8,), schedule=(schedule,), recompute=(kind,)),
+        space=Axes(pp=(2,), tp=(1,), micro_batch=(8,), schedule=(schedule,), recompute=(kind,)),
     )
     assert answer.plan is not None
     path = tmp_path / "plan.json"

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from planner.axes import Axes
 from planner.layout.layout_ground import base_run
 from planner.search.search import search
-from planner.search.space import Space
 from shardwright import api
 from shardwright.asking.named_model import described_of
+from simulator.memory.footprint import footprint
 from simulator.traced.stack import load_stack
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.memory.footprint import footprint
 from simulator.values.plan import Recompute
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
 from simulator.values.workload import Workload
@@ -43,7 +43,7 @@ def test_both_models_of_our_executor_count_the_same_memory(
         api.trace(MODEL, sequence_length=SEQ, tp_degrees=(1, 2)),
         cluster,
         Workload(global_batch=BATCH, sequence_length=SEQ, precision="bf16"),
-        space=Space(
+        space=Axes(
             tp=(tp,),
             pp=(pp,),
             vpp=(vpp,),
@@ -63,7 +63,6 @@ def test_both_models_of_our_executor_count_the_same_memory(
         global_batch=BATCH,
         seq_len=SEQ,
         precision="bf16",
-        said=[],
     )
     run = changed(
         base,

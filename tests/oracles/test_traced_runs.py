@@ -1,9 +1,9 @@
 """Plans of traced models against published runs of eager PyTorch with FSDP (llm-foundry).
 
 The search of blocks, from the trace to the step: a model like MPT is traced, the published layout
-is pinned, and the predicted step is set against the measured one. Coefficients were fitted on these
-rows too (profiles/data/calibration/eager_steps.toml): the bound is what a model left out reaches,
-and the layouts must fit, as they ran.
+is pinned, and the predicted step is set against the measured one. The coefficients are those of all
+published runs (profiles/data/calibration/runs.toml): of the 43 runs up to 8k tokens a step is 4.3 %
+off in the median, mostly too fast, of all 55 5.5 %. The layouts must fit, as they ran.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import shardwright
+from planner.axes import Axes
 from planner.search.search import search
-from planner.search.space import Space
 from profiles.published.run_table import read_measured, read_runs
 from simulator.traced.stack import load_stack
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
-from tools.derive_eager_steps import traced_like
+from tests.oracles.opt_like import traced_like
 
 RUNS = Path(__file__).parents[2].parent / "shared" / "truth" / "runs.csv"
 # Small and large, with and without recomputation, one node and many, both devices.
@@ -40,7 +40,7 @@ def test_plans_of_traced_models_take_what_was_measured(tmp_path: Path) -> None:
             model,
             shardwright.cluster(f"{devices // 8}x8x{run.device}"),
             Workload(global_batch=batch, sequence_length=length, precision="bf16"),
-            space=Space(
+            space=Axes(
                 tp=(1,),
                 pp=(1,),
                 dp=(devices,),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.heterogeneous.mixed_devices import MixedSolution, share_out
-from planner.heterogeneous.mixed_stages import StageTables, best_splits, ranged
+from planner.heterogeneous.shares import Share, share_out
+from planner.heterogeneous.splits import StageTables, best_splits, ranged
 from profiles.errors import InputError
 
 
@@ -93,6 +93,15 @@ class MixedProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MixedSolution:
+    """The best plan. unused: devices of each type that would only slow the step down."""
+
+    replicas: tuple[Share, ...]
+    step_s: float
+    unused: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoMixedSolution:
     """No set of devices within `max_stages` holds the model. needed_bytes: the least that the
     fullest block needs as a last stage; capacity_bytes: what the largest device has."""
@@ -112,6 +121,16 @@ def plan_mixed_devices(problem: MixedProblem) -> MixedSolution | NoMixedSolution
             needed_bytes=max(a + b for a, b in zip(static, saved, strict=True)),
             capacity_bytes=max(device.capacity_bytes for device in problem.devices),
         )
-    found = share_out(splits, tables, reduce_s=problem.reduce_s)
-    assert found is not None, "one replica gets any number of micro-batches done"
-    return found
+    best: MixedSolution | None = None
+    most = min(len(problem.reduce_s), sum(tables.counts), problem.num_microbatches)
+    for count in range(1, most + 1):
+        shares = share_out(splits, tables, count)
+        if shares is None:
+            continue
+        step_s = max(share.pipeline_s for share in shares) + problem.reduce_s[count - 1]
+        if best is None or step_s < best.step_s:
+            used = [kind for share in shares for kind in share.split.devices]
+            unused = tuple(have - used.count(kind) for kind, have in enumerate(tables.counts))
+            best = MixedSolution(replicas=shares, step_s=step_s, unused=unused)
+    assert best is not None, "one replica gets any number of micro-batches done"
+    return best

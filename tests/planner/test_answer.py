@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from planner.axes import Axes
 from planner.chain.partition import partition
 from planner.chain.problem import (
     BlockCosts,
     Load,
     PartitionProblem,
     StageSlot,
-    stage_memory_bytes,
     stage_times,
 )
-from planner.costs.bound import lower_bounds
+from planner.costs.bound import lower_bound
 from planner.search.answer import SearchOptions, Setting, search_setting
 from planner.search.relax import Candidate
-from planner.search.space import Ground, Space, legal_cells
+from planner.search.space import block_ground, legal_cells
 from profiles.document import encode, to_json
 from profiles.errors import InputError, UnknownNameError
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.prediction import Component, Interval, Prediction, RankMemory, StagePrediction
 from simulator.values.workload import Workload
 from tests.oracles.chain_totals import totals_of
+from tests.oracles.stage_memory import stage_memory_bytes
 
 GIB = 2.0**30
 
@@ -40,7 +42,9 @@ class HandMadeCosts:
 
     def __init__(self, ground, space, capacity_bytes):
         self.ground, self.space, self.capacity_bytes = ground, space, capacity_bytes
-        self.kinds = (0, *[1] * (ground.num_blocks - 2), 2)
+        chain = SimpleNamespace(branches=(), chain=())
+        self.model = SimpleNamespace(micro_batches=(1,), graph=lambda micro_batch, tp: chain)
+        self.kinds = (0, *[1] * (ground.num_layers - 2), 2)
 
     def missing_bytes(self, cell):
         problem = self.problem(cell)
@@ -163,8 +167,10 @@ class HandMadeCosts:
         )
 
 
-GROUND = Ground(num_devices=8, node_devices=8, num_blocks=14, tp_degrees=(1, 2, 4), global_batch=32)
-PLAIN = Space(schedule=("none", "1f1b", "gpipe"))
+GROUND = block_ground(
+    num_devices=8, node_devices=8, num_blocks=14, tp_degrees=(1, 2, 4), global_batch=32
+)
+PLAIN = Axes(schedule=("none", "1f1b", "gpipe"))
 
 
 def setting(space=PLAIN, ground=GROUND, capacity_gib=6.0):
@@ -214,8 +220,8 @@ def test_equal_inputs_give_equal_bytes():
 
 
 def test_both_solvers_give_the_same_step_time():
-    space = Space(schedule=("1f1b",), tp=(1, 2), micro_batch=(1, 2))
-    small = replace(GROUND, num_blocks=8)
+    space = Axes(schedule=("1f1b",), tp=(1, 2), micro_batch=(1, 2))
+    small = replace(GROUND, num_layers=8)
     first = run(space, small, 4.0, solver="dp")
     second = run(space, small, 4.0, solver="ilp")
     assert first.step_time_s == pytest.approx(second.step_time_s, rel=1e-6)
@@ -229,14 +235,14 @@ def test_an_unknown_solver_names_the_nearest():
 
 
 def test_pins_are_obeyed():
-    answer = run(Space(tp=(2,), pp=(2,), schedule=("gpipe",), zero=(0,)), capacity_gib=40.0)
+    answer = run(Axes(tp=(2,), pp=(2,), schedule=("gpipe",), zero=(0,)), capacity_gib=40.0)
     assert (answer.plan.degrees.tp, answer.plan.degrees.pp, answer.plan.schedule) == (2, 2, "gpipe")
     assert answer.plan.zero_stage == 0
 
 
 def test_infeasible_names_stage_term_and_what_would_fit():
     # 14 GiB of states, one stage, tp up to 4: 3.5 GiB a device; with ZeRO 1 over dp 2 1.75.
-    space = Space(pp=(1,), zero=(0,))
+    space = Axes(pp=(1,), zero=(0,))
     start = setting(space, capacity_gib=2.5)
     tried = [
         Candidate(
@@ -294,7 +300,7 @@ def test_a_time_limit_before_any_plan_is_an_error():
 def test_bounds_hold_for_every_cell():
     costs = HandMadeCosts(GROUND, PLAIN, 4 * GIB)
     cells = legal_cells(PLAIN, GROUND)
-    bounds = lower_bounds(cells, [costs.totals(cell) for cell in cells])
+    bounds = [lower_bound(cell, costs.totals(cell)) for cell in cells]
     for cell, bound in zip(cells, bounds, strict=True):
         found = partition(costs.problem(cell))
         if found is not None:

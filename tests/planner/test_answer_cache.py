@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from planner.axes import Axes
 from planner.many import answer_cache
 from planner.many.answer_cache import AnswerCache, answer_key, code_and_data_version
-from planner.search.space import Space
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.loaders import resolve_model
 from shardwright.asking.answered import answered, how_it_came_about
@@ -27,7 +27,7 @@ WORK = Workload(global_batch=8, sequence_length=128)
 
 
 def task(**changes: object) -> Task:
-    made = task_of(resolve_model("tiny-llama-demo"), get_cluster("2xh100-sxm"), WORK, Space())
+    made = task_of(resolve_model("tiny-llama-demo"), get_cluster("2xh100-sxm"), WORK, Axes())
     return replace(made, **changes)  # type: ignore[arg-type] # fields of Task by name
 
 
@@ -42,7 +42,7 @@ def test_whatever_changes_the_answer_changes_the_key() -> None:
         task(cluster=replace(h100, levels=(replace(level, link=slower),))),
         task(workload=replace(WORK, global_batch=16)),
         task(workload=replace(WORK, optimizer="sgd")),
-        task(space=Space(tp=(1,))),
+        task(space=Axes(tp=(1,))),
         task(solver="ilp"),
         task(seed=1),
         task(tp_degrees=(1,)),
@@ -57,7 +57,7 @@ def test_the_version_is_that_of_files_and_not_of_their_times() -> None:
     os.utime(answer_cache.__file__)
     code_and_data_version.cache_clear()
     assert code_and_data_version() == before
-    key = answer_key("m", get_cluster("h100-sxm"), WORK, Space(), solver="dp", seed=0, version="v")
+    key = answer_key("m", get_cluster("h100-sxm"), WORK, Axes(), solver="dp", seed=0, version="v")
     assert len(key) == 16
 
 

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cells.cell_costs import CellSolver
+from planner.axes import Axes
+from planner.cells.cell_solver import CellSolver
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import partition
-from planner.chain.problem import Partition, stage_memory_bytes, step_time
-from planner.costs.bound import lower_bounds
+from planner.chain.problem import Partition, step_time
+from planner.costs.bound import lower_bound
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.search.search import search
-from planner.search.space import Ground, Space, legal_cells
+from planner.search.space import block_ground, legal_cells
 from profiles.document import encode, to_json
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.device import ActionOverhead, Measurements, StepOverhead
 from profiles.hardware.catalogue.link import Link
 from profiles.sourced import Sourced
+from simulator.memory.held import held_by_stages
 from simulator.traced.stack import load_stack
-from simulator.traced.step_tail import held_by_stages
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
+from tests.oracles.stage_memory import stage_memory_bytes
 from tests.planner.hand_made_model import TOKENS, HandMadeModel
 
 STACK = load_stack()
-ALL = Space()
+ALL = Axes()
 
 
 def costs_of(model, cluster, batch, strategies=ALL.strategies):
@@ -47,7 +50,7 @@ def costs_of(model, cluster, batch, strategies=ALL.strategies):
 
 
 def cells_of(model, cluster, batch, space=ALL):
-    ground = Ground(
+    ground = block_ground(
         num_devices=cluster.num_devices,
         node_devices=cluster.levels[0].domain_size,
         num_blocks=model.layers + 2,
@@ -129,7 +132,7 @@ def test_no_prediction_beats_the_bound_or_the_objective(case):
     costs, cell, found = case
     prediction = costs.predict(costs.plan(cell, found))
     step = prediction.step_time_s.value * (1 + 1e-9)
-    bound = lower_bounds([cell], [costs.totals(cell)])[0]
+    bound = lower_bound(cell, costs.totals(cell))
     if prediction.fits:
         assert bound <= step
         assert costs.missing_bytes(cell) <= 0
@@ -144,7 +147,7 @@ def test_an_interleaved_plan_is_found_and_predicted_as_it_was_chosen():
     for priced, costs in sorted(PRICED.items()):
         model, cluster = MODELS[priced[0]], CLUSTERS[priced[1]]
         solver = CellSolver(costs, solver="auto", seed=0)
-        for cell in cells_of(model, cluster, 16, Space(schedule=("interleaved",)))[::5]:
+        for cell in cells_of(model, cluster, 16, Axes(schedule=("interleaved",)))[::5]:
             found = TimelineSearch(solver.by_timeline(cell)).best()
             assert found is not None
             prediction = costs.predict(costs.plan(cell, found))
@@ -186,7 +189,7 @@ def test_parameters_of_several_ranges_are_those_that_the_simulator_counts(name):
 def test_an_even_1f1b_plan_is_predicted_as_the_objective_says():
     model, cluster = MODELS["plain"], CLUSTERS["two nodes"]
     costs = PRICED["plain", "two nodes"]
-    space = Space(schedule=("1f1b",), recompute=None)
+    space = Axes(schedule=("1f1b",), recompute=None)
     for cell in cells_of(model, cluster, 16, space):
         problem = costs.problem(cell)
         n, p = problem.num_blocks, cell.degrees.pp
@@ -212,7 +215,7 @@ def run_search(model, cluster, batch, space=ALL, **options):
 
 def test_the_search_finds_what_trying_everything_finds():
     model, cluster = MODELS["plain"], CLUSTERS["two nodes"]
-    space = Space(schedule=("none", "1f1b", "gpipe"), micro_batch=(1, 2))
+    space = Axes(schedule=("none", "1f1b", "gpipe"), micro_batch=(1, 2))
     answer = run_search(model, cluster, 16, space)
     costs = costs_of(model, cluster, 16)
     every = []
@@ -236,7 +239,7 @@ def test_equal_searches_give_equal_bytes():
 
 def test_both_solvers_agree_on_a_real_setting():
     model, cluster = MODELS["plain"], CLUSTERS["one node"]
-    space = Space(pp=(2,), tp=(1, 2), schedule=("1f1b",), micro_batch=(1,))
+    space = Axes(pp=(2,), tp=(1, 2), schedule=("1f1b",), micro_batch=(1,))
     by_dp = run_search(model, cluster, 16, space, solver="dp")
     by_ilp = run_search(model, cluster, 16, space, solver="ilp")
     assert by_dp.step_time_s == pytest.approx(by_ilp.step_time_s, rel=1e-6)
@@ -258,7 +261,7 @@ def test_nothing_fits_says_why_and_what_would():
 def test_a_pinned_recompute_that_does_not_fit_is_relaxed():
     # 40 layers on tp 4: 24 GB of states; a micro-batch of 16 keeps 0.8 GB a layer, or 0.3.
     large = HandMadeModel(40, width=4096)
-    space = Space(recompute=(Recompute.NONE,), micro_batch=(16,), pp=(1,), tp=(4,))
+    space = Axes(recompute=(Recompute.NONE,), micro_batch=(16,), pp=(1,), tp=(4,))
     answer = run_search(large, get_cluster("4xl40s"), 64, space)
     assert answer.status == "infeasible"
     assert answer.infeasibility.term == "activations"
@@ -285,7 +288,7 @@ def test_mixed_devices_are_priced_where_they_stand():
             Level(name="all", domain_size=4, link=link),
         ),
     )
-    space = Space(pp=(2,), tp=(2,), schedule=("1f1b",), micro_batch=(1,))
+    space = Axes(pp=(2,), tp=(2,), schedule=("1f1b",), micro_batch=(1,))
     answer = run_search(MODELS["plain"], mixed, 16, space)
     first, second = answer.plan.stages
     assert first.num_blocks > second.num_blocks  # the faster devices take more of the layers
@@ -293,7 +296,34 @@ def test_mixed_devices_are_priced_where_they_stand():
 
 
 def test_a_large_search_ends_with_a_plan_and_others():
-    space = Space(tp=(8,), micro_batch=(1,))
+    space = Axes(tp=(8,), micro_batch=(1,))
     answer = run_search(HandMadeModel(80, width=8192), get_cluster("16x8xh100-sxm"), 1024, space)
     assert answer.prediction.fits
     assert len(answer.alternatives) >= 1
+
+
+def test_a_plan_that_needs_more_than_its_problem_says_is_made_again_under_less(monkeypatch):
+    """Ranks of 100 bytes; a plan of a problem with c bytes needs c + 30 and is predicted to take
+    1000 - c seconds."""
+    model, on = HandMadeModel(2), get_cluster("1x4xh100-sxm")
+    solver = CellSolver(costs_of(model, on, 8), solver="auto", seed=0)
+    cell = cells_of(model, on, 8)[0]
+
+    def predicted(capacity):
+        rank = SimpleNamespace(peak_bytes=capacity + 30.0, capacity_bytes=100.0)
+        step = SimpleNamespace(value=1000.0 - capacity)
+        return SimpleNamespace(fits=capacity + 30.0 <= 100.0, ranks=(rank,), step_time_s=step)
+
+    class Room:
+        def __init__(self, capacity):
+            self.capacity = capacity
+
+        def with_capacity(self, more):
+            return Room(self.capacity + more)
+
+    monkeypatch.setattr(solver.costs, "plan", lambda cell, found: found)
+    monkeypatch.setattr(solver.costs, "predict", predicted)
+    found = solver._made(cell, Room(100.0), lambda problem, first: (problem.capacity, 900.0))
+    assert found.plan == 70.0
+    # What is proved is of the first problem.
+    assert found.bound_s == 900.0

@@ -7,16 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.heterogeneous.mixed_devices import MixedSolution
-from planner.heterogeneous.mixed_stages import Split, best_splits, least_s
+from planner.heterogeneous.splits import Split, best_splits, least_s
 from profiles.errors import InputError
-from simulator.mixed.mixed_replicas import Replica, mixed_step
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import simulate
 from tests.planner.mixed_problem import (
     MixedDevice,
     MixedProblem,
+    MixedSolution,
     NoMixedSolution,
     plan_mixed_devices,
 )
@@ -240,7 +239,7 @@ def test_objective_is_reached(seed: int):
     rng = random.Random(seed)
     p = random_problem(rng, memory=False)
     plan = solved(p)
-    replicas = []
+    ends = []
     for r in plan.replicas:
         edges = (*r.split.first_blocks, p.num_blocks)
         kinds = r.split.devices
@@ -250,22 +249,17 @@ def test_objective_is_reached(seed: int):
         ]
         sends = tuple(p.send_s[first] for first in r.split.first_blocks)
         part = rng.random()
-        replicas.append(
-            Replica(
-                durations=Durations(
-                    forward_s=tuple(part * t for t in times),
-                    backward_s=tuple((1 - part) * t for t in times),
-                    send_forward_s=sends,
-                    send_backward_s=sends,
-                ),
-                num_microbatches=r.num_microbatches,
-                first_parts=r.split.first_blocks,
-                update_s=(0.0,) * len(times),
-            )
+        durations = Durations(
+            forward_s=tuple(part * t for t in times),
+            backward_s=tuple((1 - part) * t for t in times),
+            send_forward_s=sends,
+            send_backward_s=sends,
         )
+        schedule = build_schedule("1f1b", num_ranks=len(times), num_microbatches=r.num_microbatches)
+        timeline = simulate(schedule, durations)
+        ends += [timeline.rank_end_s(rank) for rank in range(len(times))]
     reduce_s = plan.step_s - max(r.pipeline_s for r in plan.replicas)
-    step = mixed_step(replicas, reduce_s=[0.0] * p.num_blocks)
-    assert step.step_s + reduce_s <= plan.step_s * (1 + 1e-9)
+    assert max(ends) + reduce_s <= plan.step_s * (1 + 1e-9)
 
 
 @given(seed=st.integers(0, 10**6))

@@ -4,20 +4,19 @@ import itertools
 
 import pytest
 
+from planner.axes import Axes
 from planner.costs.priced_model import PricedModel
-from planner.heterogeneous.mixed_plan_search import UNLIKE, plan_mixed
-from planner.heterogeneous.mixed_prices import MixedKey, MixedPrices, Reach, device_types
-from planner.heterogeneous.mixed_search import mixed_keys, search_mixed
-from planner.search.mixed_parts import levelled, one_type_stages, only
-from planner.search.search import search
-from planner.search.space import Space
+from planner.heterogeneous.parts import levelled, only
+from planner.heterogeneous.plan_mixed import UNLIKE, plan_mixed
+from planner.heterogeneous.stage_prices import Key, StagePrices, device_types
+from planner.heterogeneous.unlike_search import search_unlike, unlike_keys
+from planner.search.search import one_type_stages, search
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
-from simulator.mixed.mixed_prediction import predict_mixed
+from simulator.traced.predict import predict
 from simulator.traced.stack import load_stack
 from simulator.values.degrees import Degrees
-from simulator.values.mixed_plan import MixedPipeline, MixedPlan, MixedStage
-from simulator.values.plan import Recompute
+from simulator.values.plan import Pipeline, Plan, Recompute, Stage
 from simulator.values.workload import Workload
 from tests.planner.hand_made_model import TOKENS, HandMadeModel
 from tests.planner.test_mixed_devices import partitions, shares
@@ -66,11 +65,11 @@ def prices_of(model, cluster, batch, space, stages=(1, 2, 3)):
         strategies=space.strategies,
         micro_batches=tuple(sizes),
     )
-    return MixedPrices(priced, stages)
+    return StagePrices(priced, stages)
 
 
 def searched(prices, space):
-    return search_mixed(prices, mixed_keys(prices, space), usd_per_hour={}, clock=lambda: 0.0)
+    return search_unlike(prices, unlike_keys(prices, space), clock=lambda: 0.0)
 
 
 def enumerated(prices, tp, micro_batch, zero_stage) -> float:
@@ -102,7 +101,7 @@ def enumerated(prices, tp, micro_batch, zero_stage) -> float:
                     for at, k in enumerate(chain):
                         first, last = edges[at], edges[at + 1]
                         stages.append(
-                            MixedStage(
+                            Stage(
                                 device=types[k].device.name,
                                 devices=next(free[k]),
                                 first_block=first,
@@ -110,22 +109,22 @@ def enumerated(prices, tp, micro_batch, zero_stage) -> float:
                                 recompute=(kind,) * (last - first),
                             )
                         )
-                    pipelines.append(MixedPipeline(stages=tuple(stages), num_microbatches=number))
-                plan = MixedPlan(
+                    pipelines.append(Pipeline(stages=tuple(stages), num_microbatches=number))
+                plan = Plan(
                     model="hand-made",
                     model_hash="",
                     block_entries=tuple(ref.entry for ref in graph.chain),
                     cluster="",
                     cluster_hash="",
                     workload=prices.model.workload,
-                    degrees=Degrees(tp=tp),
+                    degrees=Degrees(tp=tp, dp=len(chains), pp=max(map(len, chains))),
+                    schedule="1f1b",
+                    stages=(),
                     zero_stage=zero_stage,
                     micro_batch=micro_batch,
                     pipelines=tuple(pipelines),
                 )
-                found = predict_mixed(
-                    plan, prices.model.traced, prices.model.cluster, stack=STACK, prices={}
-                )
+                found = predict(plan, prices.model.traced, prices.model.cluster, stack=STACK)
                 if found.fits:
                     best = min(best, found.step_time_s.value)
     return best
@@ -142,11 +141,11 @@ def enumerated(prices, tp, micro_batch, zero_stage) -> float:
     ids=["unlike", "sharded", "thin wire", "tight"],
 )
 def test_equals_enumeration(cluster, zero_stage):
-    space = Space(recompute=(Recompute.NONE,), zero=(zero_stage,), micro_batch=(1,), tp=(1,))
+    space = Axes(recompute=(Recompute.NONE,), zero=(zero_stage,), micro_batch=(1,), tp=(1,))
     prices = prices_of(HandMadeModel(2, width=2048), cluster, 6, space)
     expected = enumerated(prices, 1, 1, zero_stage)
     found = searched(prices, space)
-    assert found.bound_s <= expected * (1 + 1e-9)
+    assert found.bound <= expected * (1 + 1e-9)
     assert found.prediction.step_time_s.value == pytest.approx(expected, rel=1e-9)
 
 
@@ -164,35 +163,31 @@ def planned(model, cluster, batch, space, **more):
 
 def test_a_useless_device_is_left_out():
     # A twentieth of the speed behind a thin wire: what it would do takes longer than the step.
-    answer = planned(HandMadeModel(4), two_types(2, 1, speed=0.05, wire=1e9), 8, Space())
-    assert {left.device: left.num_devices for left in answer.left_out} == {"slow": 1}
-    assert "20 times as long" in answer.left_out[0].why
+    answer = planned(HandMadeModel(4), two_types(2, 1, speed=0.05, wire=1e9), 8, Axes())
+    assert {left.device: left.num_devices for left in answer.comparison.left_out} == {"slow": 1}
+    assert "20 times as long" in answer.comparison.left_out[0].why
     assert answer.bound <= answer.step_time_s
 
 
 def test_unlike_replicas_beat_equal_ones():
-    space = Space(pp=(1,), zero=(2,))
+    space = Axes(pp=(1,), zero=(2,))
     answer = planned(HandMadeModel(6, width=2048), two_types(2, 2), 56, space)
-    assert answer.chosen == UNLIKE
+    assert answer.comparison.chosen == UNLIKE
     shares = {p.stages[0].device: p.num_microbatches for p in answer.plan.pipelines}
     assert shares["fast"] / shares["slow"] == pytest.approx(1 / 0.4, rel=0.15)
-    steps = {each.title: each.step_time_s for each in answer.compared}
+    steps = {each.title: each.step_time_s for each in answer.comparison.compared}
+    assert answer.prediction.step_time_s.value == answer.step_time_s
     assert answer.step_time_s == steps[UNLIKE] == min(s for s in steps.values() if s)
-    assert not answer.left_out
+    assert not answer.comparison.left_out
     again = planned(HandMadeModel(6, width=2048), two_types(2, 2), 56, space)
     assert again == answer
 
 
 def test_a_tight_device_holds_what_fits_it():
-    model, space = HandMadeModel(8, width=2048), Space(micro_batch=(1,), tp=(1,), zero=(0,))
+    model, space = HandMadeModel(8, width=2048), Axes(micro_batch=(1,), tp=(1,), zero=(0,))
     cluster = two_types(2, 2, speed=0.9, slow_gib=1.7)
     found = searched(prices_of(model, cluster, 16, space, stages=(2, 3, 4)), space)
-    held = [
-        (stage.memory.peak_bytes, stage.memory.capacity_bytes)
-        for replica in found.prediction.replicas
-        for stage in replica.stages
-    ]
-    assert all(peak <= capacity for peak, capacity in held)
+    assert all(rank.peak_bytes <= rank.capacity_bytes for rank in found.prediction.ranks)
     roomy = searched(
         prices_of(model, two_types(2, 2, speed=0.9), 16, space, stages=(2, 3, 4)), space
     )
@@ -203,15 +198,15 @@ def test_a_tight_device_holds_what_fits_it():
 def test_stages_that_fit_are_predicted_to_fit(zero_stage):
     # Every stage's bytes in the tables are those of the prediction, once all are in flight.
     cluster, model = two_types(2, 2), HandMadeModel(5, width=2048)
-    space = Space(micro_batch=(2,), zero=(zero_stage,), dp=(2,), pp=(2,))
+    space = Axes(micro_batch=(2,), zero=(zero_stage,), dp=(2,), pp=(2,))
     for gib in (1.0, 1.5, 2.0, 3.0):
         tight = two_types(2, 2, slow_gib=gib)
         found = searched(prices_of(model, tight, 24, space, stages=(2,)), space)
         if found.plan is not None:
             assert found.prediction.fits
-    key = MixedKey(degrees=Degrees(dp=2), micro_batch=2, zero_stage=zero_stage)
+    key = Key(degrees=Degrees(dp=2), micro_batch=2, zero_stage=zero_stage)
     prices = prices_of(model, cluster, 24, space)
-    least, far = prices.tables(key, Reach.NONE), prices.tables(key, Reach.FAR)
+    least, far = prices.tables(key, least=True), prices.tables(key)
     for a, b in zip(least.seconds, far.seconds, strict=True):
         assert all((x <= y).all() for x, y in zip(a, b, strict=True))
 
@@ -230,9 +225,9 @@ def test_parts_of_a_cluster():
     assert only(cluster, "slow").num_devices == 4
     assert [level.name for level in only(cluster, "slow").levels] == ["node"]
     # pp 1 would have ranks on both types.
-    assert one_type_stages(cluster, Space()).pp == (2, 4, 8)
-    assert one_type_stages(cluster, Space(pp=(1,))) is None
-    assert one_type_stages(two_types(2, 1), Space()).pp == (3,)
+    assert one_type_stages(cluster, Axes()).pp == (2, 4, 8)
+    assert one_type_stages(cluster, Axes(pp=(1,))) is None
+    assert one_type_stages(two_types(2, 1), Axes()).pp == (3,)
     slow = levelled(two_types(2, 1, slow_gib=8.0), "fast")
     assert {group.device.usable_bytes for group in slow.groups} == {8.0 * GIB}
     assert slow.homogeneous
@@ -240,17 +235,17 @@ def test_parts_of_a_cluster():
 
 def test_the_ordinary_search_keeps_stages_to_a_type():
     model, work = HandMadeModel(6), Workload(global_batch=8, sequence_length=TOKENS)
-    answer = search(model, two_types(2, 2), work, space=Space(), stack=STACK)
+    answer = search(model, two_types(2, 2), work, space=Axes(), stack=STACK)
     assert answer.plan.degrees.pp in (2, 4)
     with pytest.raises(InputError, match=r"--pp 1 the stages .* mix its device types"):
-        search(model, two_types(2, 2), work, space=Space(pp=(1,)), stack=STACK)
+        search(model, two_types(2, 2), work, space=Axes(pp=(1,)), stack=STACK)
 
 
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (Space(tp=(16,)), r"obeys --tp 16. fast alone; .*: --tp 16 does not suit the model"),
-        (Space(zero=(3,), pp=(3,)), r"--pp 3 with --zero 3 cannot use all 2 devices"),
+        (Axes(tp=(16,)), r"obeys --tp 16. fast alone; .*: --tp 16 does not suit the model"),
+        (Axes(zero=(3,), pp=(3,)), r"--pp 3 with --zero 3 cannot use all 2 devices"),
     ],
 )
 def test_pins_that_contradict_are_named(space, message):
@@ -267,4 +262,4 @@ def test_a_device_without_a_rate_is_named():
         levels=cluster.levels,
     )
     with pytest.raises(InputError, match=r"device old of cluster with old ones has no rate for bf"):
-        planned(HandMadeModel(4), cluster, 8, Space())
+        planned(HandMadeModel(4), cluster, 8, Axes())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from planner.axes import Axes
 from planner.search.other_clusters import grown, with_device
 from planner.search.relax import candidates
-from planner.search.space import Space
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.device import Device
@@ -62,7 +62,7 @@ def rebuild(name):
 
 
 def test_pins_are_taken_back_before_anything_is_bought():
-    space = Space(tp=(8,), micro_batch=(4,), recompute=(Recompute.NONE,))
+    space = Axes(tp=(8,), micro_batch=(4,), recompute=(Recompute.NONE,))
     tried = list(candidates(space, HERE, other_devices=tuple, rebuild=rebuild))
     kinds = [one.kind for one in tried]
     assert kinds[:4] == ["recompute", "micro_batch", "tp", "pins"]
@@ -74,13 +74,13 @@ def test_pins_are_taken_back_before_anything_is_bought():
         "--tp 4",
         "--tp 4 --pp 1 --micro-batch 2",
     ]
-    assert tried[2].space == Space(micro_batch=(4,), recompute=(Recompute.NONE,))
+    assert tried[2].space == Axes(micro_batch=(4,), recompute=(Recompute.NONE,))
 
 
 def test_devices_are_doubled_by_name():
     more = [
         one
-        for one in candidates(Space(), HERE, other_devices=tuple, rebuild=rebuild)
+        for one in candidates(Axes(), HERE, other_devices=tuple, rebuild=rebuild)
         if one.kind == "devices"
     ]
     assert [one.cluster.num_devices for one in more[:3]] == [8, 16, 32]
@@ -100,7 +100,7 @@ def test_devices_with_more_memory_are_offered_nearest_first():
     others += (device("other-1", 96, vendor="umbrella"),)
     larger = [
         one
-        for one in candidates(Space(), HERE, other_devices=lambda: others, rebuild=rebuild)
+        for one in candidates(Axes(), HERE, other_devices=lambda: others, rebuild=rebuild)
         if one.kind == "memory"
     ]
     assert [one.flag for one in larger] == ["--on 4xlarge", "--on 4xhuge", "--on 4xother"]

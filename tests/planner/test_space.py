@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from planner.search.space import Ground, Space, legal_cells, parse_axis, runnable
+from planner.axes import Axes, parse_axis
+from planner.search.space import block_ground, legal_cells
 from profiles.errors import InputError, UnknownNameError
 from simulator.values.plan import Recompute
+from simulator.values.runnable import why_not_runnable
 
-GROUND = Ground(
+GROUND = block_ground(
     num_devices=8, node_devices=4, num_blocks=6, tp_degrees=(1, 2, 4, 8), global_batch=16
 )
 
@@ -19,12 +21,14 @@ def test_cells_of_two_devices_are_counted_by_hand():
     # Batch 4, 3 blocks, tp 1 or 2, zero 0: pp1 dp2 tp1: micro-batch 1, 2 -> 2. pp1 dp1 tp2:
     # micro-batch 1, 2, 4 -> 3. pp2 dp1 tp1: micro-batch 1, 2, 4 under 1f1b and gpipe -> 6;
     # interleaved needs vpp 2 x pp 2 = 4 blocks -> 0. Together 11.
-    ground = Ground(num_devices=2, node_devices=2, num_blocks=3, tp_degrees=(1, 2), global_batch=4)
-    assert len(legal_cells(Space(zero=(0,)), ground)) == 11
+    ground = block_ground(
+        num_devices=2, node_devices=2, num_blocks=3, tp_degrees=(1, 2), global_batch=4
+    )
+    assert len(legal_cells(Axes(zero=(0,)), ground)) == 11
 
 
 def test_every_cell_obeys_the_rules():
-    cells = legal_cells(Space(), GROUND)
+    cells = legal_cells(Axes(), GROUND)
     assert len(set(cells)) == len(cells)
     for cell in cells:
         assert cell.degrees.pp * cell.degrees.dp * cell.degrees.tp == 8
@@ -34,12 +38,19 @@ def test_every_cell_obeys_the_rules():
         assert (cell.schedule == "interleaved") == (cell.degrees.vpp > 1)
         assert (cell.degrees.pp == 1) == (cell.schedule == "none")
         assert cell.degrees.dp > 1 or cell.zero_stage == 0
-        assert runnable(cell, "bf16") == ""
+        refused = why_not_runnable(
+            cell.degrees,
+            zero_stage=cell.zero_stage,
+            schedule=cell.schedule,
+            precision="bf16",
+            num_microbatches=cell.num_microbatches,
+        )
+        assert refused == ""
     assert {cell.schedule for cell in cells} == {"none", "1f1b", "gpipe", "interleaved"}
 
 
 def test_pins_and_restrictions_hold():
-    space = Space(tp=(1, 2), pp=(2,), zero=(3,), micro_batch=(2,), schedule=("gpipe",))
+    space = Axes(tp=(1, 2), pp=(2,), zero=(3,), micro_batch=(2,), schedule=("gpipe",))
     cells = legal_cells(space, GROUND)
     assert {cell.degrees.tp for cell in cells} == {1, 2}
     assert {(cell.degrees.pp, cell.micro_batch, cell.schedule) for cell in cells} == {
@@ -48,13 +59,22 @@ def test_pins_and_restrictions_hold():
 
 
 def test_a_pinned_tp_may_leave_the_node():
-    assert {cell.degrees.tp for cell in legal_cells(Space(tp=(8,)), GROUND)} == {8}
+    assert {cell.degrees.tp for cell in legal_cells(Axes(tp=(8,)), GROUND)} == {8}
+
+
+def test_a_free_tp_divides_its_node():
+    """Nodes of six: every other group of four would lie across two of them."""
+    ground = block_ground(
+        num_devices=12, node_devices=6, num_blocks=6, tp_degrees=(1, 2, 3, 4, 6), global_batch=12
+    )
+    assert {cell.degrees.tp for cell in legal_cells(Axes(), ground)} == {1, 2, 3, 6}
+    assert {cell.degrees.tp for cell in legal_cells(Axes(tp=(4,)), ground)} == {4}
 
 
 def test_interleaved_needs_whole_rounds():
     # dp 2 x micro-batch 8 leaves one micro-batch: no round of pp = 2 stages.
-    space = Space(schedule=("interleaved",), pp=(2,), tp=(2,), micro_batch=(8,))
-    with pytest.raises(InputError, match="interleaved needs vpp of 2 or more"):
+    space = Axes(schedule=("interleaved",), pp=(2,), tp=(2,), micro_batch=(8,))
+    with pytest.raises(InputError, match=r"interleaved \(vpp of 2 or more"):
         legal_cells(space, GROUND)
 
 
@@ -62,35 +82,35 @@ def test_interleaved_needs_whole_rounds():
     ("space", "ground", "message"),
     [
         (
-            Space(pp=(3,), tp=(2,)),
+            Axes(pp=(3,), tp=(2,)),
             GROUND,
-            r"--pp 3 with --tp 2 cannot use all 8 devices: pp x dp x tp must be 8",
+            r"--tp 2 with --pp 3 cannot use all 8 devices: tp x cp x pp x dp must be 8",
         ),
-        (Space(dp=(8,), pp=(2,)), GROUND, r"--pp 2 with --dp 8 cannot use all 8 devices"),
-        (Space(tp=(3,)), GROUND, r"--tp 3 does not suit the model: its degrees are 1, 2, 4, 8"),
+        (Axes(dp=(8,), pp=(2,)), GROUND, r"--pp 2 with --dp 8 cannot use all 8 devices"),
+        (Axes(tp=(3,)), GROUND, r"--tp 3 does not suit the model: its degrees are 1, 2, 4, 8"),
         (
-            Space(tp=(2,)),
+            Axes(tp=(2,)),
             replace(GROUND, tp_degrees=(1,), why_not_tensor_parallel="it has convolutions"),
             "--tp 2 does not suit the model: it has convolutions",
         ),
-        (Space(pp=(8,)), GROUND, r"--pp 8 does not suit the model: the model has 6 blocks"),
+        (Axes(pp=(8,)), GROUND, r"--pp 8 does not suit the model: it has 6 blocks"),
         (
-            Space(pp=(2,)),
+            Axes(pp=(2,)),
             replace(GROUND, why_not_cuttable="skips join every block"),
             "cannot be cut into stages: skips join every block",
         ),
         (
-            Space(pp=(1,), tp=(1,)),
+            Axes(pp=(1,), tp=(1,)),
             replace(GROUND, global_batch=7),
             r"--global-batch 7 cannot be shared .* dp can be 8 .* --global-batch 8",
         ),
         (
-            Space(micro_batch=(3,)),
+            Axes(micro_batch=(3,)),
             GROUND,
             r"--micro-batch 3 does not divide the share of a replica",
         ),
         (
-            Space(schedule=("1f1b",), vpp=(2,)),
+            Axes(schedule=("1f1b",), vpp=(2,)),
             GROUND,
             r"no plan obeys --vpp 2 with --schedule 1f1b",
         ),
@@ -112,12 +132,12 @@ def test_pins_that_leave_nothing_are_named_together(space, ground, message):
 )
 def test_impossible_values_are_errors(axes, message):
     with pytest.raises(InputError, match=message):
-        Space(**axes)
+        Axes(**axes)
 
 
 def test_an_unknown_schedule_names_the_nearest():
     with pytest.raises(UnknownNameError, match="Did you mean '1f1b'"):
-        Space(schedule=("1f1",))
+        Axes(schedule=("1f1",))
 
 
 def test_a_list_that_is_not_one_is_an_error():
@@ -127,5 +147,5 @@ def test_a_list_that_is_not_one_is_an_error():
 
 
 def test_strategies_follow_the_recompute_axis():
-    assert Space().strategies == (Recompute.NONE, Recompute.ATTENTION, Recompute.FULL)
-    assert Space(recompute=(Recompute.FULL,)).strategies == (Recompute.FULL,)
+    assert Axes().strategies == (Recompute.NONE, Recompute.ATTENTION, Recompute.FULL)
+    assert Axes(recompute=(Recompute.FULL,)).strategies == (Recompute.FULL,)

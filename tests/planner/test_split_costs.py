@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cells.cell_costs import CellSolver
+from planner.axes import Axes
+from planner.cells.cell_solver import CellSolver
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.problem import Partition
-from planner.costs.bound import lower_bounds
+from planner.costs.bound import lower_bound
 from planner.costs.split_problem import (
     RankBytes,
     ranges_of,
@@ -20,7 +21,7 @@ from planner.costs.split_problem import (
     split_tails,
 )
 from planner.search.search import search
-from planner.search.space import Ground, Space, legal_cells
+from planner.search.space import block_ground, legal_cells
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.schedules.schedule import schedule_kind
@@ -32,7 +33,7 @@ from tests.planner.hand_made_model import HandMadeModel
 from tests.planner.test_costs import CLUSTERS, MODELS, PRICED, cells_of, costs_of
 
 SPLIT_SCHEDULES = tuple(n for n in runnable_schedules() if schedule_kind(n).splits_backward)
-EVERY = Space(schedule=(*SPLIT_SCHEDULES, "1f1b", "gpipe", "interleaved"))
+EVERY = Axes(schedule=(*SPLIT_SCHEDULES, "1f1b", "gpipe", "interleaved"))
 
 
 @st.composite
@@ -72,7 +73,7 @@ def test_time_and_memory_are_those_of_the_prediction(case):
         rounding = 4 * (len(found.strategies) + cell.degrees.num_stages) * cell.num_microbatches
         assert peak == pytest.approx(prediction.ranks[rank].peak_bytes, abs=rounding)
     if prediction.fits:
-        assert lower_bounds([cell], [costs.totals(cell)])[0] <= predicted * (1 + 1e-9)
+        assert lower_bound(cell, costs.totals(cell)) <= predicted * (1 + 1e-9)
         assert costs.missing_bytes(cell) <= 0
     assert problem.schedule.ranks  # the schedule is one that can be run
 
@@ -81,8 +82,8 @@ def test_time_and_memory_are_those_of_the_prediction(case):
 def test_a_cell_is_solved_as_trying_every_plan_solves_it(schedule):
     # Stages of 1f1b and gpipe differ by more than a third here: the closed form alone has a gap.
     model, cluster = HandMadeModel(4), get_cluster("2xh100-sxm")
-    costs = costs_of(model, cluster, 4, strategies=Space().strategies[:1])
-    cells = cells_of(model, cluster, 4, Space(schedule=(schedule,), pp=(2,), micro_batch=(1,)))
+    costs = costs_of(model, cluster, 4, strategies=Axes().strategies[:1])
+    cells = cells_of(model, cluster, 4, Axes(schedule=(schedule,), pp=(2,), micro_batch=(1,)))
     (cell,) = cells
     solved = CellSolver(costs, solver="auto", seed=0).refine(cell, np.inf, 0.0)
     steps = []
@@ -98,7 +99,7 @@ def test_a_cell_is_solved_as_trying_every_plan_solves_it(schedule):
 def test_a_v_lays_the_first_and_the_last_blocks_on_rank_0():
     model, cluster = HandMadeModel(6), get_cluster("2xh100-sxm")
     costs = costs_of(model, cluster, 8)
-    (cell,) = cells_of(model, cluster, 8, Space(schedule=("zbv",), pp=(2,), micro_batch=(1,)))
+    (cell,) = cells_of(model, cluster, 8, Axes(schedule=("zbv",), pp=(2,), micro_batch=(1,)))
     found = TimelineSearch(costs.split(cell)).best()
     plan = costs.plan(cell, found)
     assert plan.stages_of(0) == (0, 3)
@@ -117,7 +118,7 @@ def test_a_named_schedule_is_planned_beside_others():
         HandMadeModel(6),
         get_cluster("2xh100-sxm"),
         Workload(global_batch=8, sequence_length=2048),
-        space=Space(schedule=("zbv", "1f1b"), pp=(2,)),
+        space=Axes(schedule=("zbv", "1f1b"), pp=(2,)),
         stack=load_stack(),
         clock=lambda: 0.0,
     )
@@ -129,14 +130,18 @@ def test_a_named_schedule_is_planned_beside_others():
 
 
 def test_no_schedule_that_splits_the_backward_is_planned_unless_it_is_named():
-    ground = Ground(num_devices=4, node_devices=4, num_blocks=8, tp_degrees=(1,), global_batch=16)
-    free = {cell.schedule for cell in legal_cells(Space(), ground)}
+    ground = block_ground(
+        num_devices=4, node_devices=4, num_blocks=8, tp_degrees=(1,), global_batch=16
+    )
+    free = {cell.schedule for cell in legal_cells(Axes(), ground)}
     assert free == {"none", "1f1b", "gpipe", "interleaved"}
-    named = {cell.schedule for cell in legal_cells(Space(schedule=SPLIT_SCHEDULES), ground)}
+    named = {cell.schedule for cell in legal_cells(Axes(schedule=SPLIT_SCHEDULES), ground)}
     assert named == set(SPLIT_SCHEDULES)
 
 
 def test_too_few_micro_batches_for_dualpipev_are_said():
-    ground = Ground(num_devices=4, node_devices=4, num_blocks=8, tp_degrees=(1,), global_batch=4)
+    ground = block_ground(
+        num_devices=4, node_devices=4, num_blocks=8, tp_degrees=(1,), global_batch=4
+    )
     with pytest.raises(InputError, match="2 x pp micro-batches or more"):
-        legal_cells(Space(schedule=("dualpipev",), pp=(4,)), ground)
+        legal_cells(Axes(schedule=("dualpipev",), pp=(4,)), ground)

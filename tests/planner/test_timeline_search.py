@@ -144,6 +144,25 @@ def test_what_is_proved_is_the_best_of_every_split(schedule):
     assert TimelineSearch(large).proved(np.inf) == (0.0, None)
 
 
+@pytest.mark.parametrize("schedule", ["zb-h1", "zbv", "interleaved"])
+def test_a_proof_has_no_plan_that_does_not_fit(schedule):
+    """Memory, however little, changes nothing of what is proved."""
+    for seed in range(4):
+        problem = draw_chain(
+            seed, schedule, ranks=2, blocks=6, micro=4, unlike=True, mixed=False, strategies=2
+        )
+        slots = tuple(replace(slot, capacity_bytes=0.0) for slot in problem.chain.slots)
+        problem = replace(problem, chain=replace(problem.chain, slots=slots))
+        least, plan = TimelineSearch(problem.with_capacity(1e9)).proved(np.inf)
+        assert plan is not None
+        for room in (0.0, 3.0, 6.0, 12.0):
+            tight = problem.with_capacity(room)
+            proved, found = TimelineSearch(tight).proved(np.inf)
+            assert proved == least
+            assert found is None or split_fits(tight, found)
+        assert TimelineSearch(problem).proved(np.inf)[1] is None
+
+
 def test_two_copies_of_the_model_are_no_stages_in_turn():
     problem = draw_chain(
         0, "zbv", ranks=2, blocks=6, micro=4, unlike=False, mixed=False, strategies=1

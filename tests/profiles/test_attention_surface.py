@@ -22,6 +22,7 @@ from profiles.hardware.kernels.attention_surface import (
     shapes_of,
 )
 from profiles.hardware.kernels.kernel_surface import surface_path
+from simulator.kernel_speed import attention_s
 from tools.derive_gemm import SYSTEMS
 from tools.fit_log_grid import no_correction
 
@@ -33,8 +34,8 @@ def forward_s(device, *ask, **mask):
     return load_attention_surface(device).forward_s(*ask, **mask)
 
 
-def backward_s(device, *ask):
-    return load_attention_surface(device).backward_s(*ask)
+def backward_s(device, dtype, batch, seq, heads, kv_heads, head_size):
+    return attention_s(device, dtype, head_size, batch, seq, heads, kv_heads)[1]
 
 
 # FlashAttention-3 (arXiv 2407.08608) figure 5, H100 SXM, head size 128, 16 heads, 16k tokens in

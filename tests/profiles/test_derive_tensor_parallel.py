@@ -16,7 +16,7 @@ from profiles.model.loaders import resolve_model
 from profiles.model.op_graphs.trace_op_graph import trace_op_graph
 from profiles.model.tracing.trace_derive_tensor_parallel import Derived, derive_rules
 from profiles.model.tracing.trace_small_block import block_calls, small_block
-from profiles.model.tracing.trace_split_check import NotSplit, check_split
+from profiles.model.tracing.trace_split_check import NotSplit, Recording, check_split
 from profiles.model.tracing.traced import trace_model
 
 GATED = {("w1", "column"), ("w3", "column"), ("w2", "row")}
@@ -157,7 +157,7 @@ def test_the_check_finds_a_split_that_is_wrong(name: str, roles: dict[str, Any])
     spec = resolve_model(f"tests.profiles.plain_models:{name}")
     calls, _ = block_calls(build_model(spec, micro_batch=3, sequence_length=16))
     with pytest.raises(NotSplit):
-        check_split(small_block(calls[0], 0), roles, (), 2)
+        check_split(Recording(small_block(calls[0], 0)), roles, (), 2)
 
 
 def test_the_check_finds_a_missing_size() -> None:
@@ -167,8 +167,8 @@ def test_the_check_finds_a_missing_size() -> None:
     roles = {"attn.c_attn": ("column", parts), "attn.c_proj": ("row", (1,))}
     views = [("attn", f"local_sizes view {i} 2") for i in range(4)]
     sizes = [("attn", "local_sizes split 0 0"), *views]
-    assert check_split(small_block(calls[0], 0), roles, tuple(sizes), 2) == frozenset()
+    assert check_split(Recording(small_block(calls[0], 0)), roles, tuple(sizes), 2) == ()
     for missing in sizes:
         left = tuple(rule for rule in sizes if rule != missing)
         with pytest.raises(NotSplit):
-            check_split(small_block(calls[0], 0), roles, left, 2)
+            check_split(Recording(small_block(calls[0], 0)), roles, left, 2)

@@ -25,8 +25,7 @@ from profiles.hardware.kernels.gemm_surface import (
     load_surface,
     table_time_s,
 )
-from profiles.hardware.kernels.kernel_surface import surface_path
-from profiles.hardware.kernels.log_grid import LogGrid
+from profiles.hardware.kernels.kernel_surface import LogGrid, surface_path
 from tools.derive_gemm import SYSTEMS
 from tools.fit_log_grid import fit_log_grid, no_correction
 

@@ -28,14 +28,14 @@ DATE = "2026-11-21"
 
 
 def matmul(size: int) -> Case:
-    return Case(family="matmul", matmul=MatmulShape(batch=1, m=size, n=size, k=size))
+    return Case(family="matmul", shape=MatmulShape(batch=1, m=size, n=size, k=size))
 
 
 def attention(phase: Phase) -> Case:
     shape = AttentionShape(
         batch=1, heads=4, kv_heads=2, q_len=128, kv_len=128, head_dim=32, causal=True
     )
-    return Case(family="attention", phase=phase, attention=shape)
+    return Case(family="attention", phase=phase, shape=shape)
 
 
 def link(operation: str, size_bytes: int) -> Case:

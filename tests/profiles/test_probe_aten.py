@@ -11,10 +11,15 @@ from torch.utils._pytree import tree_leaves
 from profiles.errors import InputError
 from profiles.hardware.catalogue.device import ACROSS
 from profiles.hardware.probe.probe_aten import aten_bytes, aten_call, aten_names
+from profiles.hardware.probe.probe_cases import Case, ConvCase, convolutions
 from profiles.hardware.probe.probe_host import measure_host
-from profiles.hardware.probe.probe_layers import CONVOLUTIONS, ConvCase, conv_op
+from profiles.hardware.probe.probe_ops import traced_op
 from profiles.hardware.probe.probe_timing import Cycle
-from profiles.model.graph import ConvShape, Phase
+from profiles.model.graph import ConvShape, Op, Phase
+
+
+def conv_op(shape: ConvCase, phase: Phase) -> Op:
+    return traced_op(Case(family="conv", shape=shape, phase=phase))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -44,14 +49,14 @@ def test_an_op_without_a_case_is_named() -> None:
 
 def test_a_convolution_is_the_product_that_it_equals() -> None:
     case = ConvCase(batch=2, inputs=8, outputs=16, side=10)
-    forward = conv_op(case, Phase.FORWARD, "float32")
-    backward = conv_op(case, Phase.BACKWARD, "float32")
+    forward = conv_op(case, Phase.FORWARD)
+    backward = conv_op(case, Phase.BACKWARD)
     assert forward.matmul is not None
     sizes = (forward.matmul.m, forward.matmul.n, forward.matmul.k)
     assert sizes == (2 * 10 * 10, 16, 8 * 9)
     assert forward.work_flop == 2 * 200 * 16 * 72
     assert backward.work_flop == 2 * forward.work_flop
-    first = conv_op(replace(case, first=True), Phase.BACKWARD, "float32")
+    first = conv_op(replace(case, first=True), Phase.BACKWARD)
     assert first.work_flop == forward.work_flop
     assert first.conv is not None
     assert not first.conv.input_gradient
@@ -63,20 +68,20 @@ def test_a_convolution_is_the_product_that_it_equals() -> None:
 def test_a_convolution_tells_its_layout(phase: Phase) -> None:
     case = ConvCase(batch=2, inputs=8, outputs=8, side=6, groups=8)
     for last in (False, True):
-        op = conv_op(replace(case, last=last), phase, "float32")
+        op = conv_op(replace(case, last=last), phase)
         assert op.conv is not None
         assert op.conv.channels_last is last
     # One channel, or one pixel: the layouts are one.
     for one in (replace(case, inputs=1, outputs=1, groups=1), replace(case, side=1)):
-        op = conv_op(replace(one, last=True, window=1), phase, "float32")
+        op = conv_op(replace(one, last=True, window=1), phase)
         assert op.conv is not None
         assert not op.conv.channels_last
 
 
 def test_the_probe_has_every_kind_of_convolution() -> None:
     found = set()
-    for case in CONVOLUTIONS:
-        op = conv_op(case, Phase.FORWARD, "float32")
+    for case in convolutions(quick=False):
+        op = conv_op(case, Phase.FORWARD)
         assert op.conv is not None
         assert op.matmul is not None
         found.add(op.conv.kind(op.matmul.k))
@@ -92,8 +97,8 @@ def test_the_backward_of_groups_is_as_much_work_as_their_products(
 ) -> None:
     # 4 groups of 2 channels in, 4 out: 200 positions x 16 outputs x a patch of 2 x 9.
     case = ConvCase(batch=2, inputs=8, outputs=16, side=10, groups=4, first=first)
-    forward = conv_op(case, Phase.FORWARD, "float32")
-    backward = conv_op(case, Phase.BACKWARD, "float32")
+    forward = conv_op(case, Phase.FORWARD)
+    backward = conv_op(case, Phase.BACKWARD)
     assert forward.work_flop == 2 * 200 * 16 * 18
     assert backward.work_flop == gradients * forward.work_flop
     assert backward.matmul is not None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from profiles.errors import ModelError
-from profiles.hardware.probe.probe_chain import ChainSample, sample_chain
+from profiles.hardware.probe.probe_blocks import ChainSample, sample_chain
 
 
 class Layer(nn.Module):

@@ -8,11 +8,8 @@ import pytest
 import torch
 
 from profiles.hardware.catalogue.device import ConvPoint, Measurements
-from profiles.hardware.probe.probe_layers import (
-    recurrence_call,
-    recurrence_layers,
-    recurrence_op,
-)
+from profiles.hardware.probe.probe_cases import Case, recurrence_layers
+from profiles.hardware.probe.probe_ops import op_call, traced_op
 from profiles.hardware.probe.probe_timing import Prepared, measure_on_thread
 from profiles.model.graph import RECURRENCES, Phase
 from simulator.traced.op_cost import price_op
@@ -22,9 +19,10 @@ from tests.simulator.hand_made import device
 @pytest.mark.parametrize("layer", recurrence_layers(quick=True), ids=str)
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_layer_runs_and_costs_what_it_was_measured_to_take(layer, phase) -> None:
-    recurrence_call(layer, phase, torch.float32)()
-    recurrence_call(layer, phase, torch.bfloat16)()
-    op = recurrence_op(layer, phase, "float32")
+    case = Case(family="recurrence", shape=layer, phase=phase)
+    op_call(case, torch.device("cpu"))()
+    op_call(replace(case, dtype="bfloat16"), torch.device("cpu"))()
+    op = traced_op(case)
     assert RECURRENCES[op.name] == layer.kind
     assert op.matmul is not None
     gates = {"lstm": 4, "gru": 3, "rnn": 1}[layer.kind]

@@ -108,6 +108,6 @@ def _children() -> list[str]:
             line = (path.parent / "cmdline").read_bytes().decode()
         except (OSError, ValueError):
             continue
-        if parent == os.getpid() and "probe_process" in line:
+        if parent == os.getpid() and "probe_workers" in line:
             found.append(line)
     return found

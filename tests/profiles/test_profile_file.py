@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from profiles.document import read_document, write_document
 from profiles.errors import DocumentError, InputError
+from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.device import BlockPoint, Device, MatmulPoint, Measurements
 from profiles.hardware.catalogue.link import Link
-from profiles.hardware.probe.profile_file import read_profile, with_blocks, write_profile
+from profiles.hardware.probe.probe_blocks import with_blocks
 from profiles.sourced import Sourced
 
 
@@ -85,15 +87,15 @@ def test_blocks_need_one_kind_of_device_whose_ops_were_measured() -> None:
 
 def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "local.json"
-    write_profile(path, with_blocks(cluster("a"), [point("x", 0.1)]))
+    write_document(path, with_blocks(cluster("a"), [point("x", 0.1)]), schema=CLUSTER_SCHEMA)
     before = path.read_bytes()
-    assert blocks(read_profile(path)) == {"x": 0.1}
+    assert blocks(read_document(path, Cluster, schema=CLUSTER_SCHEMA)) == {"x": 0.1}
 
     def full_disk(_: int) -> None:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(DocumentError, match="no space left"):
-        write_profile(path, with_blocks(cluster("a"), [point("y", 0.1)]))
+        write_document(path, with_blocks(cluster("a"), [point("y", 0.1)]), schema=CLUSTER_SCHEMA)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["local.json"]

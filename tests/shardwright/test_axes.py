@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from planner.axes import axes_from, axes_of
 from profiles.errors import InputError, ShardwrightError, UnitError
-from shardwright.asking.axes import axes_from, axes_of
 from shardwright.console.flags import samples, tokens
 from simulator.values.plan import Recompute
 
@@ -14,7 +14,7 @@ def test_flags_and_python_values_are_the_same_axes() -> None:
     typed = axes_of({"tp": "1,2", "zero": "0", "schedule": "1f1b,gpipe", "recompute": "full"})
     given = axes_from(tp=(1, 2), zero=0, schedule=("1f1b", "gpipe"), recompute="full")
     assert typed == given
-    assert typed.space().recompute == (Recompute.FULL,)
+    assert typed.for_blocks().recompute == (Recompute.FULL,)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_flags_and_python_values_are_the_same_axes() -> None:
 )
 def test_a_wrong_axis_names_its_flag(axis: str, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        axes_of({axis: text}).space()
+        axes_of({axis: text}).for_blocks()
 
 
 def test_counts_may_have_a_prefix() -> None:

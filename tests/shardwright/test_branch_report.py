@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from planner.axes import Axes
 from planner.search.search import search
-from planner.search.space import Space
 from shardwright.reports.branch_stages import blocks_text, branch_rows
 from shardwright.reports.html import report_html
 from shardwright.reports.terminal import plan_report
@@ -29,7 +29,7 @@ def answer():
         model,
         cluster(1, 3),
         Workload(global_batch=6, sequence_length=1, precision="bf16"),
-        space=Space(pp=(3,), schedule=("1f1b",), micro_batch=(1,)),
+        space=Axes(pp=(3,), schedule=("1f1b",), micro_batch=(1,)),
         stack=load_stack(),
     )
 

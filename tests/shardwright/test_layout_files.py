@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import shardwright as public
+from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile
-from planner.search.space import Space
 from profiles.errors import DocumentError, InputError
 from shardwright.asking.opened_plan import open_plan, write_layout
 from shardwright.findings.layout_explanation import explain_layout
@@ -35,7 +35,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_a_space_of_our_own_executor_is_refused_beside_a_framework() -> None:
     with pytest.raises(InputError, match="space is of our own executor"):
-        public.plan("gpt2", "8xh100-sxm", WORK, stack="megatron-core", space=Space(tp=(2,)))
+        public.plan("gpt2", "8xh100-sxm", WORK, stack="megatron-core", space=Axes(tp=(2,)))
 
 
 def test_a_layout_is_predicted_anew_with_the_same_step(files: dict[str, Path]) -> None:

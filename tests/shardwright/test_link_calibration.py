@@ -32,7 +32,6 @@ def printed(hosts: int, *, slower: float, name: str = "NVIDIA H100 80GB HBM3") -
         global_batch=1,
         seq_len=1,
         precision="bf16",
-        said=[],
     )
     lines = [
         "# nccl-tests version 2.17.6 nccl-headers=22808 nccl-library=22808",

@@ -23,7 +23,7 @@ from shardwright.validate.memory_fit import (
     memory_table,
     predicted_bytes,
 )
-from simulator.training_run.memory.footprint import footprint
+from simulator.memory.footprint import footprint
 from simulator.training_run.reading.complete import complete_run
 
 GIB = 2**30

@@ -18,7 +18,7 @@ from shardwright.validate.cross_fit import fit, fit_table, predicted_s
 from shardwright.validate.groups import source_of
 from shardwright.validate.statistics import step_time_summary
 from shardwright.validate.targets import TARGETS, outcome
-from simulator.training_run.memory.footprint import fits, footprint
+from simulator.memory.footprint import footprint
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
 
@@ -93,10 +93,10 @@ def test_no_model_of_the_sweep_is_far_from_the_others() -> None:
 
 
 def test_fits_or_fails() -> None:
-    ran = np.mean([fits(run) for run, _ in _measured() if run.id.startswith("ultra")])
+    ran = np.mean([footprint(run).fits for run, _ in _measured() if run.id.startswith("ultra")])
     failed = [complete_run(run) for run in read_runs(TRUTH / "failed.csv")]
     assert len(failed) == 753
-    stopped = np.mean([not fits(run) for run in failed])
+    stopped = np.mean([not footprint(run).fits for run in failed])
     # 97.6 % and 94.7 %; of the rest a good part failed for other reasons than memory.
     assert (ran + stopped) / 2 >= 0.96
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.axes import axes_of
 from profiles.document import content_hash
-from shardwright.asking.axes import axes_of
 from shardwright.findings.breakdown import (
     critical_rank,
     measured_bubble_s,
@@ -192,7 +192,7 @@ def flags_of(command: str) -> dict[str, str]:
 def test_the_command_pins_every_axis_to_the_plans_own_value() -> None:
     flags = flags_of(plan_command(plan()))
     axes = ("micro_batch", "tp", "pp", "dp", "zero", "vpp", "recompute", "schedule")
-    space = axes_of({axis: flags["--" + axis.replace("_", "-")] for axis in axes}).space()
+    space = axes_of({axis: flags["--" + axis.replace("_", "-")] for axis in axes}).for_blocks()
     assert (space.tp, space.pp, space.dp, space.vpp) == ((1,), (2,), (1,), (1,))
     assert (space.micro_batch, space.zero, space.schedule) == ((2,), (0,), ("1f1b",))
     assert space.recompute == (Recompute.NONE, Recompute.FULL)

@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from planner.heterogeneous.mixed_answer import MIXED_SCHEMA, MixedPlanFile
-from profiles.document import read_document
+from shardwright.findings.answer_json import ANSWER_KEYS
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import WIDTH
+from simulator.values.plan import PLAN_SCHEMA
+from simulator.values.plan_file import read_plan_file
 from tests.shardwright.test_cli import ROOT, shardwright
 from tests.shardwright.test_docs import fenced
 
+MIXED_KEYS = (
+    *("model", "cluster", "chosen", "compared", "left_out", "keys", "keys_solved"),
+    *("prices_usd_per_hour", "prediction", "price_notes"),
+)
 ASKED = ["--global-batch", "128", "--seq", "2048", "--tp", "1", "--micro-batch", "1", "--zero", "2"]
 
 
@@ -43,17 +48,22 @@ def test_h100s_take_more_of_the_work_and_all_are_faster_than_some(folder: Path) 
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["schema"] == MIXED_SCHEMA
-    answer = read_document(folder / "p.json", MixedPlanFile, schema=MIXED_SCHEMA)
+    printed = json.loads(done.stdout)
+    assert printed["schema"] == PLAN_SCHEMA
+    assert {*ANSWER_KEYS, *MIXED_KEYS} <= set(printed)
+    assert printed["alternatives"] == printed["compared"]
+    assert printed["considered"] == printed["keys"]
+    answer = read_plan_file(folder / "p.json")
     assert answer.plan is not None
+    assert answer.comparison is not None
     blocks = {"h100-sxm-80gb": 0, "a100-sxm-80gb": 0}
     for pipeline in answer.plan.pipelines:
         for stage in pipeline.stages:
-            blocks[stage.device] += stage.stage.num_blocks * pipeline.num_microbatches
+            blocks[stage.device] += stage.num_blocks * pipeline.num_microbatches
     # An H100's matmuls run 2.3 times as fast as an A100's (989 / 1.55 against 312 / 1.14 TFLOP/s),
     # its attention and memory 1.5 and 1.6 times: 1.8 times the blocks.
     assert blocks["h100-sxm-80gb"] > 1.6 * blocks["a100-sxm-80gb"] > 0
-    steps = {each.title: each.step_time_s for each in answer.compared}
+    steps = {each.title: each.step_time_s for each in answer.comparison.compared}
     for other in ("h100-sxm-80gb alone", "a100-sxm-80gb alone", "all with equal shares"):
         assert answer.step_time_s < 0.8 * steps[other]
     assert answer.bound <= answer.step_time_s

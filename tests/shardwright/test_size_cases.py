@@ -222,9 +222,9 @@ def test_a_row_of_the_case():
 
 def test_cells():
     assert [leading_count(text) for text in ("1; 16 for 128K", "~7", "x", "")] == [1, 7, None, None]
-    assert _read(SMALL | {"seq_len": "4096 -> 8192; 131072 for 800B"}).seq_len == 8192
+    assert _read(SMALL | {"seq_len": "4096 -> 8192; 131072 for 800B"}).run.seq_len == 8192
     faulty = _read(SMALL | {"layers": "many"})
-    assert faulty.layers is None
+    assert faulty.run.num_layers is None
     assert "'many'" in faulty.faults[0]
 
 

@@ -47,7 +47,6 @@ def swept(study: Path, folder: Path, workers: Workers, *, plans: int = 0) -> Stu
             asked_study(read_study(study)),
             folder,
             workers=workers,
-            clock=time.monotonic,
             parquet=False,
             plans=plans,
             sort="cost",

@@ -11,8 +11,7 @@ import pytest
 from profiles.errors import ModelError
 from profiles.model.figures.described_model import traced_figures
 from profiles.model.figures.figures_config import config_of_figures
-from profiles.model.figures.state_space import StateSpace
-from profiles.model.figures.transformer import LatentAttention, Transformer
+from profiles.model.figures.transformer import LatentAttention, StateSpace, Transformer
 from profiles.model.loaders import ModelSpec
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_measured, read_runs

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from profiles.model.figures.transformer import Transformer
-from simulator.training_run.framework.framework import memory_of
-from simulator.training_run.memory.activation_footprint import activation_bytes
-from simulator.training_run.memory.tensor_sizes import TensorSizes
+from simulator.memory.run_tensors import RunTensors
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from tests.simulator.described_runs import GPT_RUN, changed
 
@@ -37,5 +36,4 @@ RUN = changed(
 
 
 def layer_bytes(run: TrainingRun) -> float:
-    stack = memory_of(run)
-    return activation_bytes(run.recompute, stack, TensorSizes(run)).dense_layer
+    return RunTensors(run, load_framework(run.stack)).layer(run.recompute).dense

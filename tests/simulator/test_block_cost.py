@@ -10,6 +10,7 @@ from profiles.hardware.catalogue.device import BlockPoint, Measurements
 from simulator.traced.block_cost import price_block
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.in_step import price_in_step
+from simulator.traced.op_cost import pricer_of
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer
 
@@ -51,6 +52,20 @@ def test_recomputation_stops_where_backward_has_what_it_needs():
     costs = [price_in_step(op, gpu).time_s for op in block.forward_ops]
     assert price(block, Recompute.FULL, on=on).recompute_s == pytest.approx(sum(costs[:5]))
     assert price(block, Recompute.ATTENTION, on=on).recompute_s == pytest.approx(sum(costs[:2]))
+
+
+def test_a_shared_weight_adds_its_gradients_to_its_owners():
+    """On a CPU every trained weight of its own, 2 MiB, is read twice and written once."""
+    cpu = replace(device(), type="cpu")
+    block, on = layer(), cluster(of=cpu)
+    first, *others = block.parameters
+    shared = replace(block, parameters=(replace(first, tied_to="embedding.weight"), *others))
+    frozen = replace(block, parameters=(replace(first, trainable=False), *others))
+    each = pricer_of(cpu).move("add_", 3 * SIZE).time_s
+    whole, less, none = (price(one, on=on).backward.value for one in (block, shared, frozen))
+    assert each > 0.0
+    assert whole - less == pytest.approx(each)
+    assert none == pytest.approx(less)
 
 
 def test_recomputation_keeps_less():

@@ -112,6 +112,17 @@ def test_another_group_size_moves_with_the_formula():
     assert four.time_s == pytest.approx((20e-6 + 10**9 * 50e-12) * 1.5, rel=0.01)
 
 
+def test_measured_groups_beside_each_other_share_cards():
+    """Measured alone; four groups, two devices per card, take twice as long as the formula says."""
+    on = cluster(
+        outer=link(bandwidth=10e9, latency_s=10e-6, shared_by=2, points=points(group_size=2))
+    )
+    measured = 20e-6 + 1e9 * 50e-12
+    assert seconds("all_reduce", 1e9, ONE_PER_NODE, on) == pytest.approx(measured)
+    both = seconds("all_reduce", 1e9, ONE_PER_NODE, on, sharing=4)
+    assert both == pytest.approx(2 * measured, rel=0.005)
+
+
 def test_one_device_or_nothing_to_send_is_free():
     assert seconds("all_reduce", 1e9, (3,)) == 0.0
     assert seconds("all_reduce", 0.0, NODE) == 0.0

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError, UnknownNameError
+from simulator.memory.footprint import footprint
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import simulate
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.messages.far_seconds import far_cut
-from simulator.training_run.messages.rank_group import RankGroup
+from simulator.training_run.messages.rank_group import RankGroup, torus_share
 from simulator.training_run.messages.run_links import links_of, moved
-from simulator.training_run.messages.torus import torus_share
 from simulator.training_run.run.compression import compression_of
 from simulator.training_run.run.far_level import FarLevel
 from simulator.training_run.step.coefficients import shipped_coefficients
@@ -195,6 +195,19 @@ def test_local_steps_share_one_exchange() -> None:
     x = features([run, replace(run, local_steps=20), replace(run, local_workers=1)])
     assert x.sync_far[0] == pytest.approx(2 * x.sync_far[1])
     assert x.reduce_far[0] == 0.0 < x.reduce_far[2]
+
+
+def test_workers_gather_what_they_do_not_shard() -> None:
+    """Two workers of a node each average in fp32 every ten steps: each rank an eighth of the
+    weights with its like; with ZeRO 3 that is all, else the worker gathers all of them."""
+    run = changed(LLAMA_RUN, dp=16, local_workers=2, local_steps=10, stack="megatron-core")
+    sharded, whole = features([run]), features([replace(run, zero_stage=1)])
+    links = links_of(run)
+    assert sharded.sync_inner[0] == 0.0
+    assert sharded.sync_outer[0] == pytest.approx(whole.sync_outer[0])
+    size = 4.0 * footprint(run).fullest_details.here.num_parameters
+    gathered = moved("all_gather", size, RankGroup(((8, 1),)), links).total_s
+    assert whole.sync_inner[0] == pytest.approx(gathered / 10, rel=1e-3)
 
 
 def test_layers_in_bf16_cost_what_they_are() -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.catalog import get_device
+from simulator.memory.footprint import footprint
 from simulator.training_run.explain.fit_words import fit_words
 from simulator.training_run.explain.predict_runs import predict_runs
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.reading.complete import complete_run
 from tests.simulator.gpt_row import GPT_ROW
 
@@ -50,5 +50,6 @@ def test_frozen_weights_take_no_more_than_two_bytes_in_16_bits() -> None:
         GPT_ROW, family="lora", framework="PyTorch FSDP", precision="bf16", tp=1, pp=1, dp=None,
         device="h100-sxm-80gb", zero_stage=1,
     )  # fmt: skip
-    rank = footprint(complete_run(run)).ranks[0]
-    assert rank.static.parameters == pytest.approx(2 * rank.static.num_parameters, rel=0.05)
+    memory = footprint(complete_run(run))
+    count = memory.details[0].here.num_parameters
+    assert memory.ranks[0].parameters_bytes == pytest.approx(2 * count, rel=0.05)

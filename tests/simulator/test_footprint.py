@@ -10,13 +10,13 @@ import pytest
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.transformer import LatentAttention, Transformer
+from simulator.memory.footprint import footprint
+from simulator.memory.run_tensors import RankFacts, RunTensors
+from simulator.memory.static import run_static_bytes
 from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import build_schedule
 from simulator.training_run.framework.framework import framework_of, load_framework
 from simulator.training_run.framework.kept_tensor import KeptTensor, LingeringTensor, Moment
-from simulator.training_run.memory.footprint import fits, footprint
-from simulator.training_run.memory.static_footprint import static_bytes
-from simulator.training_run.memory.tensor_sizes import RankFacts, TensorSizes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
 from tests.oracles.held_activations import most_held
@@ -46,6 +46,19 @@ ULTRA_1B = replace(
 )
 
 
+def parameters_of(run: TrainingRun) -> float:
+    """Those of the fullest rank."""
+    return footprint(run).fullest_details.here.num_parameters
+
+
+def lingering(run: TrainingRun) -> float:
+    return footprint(run).details[0].lingering_bytes
+
+
+def tensors_of(run: TrainingRun) -> RunTensors:
+    return RunTensors(run, load_framework(run.stack))
+
+
 @pytest.mark.parametrize("tp", [1, 2, 8])
 def test_a_layer_keeps_what_korthikanti_counts(tp: int) -> None:
     # arXiv 2205.05198: equation 1 (t = 1), 2 (tensor parallel), 4 (with sequence parallelism),
@@ -63,41 +76,42 @@ def test_a_layer_keeps_what_korthikanti_counts(tp: int) -> None:
 def test_a_small_gpt_by_hand() -> None:
     # 8 (12 h^2 + 13 h) + (V + 512) h + 2 h, with V padded from 50,000 to 391 x 128.
     parameters = 8 * (12 * 1024**2 + 13 * 1024) + (50_048 + 512) * 1024 + 2 * 1024
-    found = footprint(RUN).fullest
-    assert found.static.num_parameters == parameters
+    memory = footprint(RUN)
+    found, details = memory.fullest, memory.fullest_details
+    assert details.here.num_parameters == parameters
     # fp16: weights 2, gradients 2, fp32 weights and Adam's moments 12.
-    assert found.static.total == 16 * parameters
+    assert found.static_bytes == 16 * parameters
     # Eight layers of s b (34 h + 5 a s), and the loss: logits in 2 + 4 + 4 bytes, two inputs.
     tokens = 512 * 2
-    assert found.activations == pytest.approx(8 * tokens * (34 * 1024 + 5 * 16 * 512))
-    assert found.moment == "cross-entropy"
-    assert found.moment_bytes == pytest.approx(tokens * (10 * 50_048 + 2 * 2 * 1024))
+    assert found.activations_bytes == pytest.approx(8 * tokens * (34 * 1024 + 5 * 16 * 512))
+    assert details.moment == "cross-entropy"
+    assert found.transient_bytes == pytest.approx(tokens * (10 * 50_048 + 2 * 2 * 1024))
 
 
 def test_what_bf16_and_zero_change() -> None:
     run = changed(RUN, dp=4, stack="megatron-core", precision="bf16")
-    each = footprint(run).fullest.static
-    assert each.parameters == 2 * each.num_parameters
-    assert each.gradients == 4 * each.num_parameters
-    sharded = footprint(replace(run, zero_stage=1)).fullest.static
-    assert sharded.optimizer == pytest.approx(12 * each.num_parameters / 4)
-    assert sharded.gradients == each.gradients
-    whole = footprint(replace(run, zero_stage=3)).fullest.static
-    assert whole.total == pytest.approx(18 * each.num_parameters / 4)
+    each, count = footprint(run).fullest, parameters_of(run)
+    assert each.parameters_bytes == 2 * count
+    assert each.gradients_bytes == 4 * count
+    sharded = footprint(replace(run, zero_stage=1)).fullest
+    assert sharded.optimizer_bytes == pytest.approx(12 * count / 4)
+    assert sharded.gradients_bytes == each.gradients_bytes
+    whole = footprint(replace(run, zero_stage=3)).fullest
+    assert whole.static_bytes == pytest.approx(18 * count / 4)
 
 
 def test_adapters_alone_have_gradients_and_states() -> None:
     run = replace(RUN, stack="megatron-core", precision="fp8", lora=True)
-    static = footprint(run).fullest.static
+    rank = footprint(run).fullest
     # Rank 16 beside [h, 3 h] and [h, h] of 8 layers: 16 (4 h + 2 h) each. Frozen weights in one
     # byte; adapters in bf16 with gradients in bf16 (fp8 runs) and 12 bytes of states.
     adapters = 8 * 16 * (4 * 1024 + 2 * 1024)
-    assert static.parameters == static.num_parameters + 2 * adapters
-    assert (static.gradients, static.optimizer) == (2 * adapters, 12 * adapters)
-    halved = footprint(replace(run, lora_rank=8)).fullest.static
-    assert halved.optimizer == static.optimizer / 2
+    assert rank.parameters_bytes == parameters_of(run) + 2 * adapters
+    assert (rank.gradients_bytes, rank.optimizer_bytes) == (2 * adapters, 12 * adapters)
+    halved = footprint(replace(run, lora_rank=8)).fullest
+    assert halved.optimizer_bytes == rank.optimizer_bytes / 2
     trained = footprint(replace(run, lora=False)).fullest
-    assert footprint(run).fullest.activations < trained.activations
+    assert footprint(run).fullest.activations_bytes < trained.activations_bytes
 
 
 def test_an_offloaded_optimizer_leaves_the_device() -> None:
@@ -105,19 +119,19 @@ def test_an_offloaded_optimizer_leaves_the_device() -> None:
     here = footprint(run).fullest
     away = footprint(replace(run, optimizer_offload=True)).fullest
     # 12 bytes of states go, weights (2) and summed gradients (4) stay.
-    assert here.static.total - away.static.total == 12 * here.static.num_parameters
-    assert away.static.total == 6 * here.static.num_parameters
+    assert here.static_bytes - away.static_bytes == 12 * parameters_of(run)
+    assert away.static_bytes == 6 * parameters_of(run)
     # FSDP's policy takes the sharded parameters and gradients along.
     sharded = replace(run, stack="torch-fsdp", zero_stage=3, optimizer_offload=True)
-    assert footprint(sharded).fullest.static.total == 0.0
+    assert footprint(sharded).fullest.static_bytes == 0.0
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
 def test_offloaded_activations_leave_two_layers_behind(share: float) -> None:
     run = changed(RUN, stack="megatron-core", precision="bf16", pp=2)
     run = replace(run, schedule="1f1b", global_batch=8)
-    here = footprint(run).ranks[0].activations
-    away = footprint(replace(run, activation_offload=share)).ranks[0].activations
+    here = footprint(run).ranks[0].activations_bytes
+    away = footprint(replace(run, activation_offload=share)).ranks[0].activations_bytes
     # Rank 0 of two keeps two micro-batches of 4 layers: 8 layers' worth.
     assert away == pytest.approx(here * (1 - share) + 2 * share * here / 8)
     with pytest.raises(InputError, match=r"use 0 .none leave the device. to 1"):
@@ -129,7 +143,7 @@ def test_uneven_experts_hold_more_tokens() -> None:
         SMALL_GPT, num_experts=8, top_k=2, expert_size=2048, first_dense_layers=0, gated=True
     )
     run = replace(RUN, model=moe, stack="megatron-core", precision="bf16")
-    even, uneven = (TensorSizes(replace(run, expert_imbalance=by)) for by in (1.0, 1.5))
+    even, uneven = (tensors_of(replace(run, expert_imbalance=by)) for by in (1.0, 1.5))
     tokens = KeptTensor(name="t", width="routed")
     # Two experts per token: 2 h elements of 2 bytes.
     assert even.bytes_of(tokens) == run.tokens * 2 * 1024 * 2
@@ -139,7 +153,7 @@ def test_uneven_experts_hold_more_tokens() -> None:
 
 
 def test_buckets_hold_no_more_than_there_is() -> None:
-    small = TensorSizes(RUN)
+    small = tensors_of(RUN)
     bucket = KeptTensor(name="b", width="parameters", bytes=2, most=5e8)
     for count, held in ((1e8, 2e8), (5e8, 1e9), (3e9, 1e9)):
         assert small.bytes_of(bucket, RankFacts(num_parameters=count)) == held
@@ -149,8 +163,8 @@ def test_buckets_hold_no_more_than_there_is() -> None:
 
 def test_gathered_blocks_are_those_of_sharded_parameters() -> None:
     run = changed(RUN, stack="torch-fsdp", precision="bf16", dp=8)
-    assert footprint(replace(run, zero_stage=3)).fullest.always > (
-        footprint(replace(run, zero_stage=2)).fullest.always
+    assert footprint(replace(run, zero_stage=3)).fullest.communication_bytes > (
+        footprint(replace(run, zero_stage=2)).fullest.communication_bytes
     )
 
 
@@ -165,12 +179,18 @@ def test_experts_are_held_by_fewer_ranks_than_the_rest() -> None:
         ffn_size=4096,
     )
     run = changed(RUN, model=moe, stack="megatron-core", precision="bf16", dp=8, zero_stage=1)
-    alone = footprint(run).fullest.static
-    spread = footprint(changed(run, ep=8)).fullest.static
+    alone, spread = run, changed(run, ep=8)
     experts = 7 * 8 * 3 * 1024 * 2048
     # Seven of eight experts' weights go elsewhere; their states had 8 ranks, now none to share.
-    assert alone.num_parameters - spread.num_parameters == pytest.approx(experts * 7 / 8)
-    assert spread.optimizer == pytest.approx(alone.optimizer)
+    assert parameters_of(alone) - parameters_of(spread) == pytest.approx(experts * 7 / 8)
+    states = [footprint(each).fullest.optimizer_bytes for each in (alone, spread)]
+    assert states[1] == pytest.approx(states[0])
+    # Of tp 2 x dp 8 ranks 8 spread the experts: each one's states have two ranks. Without ep the
+    # tensor group halves each expert, and 8 ranks share the halves: as many bytes of 12 each.
+    halved, wide = changed(run, tp=2), changed(run, tp=2, ep=8)
+    states = [footprint(each).fullest.optimizer_bytes for each in (halved, wide)]
+    assert states[1] == pytest.approx(states[0])
+    assert states[0] > 12 * experts / 16
 
 
 def test_latent_attention_keeps_expanded_keys_and_values() -> None:
@@ -230,13 +250,13 @@ def test_what_lingers_is_reserved_up_to_what_the_device_has() -> None:
     run = changed(ULTRA_1B, tp=8, sequence_parallel=True, micro_batch=4)
     each = 4 * 4096 * 2048 * 2
     (rank,) = footprint(run).ranks
-    assert rank.lingering == 2 * 16 * each
-    assert rank.reserved_bytes == pytest.approx(rank.allocated_bytes + rank.lingering)
+    assert lingering(run) == 2 * 16 * each
+    assert rank.reserved_bytes == pytest.approx(rank.peak_bytes + lingering(run))
     # Two ranks' worth of layers in flight reach the most that waits, 34.
-    (deep,) = footprint(replace(run, model=replace(run.model, num_layers=32))).ranks
-    assert deep.lingering == 34 * each
+    deep = replace(run, model=replace(run.model, num_layers=32))
+    assert lingering(deep) == 34 * each
     # Without tensor parallelism no output waits for a collective.
-    assert footprint(changed(run, tp=1)).ranks[0].lingering == 0.0
+    assert lingering(changed(run, tp=1)) == 0.0
     # 40 sequences do not fit beside what lingers.
     full = replace(run, micro_batch=40)
     assert footprint(full).reserved_bytes <= get_device(run.device).usable_bytes
@@ -249,7 +269,7 @@ def test_layouts_that_nanotron_refuses() -> None:
     deep = changed(ULTRA_1B, pp=16, schedule="1f1b")
     refused = footprint(deep)
     assert refused.refused == "1 of 16 pipeline ranks would hold no block of nanotron's cut"
-    assert not fits(deep)
+    assert not refused.fits
     few = changed(ULTRA_1B, pp=4, schedule="1f1b", micro_batch=128)
     assert footprint(few).refused.startswith("2 micro-batches are fewer than the pp - 1 = 3")
     assert not footprint(replace(few, micro_batch=4)).refused
@@ -283,10 +303,10 @@ def test_a_published_peak_part_by_part() -> None:
     )
     found = footprint(run)
     # 18 bytes a parameter on dp 1.
-    assert found.fullest.static.total / found.fullest.static.num_parameters == 18
+    assert found.fullest.static_bytes / parameters_of(run) == 18
     assert found.allocated_bytes / GIB == pytest.approx(38.574, rel=2e-3)
     assert found.shown_bytes == found.allocated_bytes < found.reserved_bytes < found.device_bytes
-    assert fits(run)
+    assert found.fits
 
 
 def test_the_context_is_shown_by_the_device_alone() -> None:
@@ -349,8 +369,7 @@ def test_layers_that_predict_further_tokens_take_memory() -> None:
     assert sum(s.num_layers for s in stage_split(plain)) == run.model.num_layers
 
     def parameters(run: TrainingRun) -> float:
-        ranks = footprint(run).ranks
-        return math.fsum(rank.static.num_parameters for rank in ranks)
+        return math.fsum(rank.here.num_parameters for rank in footprint(run).details)
 
     model = run.model
     layer = model.mixer_parameters + model.small_parameters + model.expert_layer_parameters
@@ -359,7 +378,7 @@ def test_layers_that_predict_further_tokens_take_memory() -> None:
     added += model.vocab_size * model.hidden_size
     assert parameters(run) - parameters(plain) == pytest.approx(added, rel=1e-3)
     last, without = footprint(run).ranks[-1], footprint(plain).ranks[-1]
-    assert last.moment_bytes > without.moment_bytes
+    assert last.transient_bytes > without.transient_bytes
 
 
 def test_a_tied_table_on_a_rank_with_both_ends_is_held_once_but_by_our_executor() -> None:
@@ -369,12 +388,13 @@ def test_a_tied_table_on_a_rank_with_both_ends_is_held_once_but_by_our_executor(
     shares = tuple(share for share in stage_split(run) if share.rank == 0)
     assert {share.has_embedding for share in shares} == {True, False}
     held = {
-        stack: static_bytes(
+        stack: run_static_bytes(
             replace(run, stack=stack),
+            load_framework(stack),
             load_framework("torch").memory_at(0),
             shares,
             run.model.vocab_size,
-        ).num_parameters
+        )[1]
         for stack in ("torch", "torch-fsdp")
     }
     assert held["torch"] - held["torch-fsdp"] == 131_072 * 2048
@@ -384,13 +404,16 @@ def test_caches_grow_with_the_working_set_not_with_what_waits() -> None:
     """megatron-core.toml caches 0.8 of one layer and the moment. More micro-batches in flight add
     their activations and no more."""
     run = changed(RUN, stack="megatron-core", pp=4, schedule="1f1b")
-    few = footprint(replace(run, global_batch=2 * run.micro_batch)).ranks[0]
-    many = footprint(replace(run, global_batch=64 * run.micro_batch)).ranks[0]
-    assert many.activations == pytest.approx(few.activations * 4 / 2)
-    for rank in (few, many):
-        layer = rank.kept[0].bytes_each
-        assert rank.working_set == pytest.approx(layer + rank.moment_bytes)
-        assert rank.reserved_bytes - rank.allocated_bytes == pytest.approx(0.8 * rank.working_set)
+    few = footprint(replace(run, global_batch=2 * run.micro_batch))
+    many = footprint(replace(run, global_batch=64 * run.micro_batch))
+    held = [memory.ranks[0].activations_bytes for memory in (few, many)]
+    assert held[1] == pytest.approx(held[0] * 4 / 2)
+    for memory in (few, many):
+        rank, details = memory.ranks[0], memory.details[0]
+        layer = details.kept[0].bytes_each
+        assert details.working_set_bytes == pytest.approx(layer + rank.transient_bytes)
+        cached = 0.8 * details.working_set_bytes
+        assert rank.reserved_bytes == pytest.approx(rank.peak_bytes + cached)
 
 
 def test_freeing_norms_and_activations_by_hand() -> None:
@@ -433,10 +456,10 @@ def test_an_unfused_loss_by_hand() -> None:
     """megatron-core-2023.toml: 2 + 4 + 4 bytes a logit and the head's input twice. A vocabulary of
     a million makes it the peak: 1,000,064 entries (a multiple of 128) x 1,024 tokens x 10 bytes."""
     run = replace(RUN, stack="megatron-core-2023", model=replace(SMALL_GPT, vocab_size=1_000_064))
-    rank = footprint(run).fullest
+    memory = footprint(run)
     tokens = run.seq_len * run.micro_batch
-    assert rank.moment == "cross-entropy"
-    assert rank.moment_bytes == pytest.approx(
+    assert memory.fullest_details.moment == "cross-entropy"
+    assert memory.fullest.transient_bytes == pytest.approx(
         tokens * (10 * 1_000_064 + 2 * 2 * SMALL_GPT.hidden_size)
     )
 
@@ -445,13 +468,12 @@ def test_deepspeed_s_states_by_hand() -> None:
     """transformers.toml, ZeRO 2 over 8: weights 2 bytes, gradients and states (2 + 16) / 8."""
     run = changed(RUN, stack="transformers", precision="bf16", zero_stage=2, dp=8)
     (rank,) = footprint(run).ranks
-    assert rank.static.total == pytest.approx(rank.static.num_parameters * (2 + 18 / 8))
+    assert rank.static_bytes == pytest.approx(parameters_of(run) * (2 + 18 / 8))
 
 
 def test_what_collectives_hold_back_before_torch_2_7() -> None:
     """megatron-core-2023.toml: two tensors per layer and micro-batch in flight, at most 34."""
     run = changed(RUN, stack="megatron-core-2023", tp=2)
-    (rank,) = footprint(run).ranks
     hidden = run.seq_len * run.micro_batch * SMALL_GPT.hidden_size * 2
-    assert rank.lingering == pytest.approx(min(34, 2 * SMALL_GPT.num_layers) * hidden)
-    assert footprint(replace(run, stack="megatron-core")).ranks[0].lingering == 0.0
+    assert lingering(run) == pytest.approx(min(34, 2 * SMALL_GPT.num_layers) * hidden)
+    assert lingering(replace(run, stack="megatron-core")) == 0.0

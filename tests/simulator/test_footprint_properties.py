@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import framework_names, load_framework
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
 from tests.simulator.described_runs import changed
@@ -68,6 +68,6 @@ def test_stages_hold_the_whole_model(layout: tuple[int, int, int, str, str], lay
         assert sum(share.num_layers for share in shares) == layers
         assert sum(share.has_head for share in shares) == 1
         assert shares[0].has_embedding
-    total = math.fsum(rank.static.num_parameters for rank in footprint(run).ranks)
+    total = math.fsum(rank.here.num_parameters for rank in footprint(run).details)
     # Matrices split by tp, norms and positions on every rank; a tied table is there twice.
     assert total * run.degrees.tp >= run.model.parameters * 0.999

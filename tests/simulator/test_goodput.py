@@ -16,9 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DocumentError, InputError, UnknownNameError
-from simulator.goodput.clusters import best_interval_s, checkpoint_of, draw_clusters
-from simulator.goodput.expected_time import PARTS, expected, spares_for, waiting_share
-from simulator.goodput.lasting import delivered, reliability
+from simulator.goodput.clusters import best_interval_s, draw_clusters
+from simulator.goodput.lasting import (
+    PARTS,
+    delivered,
+    expected,
+    reliability,
+    spares_for,
+    waiting_share,
+)
 from simulator.goodput.reliability_inputs import (
     DEFAULT,
     SOURCES,
@@ -28,8 +34,7 @@ from simulator.goodput.reliability_inputs import (
     read_reliability,
     stated,
 )
-from simulator.goodput.simulated_runs import simulate_runs
-from simulator.goodput.time_to_train import time_to_train
+from simulator.goodput.time_to_train import simulate_runs, time_to_train
 from simulator.values.prediction import Interval
 
 DAY = 86400.0
@@ -57,13 +62,14 @@ def clusters_of(inputs, devices=16384, parameters=405e9, draws=1):
 def test_a_checkpoint_by_hand():
     """14 bytes of 405e9 parameters at 2 TB/s are 2.835 s to save; at 16384/3072 TB/s 1.06 s to
     load. A background save that blocks for a tenth pauses 0.28 s."""
-    found = checkpoint_of(405e9, 16384, replace(PLAIN, checkpoint_blocking_share=0.1))
-    assert found.save_s == pytest.approx(14 * 405e9 / 2e12)
-    assert found.pause_s == pytest.approx(0.1 * found.save_s)
-    assert found.load_s == pytest.approx(14 * 405e9 / (16384 / 3072 * 1e12))
+    found = clusters_of(replace(PLAIN, checkpoint_blocking_share=0.1))
+    assert found.save_s[0] == pytest.approx(14 * 405e9 / 2e12)
+    assert found.pause_s[0] == pytest.approx(0.1 * found.save_s[0])
+    assert found.load_s[0] == pytest.approx(14 * 405e9 / (16384 / 3072 * 1e12))
     own = replace(PLAIN, storage_write_bytes_per_s=1e11, storage_read_bytes_per_s=2e11)
-    assert checkpoint_of(1e11, 8, own).save_s == pytest.approx(14.0)
-    assert checkpoint_of(1e11, 8, own).load_s == pytest.approx(7.0)
+    small = clusters_of(own, devices=8, parameters=1e11)
+    assert small.save_s[0] == pytest.approx(14.0)
+    assert small.load_s[0] == pytest.approx(7.0)
 
 
 def test_one_cluster_by_hand():

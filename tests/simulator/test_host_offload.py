@@ -10,16 +10,18 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.catalogue.host import has_host, host_of
 from profiles.model.figures.transformer import Transformer
-from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.explain.predict_runs import predicted_parts
-from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.memory.footprint import footprint
-from simulator.training_run.memory.host_offload import (
+from simulator.memory.footprint import footprint
+from simulator.memory.host_offload import (
     ADAM_REACH,
+    activation_host_s,
+    host_bytes,
     host_limit_bytes,
     host_memory_short,
     optimizer_host_s,
 )
+from simulator.training_run.explain.explain_run import explain_run
+from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, changed
@@ -75,8 +77,23 @@ def test_activations_hide_under_layers_or_do_not(stack: str) -> None:
     assert parts.host_s[1] > 0.0
     # A twentieth passes beside the layer where the framework overlaps it.
     assert (parts.host_s[0] == 0.0) == (stack == "megatron-core")
-    less = footprint(all_of).fullest.activations
-    assert less < footprint(run).fullest.activations
+    less = footprint(all_of).fullest.activations_bytes
+    assert less < footprint(run).fullest.activations_bytes
+
+
+def test_layers_that_are_run_again_send_less_to_the_host() -> None:
+    """One layer of each of four virtual stages, 4 of 32, is run again."""
+    run = changed(
+        LLAMA_RUN, stack="megatron-core", zero_stage=0, dp=1, pp=2, vpp=2, schedule="interleaved",
+        activation_offload=0.5,
+    )  # fmt: skip
+    stack = load_framework(run.stack)
+    none, full, some = (
+        activation_host_s(replace(run, recompute=kind, recompute_layers=layers), stack)
+        for kind, layers in (("none", 0), ("full", 0), ("full", 1))
+    )
+    assert 0.0 < full < none
+    assert some == pytest.approx((4 * full + 28 * none) / 32)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +115,18 @@ def test_host_memory_must_suffice() -> None:
     assert host_memory_short(replace(run, optimizer_offload=False)) == ""
     assert host_memory_short(changed(run, pp=8)) == ""
     assert host_limit_bytes(host_of("a100-sxm-80gb")) == pytest.approx(0.9 * 250e9)
+
+
+def test_a_host_holds_every_micro_batch_in_flight() -> None:
+    """The first of four stages has four of them under 1F1B, of eight layers each."""
+    one = changed(LLAMA_RUN, dp=1, zero_stage=0, stack="megatron-core", activation_offload=0.5)
+    four = changed(one, pp=4, schedule="1f1b")
+    stack = load_framework(one.stack)
+    held = host_bytes(one, stack, 0.0, 32.0)
+    link = host_of(one.device).link_bytes_per_s
+    # What goes down and up of a layer is twice what is there of it.
+    assert held == pytest.approx(32 * activation_host_s(one, stack) * link / 2)
+    assert host_bytes(four, stack, 0.0, 8.0) == pytest.approx(4 * held / 4)
 
 
 def test_hosts_are_known_or_said_to_be_not() -> None:

@@ -6,9 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from profiles.model.graph import AttentionShape, MatmulShape, Op, OpKind, Phase
-from simulator.traced.in_step import eager_steps, exposed_seconds, price_in_step, step_overhead_s
+from simulator.traced.comm_cost import price_collective
+from simulator.traced.in_step import (
+    TRACED_SHARE,
+    exposed_seconds,
+    in_step,
+    message_in_step,
+    price_in_step,
+    waiting_s,
+)
 from simulator.traced.op_cost import price_op
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.simulator.hand_made import device
@@ -38,42 +46,36 @@ ATTENTION = replace(
 )
 
 
+VALUES = shipped_coefficients().values
+LEVEL = VALUES["level.torch-fsdp"]
+
+
 def test_a_product_runs_at_the_power_limit_where_that_is_slower() -> None:
     h100 = get_device("h100-sxm")
-    values = shipped_coefficients().values
-    burst = values["matmul.*"] * price_op(PRODUCT, h100).time_s
-    power = values["power.h100-sxm-80gb.16"] * 2 * N**3 / h100.peak("bfloat16").value
+    burst = VALUES["matmul.*"] * price_op(PRODUCT, h100).time_s
+    power = VALUES["power.h100-sxm-80gb.16"] * 2 * N**3 / h100.peak("bfloat16").value
     # So large a product is bound by the power limit; the norm joins the two from above.
     assert power > burst
     assert price_in_step(PRODUCT, h100).time_s == pytest.approx(
-        (burst**6 + power**6) ** (1 / 6), rel=1e-12
+        LEVEL * (burst**6 + power**6) ** (1 / 6), rel=1e-12
     )
 
 
-def test_types_of_32_bits_and_cpus_are_as_alone() -> None:
-    h100 = get_device("h100-sxm")
-    wide = replace(PRODUCT, dtype="float32")
-    assert price_in_step(wide, h100).time_s == price_op(wide, h100).time_s
+def test_what_a_cpu_took_stays() -> None:
     cpu = replace(device(), type="cpu")
     for op in (PRODUCT, ADDITION):
         assert price_in_step(op, cpu) == price_op(op, cpu)
     assert exposed_seconds(3.0, 5.0, cpu) == 3.0
-    assert step_overhead_s(cpu) == 0.0
+    assert waiting_s(1000, 1e-6, cpu, tp=2) == 0.0
+    assert in_step(cpu).message(4) == 1.0
 
 
-def test_memory_bound_kernels_take_the_fitted_multiple() -> None:
+def test_memory_bound_kernels_take_the_fitted_multiple_of_their_bytes() -> None:
     a100 = get_device("a100-sxm-80gb")
-    alone, inside = price_op(ADDITION, a100), price_in_step(ADDITION, a100)
-    for name in ("time_s", "low_s", "high_s"):
-        ratio = getattr(inside, name) / getattr(alone, name)
-        assert ratio == pytest.approx(eager_steps().memory)
-
-
-def test_what_waits_for_its_launch_stays() -> None:
-    a100 = get_device("a100-sxm-80gb")
-    small = replace(ADDITION, read_bytes=64, written_bytes=64)
-    assert price_op(small, a100).limit == "launch"
-    assert price_in_step(small, a100) == price_op(small, a100)
+    inside = price_in_step(ADDITION, a100)
+    bytes_s = 6 * N * N / a100.memory_bandwidth_bytes_per_s.value
+    assert inside.time_s == pytest.approx(LEVEL * VALUES["passes.*"] * TRACED_SHARE * bytes_s)
+    assert inside.time_s > price_op(ADDITION, a100).time_s
 
 
 def test_flash_attention_2_on_hopper_is_an_a100s_half_as_fast_again() -> None:
@@ -82,19 +84,35 @@ def test_flash_attention_2_on_hopper_is_an_a100s_half_as_fast_again() -> None:
     ratio = price_in_step(ATTENTION, a100).time_s / price_in_step(ATTENTION, h100).time_s
     assert ratio == pytest.approx(335 / 225)
     alone = price_op(ATTENTION, a100).time_s
-    assert price_in_step(ATTENTION, a100).time_s == pytest.approx(eager_steps().attention * alone)
+    wanted = LEVEL * VALUES["attention.flash-2-kernels"] * alone
+    assert price_in_step(ATTENTION, a100).time_s == pytest.approx(wanted)
 
 
 def test_messages_cost_what_does_not_hide() -> None:
-    h100, share = get_device("h100-sxm"), eager_steps().exposed
-    assert exposed_seconds(2.0, 5.0, h100) == pytest.approx(2.0 * share)
-    assert exposed_seconds(7.0, 5.0, h100) == pytest.approx(2.0 + 5.0 * share)
+    h100, share = get_device("h100-sxm"), VALUES["gather_exposed.*"]
+    for message_s, compute_s in ((2.0, 5.0), (7.0, 5.0)):
+        longer = (message_s**6 + compute_s**6) ** (1 / 6) - compute_s
+        wanted = longer + share * min(message_s, compute_s)
+        assert exposed_seconds(message_s, compute_s, h100) == pytest.approx(wanted)
 
 
-def test_the_file_says_how_well_it_fits() -> None:
-    file = eager_steps()
-    assert file.runs >= 50
-    assert file.residual < file.left_out_model < 0.05
-    assert set(file.left_out_device) == {"a100-sxm-80gb", "h100-sxm-80gb"}
-    assert max(file.left_out_device.values()) < 0.08
-    assert 0.0 <= file.exposed <= 1.0
+def test_a_device_waits_for_a_host_that_launches_more_slowly() -> None:
+    h100 = get_device("h100-sxm")
+    host_s = 1000 * 1e-6 * VALUES["launch_us.*"] * LEVEL
+    assert waiting_s(1000, 1e-6, h100, tp=1) == pytest.approx(host_s, rel=1e-4)
+    assert waiting_s(1000, 10.0, h100, tp=1) == pytest.approx(0.0, abs=1e-9)
+    # Python dispatches every op on a tensor that is split over ranks.
+    assert waiting_s(1000, 1e-6, h100, tp=2) == pytest.approx(6 * host_s, rel=1e-4)
+
+
+def test_messages_between_nodes_meet_others() -> None:
+    two = get_cluster("2x8xh100-sxm")
+    inside, across = tuple(range(8)), tuple(range(16))
+    within = message_in_step("all_gather", 1e9, inside, two).time_s
+    assert within == pytest.approx(
+        LEVEL * VALUES["inner.*"] * price_collective("all_gather", 1e9, inside, two).time_s
+    )
+    between = message_in_step("all_gather", 1e9, across, two).time_s
+    collided = VALUES["outer.*"] * (1 + VALUES["congestion.*"])
+    alone = price_collective("all_gather", 1e9, across, two).time_s
+    assert between == pytest.approx(LEVEL * collided * alone)

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.framework.graph_compiler import attention_kernel, compiles_graphs
-from simulator.training_run.messages.expert_dispatch import reached
+from simulator.training_run.messages.message_row import reached
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficient_owner import owner_of

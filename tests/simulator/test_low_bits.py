@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.transformer import Transformer
-from simulator.training_run.memory.footprint import footprint
+from simulator.memory.footprint import footprint
 from simulator.training_run.run.low_bits import (
     FROZEN_TYPES,
     OPTIMIZERS,
@@ -65,12 +66,12 @@ def test_frozen_weights_in_four_bits_save_what_was_published() -> None:
     to 12.3 in 4, 8.6 to 9.2 less (github.com/QwenLM/Qwen, README.md, "Profiling of Memory").
     That was GPTQ, 4.16 bits with its scales."""
     wide, few = footprint(ADAPTERS), footprint(replace(ADAPTERS, frozen_type="nf4"))
-    static = wide.fullest.static.parameters - few.fullest.static.parameters
+    static = wide.fullest.parameters_bytes - few.fullest.parameters_bytes
     assert static == pytest.approx(LINEAR * (2 - frozen_bytes("nf4", 4096)))
     saved = (wide.allocated_bytes - few.allocated_bytes) / GIB
     assert 8.6 <= saved <= 9.2
     # What is trained keeps its states; one widened matrix at a time is there besides.
-    assert few.fullest.static.optimizer == wide.fullest.static.optimizer
+    assert few.fullest.optimizer_bytes == wide.fullest.optimizer_bytes
     assert widened_bytes(replace(ADAPTERS, frozen_type="nf4")) == 2 * 4096 * 11008
 
 
@@ -80,16 +81,20 @@ def test_optimizer_states_save_what_was_published() -> None:
     assert 0.55e9 < 630e6 * (moments_bytes("adamw8bit") - moments_bytes("adamw4bit")) < 0.65e9
     whole = replace(ADAPTERS, lora=False)
     states = [
-        footprint(replace(whole, optimizer=name)).fullest.static.optimizer for name in OPTIMIZERS
+        footprint(replace(whole, optimizer=name)).fullest.optimizer_bytes for name in OPTIMIZERS
     ]
     assert states[0] - states[1] == pytest.approx(
-        (8 - 2.03125) * footprint(whole).fullest.static.num_parameters
+        (8 - 2.03125) * footprint(whole).fullest_details.here.num_parameters
     )
     assert states[1] > states[2]
     seconds = [
         float(features([replace(whole, optimizer=name)]).optimizer_s[0]) for name in OPTIMIZERS
     ]
     assert seconds[0] > seconds[1] > seconds[2] > 0
+    # Both moments are read and written once, at the memory's bandwidth.
+    fewer = 2 * (8 - 2.03125) * footprint(whole).fullest_details.here.num_parameters
+    bandwidth = get_device(whole.device).memory_bandwidth_bytes_per_s.value
+    assert seconds[0] - seconds[1] == pytest.approx(fewer / bandwidth, rel=1e-3)
 
 
 def test_widening_by_hand() -> None:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiles.model.tracing.block_order import crossing_bytes
+from simulator.memory.blocks import StageBytes, rank_memory, stage_bytes, stage_memory
+from simulator.memory.held import Elements, exchange_bytes, executor_static_bytes
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import Durations, simulate
-from simulator.traced.memory import (
-    Elements,
-    StageBytes,
-    rank_memory,
-    stage_bytes,
-    static_bytes,
-)
 from simulator.traced.stack import load_stack
 from simulator.values.plan import Recompute
 from tests.oracles.held_activations import stage_peaks
-from tests.simulator.hand_made import cluster, layer, plan
+from tests.planner.hand_made_model import HandMadeModel
+from tests.simulator.hand_made import layer, plan
 from tests.simulator.test_block_cost import price
 
 MIB = 2**20
@@ -28,7 +25,7 @@ N = 1000.0
 
 
 def static(precision="bf16", zero_stage=0, dp=1, pp=1, optimizer="adamw", trained=N):
-    return static_bytes(
+    return executor_static_bytes(
         Elements(total=N, trained=trained, largest=N / 10, largest_trained=trained / 10),
         stack=load_stack(),
         precision=precision,
@@ -89,6 +86,14 @@ def test_more_replicas_never_need_more(zero_stage, dp, pp, precision):
         assert many.total <= few.total * (1 + 1e-12)
 
 
+def test_a_bucket_of_gradients_at_a_time_is_exchanged():
+    """4 bytes of each, at most the 25 MiB of a bucket; nothing where FSDP2 reduces them."""
+    few, many = (exchange_bytes(count, zero_stage=1, dp=2) for count in (1e6, 1e9))
+    assert (few, many) == (4e6, 25 * MIB)
+    assert exchange_bytes(1e9, zero_stage=2, dp=2) == 0.0
+    assert exchange_bytes(1e9, zero_stage=0, dp=1) == 0.0
+
+
 def one_stage_each(p, kept, forward_peak, backward_peak):
     return StageBytes(
         kept_bytes=kept,
@@ -131,7 +136,6 @@ def test_the_peak_is_the_closed_form(name, p, m, kept, forward_more, backward_mo
             static=size,
             timeline=timeline,
             capacity_bytes=1e12,
-            stack=load_stack(),
         )
         # Gradients are there from the first backward on. With `window` micro-batches kept there
         # is a forward and a backward before that, and after it only where more micro-batches
@@ -148,25 +152,7 @@ def test_the_peak_is_the_closed_form(name, p, m, kept, forward_more, backward_mo
         assert memory.peak_bytes <= planned * (1 + 1e-9)
 
 
-def hoarder():
-    """A stack whose pipeline runtime frees no message before the step ends, as torch's alone."""
-    own = load_stack()
-    habits = replace(
-        own.behaviour, receive_buffers_per_microbatch=True, sent_tensors_held_until_end=True
-    )
-    return replace(own, behaviour=habits)
-
-
-@pytest.mark.parametrize(
-    ("stack", "least", "most"),
-    [
-        # 2 stages x 4 micro-batches x 7 bytes of receive buffers, and as much for what was sent.
-        (hoarder(), 56.0, 112.0),
-        # 2 stages x (2 x 4 received + 1 x 3 sent).
-        (load_stack(), 22.0, 22.0),
-    ],
-)
-def test_parts_add_up_and_the_course_reaches_the_peak(stack, least, most):
+def test_parts_add_up_and_the_course_reaches_the_peak():
     schedule = build_schedule("interleaved", num_ranks=2, num_microbatches=4, stages_per_rank=2)
     times = Durations(
         forward_s=(1.0,) * 4,
@@ -193,51 +179,15 @@ def test_parts_add_up_and_the_course_reaches_the_peak(stack, least, most):
             static=static(),
             timeline=simulate(schedule, times),
             capacity_bytes=1e6,
-            stack=stack,
         )
-        assert least <= memory.communication_bytes <= most
+        # 2 stages x (2 x 4 received + 1 x 3 sent).
+        assert memory.communication_bytes == 22.0
         assert max(s.memory_bytes for s in memory.timeline) == pytest.approx(memory.peak_bytes)
         assert memory.peak_bytes >= memory.static_bytes
-        assert memory.timeline[-1].memory_bytes == pytest.approx(static().total + most)
+        assert memory.timeline[-1].memory_bytes == pytest.approx(static().total + 22.0)
         stamps = [sample.time_s for sample in memory.timeline]
         assert stamps == sorted(stamps)
         assert memory.fits
-
-
-def test_sent_tensors_pile_up_until_the_step_ends():
-    # gpipe, four micro-batches, nothing kept but what is sent: after k backwards the pending sends
-    # hold k activations and k gradients.
-    schedule = build_schedule("gpipe", num_ranks=2, num_microbatches=4)
-    times = Durations(
-        forward_s=(1.0, 1.0),
-        backward_s=(1.0, 1.0),
-        send_forward_s=(0.0, 0.0),
-        send_backward_s=(0.0, 0.0),
-    )
-    stage = StageBytes(
-        kept_bytes=0.0,
-        forward_peak_bytes=0.0,
-        backward_peak_bytes=0.0,
-        received_bytes=6.0,
-        sent_bytes=4.0,
-    )
-    memory = rank_memory(
-        plan(pp=2, num_microbatches=4, schedule="gpipe"),
-        0,
-        stages={0: stage},
-        static=static(),
-        timeline=simulate(schedule, times),
-        capacity_bytes=1e6,
-        stack=hoarder(),
-    )
-    base = static().parameters + static().optimizer + 40.0
-    levels = [sample.memory_bytes - base for sample in memory.timeline[1:]]
-    forwards, backwards = levels[:8], levels[8:]
-    assert forwards == [0.0] * 8
-    gradients = static().gradients
-    ends = [gradients + 10.0, gradients + 20.0, gradients + 30.0, gradients + 40.0]
-    assert backwards[1::2] == pytest.approx(ends)
-    assert memory.communication_bytes == pytest.approx(80.0)
 
 
 def test_the_exchange_may_be_the_peak():
@@ -262,7 +212,6 @@ def test_the_exchange_may_be_the_peak():
         static=static(),
         timeline=simulate(schedule, times),
         capacity_bytes=1e6,
-        stack=load_stack(),
         exchange_bytes=2000.0,
     )
     assert found.peak_bytes == pytest.approx(20_000.0)
@@ -276,23 +225,19 @@ def test_stage_bytes_by_hand():
     # its forward and 4 MiB in its backward.
     cost = price(layer())
     assert (cost.input_bytes, cost.output_bytes, cost.saved_bytes) == (2 * MIB, 2 * MIB, 10 * MIB)
-    stage = stage_bytes([cost, cost], is_first=False, is_last=False, buffers_apart=False)
+    stage = stage_bytes([cost] * 2, received=2 * MIB, sent=2 * MIB)
     # Kept: what was received, both layers' saved, the tensor between them, the one sent on.
     assert stage.kept_bytes == (2 + 10 + 2 + 10 + 2) * MIB
     assert (stage.received_bytes, stage.sent_bytes) == (2 * MIB, 2 * MIB)
     assert stage.backward_peak_bytes >= stage.kept_bytes + 4 * MIB
     assert stage.forward_peak_bytes >= (2 + 10 + 2 + 12) * MIB
-    # Where buffers for the whole step are counted apart, all but what was received.
-    apart = stage_bytes([cost, cost], is_first=False, is_last=False, buffers_apart=True)
-    for name in ("kept_bytes", "forward_peak_bytes", "backward_peak_bytes"):
-        assert getattr(apart, name) == getattr(stage, name) - 2 * MIB
 
 
 def test_recomputation_lowers_what_a_stage_keeps():
     kept = []
     for kind in Recompute:
         cost = price(layer(), kind)
-        stage = stage_bytes([cost] * 4, is_first=False, is_last=False, buffers_apart=False)
+        stage = stage_bytes([cost] * 4, received=2 * MIB, sent=2 * MIB)
         kept.append(stage.kept_bytes)
     none, attention, full = kept
     # Full: the tensor received, three between the four layers and the one sent on.
@@ -301,16 +246,12 @@ def test_recomputation_lowers_what_a_stage_keeps():
 
 
 def test_the_first_and_last_stage_receive_less():
-    cost = price(layer(), on=cluster())
-    crossing = {
-        (first, last): stage_bytes([cost], is_first=first, is_last=last, buffers_apart=False)
-        for first in (True, False)
-        for last in (True, False)
-    }
-    found = {k: (s.received_bytes, s.sent_bytes) for k, s in crossing.items()}
-    assert found == {
-        (True, True): (0.0, 0.0),
-        (True, False): (0.0, 2 * MIB),
-        (False, True): (2 * MIB, 0.0),
-        (False, False): (2 * MIB, 2 * MIB),
-    }
+    graph = HandMadeModel(2).at(1)
+    the_plan = plan(pp=4, num_blocks=4, num_microbatches=4)
+    found = [
+        stage_memory(graph, the_plan, s, [price(graph.kinds[graph.chain[s].kind])])
+        for s in range(4)
+    ]
+    over = [crossing_bytes(graph, cut) for cut in range(5)]
+    assert over[0] == over[4] == 0.0 < min(over[1:4])
+    assert [(s.received_bytes, s.sent_bytes) for s in found] == list(pairwise(over))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from profiles.hardware.catalogue.catalog import device_names, get_device
-from profiles.hardware.catalogue.chip import chip_of
+from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.graph import Phase
 from profiles.model.steps.module_step import (
     Direction,
@@ -21,13 +21,14 @@ from profiles.model.steps.module_step import (
     step_precision,
 )
 from profiles.published.module_table import ModuleRow
+from simulator.memory.module_step import module_memory
 from simulator.modules.kernel_seconds import grouped, kernel_rates, kernel_seconds
 from simulator.modules.module_constants import module_constants
-from simulator.modules.module_framework import module_framework, optimizer_kind
+from simulator.modules.module_framework import ModuleFramework, module_framework, optimizer_kind
 from simulator.modules.predict_module import ModuleSetting, module_setting, predict_module
 from simulator.modules.step_arrays import step_arrays
-from simulator.modules.step_memory import step_memory
 from simulator.modules.step_seconds import StepFacts, step_parts
+from simulator.values.prediction import RankMemory
 
 MIB = 2**20
 
@@ -288,14 +289,27 @@ def test_memory_is_the_sum_of_what_is_held() -> None:
     traced = step(parameters=(10 * MIB,), peak=100 * MIB, both=110 * MIB)
     old, new = (module_framework(text)[0] for text in ("torch 1.12", "torch 2.3"))
     momentum, _ = optimizer_kind("sgd momentum=0.9", together=False)
-    kept = step_memory(traced, StepPrecision(), old, momentum)
+
+    def memory(framework: ModuleFramework, precision: StepPrecision) -> RankMemory:
+        return module_memory(
+            traced,
+            precision,
+            states=momentum.states,
+            keeps_gradients=framework.keeps_gradients,
+            capacity_bytes=200 * MIB,
+            held=1.1,
+            workspace_bytes=MIB,
+        )
+
+    kept = memory(old, StepPrecision())
     # 40 MiB each of weights, gradients and momentum beside 100 MiB of activations.
     assert kept.peak_bytes == (40 + 40 + 40 + 100) * MIB
     # Gradients that come while activations go add what the trace saw of both together.
-    assert step_memory(traced, StepPrecision(), new, momentum).peak_bytes == (40 + 40 + 110) * MIB
-    half = step_memory(traced, step_precision("fp16"), old, momentum)
+    assert memory(new, StepPrecision()).peak_bytes == (40 + 40 + 110) * MIB
+    half = memory(old, step_precision("fp16"))
     assert half.optimizer_bytes == 80 * MIB  # a float32 copy of the weights
-    assert kept.needed_bytes(1.1, MIB) == pytest.approx(1.1 * kept.peak_bytes + MIB)
+    assert kept.required_bytes == pytest.approx(1.1 * kept.peak_bytes + MIB)
+    assert not kept.fits
 
 
 def setting_of(device: str, devices: int = 1) -> ModuleSetting:

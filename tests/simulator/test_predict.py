@@ -137,6 +137,34 @@ def test_more_replicas_exchange_gradients():
     assert components(many)["compute"] == pytest.approx(components(alone)["compute"])
 
 
+US, MIB_S = 1e-6, 2**20 / 100e9  # of a message, and of a MiB
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "pp", "each", "once"),
+    [
+        # Eight blocks' gradients are all-reduced, 2 (n - 1) / n of 128 MiB.
+        (0, 1, 0.0, 6 * US + 1.5 * 128 * MIB_S),
+        # Then the weights as they are stored, in 4 bytes each: a broadcast through a tree.
+        (1, 1, 0.0, 6 * US + 1.5 * 128 * MIB_S + 2 * US + 128 * MIB_S),
+        # Of each block and micro-batch 8 MiB of weights are gathered for the forward, where ZeRO 3
+        # freed them for the backward too, and 16 MiB of gradients are reduced in the backward.
+        (2, 1, 3 * US + 0.75 * 8 * MIB_S + 3 * US + 0.75 * 16 * MIB_S, 0.0),
+        (3, 1, 2 * (3 * US + 0.75 * 8 * MIB_S) + 3 * US + 0.75 * 16 * MIB_S, 0.0),
+        # In a pipeline of two stages four blocks' 64 MiB of gradients are reduced once a step, and
+        # 32 MiB of weights gathered once (ZeRO 2) or a block's once per micro-batch (ZeRO 3).
+        (2, 2, 0.0, 2 * US + 0.5 * (64 + 32) * MIB_S),
+        (3, 2, US + 0.5 * 8 * MIB_S, US + 0.5 * 64 * MIB_S),
+    ],
+    ids=["zero 0", "zero 1", "zero 2", "zero 3", "zero 2 in a pipeline", "zero 3 in a pipeline"],
+)
+def test_what_replicas_send_by_hand(zero_stage, pp, each, once):
+    """Blocks of 4 x 1024^2 parameters in bf16 on four devices of a node, 100 GB/s and 1 us."""
+    found = run(cluster(1, 4), pp=pp, dp=4 // pp, zero_stage=zero_stage, num_microbatches=4)
+    sent = components(found)["data_parallel_communication"]
+    assert sent == pytest.approx(4 * (8 // pp) * each + once)
+
+
 def test_zero_lowers_memory():
     peaks = [
         run(dp=8, zero_stage=zero, num_microbatches=2).peak_memory_bytes.value for zero in range(4)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_layers import recomputed_shares
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, changed

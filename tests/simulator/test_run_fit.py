@@ -205,7 +205,7 @@ def test_rows_of_one_device_inform_its_family(known: tuple[Features, Assigned, A
     origin = Origin(sources=[*sources(8).sources, "s0"], devices=[*sources(8).devices, "h200"])
     fitted = fit_coefficients(x, assigned, measured, origin, weights=weights)
     found = named(assigned, fitted)
-    family = float(fitted.family_values[assigned.family_names.index("power.hopper.16.*")])
+    family = float(fitted.family_values[list(assigned.family_kinds).index("power.hopper.16.*")])
     assert found["power.h200-sxm.16"] == pytest.approx(family)
     assert BY_NAME["power"].start < family < found["power.h100-sxm-80gb.16"]
 

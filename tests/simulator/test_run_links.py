@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,13 @@ from hypothesis import strategies as st
 from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.collectives import NOTHING, CollectiveTime
 from simulator.traced.comm_cost import price_collective
-from simulator.training_run.messages.rank_group import RankGroup
+from simulator.training_run.messages.rank_group import (
+    RankGroup,
+    expert_group,
+    expert_replicas,
+)
 from simulator.training_run.messages.run_links import Links, links_of, moved, sent
-from tests.simulator.described_runs import LLAMA_RUN
+from tests.simulator.described_runs import LLAMA_RUN, changed
 
 GB = 1e9
 ON_H100 = links_of(LLAMA_RUN)
@@ -63,6 +68,35 @@ def test_axes_that_go_on_count_as_one() -> None:
     """3 x 8 neighbours are 24 ranks side by side: 8 of them in every node."""
     assert RankGroup(((3, 1), (8, 3))).within(8) == 8
     assert RankGroup(((2, 1), (4, 4))).within(8) == 4
+
+
+@pytest.mark.parametrize(
+    ("degrees", "spread", "replicas"),
+    [
+        # 8 ranks a stage, 4 of which spread the experts: rank 0's neighbours and its one replica.
+        ({"dp": 8, "ep": 4}, (0, 1, 2, 3), (0, 4)),
+        # Ranks of a tensor group hold the same experts.
+        ({"tp": 2, "dp": 8, "ep": 4}, (0, 2, 4, 6), (0, 1, 8, 9)),
+        # Fewer replicas than parts of the experts: half of a tensor group takes part.
+        ({"tp": 4, "dp": 2, "ep": 4}, (0, 1, 4, 5), (0, 2)),
+        # Context-parallel ranks come first.
+        ({"cp": 2, "dp": 8, "ep": 4}, (0, 1, 2, 3), (0, 4, 8, 12)),
+        ({"cp": 4, "dp": 2, "ep": 2}, (0, 1), (0, 2, 4, 6)),
+    ],
+    ids=str,
+)
+def test_ranks_of_experts_by_hand(
+    degrees: dict[str, int], spread: tuple[int, ...], replicas: tuple[int, ...]
+) -> None:
+    run = changed(LLAMA_RUN, **({"tp": 1, "cp": 1, "dp": 1, "ep": 1} | degrees))
+    assert devices_of(expert_group(run)) == spread
+    assert devices_of(expert_replicas(run)) == replicas
+
+
+def devices_of(group: RankGroup) -> tuple[int, ...]:
+    """Those of the group of device 0."""
+    axes = (range(0, count * stride, stride) for count, stride in group.axes)
+    return tuple(sorted(map(sum, itertools.product(*axes))))
 
 
 @settings(max_examples=100, deadline=None)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import InputError, UnknownNameError
-from profiles.model.figures.state_space import StateSpace
+from profiles.model.figures.transformer import StateSpace
 from simulator.training_run.framework.framework import Framework, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import features
-from simulator.training_run.work.layer_work import LayerWork, gradient_sizes, layer_work
-from simulator.training_run.work.quantised_bytes import quantised_bytes
+from simulator.training_run.work.layer_work import LayerWork, layer_work
+from simulator.training_run.work.matmul import cast_bytes, gradient_sizes
 from simulator.training_run.work.stage_layers import stage_layers
 from simulator.training_run.work.state_work import state_work
 from simulator.training_run.work.work_seconds import work_seconds
@@ -62,7 +62,7 @@ def test_the_products_of_mamba_2() -> None:
     per chunk C B^T is 4 x 5 x 4, and each head has 4 x 4 x 3, 5 x 4 x 3 and 4 x 5 x 3."""
     state = StateSpace(heads=2, head_size=3, state_size=5, chunk=4)
     model = replace(LLAMA_8B, num_layers=4, state=state, state_layers=4)
-    work = state_work(model, tokens=8, seq_len=8, tp=1)
+    work = state_work(model, tokens=8, seq_len=8, tp=1, dtype="bfloat16")
     flop = sum(2 * x.m * x.n * x.k * x.count for x in work.products)
     assert flop == 2 * (2 * 80 + 2 * 2 * (48 + 60 + 60))
     # Made again for the backward: C B^T and the states; the outputs' gradient times X once more.
@@ -216,10 +216,10 @@ def test_casts_to_8_bits() -> None:
     """mxfp8: [4, 8] x [8, 2]: 32 inputs and 8 gradients, 2 bytes read and two copies of 33/32."""
     run = replace(RUN, precision="mxfp8")
     (first, *_) = layer_work(run, CORE, experts=False).matmuls
-    forward, backward = quantised_bytes("mxfp8", [replace(first, m=4, n=2, k=8)])
+    forward, backward = cast_bytes("mxfp8", [replace(first, m=4, n=2, k=8)])
     assert forward == 32 * (2 + 2 * 33 / 32)
     assert backward == 8 * (2 + 2 * 33 / 32)
-    assert quantised_bytes("bf16", [first]) == (0.0, 0.0)
+    assert cast_bytes("bf16", [first]) == (0.0, 0.0)
 
 
 def test_what_cannot_be() -> None:

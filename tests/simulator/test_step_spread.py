@@ -48,7 +48,7 @@ def test_a_spread_by_hand() -> None:
     kinds = {kind.name: kind for kind in KINDS}
     named = dict(zip((KINDS[k].name for k in assigned.kinds), assigned.names, strict=True))
     unknown, akin = named["passes"], named["power"]
-    family = assigned.family_names[assigned.families[assigned.names.index(akin)]]
+    family = assigned.families[assigned.names.index(akin)]
     names = (*(name for name in assigned.names if name not in (unknown, akin)), family)
     between = {kind.name: 0.0 for kind in KINDS} | {"level": 0.1, "attention": 0.3}
     known = Knowledge(
@@ -142,10 +142,10 @@ def test_a_fit_knows_nothing_of_coefficients_without_rows() -> None:
     """Two runs on different devices and frameworks, of which one was fitted on: the other's power
     and level take their families', and its device is one without rows."""
     assigned = assign([LLAMA_RUN, replace(GPT_RUN, device="v100-sxm2-16gb")])
-    count = len(assigned.names) + len(assigned.family_names)
+    count = len(assigned.names) + len(assigned.family_kinds)
     fitted = Fitted(
         values=assigned.starts(),
-        family_values=np.ones(len(assigned.family_names)),
+        family_values=np.ones(len(assigned.family_kinds)),
         variances=Variances(),
         covariance=np.diag(np.arange(1.0, count + 1.0)),
         residual=0.1,

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
+from planner.axes import Axes
+from planner.layout.layout_question import layout_ground
+from planner.layout.layouts import legal_layouts
 from planner.layout.prices import LayoutPrices
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
@@ -46,7 +48,7 @@ def made(**values: float) -> Features:
 
 # Four stages of five layers on two nodes, eight micro-batches.
 FOUR_STAGES = made(
-    microbatches=8, pp=4, vpp=1, dp=1, devices=4, nodes=2, layers=5, last_layers=5, all_layers=20,
+    microbatches=8, pp=4, vpp=1, nodes=2, layers=5, last_layers=5, all_layers=20,
     matmul_forward=2e-3, matmul_backward=4e-3, tensor_inner=0.5e-3, head_matmul=1e-3,
     cut_outer=0.1e-3, optimizer_s=3e-3,
 )  # fmt: skip
@@ -89,7 +91,7 @@ def test_exposed_messages_and_a_slow_host_by_hand() -> None:
     6-norm of 2 and 4 is (64 + 4096)^(1/6) = 4.0104 ms. Gathers of 1 ms under 4.0104 ms show 10 %
     and (1 + 4160)^(1/6) - 4.0104 = 0.0002 ms."""
     x = made(
-        microbatches=1, pp=1, vpp=1, dp=1, devices=1, nodes=1, layers=1, last_layers=1,
+        microbatches=1, pp=1, vpp=1, nodes=1, layers=1, last_layers=1,
         attention_forward=2e-3, kernels_forward=100, gather_inner=1e-3,
     )  # fmt: skip
     found = by_name(x, plain(launch_us=40.0, gather_exposed=0.1))
@@ -99,6 +101,16 @@ def test_exposed_messages_and_a_slow_host_by_hand() -> None:
     assert shown == pytest.approx(0.1002e-3, rel=1e-3)
 
 
+def test_a_host_launches_what_is_recomputed_by_hand() -> None:
+    """100 kernels forward, 300 backward and half of the 100 again, 10 us each, beside nothing."""
+    x = made(
+        microbatches=1, pp=1, vpp=1, nodes=1, layers=1, last_layers=1,
+        kernels_forward=100, kernels_backward=300, recomputed_matmul=0.5,
+    )  # fmt: skip
+    found = by_name(x, plain(launch_us=10.0))
+    assert found["waiting for the host"].time_s == pytest.approx(4.5e-3)
+
+
 EXCHANGE = "exchange of gradients and weights"
 
 
@@ -106,7 +118,7 @@ def test_an_exchange_that_nothing_hides_by_hand() -> None:
     """4 ms between two nodes, 10 % longer for one doubling, of which a quarter goes on beside
     layers of 20 ms and shows 10 %; the rest takes 1.5 times as long."""
     x = made(
-        microbatches=2, pp=1, vpp=1, dp=16, devices=16, nodes=8, layers=2, last_layers=2,
+        microbatches=2, pp=1, vpp=1, nodes=8, layers=2, last_layers=2,
         attention_forward=10e-3, reduce_outer=4e-3, data_nodes=2, overlapped_exchange=0.25,
     )  # fmt: skip
     c = plain(congestion=0.1, reduce_exposed=1.5, gather_exposed=0.1)
@@ -127,7 +139,7 @@ def test_an_exchange_beside_layers_by_hand(vpp: int, microbatches: int, room: fl
     """Four stages of two layers of 1 ms; messages of 4 ms, half of what fits shows. The last
     chunk's share of the messages has its own pass alone."""
     x = made(
-        microbatches=microbatches, pp=4, vpp=vpp, dp=16, devices=64, nodes=8, layers=2,
+        microbatches=microbatches, pp=4, vpp=vpp, nodes=8, layers=2,
         last_layers=2, attention_forward=1e-3, reduce_inner=4e-3, overlapped_exchange=1.0,
     )  # fmt: skip
     beyond = max(six_norm(room, 4.0) - room, (six_norm(2.0, 4.0) - 2.0) / vpp)
@@ -138,7 +150,7 @@ def test_an_exchange_beside_layers_by_hand(vpp: int, microbatches: int, room: fl
 def test_recomputation_by_hand() -> None:
     """Half of the layers: 0.5 x 3 ms more forward, and 2.5 passes of messages instead of 2."""
     x = made(
-        microbatches=1, pp=1, vpp=1, dp=1, devices=1, nodes=1, layers=1, last_layers=1,
+        microbatches=1, pp=1, vpp=1, nodes=1, layers=1, last_layers=1,
         matmul_forward=3e-3, recomputed_matmul=0.5, tensor_inner=2e-3,
     )  # fmt: skip
     found = by_name(x, plain())
@@ -224,11 +236,8 @@ def test_names_and_parts_are_known() -> None:
 
 def llama_prices():
     base = changed(LLAMA_RUN, dp=16, stack="megatron-core", global_batch=32)
-    ground = LayoutGround(
-        model=base.model, rules=load_framework("megatron-core").rules, num_devices=16,
-        node_devices=8, global_batch=32, seq_len=4096,
-    )  # fmt: skip
-    space = LayoutSpace(tp=(1, 2), pp=(1, 4))
+    ground = layout_ground(base, load_framework("megatron-core").rules)
+    space = Axes(tp=(1, 2), pp=(1, 4))
     return base, LayoutPrices(base, shipped_coefficients()), legal_layouts(space, ground)
 
 

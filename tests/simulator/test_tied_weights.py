@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.memory.held import held_parameters
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.predict import predict
-from simulator.traced.step_tail import held_parameters
 from tests.executor.test_branch_stages import graph_of
 from tests.executor.tiny_models import loose
 from tests.planner.hand_made_model import VOCABULARY, WIDTH, HandMadeModel

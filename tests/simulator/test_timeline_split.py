@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
 from simulator.schedules.durations import Durations
-from simulator.schedules.schedule import build_schedule
+from simulator.schedules.schedule import Schedule, build_schedule
 from simulator.schedules.timeline import longest_rank_s, simulate
+from simulator.schedules.zero_bubble_automatic import _Search
 from tests.oracles.schedule_csv import schedule_from_csv
 from tests.simulator.bubble_rate import bubble_rate, busiest_rank_s
 
@@ -41,6 +43,37 @@ def test_by_hand():
     assert longest_rank_s(timeline) == 10.5
     assert busiest_rank_s(timeline) == 7.0
     assert bubble_rate(timeline) == pytest.approx(3.5 / 10.5)
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.integers(0, 2**32 - 1),
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_search_runs_the_pipeline_as_the_timeline_does(p, m, seed, choices):
+    """Unlike stages and sends: what ZB-1p and ZB-2p take their times to be is what they are."""
+    f, i, w, down, up = np.random.default_rng(seed).random((5, p)).tolist()
+    durations = Durations(
+        forward_s=tuple(f),
+        backward_s=tuple(a + b for a, b in zip(i, w, strict=True)),
+        backward_input_s=tuple(i),
+        backward_weight_s=tuple(w),
+        send_forward_s=tuple(down),
+        send_backward_s=tuple(up),
+    )
+    fit, yields, small = choices
+    search = _Search(m, durations, 2 * p, 0.5)
+    search.first_round(only_what_fits=fit)
+    for _ in range(1, m):
+        search.forwards(may_yield=yields, fill_small_gaps=small)
+        search.backwards(fill_small_gaps=small)
+    longest_s, rows = search.finish()
+    schedule = Schedule(
+        name="searched", num_microbatches=m, stage_to_rank=tuple(range(p)), ranks=rows
+    )
+    assert longest_s == pytest.approx(longest_rank_s(simulate(schedule, durations)))
 
 
 NAMES = (

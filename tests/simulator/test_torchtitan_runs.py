@@ -9,10 +9,9 @@ import pytest
 
 from profiles.published.run import FIGURES, PublishedRun
 from profiles.published.run_table import read_measured, read_runs
+from simulator.memory.run_tensors import RunTensors
 from simulator.training_run.explain.predict_runs import predict_runs
-from simulator.training_run.framework.framework import memory_of
-from simulator.training_run.memory.activation_footprint import activation_bytes
-from simulator.training_run.memory.tensor_sizes import TensorSizes
+from simulator.training_run.framework.framework import load_framework, memory_of
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.step.features import features
 
@@ -92,8 +91,7 @@ def test_what_a_layer_keeps_of_a_token() -> None:
     """In 16 bits its input, queries, values, the attention's output, the gate and the last output;
     the softmax's sum per head in fp32."""
     run = complete_run(replace(LLAMA_8B, pp=1, dp=64, micro_batch=1))
-    stack = memory_of(run)
-    kept = activation_bytes(run.recompute, stack, TensorSizes(run)).dense_layer
+    kept = RunTensors(run, load_framework(run.stack)).layer(run.recompute).dense
     widths = 4096 + 4096 + 1024 + 4096 + 14336 + 4096
     assert kept / 8192 == pytest.approx(2 * widths + 4 * 32)
 

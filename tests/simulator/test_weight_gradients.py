@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.device import BlockPoint, Measurements
-from profiles.hardware.probe.profile_file import with_blocks
+from profiles.hardware.probe.probe_blocks import with_blocks
 from profiles.model.graph import Block, MatmulShape, Op, OpKind, Parameter, Phase, TensorSpec
+from simulator.memory.blocks import stage_bytes
 from simulator.traced.block_cost import price_block
-from simulator.traced.memory import stage_bytes
 from simulator.traced.weight_gradients import weight_gradient_ops, weight_gradient_s
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device
@@ -168,10 +168,9 @@ def test_a_stage_keeps_operands_from_i_to_w_whatever_is_recomputed():
     for kind in Recompute:
         cost = price_block(layer, recompute=kind, devices=(0,), cluster=machine)
         assert cost.weight_bytes == 1024 * (read + written)
-        found = stage_bytes(
-            [cost] * 2, is_first=False, is_last=False, buffers_apart=False, splits_backward=True
-        )
+        size = cost.input_bytes
+        found = stage_bytes([cost] * 2, received=size, sent=size, splits_backward=True)
         assert found.weight_bytes == 2 * cost.weight_bytes
         # While the first of the two runs backward, the operands of the second wait.
-        whole = stage_bytes([cost] * 2, is_first=False, is_last=False, buffers_apart=False)
+        whole = stage_bytes([cost] * 2, received=size, sent=size)
         assert found.first_transient_bytes == whole.first_transient_bytes + cost.weight_bytes

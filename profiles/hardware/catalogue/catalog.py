@@ -50,14 +50,14 @@ def scaled(number: Sourced, factor: float) -> Sourced:
 
 
 @functools.cache
-def _device_paths() -> dict[str, Path]:
-    return {path.stem: path for path in sorted((DATA / "devices").glob("*.toml"))}
+def _paths(folder: str) -> dict[str, Path]:
+    return {path.stem: path for path in sorted((DATA / folder).glob("*.toml"))}
 
 
 @functools.cache
 def _aliases() -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, path in _device_paths().items():
+    for name, path in _paths("devices").items():
         for alias in (name, *read_mapping(path).get("aliases", ())):
             if alias in found:
                 raise InputError(f"{path}: the alias {alias!r} is {found[alias]}'s already")
@@ -67,7 +67,7 @@ def _aliases() -> dict[str, str]:
 
 def device_names() -> tuple[str, ...]:
     """Canonical names of the catalogue's devices."""
-    return tuple(_device_paths())
+    return tuple(_paths("devices"))
 
 
 @functools.cache
@@ -78,7 +78,7 @@ def _device_file(name: str) -> tuple[DeviceFile, DeviceVariant]:
     canonical = _aliases().get(variant.base)
     if canonical is None:
         raise UnknownNameError("device", name, _aliases())
-    file = read_document(_device_paths()[canonical], DeviceFile, schema=DEVICE_SCHEMA)
+    file = read_document(_paths("devices")[canonical], DeviceFile, schema=DEVICE_SCHEMA)
     return file, variant
 
 
@@ -124,20 +124,15 @@ def _device(name: str) -> Device:
     )
 
 
-@functools.cache
-def _link_paths() -> dict[str, Path]:
-    return {path.stem: path for path in sorted((DATA / "links").glob("*.toml"))}
-
-
 def link_names() -> tuple[str, ...]:
     """Names of the catalogue's links."""
-    return tuple(_link_paths())
+    return tuple(_paths("links"))
 
 
 @functools.cache
 def get_link(name: str) -> Link:
     """The link of a name; raises UnknownNameError."""
-    paths = _link_paths()
+    paths = _paths("links")
     if name not in paths:
         raise UnknownNameError("link", name, paths)
     return _link(read_document(paths[name], LinkFile, schema=LINK_SCHEMA))
@@ -171,13 +166,8 @@ def get_cluster(text: str, *, local: Path | None = None) -> Cluster:
         return _read_cluster(local)
     if text.endswith((".toml", ".json")) or Path(text).is_file():
         return _read_cluster(Path(text))
-    groups = []
-    designs = []
-    for part in text.split("+"):
-        group, design = _group(part.strip(), text)
-        groups.append(group)
-        designs.append(design)
-    return _assembled(text, tuple(groups), designs)
+    groups, designs = zip(*(_group(part.strip(), text) for part in text.split("+")), strict=True)
+    return _assembled(text, groups, designs)
 
 
 def _group(part: str, text: str) -> tuple[NodeGroup, NodeDesign]:
@@ -205,7 +195,9 @@ def _group(part: str, text: str) -> tuple[NodeGroup, NodeDesign]:
     return group, file.node
 
 
-def _assembled(name: str, groups: tuple[NodeGroup, ...], designs: list[NodeDesign]) -> Cluster:
+def _assembled(
+    name: str, groups: tuple[NodeGroup, ...], designs: tuple[NodeDesign, ...]
+) -> Cluster:
     total = sum(group.count * group.devices_per_node for group in groups)
     sizes = {group.devices_per_node for group in groups}
     if len(sizes) > 1:
@@ -225,12 +217,11 @@ def _assembled(name: str, groups: tuple[NodeGroup, ...], designs: list[NodeDesig
         levels.append(Level(name=level, domain_size=inner_size, link=inner))
     if total > inner_size:
         levels.append(Level(name="fabric", domain_size=total, link=outer))
-    return Cluster(
-        name=name,
-        groups=groups,
-        levels=tuple(levels),
-        overhead_power=_overhead_power(groups, designs),
-    )
+    # The designs' host_power, weighted by the power of their devices.
+    watts = [group.count * group.devices_per_node * group.device.power_w.value for group in groups]
+    shares = [d.host_power.value if d.host_power else OVERHEAD_POWER for d in designs]
+    overhead = sum(w * s for w, s in zip(watts, shares, strict=True)) / sum(watts)
+    return Cluster(name=name, groups=groups, levels=tuple(levels), overhead_power=overhead)
 
 
 def _domain_size(per_node: int, total: int, design: NodeDesign) -> int:
@@ -241,13 +232,6 @@ def _domain_size(per_node: int, total: int, design: NodeDesign) -> int:
     most = min(total, design.devices)
     even = [size for size in range(most, most // 2, -per_node) if total % size == 0]
     return even[0] if even else most
-
-
-def _overhead_power(groups: tuple[NodeGroup, ...], designs: list[NodeDesign]) -> float:
-    """The designs' host_power, weighted by the power of their devices."""
-    watts = [group.count * group.devices_per_node * group.device.power_w.value for group in groups]
-    shares = [d.host_power.value if d.host_power else OVERHEAD_POWER for d in designs]
-    return sum(w * s for w, s in zip(watts, shares, strict=True)) / sum(watts)
 
 
 def _speed(link: Link) -> float:
@@ -286,15 +270,9 @@ def _from_file(file: ClusterFile, path: Path) -> Cluster:
         with _placed(f"{path}: levels[{number}].link"):
             link = get_link(level.link) if isinstance(level.link, str) else _link(level.link)
             link = replace(link, shared_by=level.shared_by)
+        fields = ("name", "domain_size", "oversubscription", "torus")
         with _placed(f"{path}: levels[{number}]"):
-            found = Level(
-                name=level.name,
-                domain_size=level.domain_size,
-                link=link,
-                oversubscription=level.oversubscription,
-                torus=level.torus,
-            )
-        levels.append(found)
+            levels.append(Level(link=link, **{name: getattr(level, name) for name in fields}))
     with _placed(str(path)):
         return Cluster(
             name=file.name,

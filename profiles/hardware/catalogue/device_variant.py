@@ -59,12 +59,16 @@ class DeviceVariant:
         memory that such a device cannot have. A limit above the device's power is none."""
         if self.share < 1:
             raise InputError(f"{device.name}/{self.share}: a share is one of 1 or more parts")
-        found = replace(device, name=self.name_of(device.name), aliases=(), measurements=None)
-        found = replace(found, efficiency_of=device.efficiency_of or device.name)
-        if self.gigabytes:
-            found = replace(found, memory_bytes=_memory(device, self.gigabytes))
-        if self.watts:
-            found = replace(found, power_w=_power(device, self.watts))
+        memory, power = device.memory_bytes, device.power_w
+        found = replace(
+            device,
+            name=self.name_of(device.name),
+            aliases=(),
+            measurements=None,
+            efficiency_of=device.efficiency_of or device.name,
+            memory_bytes=_memory(device, self.gigabytes) if self.gigabytes else memory,
+            power_w=_power(device, self.watts) if self.watts else power,
+        )
         return found if self.share == 1 else _shared(found, self.share)
 
     def design_of(self, design: NodeDesign) -> NodeDesign:

@@ -36,17 +36,14 @@ class Host:
 
     @property
     def link_bytes_per_s(self) -> float:
-        """Of the link."""
         return self.link_gb_per_s.value * 1e9
 
     @property
     def memory_bytes(self) -> float:
-        """Of the memory."""
         return self.memory_gb.value * 1e9
 
     @property
     def memory_bandwidth_bytes_per_s(self) -> float:
-        """Of the memory."""
         return self.memory_bandwidth_gb_per_s.value * 1e9
 
 

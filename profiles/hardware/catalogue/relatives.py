@@ -1,4 +1,6 @@
-"""Whose measured kernels stand in for a device that has none (data/kernels/relatives.toml)."""
+"""A device's chip (data/kernels/chips.toml), and whose measured kernels stand in for a device
+that has none (data/kernels/relatives.toml).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,62 @@ from pathlib import Path
 
 from profiles.document import read_document
 from profiles.errors import UnknownNameError
-from profiles.hardware.catalogue.catalog import base_of, get_device
+from profiles.hardware.catalogue.catalog import DATA, base_of, get_device
+from profiles.hardware.catalogue.device import Device
 from profiles.hardware.catalogue.device_variant import variant_of
 
-RELATIVES_FILE = Path(__file__).parents[2] / "data" / "kernels" / "relatives.toml"
+CHIPS_FILE = DATA / "kernels" / "chips.toml"
+CHIPS_SCHEMA = "shardwright/chips@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """A device's chip.
+
+    architecture  the generation that its kernels are written for (`ga100`, `ga10x`, `hopper`), ""
+                  where it is not known
+    processors    that a kernel's parts are dealt to (NVIDIA: streaming multiprocessors)
+    cache_mib     of the last level
+    float32_sums  rate of 16-bit products summed in float32 over those summed in float16
+    """
+
+    architecture: str
+    processors: int
+    cache_mib: float
+    source: str
+    float32_sums: float = 1.0
+
+    @property
+    def cache_bytes(self) -> float:
+        """Of the last level."""
+        return self.cache_mib * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chips:
+    """The table: device -> chip."""
+
+    devices: Mapping[str, Chip]
+
+
+@functools.cache
+def chips() -> Mapping[str, Chip]:
+    """Every chip that is known."""
+    return read_document(CHIPS_FILE, Chips, schema=CHIPS_SCHEMA).devices
+
+
+def chip_of(device: Device) -> Chip:
+    """The chip of a device, or of an unknown architecture with as many processors and as much cache
+    as the device whose kernels it borrows (an H100's where it names none)."""
+    found = chips().get(device.name)
+    if found is not None:
+        return found
+    lender = chips().get(device.efficiency_of) or chips()["h100-sxm-80gb"]
+    source = f"taken as {device.efficiency_of or 'h100-sxm-80gb'}"
+    return replace(lender, architecture="", source=source, float32_sums=1.0)
+
+
+RELATIVES_FILE = DATA / "kernels" / "relatives.toml"
 RELATIVES_SCHEMA = "shardwright/kernel-relatives@1"
 
 
@@ -53,9 +107,11 @@ def matmul_rate_of(device_name: str) -> float:
 
 
 @functools.cache
-def relatives() -> Mapping[str, Relative]:
-    """Every device that borrows."""
-    return read_document(RELATIVES_FILE, Relatives, schema=RELATIVES_SCHEMA).devices
+def relatives(
+    path: Path = RELATIVES_FILE, schema: str = RELATIVES_SCHEMA
+) -> Mapping[str, Relative]:
+    """Every device that borrows, of kernels or of another table (collectives)."""
+    return read_document(path, Relatives, schema=schema).devices
 
 
 def relative_of(device_name: str) -> Relative:
@@ -66,23 +122,17 @@ def relative_of(device_name: str) -> Relative:
     """
     base = base_of(device_name)
     if base != device_name:
-        return _of_variant(device_name, base)
-    found = relatives().get(device_name)
-    if found is not None:
-        return found
+        # The device's own kernels, or those that it borrows itself.
+        borrowed = base in relatives() or get_device(base).efficiency_of
+        found = relative_of(base) if borrowed else Relative(measured_on=base, reason="")
+        rate = matmul_rate_of(device_name)
+        reason = f"{base} as {device_name}: long matmuls reach {rate:.2f} of the peak's share"
+        return replace(found, matmul_rate=rate, reason=f"{reason}. {found.reason}".strip(". "))
+    if device_name in relatives():
+        return relatives()[device_name]
     lender = get_device(device_name).efficiency_of
     if lender:
         return Relative(measured_on=lender, reason=f"efficiency_of of {device_name}.toml")
     raise UnknownNameError(
         "device with a kernel relative", device_name, relatives(), where=RELATIVES_FILE.name
     )
-
-
-def _of_variant(device_name: str, base: str) -> Relative:
-    """Of a device with another power or memory, or of a share of one: the device's own kernels, or
-    those that it borrows itself."""
-    borrowed = base in relatives() or get_device(base).efficiency_of
-    found = relative_of(base) if borrowed else Relative(measured_on=base, reason="")
-    rate = matmul_rate_of(device_name)
-    reason = f"{base} as {device_name}: long matmuls reach {rate:.2f} of the peak's share"
-    return replace(found, matmul_rate=rate, reason=f"{reason}. {found.reason}".strip(". "))

@@ -38,12 +38,12 @@ from numpy.typing import ArrayLike
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.kernels.kernel_surface import (
+    Array,
     KernelSurface,
     KernelTable,
     bandwidth_ratio,
     read_surface,
 )
-from profiles.hardware.kernels.log_grid import Array
 
 BLOCK = 128.0
 
@@ -56,6 +56,7 @@ class AttentionTable(KernelTable):
     """
 
     training_rows: ClassVar[str] = "training"
+    bandwidths: ClassVar[tuple[str, ...]] = ("bandwidth_bytes_per_s", "cache_bytes_per_s")
     head_dim: int
     kernel: str
     start_keys: float
@@ -125,22 +126,18 @@ def table_time_s(
     table: AttentionTable, sm_count: int, shapes: AttentionShapes, *, cache: bool = False
 ) -> Array:
     """Seconds of each call; beyond the box utilisation is held (time grows with the pairs)."""
-    held = _inside(table, shapes)
+    (_, longest), (_, most), _ = table.box
+    held = replace(
+        shapes,
+        batch=np.minimum(shapes.batch, np.maximum(1.0, most / shapes.heads)),
+        seq=np.minimum(shapes.seq, longest),
+    )
     time_s = formula_time_s(table, sm_count, held, cache=cache)
     time_s *= np.exp(
         table.correction.log_factor(held.seq, held.batch * held.heads, held.heads / held.kv_heads)
     )
     grown = (shapes.batch * shapes.heads * shapes.pairs) / (held.batch * held.heads * held.pairs)
     return time_s * np.maximum(grown, 1.0)
-
-
-def _inside(table: AttentionTable, shapes: AttentionShapes) -> AttentionShapes:
-    (_, longest), (_, most), _ = table.box
-    return replace(
-        shapes,
-        batch=np.minimum(shapes.batch, np.maximum(1.0, most / shapes.heads)),
-        seq=np.minimum(shapes.seq, longest),
-    )
 
 
 def formula_time_s(
@@ -204,12 +201,11 @@ _WIDE_HEAD_RATE = 1.03
 _SAME_AS = {"float16": "bfloat16"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionSurface(KernelSurface):
     """Attention times of one device, `tables` by data type and head size: `bfloat16_128`."""
 
     tables: Mapping[str, AttentionTable] = field(default_factory=dict)
-    __hash__ = KernelSurface.__hash__
 
     def table(self, dtype: str, head_dim: int) -> AttentionTable:
         """The table of the nearest measured head size, its rate scaled to `head_dim` (assumed).
@@ -231,7 +227,7 @@ class AttentionSurface(KernelSurface):
         factor = _WIDE_HEAD_RATE**octaves
         if octaves < 0:
             factor = (1.0 / _HEAD_RATE.get(self.measured_on, _HEAD_RATE_ELSE)) ** octaves
-        return replace(near, method="assumed", rate_flop_per_s=near.rate_flop_per_s * factor)
+        return near.scaled(factor)
 
     def forward_s(
         self,
@@ -252,24 +248,10 @@ class AttentionSurface(KernelSurface):
         time_s = table_time_s(table, self.sm_count, shapes, cache=cache)
         return time_s.reshape(np.broadcast_shapes(*map(np.shape, (batch, seq, heads, kv_heads))))
 
-    def backward_s(
-        self,
-        dtype: str,
-        batch: ArrayLike,
-        seq: ArrayLike,
-        heads: ArrayLike,
-        kv_heads: ArrayLike,
-        head_dim: int,
-        causal: bool = True,
-        window: int = 0,
-    ) -> Array:
-        """Seconds of a backward pass, recomputing the scores: assumed, see `backward_ratio`."""
-        forward = self.forward_s(dtype, batch, seq, heads, kv_heads, head_dim, causal, window)
-        return forward * BACKWARD_FLOP / backward_ratio(seq, head_dim)
-
 
 def backward_ratio(seq: ArrayLike, head_dim: int) -> Array:
-    """Rate of the backward pass over the forward's (assumed): 0.68 to 0.95.
+    """Rate over the forward's of the backward pass, which recomputes the scores and takes
+    BACKWARD_FLOP times the work (assumed): 0.68 to 0.95.
 
     Linear in log2 of length and head size between the published points, held outside.
     """
@@ -280,29 +262,22 @@ def backward_ratio(seq: ArrayLike, head_dim: int) -> Array:
     return np.asarray(small + share * (large - small), dtype=np.float64)
 
 
+@functools.cache
 def load_attention_surface(device_name: str) -> AttentionSurface:
     """The attention surface of a device or alias, its own or its relative's.
 
     Raises UnknownNameError for a device that is not in the catalogue.
     """
-    return _surface(get_device(device_name).name)
-
-
-@functools.cache
-def _surface(name: str) -> AttentionSurface:
+    device = get_device(device_name)
+    name = device.name
     found, relative = read_surface(AttentionSurface, name, "attention")
     if relative is None:
         return found
-    device, origin = get_device(name), get_device(found.measured_on)
+    origin = get_device(found.measured_on)
     bandwidth = bandwidth_ratio(name, found.measured_on)
     tables = {
-        key: replace(
-            table,
-            method="assumed",
-            rate_flop_per_s=table.rate_flop_per_s
-            * (device.peak(table.dtype).value / origin.peak(table.dtype).value),
-            bandwidth_bytes_per_s=table.bandwidth_bytes_per_s * bandwidth,
-            cache_bytes_per_s=table.cache_bytes_per_s * bandwidth,
+        key: table.scaled(
+            device.peak(table.dtype).value / origin.peak(table.dtype).value, bandwidth
         )
         for key, table in found.tables.items()
         if table.dtype in device.peak_flop_per_s

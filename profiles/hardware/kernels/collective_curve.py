@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +30,7 @@ from pathlib import Path
 from profiles.document import read_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import DATA, base_of, device_names, get_link, node_design
+from profiles.hardware.catalogue.relatives import relatives
 from profiles.hardware.kernels.kernel_surface import HeldOut
 
 COLLECTIVES = DATA / "collectives"
@@ -175,11 +176,9 @@ class CollectiveCurves:
 
     def hop_s(self, operation: str) -> float:
         """Latency that one more device adds to a ring, from the two largest measured groups."""
-        curves = self.by_operation["all_gather" if operation not in _RINGS else operation]
-        if len(curves) < 2:
-            return 0.0
-        a, b = curves[-2], curves[-1]
-        return max(0.0, (b.floor_s - a.floor_s) / (b.group_size - a.group_size))
+        return self._slope_s(
+            operation if operation in _RINGS else "all_gather", lambda small, large: large - small
+        )
 
     def half_width(self, operation: str, split: str = "sizes") -> float:
         """Relative half-width of a 90 % interval: p90 of that split's held-out rows, else 0.5."""
@@ -195,12 +194,16 @@ class CollectiveCurves:
     def _growth_s(self, operation: str, measured: int, group_size: int) -> float:
         if operation in _RINGS:
             return (group_size - measured) * self.hop_s(operation)
+        per_doubling = self._slope_s(operation, lambda small, large: math.log2(large / small))
+        return per_doubling * math.log2(group_size / measured)
+
+    def _slope_s(self, operation: str, apart: Callable[[int, int], float]) -> float:
+        """Growth of the latency between the two largest groups over what they are apart."""
         curves = self.by_operation[operation]
         if len(curves) < 2:
             return 0.0
         a, b = curves[-2], curves[-1]
-        per_doubling = (b.floor_s - a.floor_s) / math.log2(b.group_size / a.group_size)
-        return max(0.0, per_doubling) * math.log2(group_size / measured)
+        return max(0.0, (b.floor_s - a.floor_s) / apart(a.group_size, b.group_size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,21 +227,6 @@ class ScaledCurves:
     def hop_s(self, operation: str) -> float:
         """Latency of one more device in a ring."""
         return self.curves.hop_s(operation) * self.latency
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRelative:
-    """Whose curves stand in for a device, and why."""
-
-    measured_on: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRelatives:
-    """profiles/data/collectives/relatives.toml: device -> relative."""
-
-    devices: Mapping[str, CollectiveRelative]
 
 
 @functools.cache
@@ -265,7 +253,7 @@ def curves_on(
     if device_name.split("@")[0] not in device_names():
         return None
     base = base_of(device_name)
-    relative = _relatives().get(base)
+    relative = relatives(COLLECTIVES / "relatives.toml", RELATIVES_SCHEMA).get(base)
     curves = load_curves(relative.measured_on if relative else base)
     if curves is None:
         return None
@@ -280,9 +268,3 @@ def curves_on(
         latency=latency_s / own_latency if own_latency > 0 else 1.0,
         reason=relative.reason if relative else "",
     )
-
-
-@functools.cache
-def _relatives() -> Mapping[str, CollectiveRelative]:
-    path = COLLECTIVES / "relatives.toml"
-    return read_document(path, CollectiveRelatives, schema=RELATIVES_SCHEMA).devices

@@ -18,17 +18,16 @@ The correction is a LogGrid. Beyond the measured box utilisation is held, never 
 with the work; below the box a dimension counts as the box's smallest. Every table carries its
 source, rows and residuals on rows that were held out.
 
-`load_surface(name)` is the device's own surface if its kernels were measured
-(profiles/data/kernels/<device>.gemm.toml), otherwise that of its nearest relative (relatives.toml)
-scaled by the datasheets' peak and bandwidth ratios and tagged `assumed`. Known limits of the
-measured rows, which every number here inherits:
+`load_surface(name)` is the device's own surface (profiles/data/kernels/<device>.gemm.toml),
+otherwise that of its nearest relative (relatives.toml) scaled by the datasheets' peak and bandwidth
+ratios and tagged `assumed`. Known limits of the measured rows:
 
-- one software version (sglang 0.5.10's libraries) and one row per shape, so there was nothing to
-  choose between versions; the spread of repeated runs is unknown;
+- one software version (sglang 0.5.10's libraries) and one row per shape: the spread of repeated
+  runs is unknown;
 - short bursts: on H100, H200 and Blackwell, bf16 kernels of 3 ms and more run at 7 to 18 % lower
   rates than those of 0.5 ms (power limit; GB200 1440 against 1730 TFLOP/s), and a training step
   draws its power for seconds;
-- one layout (x w^T); gradients' layouts were not measured and count the same;
+- one layout (x w^T); gradients' layouts count the same;
 - the rows of `float8_e4m3fn` (one scale per tensor), `float8_block` (blocks of 128) and
   `float4_e2m1fn_x2` (nvfp4) include casting the activations.
 """
@@ -46,14 +45,13 @@ from numpy.typing import ArrayLike
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.catalogue.device import Device
 from profiles.hardware.kernels.kernel_surface import (
+    Array,
     KernelSurface,
     KernelTable,
     bandwidth_ratio,
     read_surface,
 )
-from profiles.hardware.kernels.log_grid import Array
 
 # Tiles (rows, columns) that CUTLASS-style kernels offer on these devices, by area class.
 TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))
@@ -77,6 +75,7 @@ class GemmTable(KernelTable):
     """
 
     training_rows: ClassVar[str] = "training-aligned"
+    bandwidths: ClassVar[tuple[str, ...]] = ("bandwidth_bytes_per_s", "quantise_bytes_per_s")
     tile_rate: tuple[float, float]
     start_steps: float
     output_bytes: float = 2.0
@@ -134,31 +133,6 @@ def _math_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) 
     return best
 
 
-def scaled_table(
-    table: GemmTable,
-    *,
-    dtype: str,
-    rate: float,
-    bandwidth: float = 1.0,
-    element_bytes: float | None = None,
-    output_bytes: float | None = None,
-) -> GemmTable:
-    """The table for `rate` times the matmul rate and `bandwidth` times the memory's.
-
-    Utilisation, launch and correction are kept: an assumption, not a measurement, and tagged so.
-    """
-    return replace(
-        table,
-        dtype=dtype,
-        method="assumed",
-        rate_flop_per_s=table.rate_flop_per_s * rate,
-        bandwidth_bytes_per_s=table.bandwidth_bytes_per_s * bandwidth,
-        quantise_bytes_per_s=table.quantise_bytes_per_s * bandwidth,
-        element_bytes=element_bytes or table.element_bytes,
-        output_bytes=output_bytes or table.output_bytes,
-    )
-
-
 # Data type -> bytes per element of the inputs and of the output, where the utilisation of bf16 is
 # borrowed because the data type was not measured.
 _BORROWED_DTYPES = {
@@ -173,12 +147,11 @@ _LENDER = "bfloat16"
 _PEAK_OF = {"float8_block": "float8_e4m3fn"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GemmSurface(KernelSurface):
     """Matmul times of one device, `tables` by data type."""
 
     tables: Mapping[str, GemmTable] = field(default_factory=dict)
-    __hash__ = KernelSurface.__hash__
 
     def table(self, dtype: str) -> GemmTable:
         """The table of a data type; raises InputError naming those that there are."""
@@ -211,49 +184,37 @@ class GemmSurface(KernelSurface):
         return table_time_s(table, self.sm_count, m, n, k)
 
 
+@functools.cache
 def load_surface(device_name: str) -> GemmSurface:
     """The matmul surface of a device or alias, its own or its relative's.
 
     Raises UnknownNameError for a device that is not in the catalogue.
     """
-    return _surface(get_device(device_name).name)
-
-
-@functools.cache
-def _surface(name: str) -> GemmSurface:
-    device = get_device(name)
+    device = get_device(device_name)
+    name = device.name
     found, relative = read_surface(GemmSurface, name, "gemm")
     tables = found.tables
     if relative is not None:
         origin, bandwidth = get_device(found.measured_on), bandwidth_ratio(name, found.measured_on)
         peaks = {dtype: _PEAK_OF.get(dtype, dtype) for dtype in tables}
         tables = {
-            dtype: scaled_table(
-                table,
-                dtype=dtype,
-                rate=relative.matmul_rate
+            dtype: table.scaled(
+                relative.matmul_rate
                 * device.peak(peaks[dtype]).value
                 / origin.peak(peaks[dtype]).value,
-                bandwidth=bandwidth,
+                bandwidth,
             )
             for dtype, table in tables.items()
             if peaks[dtype] in device.peak_flop_per_s and peaks[dtype] in origin.peak_flop_per_s
         }
-    return replace(found, tables=_with_borrowed_dtypes(tables, device))
-
-
-def _with_borrowed_dtypes(
-    tables: Mapping[str, GemmTable], device: Device
-) -> Mapping[str, GemmTable]:
-    found = dict(tables)
-    for dtype, (element_bytes, output_bytes) in _BORROWED_DTYPES.items():
-        if dtype in found or dtype not in device.peak_flop_per_s or _LENDER not in tables:
-            continue
-        found[dtype] = scaled_table(
-            tables[_LENDER],
+    borrowed = {
+        dtype: tables[_LENDER].scaled(
+            device.peak(dtype).value / device.peak(_LENDER).value,
             dtype=dtype,
-            rate=device.peak(dtype).value / device.peak(_LENDER).value,
             element_bytes=element_bytes,
             output_bytes=output_bytes,
         )
-    return found
+        for dtype, (element_bytes, output_bytes) in _BORROWED_DTYPES.items()
+        if dtype not in tables and dtype in device.peak_flop_per_s and _LENDER in tables
+    }
+    return replace(found, tables={**tables, **borrowed})

@@ -3,21 +3,100 @@
 Shared by the surfaces of matmuls (gemm_surface.py) and attention (attention_surface.py): the
 numbers that every table has, its errors on held-out rows, the form
 t = launch + (t_math^p + t_memory^p)^(1/p), and the place of the files.
+
+The formulas have few physical parameters; `LogGrid` is what they miss: corrections over log2 of a
+shape, read by multilinear interpolation, in whole per cent of the natural logarithm of time, so
+that a file of them can be read by eye.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from profiles.document import read_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import DATA, get_device
 from profiles.hardware.catalogue.relatives import Relative, relative_of
-from profiles.hardware.kernels.log_grid import Array, LogGrid
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogGrid:
+    """ln(measured time / formula), in per cent, at nodes of a shape; three axes.
+
+    axes     the nodes of each axis, ascending sizes (not logarithms)
+    percent  [first axis][second axis][third axis]
+
+    Raises InputError for an axis that does not ascend or a table of another size.
+    """
+
+    axes: tuple[tuple[float, ...], ...]
+    percent: tuple[tuple[tuple[int, ...], ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.axes) != 3:
+            raise InputError(f"a correction grid has three axes, found {len(self.axes)}")
+        for axis in self.axes:
+            if len(axis) < 2 or axis[0] <= 0 or any(a >= b for a, b in itertools.pairwise(axis)):
+                raise InputError(f"the nodes of an axis must ascend from above 0, found {axis}")
+        want = tuple(len(axis) for axis in self.axes)
+        lengths = {(len(plane), *map(len, plane)) for plane in self.percent}
+        if len(self.percent) != want[0] or lengths != {(want[1], *[want[2]] * want[1])}:
+            raise InputError(f"the correction grid must be {want[0]}x{want[1]}x{want[2]}")
+
+    def __hash__(self) -> int:
+        return hash((self.axes, self.percent))
+
+    def log_factor(self, *sizes: Array) -> Array:
+        """ln of the factor on time at each shape; the edge value is held outside the nodes."""
+        table, logs = _arrays(self)
+        places = [locate(np.log2(size), nodes) for size, nodes in zip(sizes, logs, strict=True)]
+        found = np.zeros(np.broadcast_shapes(*(size.shape for size in sizes)))
+        for index, weight in corners(places, table.shape):
+            found = found + weight * table.ravel()[index]
+        return found
+
+
+@functools.lru_cache(maxsize=128)
+def _arrays(grid: LogGrid) -> tuple[Array, tuple[Array, ...]]:
+    table = np.asarray(grid.percent, dtype=np.float64) / 100.0
+    return table, log_nodes(grid.axes)
+
+
+def log_nodes(axes: Sequence[Sequence[float]]) -> tuple[Array, ...]:
+    """log2 of the nodes of each axis."""
+    return tuple(np.log2(np.asarray(axis, dtype=np.float64)) for axis in axes)
+
+
+def locate(position: Array, nodes: Array) -> tuple[NDArray[np.intp], Array]:
+    """The node below each position and the fraction of the way to the next, inside the nodes."""
+    held = np.clip(position, nodes[0], nodes[-1])
+    below = np.clip(np.searchsorted(nodes, held, side="right") - 1, 0, len(nodes) - 2)
+    return below, (held - nodes[below]) / (nodes[below + 1] - nodes[below])
+
+
+def corners(
+    places: Sequence[tuple[NDArray[np.intp], Array]], shape: tuple[int, ...]
+) -> list[tuple[NDArray[np.intp], Array]]:
+    """Flat index and weight of each of the cell's corners; the weights of a position sum to 1."""
+    found = []
+    for corner in itertools.product((0, 1), repeat=len(shape)):
+        index: Any = 0
+        weight: Any = 1.0
+        for (below, fraction), upper, length in zip(places, corner, shape, strict=True):
+            index = index * length + below + upper
+            weight = weight * (fraction if upper else 1.0 - fraction)
+        found.append((index, weight))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +131,11 @@ class KernelTable:
     method   `fitted` or, where borrowed, `assumed`
     box      smallest and largest measured size on each of the correction's axes
     rows     measured rows behind it;  training_rows  name of those of training shapes in `held_out`
+    bandwidths  fields that follow the memory's bandwidth
     """
 
     training_rows: ClassVar[str]
+    bandwidths: ClassVar[tuple[str, ...]]
     dtype: str
     method: str = "fitted"
     rate_flop_per_s: float
@@ -81,6 +162,15 @@ class KernelTable:
         """
         return half_width(self.held_out, self.training_rows)
 
+    def scaled(self, rate: float, bandwidth: float = 1.0, **changes: Any) -> Self:
+        """The table for `rate` times the rate of arithmetic and `bandwidth` times the memory's.
+
+        Utilisation, launch and correction are kept, which is assumed and tagged so.
+        """
+        changes |= {name: getattr(self, name) * bandwidth for name in self.bandwidths}
+        rate_flop_per_s = self.rate_flop_per_s * rate
+        return replace(self, method="assumed", rate_flop_per_s=rate_flop_per_s, **changes)
+
     def waves(self, filled: Array) -> Array:
         """Waves that take time where blocks fill the processors so many times."""
         q = self.wave_quantisation
@@ -95,7 +185,7 @@ class KernelTable:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelSurface:
     """Kernel times of one device.
 
@@ -111,9 +201,6 @@ class KernelSurface:
     date: str
     method: str = "fitted"
     reason: str = ""
-
-    def __hash__(self) -> int:
-        return hash((self.device, self.measured_on, self.date))
 
 
 S = TypeVar("S", bound=KernelSurface)

@@ -77,17 +77,12 @@ SOURCE_FILE = OFFER_FILE.with_name("sources.csv")
 def shipped_offers() -> tuple[Offer, ...]:
     """Every offer that we ship."""
     addresses = {row["source"]: row["address"] for row in _rows(SOURCE_FILE)}
+    same = ("provider", "region", "instance", "device", "kind", "date", "notes")
     return tuple(
         Offer(
-            provider=row["provider"],
-            region=row["region"],
-            instance=row["instance"],
-            device=row["device"],
-            kind=row["kind"],
             usd_per_device_hour=float(row["usd_per_device_hour"]),
-            date=row["date"],
             address=addresses[row["source"]],
-            notes=row["notes"],
+            **{name: row[name] for name in same},
         )
         for row in _rows(OFFER_FILE)
     )

@@ -83,19 +83,16 @@ def owning_defaults() -> OwningDefaults:
 def owning_of(file: OwningFile, source: str) -> Owning:
     """The inputs of a user with the usual values where the user has none."""
     usual = owning_defaults()
-
-    def or_usual(value: float | None, default: SourcedRange) -> SourcedRange:
-        return default if value is None else given(value, source)
-
+    own = {
+        name: getattr(usual, name) if value is None else given(value, source)
+        for name in ("depreciation_years", "hosting_usd_per_kw_month", "power_usd_per_kwh")
+        for value in (getattr(file, name),)
+    }
     return Owning(
         purchase_usd=given(file.purchase_usd_per_device, source),
         network_share=given(file.network_share, source),
-        depreciation_years=or_usual(file.depreciation_years, usual.depreciation_years),
-        hosting_usd_per_kw_month=or_usual(
-            file.hosting_usd_per_kw_month, usual.hosting_usd_per_kw_month
-        ),
-        power_usd_per_kwh=or_usual(file.power_usd_per_kwh, usual.power_usd_per_kwh),
         staff_usd_per_year=given(file.staff_usd_per_device_year, source),
+        **own,
     )
 
 

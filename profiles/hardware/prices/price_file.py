@@ -164,9 +164,6 @@ def _offer(
         raise DocumentError(f"{where}: {error}") from error
 
 
-# --- CSV ------------------------------------------------------------------------------------------
-
-
 def _read_csv(path: Path) -> tuple[Offer, ...]:
     reader = csv.DictReader(io.StringIO(read_text(path)))
     names = reader.fieldnames or ()
@@ -177,31 +174,23 @@ def _read_csv(path: Path) -> tuple[Offer, ...]:
     if missing:
         raise DocumentError(f"{path}, line 1: the column {missing[0]!r} is missing")
     found = []
-    for row in reader:
+    for cells in reader:
         where = f"{path}, line {reader.line_num}: "
-        if None in row or None in row.values():
+        if None in cells or None in cells.values():
             raise DocumentError(f"{where}{len(names)} cells are wanted, as in the heading")
-        found.append(_of_row({name: str(text).strip() for name, text in row.items()}, where, path))
+        row = {name: text for name, cell in cells.items() if (text := str(cell).strip())}
+        code, rates = row.pop("currency", "usd").lower(), {"usd": 1.0}
+        if code != "usd":
+            rates[code] = _number(row, "currency_in_usd", where)
+        row.pop("currency_in_usd", None)
+        absent = [name for name in _NEEDED if name not in row and name != "kind"]
+        if absent:
+            raise DocumentError(f"{where}the cell {absent[0]!r} is empty")
+        price = _number(row, "price_per_device_hour", where)
+        del row["price_per_device_hour"]
+        own = OwnOffer(price_per_device_hour=price, currency=code, **row)
+        found.append(_offer(own, rates, "", where + "column", path))
     return tuple(found)
-
-
-def _of_row(row: Mapping[str, str], where: str, path: Path) -> Offer:
-    code = (row.get("currency") or "usd").lower()
-    rates = {"usd": 1.0}
-    if code != "usd":
-        rates[code] = _number(row, "currency_in_usd", where)
-    given = {
-        name: row[name]
-        for name in ("provider", "device", "kind", "date", "region", "instance", "address", "notes")
-        if row.get(name)
-    }
-    absent = [name for name in _NEEDED if not row[name] and name != "kind"]
-    if absent:
-        raise DocumentError(f"{where}the cell {absent[0]!r} is empty")
-    own = OwnOffer(
-        price_per_device_hour=_number(row, "price_per_device_hour", where), currency=code, **given
-    )
-    return _offer(own, rates, "", where + "column", path)
 
 
 def _number(row: Mapping[str, str], name: str, where: str) -> float:
@@ -215,39 +204,34 @@ def _number(row: Mapping[str, str], name: str, where: str) -> float:
     return value
 
 
-# --- writing --------------------------------------------------------------------------------------
-
-
 def price_file_text(offers: Iterable[Offer], suffix: str) -> str:
     """The offers as a file of that suffix (`.toml` or `.csv`), in a fixed order.
 
     Raises InputError for another suffix.
     """
     ordered = sorted(offers, key=lambda o: (o.device, o.kind, o.provider, o.region, o.instance))
-    rows = [_cells(offer) for offer in ordered]
+    rows = [
+        {
+            "provider": offer.provider,
+            "device": offer.device,
+            "kind": offer.kind,
+            "price_per_device_hour": offer.usd_per_device_hour,
+            "date": offer.date,
+            **{
+                name: text
+                for name in ("region", "instance", "address", "notes")
+                if (text := getattr(offer, name))
+            },
+        }
+        for offer in ordered
+    ]
     if suffix == ".csv":
         return csv_text(COLUMNS, ([row.get(name) for name in COLUMNS] for row in rows))
     if suffix != ".toml":
         raise InputError(f"a price file ends in .toml or .csv, not in {suffix!r}")
     lines = [f"schema = {json.dumps(PRICES_SCHEMA)}"]
     for row in rows:
-        lines += ["", "[[offers]]"]
         # JSON's strings and numbers are TOML's too.
-        lines += [
-            f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in row.items()
-        ]
+        cells = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in row.items())
+        lines += ["", "[[offers]]", *cells]
     return "\n".join(lines) + "\n"
-
-
-def _cells(offer: Offer) -> dict[str, str | float]:
-    found: dict[str, str | float] = {
-        "provider": offer.provider,
-        "device": offer.device,
-        "kind": offer.kind,
-        "price_per_device_hour": offer.usd_per_device_hour,
-        "date": offer.date,
-    }
-    for name in ("region", "instance", "address", "notes"):
-        if text := getattr(offer, name):
-            found[name] = text
-    return found

@@ -50,13 +50,9 @@ class DevicePrice:
     @property
     def words(self) -> str:
         """`median of 9 providers, on-demand, 2026-09-20 to 2026-10-08`."""
-        names = ", ".join(self.providers)
-        if len(self.providers) == 1:
-            who = names
-        elif len(self.providers) <= _NAMED:
-            who = f"median of {len(self.providers)} providers ({names})"
-        else:
-            who = f"median of {len(self.providers)} providers"
+        count = len(self.providers)
+        names = ", ".join(self.providers) if count <= _NAMED else ""
+        who = f"median of {count} providers{f' ({names})' if names else ''}" if count > 1 else names
         when = self.date if self.date == self.oldest_date else f"{self.oldest_date} to {self.date}"
         as_whose = f" (offers of {self.borrowed_from})" if self.borrowed_from else ""
         part = f" (1 of {self.share} parts of a device)" if self.share > 1 else ""
@@ -186,10 +182,8 @@ def _share(device_name: str) -> int:
 
 def _cheapest_by_provider(offers: Iterable[Offer]) -> tuple[Offer, ...]:
     """Of each provider its cheapest offer, the newest of equal ones; cheapest first."""
-    best: dict[str, Offer] = {}
     newest_first = sorted(offers, key=lambda o: (o.date, o.region, o.instance), reverse=True)
-    for offer in newest_first:
-        known = best.get(offer.provider)
-        if known is None or offer.usd_per_device_hour < known.usd_per_device_hour:
-            best[offer.provider] = offer
+    best: dict[str, Offer] = {}
+    for offer in sorted(newest_first, key=lambda o: o.usd_per_device_hour):
+        best.setdefault(offer.provider, offer)
     return tuple(sorted(best.values(), key=lambda o: (o.usd_per_device_hour, o.provider)))

@@ -14,8 +14,9 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from profiles.errors import DocumentError, InputError
@@ -71,24 +72,6 @@ class Imported:
         return tuple(sorted({offer.provider for offer in self.offers}))
 
 
-@dataclass(slots=True)
-class _Reading:
-    """What has been read so far; offers by cloud, region, device and kind."""
-
-    offers: dict[tuple[str, ...], Offer] = field(default_factory=dict)
-    ignored: dict[str, int] = field(default_factory=dict)
-    guessed: dict[str, None] = field(default_factory=dict)
-
-    def keep(self, offer: Offer) -> None:
-        key = (offer.provider, offer.region, offer.device, offer.kind)
-        known = self.offers.get(key)
-        if known is None or offer.usd_per_device_hour < known.usd_per_device_hour:
-            self.offers[key] = offer
-
-    def leave_out(self, why: str) -> None:
-        self.ignored[why] = self.ignored.get(why, 0) + 1
-
-
 def read_skypilot(folder: Path, date: str) -> Imported:
     """The offers of a folder such as `catalogs/v8`; `date` is the ISO day of its commit.
 
@@ -101,71 +84,68 @@ def read_skypilot(folder: Path, date: str) -> Imported:
             f"{folder} holds no <cloud>/vms.csv; name the folder of one schema version of a "
             "SkyPilot catalogue, for example skypilot-catalog/catalogs/v8"
         )
-    reading = _Reading()
+    offers: dict[tuple[str, ...], Offer] = {}
+    ignored: Counter[str] = Counter()
+    guessed: dict[str, None] = {}
     for path in paths:
-        _read_cloud(path, date, reading)
-    return Imported(
-        offers=tuple(reading.offers.values()),
-        ignored=reading.ignored,
-        guessed=tuple(reading.guessed),
-    )
+        reader = csv.DictReader(io.StringIO(read_text(path)))
+        missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
+        if missing:
+            raise DocumentError(f"{path}, line 1: the column {missing[0]!r} is missing")
+        for row in reader:
+            where = f"{path}, line {reader.line_num}"
+            try:
+                found = _offers(row, path, date, where, guessed)
+            except InputError as error:
+                if str(error).startswith(where):
+                    raise
+                raise DocumentError(f"{where}: {error}") from error
+            if isinstance(found, str):
+                ignored[found] += 1
+                continue
+            for offer in found:
+                key = (offer.provider, offer.region, offer.device, offer.kind)
+                known = offers.get(key)
+                if known is None or offer.usd_per_device_hour < known.usd_per_device_hour:
+                    offers[key] = offer
+    return Imported(offers=tuple(offers.values()), ignored=ignored, guessed=tuple(guessed))
 
 
-def _read_cloud(path: Path, date: str, reading: _Reading) -> None:
-    reader = csv.DictReader(io.StringIO(read_text(path)))
-    missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
-    if missing:
-        raise DocumentError(f"{path}, line 1: the column {missing[0]!r} is missing")
-    for row in reader:
-        where = f"{path}, line {reader.line_num}"
-        try:
-            _read_row(row, path, date, where, reading)
-        except InputError as error:
-            if str(error).startswith(where):
-                raise
-            raise DocumentError(f"{where}: {error}") from error
-
-
-def _read_row(
-    row: Mapping[str, str | None], path: Path, date: str, where: str, reading: _Reading
-) -> None:
+def _offers(
+    row: Mapping[str, str | None], path: Path, date: str, where: str, guessed: dict[str, None]
+) -> list[Offer] | str:
+    """The offers of a row, or why it has none; `guessed` collects what its name leaves open."""
     name = (row["AcceleratorName"] or "").strip()
     instance = (row["InstanceType"] or "").strip()
     count = _number(row, "AcceleratorCount", where)
     if not name or not count:
-        reading.leave_out("no accelerator")
-        return
+        return "no accelerator"
     sliced = _SLICE.match(name.lower())
     if sliced:
         device, per_chip = _TPUS.get(sliced.group(1), ("", 1))
         count *= int(sliced.group(2)) / per_chip
     else:
-        device = _device(name, row.get("GpuInfo") or "", where, reading)
+        device = _device(name, row.get("GpuInfo") or "", where, guessed)
     if not device:
-        reading.leave_out(f"{name} is not in the catalogue")
-        return
+        return f"{name} is not in the catalogue"
     if not instance and not sliced:
-        reading.leave_out("a device without its host, which is billed in a row of its own")
-        return
+        return "a device without its host, which is billed in a row of its own"
     prices = {"on-demand": _number(row, "Price", where), "spot": _number(row, "SpotPrice", where)}
-    if not any(prices.values()):
-        reading.leave_out("no price")
     cloud = path.parent
-    for kind, price in prices.items():
-        if not price:
-            continue
-        reading.keep(
-            Offer(
-                provider=cloud.name,
-                region=(row["Region"] or "").strip(),
-                instance=instance or name,
-                kind=kind,
-                device=device,
-                usd_per_device_hour=price / count,
-                date=date,
-                address=f"skypilot-catalog {cloud.parent.name}/{cloud.name}/{path.name}",
-            )
+    return [
+        Offer(
+            provider=cloud.name,
+            region=(row["Region"] or "").strip(),
+            instance=instance or name,
+            kind=kind,
+            device=device,
+            usd_per_device_hour=price / count,
+            date=date,
+            address=f"skypilot-catalog {cloud.parent.name}/{cloud.name}/{path.name}",
         )
+        for kind, price in prices.items()
+        if price
+    ] or "no price"
 
 
 def _number(row: Mapping[str, str | None], name: str, where: str) -> float:
@@ -182,7 +162,7 @@ def _number(row: Mapping[str, str | None], name: str, where: str) -> float:
     return value
 
 
-def _device(name: str, info: str, where: str, reading: _Reading) -> str:
+def _device(name: str, info: str, where: str, guessed: dict[str, None]) -> str:
     """Our name of a GPU, or "" where the catalogue has none."""
     asked = name.lower()
     if asked not in _FORM_GUESSED:
@@ -197,8 +177,7 @@ def _device(name: str, info: str, where: str, reading: _Reading) -> str:
             return device
     found = _DEVICES.get(asked) or _by_alias(asked)
     if found and "sxm" not in said.lower():
-        guess = f"{name} is taken as {found}: the catalogue does not say the form factor"
-        reading.guessed[guess] = None
+        guessed[f"{name} is taken as {found}: the catalogue does not say the form factor"] = None
     return found
 
 

@@ -15,12 +15,12 @@ In a price file (price_file.py, TOML) beside the offers:
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiles.document import read_document
 from profiles.errors import InputError
-from profiles.sourced import SourcedRange
+from profiles.sourced import SourcedRange, given
 
 DEFAULT_FILE = Path(__file__).parents[2] / "data" / "prices" / "storage.toml"
 DEFAULT_SCHEMA = "shardwright/storage-defaults@1"
@@ -72,18 +72,12 @@ class OwnStorage:
 
     def price(self, path: Path) -> StoragePrice:
         """The price as it is used; raises InputError."""
-        source = self.address or str(path)
         kept, sent = (
-            SourcedRange(
-                value=value, low=value, high=value, source=source, date=self.date, method="assumed"
-            )
+            replace(given(value, self.address or str(path)), date=self.date)
             for value in (self.usd_per_gib_month, self.egress_usd_per_gib)
         )
-        return StoragePrice(
-            usd_per_gib_month=kept,
-            egress_usd_per_gib=sent,
-            words=f"{self.provider}, {self.date}",
-        )
+        words = f"{self.provider}, {self.date}"
+        return StoragePrice(usd_per_gib_month=kept, egress_usd_per_gib=sent, words=words)
 
 
 @functools.cache

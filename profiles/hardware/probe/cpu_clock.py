@@ -78,7 +78,11 @@ class Summary:
 
 def read_clock() -> ClockReading:
     """The clocks of the calling thread."""
-    delay_ns = _delay_ns(_SCHEDSTAT)
+    try:
+        with open(_SCHEDSTAT, "rb", buffering=0) as file:
+            delay_ns = int(file.read(64).split()[1])
+    except (OSError, IndexError, ValueError):
+        delay_ns = None
     return ClockReading(time.perf_counter_ns(), time.thread_time_ns(), delay_ns)
 
 
@@ -174,11 +178,3 @@ def summarise(
         discarded=len(samples) - len(used),
         disturbed=disturbed,
     )
-
-
-def _delay_ns(path: str) -> int | None:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return int(file.read(64).split()[1])
-    except (OSError, IndexError, ValueError):
-        return None

@@ -6,6 +6,7 @@ measure together, because two busy cores are slower than one (shared memory, sha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -18,9 +19,20 @@ import torch
 
 from profiles.document import content_hash, decode, encode
 from profiles.errors import InputError
-from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import HostPoint, ReferencePoint
-from profiles.hardware.probe.cpu_clock import Sample
+from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
+from profiles.hardware.catalogue.device import (
+    WEIGHT_PASS,
+    AttentionPoint,
+    ConvPoint,
+    Device,
+    HostPoint,
+    MatmulPoint,
+    Measurements,
+    MemoryPoint,
+    ReferencePoint,
+)
+from profiles.hardware.catalogue.link import Link, LinkPoint
+from profiles.hardware.probe.cpu_clock import DELAY_LIMIT, Sample, Summary, summarise
 from profiles.hardware.probe.fingerprint import (
     cpu_model,
     cpu_vendor,
@@ -28,9 +40,9 @@ from profiles.hardware.probe.fingerprint import (
     machine_memory_bytes,
     num_cores,
 )
-from profiles.hardware.probe.probe_cases import Case, probe_cases
+from profiles.hardware.probe.probe_cases import MEMORY_OPS, Case, RecurrenceCase, probe_cases
+from profiles.hardware.probe.probe_ops import moved_bytes, traced_op, work_flop
 from profiles.hardware.probe.probe_parts import at_one_speed, in_parts
-from profiles.hardware.probe.probe_points import Facts, Probed, cluster_from, slug
 from profiles.hardware.probe.probe_reference import (
     ROUNDS,
     combined_references,
@@ -38,7 +50,6 @@ from profiles.hardware.probe.probe_reference import (
 )
 from profiles.hardware.probe.probe_timing import Effort
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
-from profiles.hardware.probe.profile_file import with_blocks
 from profiles.sourced import Sourced
 
 # Per visit of a case. Quick has about 290 cases and must end within 30 s with the start of the
@@ -48,6 +59,12 @@ FULL = Effort(budget_s=0.08, link_budget_s=0.2, min_samples=3)
 # Minutes apart: single points of one visit were up to twice as slow as the same call later (two
 # cores, torch 2.13, 2026-11-22).
 _VISITS = 2
+
+# A thread in a gloo collective also waits for its own transport threads where every core has a
+# rank. Measured on a quiet 2-core EPYC virtual machine (torch 2.13, 42 cases of 1 KiB to 64 MiB,
+# 2026-11-21): the delay was 12 % of the wall time in the median sample and 67 % at the 95 %
+# quantile. Only what exceeds that is disturbance from outside.
+LINK_DELAY_LIMIT = 0.67
 
 _CPU_POWER_SOURCE = (
     "assumed: a server core's share of its processor's TDP lies between 3.9 W (AMD EPYC 9755, "
@@ -60,6 +77,9 @@ _GPU_POWER_SOURCE = (
     "nvidia-smi did not report this board's limit"
 )
 _GPU_POWER_W = 400.0
+
+
+Summaries = list[tuple[Case, Summary]]
 
 
 def measure_machine(
@@ -112,8 +132,10 @@ def measure_cases(
     progress: Progress = no_progress,
     kept: Path | None = None,
 ) -> Cluster:
-    """As `measure_machine`, for the cases given, each measured `visits` times, a round apart."""
-    cuda = torch.cuda.is_available()
+    """As `measure_machine`, for the cases given, each measured `visits` times, a round apart.
+
+    Raises InputError without a matmul, a launch and a large copy: they give a device's rates.
+    """
     visited = tuple(cases) * visits
     progress(0, len(visited), f"starting {num_devices} processes")
 
@@ -130,35 +152,38 @@ def measure_cases(
     parts = in_parts(visited, measured, question=question, kept=kept)
     families = [case.family for case in visited]
     answers = [at_one_speed(of_rank, families) for of_rank in zip(*parts, strict=True)]
-    probed = [
-        Probed(case=case, samples=_samples_of(answers, index, len(cases)))
-        for index, case in enumerate(cases)
-    ]
     machines = [answer["machine"] for answer in answers]
-    facts = _facts(machines, threads_per_device=threads_per_device, date=date)
-    backend = "nccl" if cuda else "gloo"
-    threads = "" if cuda else f", {threads_per_device} thread(s) each"
-    cluster = cluster_from(
-        probed,
-        facts,
-        num_devices=num_devices,
-        clock="cpu" if threads_per_device == 1 else "wall",
-        source=(
-            f"measured: this machine, {facts.name}, {num_devices} devices at the same time"
-            f"{threads}, torch {facts.fingerprint['torch']}, {backend}"
-        ),
-        date=date,
-        backend=backend,
-        host=_host([decode(tuple[HostPoint, ...], a["host"], where="host") for a in answers]),
+    summaries = _summaries(cases, answers, "cpu" if threads_per_device == 1 else "wall")
+    cuda = "name" in machines[0]
+    backend, threads = "nccl" if cuda else "gloo", f", {threads_per_device} thread(s) each"
+    name = f"local-{_slug(cpu_model())}-{threads_per_device}t"
+    name = _slug(machines[0]["name"]) if cuda else name
+    fingerprint = fingerprint_of_machine(threads_per_device=threads_per_device)
+    source = (
+        f"measured: this machine, {name}, {num_devices} devices at the same time"
+        f"{'' if cuda else threads}, torch {fingerprint['torch']}, {backend}"
     )
-    references = [
-        decode(tuple[ReferencePoint, ...], answer["references"], where="references")
-        for answer in answers
-    ]
     # Each part has new processes, and with them new places in memory.
     windows = [w for part in parts for w in zip(*(a["rounds"] for a in part), strict=True)]
-    slowest = 1.0 if cuda else median(slowest_over_mean(window) for window in windows)
-    return with_blocks(cluster, (), references=combined_references(references), slowest=slowest)
+    hosts = [decode(tuple[HostPoint, ...], a["host"], where="host") for a in answers]
+    measurements = replace(
+        _points(summaries, source, date),
+        host=tuple(
+            replace(points[0], time_s=sum(p.time_s for p in points) / len(points))
+            for points in zip(*hosts, strict=True)
+        ),
+        references=combined_references(
+            [decode(tuple[ReferencePoint, ...], a["references"], where="kernel") for a in answers]
+        ),
+        slowest=1.0 if cuda else median(slowest_over_mean(window) for window in windows),
+    )
+    device = _device(machines, summaries, measurements, name=name, fingerprint=fingerprint)
+    group = NodeGroup(count=1, devices_per_node=num_devices, device=device)
+    levels: tuple[Level, ...] = ()
+    if num_devices > 1:
+        link = _link(summaries, name=f"{backend} in one machine", source=source, date=date)
+        levels = (Level(name="machine", domain_size=num_devices, link=link),)
+    return Cluster(name="local", groups=(group,), levels=levels)
 
 
 def _check_devices(num_devices: int, threads_per_device: int, *, cuda: bool) -> None:
@@ -180,54 +205,210 @@ def _check_devices(num_devices: int, threads_per_device: int, *, cuda: bool) -> 
         )
 
 
-def _samples_of(
-    answers: Sequence[Mapping[str, Any]], index: int, count: int
-) -> tuple[tuple[Sample, ...], ...]:
-    """The samples of case `index` of `count`, of all its visits, of each rank that took part."""
-    per_rank = (list(chain.from_iterable(answer["samples"][index::count])) for answer in answers)
-    return tuple(
-        tuple(Sample(wall_s=wall, cpu_s=cpu, delay_s=delay) for wall, cpu, delay in samples)
-        for samples in per_rank
-        if samples
-    )
+def _summaries(
+    cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clock: str
+) -> Summaries:
+    """The median of every measured case, in the order of a profile.
+
+    clock  `cpu` if an op runs on the one thread that is timed, else `wall`
+    """
+
+    def samples(answer: Mapping[str, Any], index: int) -> tuple[Sample, ...]:
+        visits = chain.from_iterable(answer["samples"][index :: len(cases)])
+        return tuple(Sample(wall_s=wall, cpu_s=cpu, delay_s=delay) for wall, cpu, delay in visits)
+
+    def order(pair: tuple[Case, Summary]) -> tuple[object, ...]:
+        c = pair[0]
+        sizes = () if c.family in ("conv", "recurrence") else tuple(encode(c.shape or {}).values())
+        return (
+            *(c.family, c.op, c.dtype, c.phase, c.group_size, c.size_bytes),
+            *(sizes, c.shape_text),
+        )
+
+    found = []
+    for index, case in enumerate(cases):
+        if ranks := [own for own in (samples(answer, index) for answer in answers) if own]:
+            found.append((case, _summary(case, ranks, clock)))
+    return sorted(found, key=order)
 
 
-def _facts(machines: Sequence[Mapping[str, Any]], *, threads_per_device: int, date: str) -> Facts:
-    first = machines[0]
-    gpu = "name" in first
+def _summary(case: Case, ranks: Sequence[tuple[Sample, ...]], clock: str) -> Summary:
+    """Over all ranks' samples, or for a link over those of the slowest rank in each."""
+    if case.family != "link":
+        pooled = [sample for samples in ranks for sample in samples]
+        return summarise(pooled, clock=clock, compute_only=clock == "cpu")
+    events = [
+        Sample(
+            wall_s=max(sample.wall_s for sample in event),
+            cpu_s=max(sample.cpu_s for sample in event),
+            delay_s=max((s.delay_s for s in event if s.delay_s is not None), default=None),
+        )
+        for event in zip(*ranks, strict=True)
+    ]
+    return summarise(events, clock="wall", limit=LINK_DELAY_LIMIT)
+
+
+def _of(summaries: Summaries, *families: str) -> Summaries:
+    return [(case, summary) for case, summary in summaries if case.family in families]
+
+
+def _device(
+    machines: Sequence[Mapping[str, Any]],
+    summaries: Summaries,
+    measurements: Measurements,
+    *,
+    name: str,
+    fingerprint: Mapping[str, str],
+) -> Device:
+    """One device: what the machine itself says of it, its points, and the rates that they show."""
+    date = measurements.date
+    first, gpu = machines[0], "name" in machines[0]
+
+    def measured(value: float, source: str, spread: float = 0.0) -> Sourced:
+        return Sourced(value=value, source=source, date=date, method="measured", uncertainty=spread)
+
     memory_bytes = machine_memory_bytes() / len(machines)
     held = f"memory of this machine (or its container's limit) / {len(machines)} devices"
     before = "resident bytes of a worker before any tensor"
-    power = (_CPU_CORE_POWER_W * threads_per_device, _CPU_POWER_SOURCE, 1.0)
     if gpu:
         memory_bytes = min(float(machine["memory_bytes"]) for machine in machines)
         held, before = "cudaMemGetInfo: total", "cudaMemGetInfo: used before any tensor is made"
-        power = (_GPU_POWER_W, _GPU_POWER_SOURCE, 0.8)
-    value, source, uncertainty = power
-    power_w = Sourced(
-        value=value, source=source, date=date, method="assumed", uncertainty=uncertainty
-    )
     if first.get("power_w") is not None:
-        power_w = _measured(first["power_w"], "nvidia-smi power.limit", date)
-    reserved_bytes = max(float(machine["reserved_bytes"]) for machine in machines)
-    return Facts(
-        name=slug(first["name"]) if gpu else f"local-{slug(cpu_model())}-{threads_per_device}t",
+        power_w = measured(first["power_w"], "nvidia-smi power.limit")
+    else:
+        threads = int(fingerprint["threads_per_device"])
+        power = (_CPU_CORE_POWER_W * threads, _CPU_POWER_SOURCE, 1.0)
+        value, source, width = (_GPU_POWER_W, _GPU_POWER_SOURCE, 0.8) if gpu else power
+        power_w = Sourced(
+            value=value, source=source, date=date, method="assumed", uncertainty=width
+        )
+    rates: dict[str, list[tuple[float, float]]] = {}
+    for case, summary in _of(summaries, "matmul"):
+        rate = work_flop(case) / summary.time_s
+        rates.setdefault(case.dtype, []).append((rate, summary.spread))
+    launch, copies = _of(summaries, "launch"), _of(summaries, "bandwidth")
+    if not (rates and launch and copies):
+        raise InputError("a probe without a matmul, a launch and a large copy describes no device")
+    best = {dtype: max(rates[dtype], key=lambda pair: pair[0]) for dtype in sorted(rates)}
+    copy, copied = copies[0]
+    points = measurements.source
+    return Device(
+        name=name,
         vendor="NVIDIA" if gpu else cpu_vendor(),
         type="gpu" if gpu else "cpu",
-        memory_bytes=_measured(memory_bytes, held, date),
-        reserved_bytes=_measured(reserved_bytes, before, date),
+        peak_flop_per_s={dtype: measured(r, points, spread) for dtype, (r, spread) in best.items()},
+        memory_bytes=measured(memory_bytes, held),
+        reserved_bytes=measured(max(float(m["reserved_bytes"]) for m in machines), before),
+        memory_bandwidth_bytes_per_s=measured(
+            copy.size_bytes / copied.time_s, points, copied.spread
+        ),
         power_w=power_w,
-        fingerprint=fingerprint_of_machine(threads_per_device=threads_per_device),
+        launch_s=measured(launch[0][1].time_s, points, launch[0][1].spread),
+        measurements=measurements,
+        notes=_counts(summaries),
+        fingerprint=fingerprint,
     )
 
 
-def _host(ranks: Sequence[Sequence[HostPoint]]) -> tuple[HostPoint, ...]:
-    """The mean over devices, point by point."""
-    return tuple(
-        replace(points[0], time_s=sum(p.time_s for p in points) / len(points))
-        for points in zip(*ranks, strict=True)
+def _points(summaries: Summaries, source: str, date: str) -> Measurements:
+    return Measurements(
+        source=source,
+        date=date,
+        matmul=tuple(
+            MatmulPoint(dtype=c.dtype, time_s=s.time_s, **encode(c.shape))
+            for c, s in _of(summaries, "matmul")
+        ),
+        attention=tuple(
+            AttentionPoint(dtype=c.dtype, phase=str(c.phase), time_s=s.time_s, **encode(c.shape))
+            for c, s in _of(summaries, "attention")
+        ),
+        memory=tuple(
+            MemoryPoint(
+                op=c.op if c.family == "aten" else MEMORY_OPS[c.op][0],
+                moved_bytes=moved_bytes(c),
+                time_s=s.time_s,
+                dtype=c.dtype,
+            )
+            for c, s in _of(summaries, "memory", "aten")
+        ),
+        conv=tuple(_conv_point(c, s.time_s) for c, s in _of(summaries, "conv", "recurrence")),
     )
 
 
-def _measured(value: float, source: str, date: str) -> Sourced:
-    return Sourced(value=value, source=source, date=date, method="measured")
+def _conv_point(case: Case, time_s: float) -> ConvPoint:
+    """The point of a convolution, or of a layer of a recurrence."""
+    op = traced_op(case)
+    assert op.matmul is not None
+    phase, kind = str(case.phase), case.shape.kind if isinstance(case.shape, RecurrenceCase) else ""
+    if op.conv is not None:
+        kind = op.conv.kind(op.matmul.k)
+        phase = phase if op.conv.input_gradient else WEIGHT_PASS
+    return ConvPoint(
+        dtype=case.dtype,
+        phase=phase,
+        kind=kind,
+        rows=op.matmul.m,
+        channels=op.matmul.n,
+        patch=op.matmul.k,
+        work_flop=op.work_flop,
+        moved_bytes=op.read_bytes + op.written_bytes,
+        time_s=time_s,
+        images=op.conv.images if op.conv is not None else 1,
+        stride=op.conv.stride if op.conv is not None else 1,
+    )
+
+
+def _link(summaries: Summaries, *, name: str, source: str, date: str) -> Link:
+    """The link that the points describe: its best message rate, latency and collective share.
+
+    Bus bandwidth of an all-reduce on n devices is 2 (n - 1) / n x size / time: nccl-tests,
+    doc/PERFORMANCE.md. Efficiency is the best one relative to the best message rate, at most 1.
+    """
+    points = tuple(
+        LinkPoint(
+            operation=c.op, group_size=c.group_size, size_bytes=c.buffer_bytes, time_s=s.time_s
+        )
+        for c, s in _of(summaries, "link")
+    )
+    sends = sorted((p.size_bytes, p.time_s) for p in points if p.operation == "send")
+    reduces = [p for p in points if p.operation == "all_reduce"]
+    if not sends or not reduces:
+        raise InputError("a probed link needs messages and all-reduces: none were measured")
+    bandwidth = max(size / time_s for size, time_s in sends)
+    bus = max(2 * (p.group_size - 1) / p.group_size * p.size_bytes / p.time_s for p in reduces)
+
+    def measured(value: float) -> Sourced:
+        return Sourced(value=value, source=source, date=date, method="measured")
+
+    return Link(
+        name=name,
+        bandwidth_bytes_per_s=measured(bandwidth),
+        latency_s=measured(sends[0][1]),
+        efficiency=measured(min(1.0, bus / bandwidth)),
+        points=points,
+    )
+
+
+def _slug(text: str) -> str:
+    """A device name from a vendor's model name.
+
+    >>> _slug("NVIDIA H100 80GB HBM3"), _slug("AMD EPYC(TM) 9755")
+    ('nvidia-h100-80gb-hbm3', 'amd-epyc-9755')
+    """
+    plain = re.sub(r"\((r|tm)\)", "", text.lower())
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unknown"
+
+
+def _counts(summaries: Summaries) -> str:
+    used = sum(s.count for _, s in summaries)
+    discarded = sum(s.discarded for _, s in summaries)
+    disturbed = [c.label for c, s in summaries if s.disturbed]
+    text = (
+        f"{len(summaries)} cases from {used} samples; {discarded} samples left out because they "
+        f"waited for a core for more than {DELAY_LIMIT:.0%} of their time "
+        f"({LINK_DELAY_LIMIT:.0%} for communication)"
+    )
+    if disturbed:
+        listed = ", ".join(disturbed[:8]) + (", ..." if len(disturbed) > 8 else "")
+        text += f"; {len(disturbed)} cases had no undisturbed sample: {listed}"
+    return text

@@ -4,30 +4,218 @@ Sums of isolated ops are 4-9 % too low on a CPU, whole blocks predict a stage wi
 (DESIGN.md, section 4): in place a block finds the caches as the block before it left them, and
 pays for what runs between the ops. Every process trains the whole model at the same time, so that
 the shared memory is as busy as in training.
+
+Forward: a stamp when the module that opens a block is called. Backward: the tensors that cross the
+cut pass through an identity whose backward stamps when the gradients of all of them have arrived,
+which is when the backward of the block behind the cut has ended. Nothing of the model is rewritten.
+
+Micro-batches run as on the first of two pipeline ranks: the forward of the next one comes before
+the backward of the last one, so that two graphs are alive, and gradients accumulate in `.grad`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from profiles.document import decode, encode
 from profiles.errors import InputError, ModelError
-from profiles.hardware.catalogue.device import BlockPoint
-from profiles.hardware.probe.cpu_clock import Sample, Summary, summarise
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import (
+    ActionOverhead,
+    BlockPoint,
+    ReferencePoint,
+    StepOverhead,
+)
+from profiles.hardware.probe.cpu_clock import (
+    ClockReading,
+    Sample,
+    Summary,
+    ThreadClock,
+    between,
+    summarise,
+)
 from profiles.hardware.probe.fingerprint import available_memory_bytes
-from profiles.hardware.probe.probe_chain import sample_chain
-from profiles.hardware.probe.probe_process import Reporter
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
 from profiles.model.building.build import build_model
-from profiles.model.graph import Block, ModelGraph
+from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec
 from profiles.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainSample:
+    """One micro-batch: per block of the chain what its forward and its backward took."""
+
+    forward: tuple[Sample, ...]
+    backward: tuple[Sample, ...]
+
+
+class _Stamps:
+    """Where the running micro-batch is in the chain, and the times of its cuts.
+
+    starts, ends  of the blocks in forward: making a cut costs some 20 us, which belong to neither
+                  the block before it nor the one behind
+    backward      per cut, when the gradients passed
+    """
+
+    def __init__(self, entries: Sequence[str], clock: ThreadClock) -> None:
+        self.entries = tuple(entries)
+        self.clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin the forward of the next micro-batch."""
+        self.starts = [self.now()]
+        self.ends: list[ClockReading] = []
+        self.backward: dict[int, ClockReading] = {}
+
+    def now(self) -> ClockReading:
+        """The clocks; on an accelerator, when the kernels that were launched have ended."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return self.clock.read()
+
+
+class _Cut(torch.autograd.Function):
+    """Identity; its backward stamps cut number `index` of the micro-batch that made it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        index: int,
+        readings: dict[int, ClockReading],
+        now: Callable[[], ClockReading],
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.index, ctx.readings, ctx.now = index, readings, now
+        ctx.set_materialize_grads(False)
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        ctx.readings[ctx.index] = ctx.now()
+        return (None, None, None, *gradients)
+
+
+def sample_chain(
+    forward: Callable[[], Tensor], module: nn.Module, entries: Sequence[str]
+) -> Generator[ChainSample, None, None]:
+    """Endless samples of one micro-batch each; the caller decides how many it takes.
+
+    forward  runs the whole model and returns the scalar loss
+    entries  per block the path of the module whose call opens it, "" for the first
+
+    Raises ModelError where the forward pass does not call the entries in their order.
+    """
+    with ThreadClock() as clock:
+        stamps = _Stamps(entries, clock)
+        with _cuts(module, stamps):
+            waiting = _run_forward(forward, stamps)
+            while True:
+                following = _run_forward(forward, stamps)
+                yield _run_backward(*waiting, stamps)
+                waiting = following
+
+
+_Forward = tuple[Tensor, tuple[Sample, ...], dict[int, ClockReading]]
+"""The loss of a micro-batch, its forwards, and where the cuts' backwards are stamped."""
+
+
+def _run_forward(forward: Callable[[], Tensor], stamps: _Stamps) -> _Forward:
+    stamps.reset()
+    loss = forward()
+    stamps.ends.append(stamps.now())
+    reached = len(stamps.ends)
+    if reached != len(stamps.entries):
+        raise ModelError(
+            f"the forward pass never called {stamps.entries[reached]!r}, which opens block "
+            f"{reached} of the traced chain: the model runs differently from when it was traced"
+        )
+    passed = tuple(between(a, b) for a, b in zip(stamps.starts, stamps.ends, strict=True))
+    return loss, passed, stamps.backward
+
+
+def _run_backward(
+    loss: Tensor,
+    forward: tuple[Sample, ...],
+    readings: Mapping[int, ClockReading],
+    stamps: _Stamps,
+) -> ChainSample:
+    first = stamps.now()
+    loss.backward()
+    ends = [stamps.now()]
+    # Ends of the blocks' backwards, first block first. Where no gradient crosses the cut before a
+    # block nothing runs backward before it either: its own backward lasts until the next end.
+    for index in range(1, len(forward)):
+        ends.append(readings.get(index, ends[-1]))
+    passed = tuple(between(a, b) for a, b in zip([*ends[1:], first], ends, strict=True))
+    return ChainSample(forward=forward, backward=passed)
+
+
+@contextmanager
+def _cuts(module: nn.Module, stamps: _Stamps) -> Iterator[None]:
+    """Hooks on every module that opens a block."""
+    modules = dict(module.named_modules())
+    handles = []
+    try:
+        for entry in sorted(set(stamps.entries[1:])):
+            if entry not in modules:
+                raise ModelError(f"the model has no module {entry!r}, which opens a traced block")
+            hook = _entry_hook(entry, stamps)
+            handles.append(
+                modules[entry].register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
+            )
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _entry_hook(entry: str, stamps: _Stamps) -> Callable[..., Any]:
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        index = len(stamps.starts)
+        if index >= len(stamps.entries) or stamps.entries[index] != entry:
+            return None  # another call of a module that is used more than once
+        stamps.ends.append(stamps.now())
+        passed = through_cut((args, kwargs), index, stamps.backward, stamps.now)
+        stamps.starts.append(stamps.now())
+        return passed
+
+    return hook
+
+
+def through_cut(
+    arguments: Any,
+    index: int,
+    readings: dict[int, ClockReading],
+    now: Callable[[], ClockReading],
+) -> Any:
+    """The arguments with every tensor that has a gradient passed through one identity.
+
+    readings  where its backward stamps `now()` under `index`, once all those gradients are there
+    """
+    leaves, structure = pytree.tree_flatten(arguments)
+    positions = [i for i, leaf in enumerate(leaves) if _carries_gradient(leaf)]
+    if positions:
+        passed = _Cut.apply(index, readings, now, *(leaves[i] for i in positions))  # type: ignore[no-untyped-call] # torch's
+        for position, tensor in zip(positions, passed, strict=True):
+            leaves[position] = tensor
+    return pytree.tree_unflatten(leaves, structure)
+
+
+def _carries_gradient(leaf: object) -> bool:
+    """True for a tensor that crosses the cut with a gradient; a parameter stands on both sides."""
+    return isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, nn.Parameter)
+
 
 # The first micro-batches make gradients, connections and caches; they are not counted.
 _WARM_UP = 3
@@ -81,7 +269,16 @@ def measure_graph(
         positions = [i for i, ref in enumerate(graph.chain) if ref.kind == kind]
         forward = _summary(answers, "forward", positions, clock)
         backward = _summary(answers, "backward", positions, clock)
-        points.append(_point(block, forward, backward))
+        points.append(
+            BlockPoint(
+                kind=block.kind,
+                label=block.label,
+                forward_s=forward.time_s,
+                backward_s=backward.time_s,
+                sample_count=min(forward.count, backward.count),
+                spread=max(forward.spread, backward.spread),
+            )
+        )
     return tuple(sorted(points, key=lambda point: point.kind))
 
 
@@ -98,7 +295,7 @@ def training_bytes(graph: ModelGraph) -> float:
     return 2.0 * weights + 2.0 * saved + working
 
 
-def run_blocks(job: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
+def run_blocks(job: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
     """The job of one worker: samples per pass and position, `[wall_s, cpu_s, delay_s]`."""
     spec: ModelSpec = decode(ModelSpec, job["spec"], where="model")
     built = build_model(
@@ -153,12 +350,37 @@ def _summary(
     return summarise(samples, clock=clock, compute_only=clock == "cpu")
 
 
-def _point(block: Block, forward: Summary, backward: Summary) -> BlockPoint:
-    return BlockPoint(
-        kind=block.kind,
-        label=block.label,
-        forward_s=forward.time_s,
-        backward_s=backward.time_s,
-        sample_count=min(forward.count, backward.count),
-        spread=max(forward.spread, backward.spread),
+def with_blocks(
+    cluster: Cluster,
+    points: Sequence[BlockPoint],
+    *,
+    references: Sequence[ReferencePoint] = (),
+    action: ActionOverhead | None = None,
+    step: StepOverhead | None = None,
+) -> Cluster:
+    """The cluster with block points on its device; a point replaces an earlier one of its kind.
+
+    references, action, step  as in Measurements; none keeps what the device has
+
+    Raises InputError where the cluster has several kinds of device, or none was measured on it.
+    """
+    names = sorted({group.device.name for group in cluster.groups})
+    before = cluster.groups[0].device.measurements
+    if len(names) > 1 or before is None:
+        raise InputError(
+            f"blocks are measured on a machine of one kind of device whose ops were measured: "
+            f"cluster {cluster.name} has {', '.join(names)}; run `shardwright profile` on it first"
+        )
+    merged = {point.kind: point for point in (*before.blocks, *points)}
+    measurements = replace(
+        before,
+        blocks=tuple(merged[kind] for kind in sorted(merged)),
+        references=tuple(references) or before.references,
+        action=action or before.action,
+        step=step or before.step,
     )
+    groups = tuple(
+        replace(group, device=replace(group.device, measurements=measurements))
+        for group in cluster.groups
+    )
+    return replace(cluster, groups=groups)

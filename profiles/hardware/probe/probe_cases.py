@@ -1,4 +1,4 @@
-"""What a probe measures: the cases of the matmul, attention, memory and link grids.
+"""The cases of a probe: grids of matmuls, attention, layers, memory-bound ops and messages.
 
 Shapes follow those of training: cubes for the rate, and [tokens, k] x [k, n] products with few
 tokens, wide outputs (vocabulary) and narrow heads for what a cube does not show.
@@ -6,42 +6,88 @@ tokens, wide outputs (vocabulary) and narrow heads for what a cube does not show
 
 from __future__ import annotations
 
+import csv
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from profiles.document import encode
-from profiles.errors import InputError
-from profiles.hardware.probe.probe_aten import aten_bytes, aten_names
-from profiles.hardware.probe.probe_layers import (
-    CONVOLUTIONS,
-    QUICK_CONVOLUTIONS,
-    ConvCase,
-    RecurrenceCase,
-    conv_op,
-    recurrence_layers,
-    recurrence_op,
-)
-from profiles.model.graph import AttentionShape, MatmulShape, Phase
+from profiles.hardware.probe.probe_aten import aten_names
+from profiles.model.graph import CHANNELS_LAST, AttentionShape, MatmulShape, Phase
 
 KIB, MIB = 2**10, 2**20
 ROW = 1024  # elements of a normalised row, a usual hidden size
 
-# (name, op of MemoryPoint, tensors of n fp32 elements that are read or written)
-ELEMENTWISE = (("add", 3), ("mul", 3), ("gelu", 2))
-REDUCTION = (("layer_norm", 2), ("softmax", 2))
-COPY = (("clone", 2), ("embedding", 2))
-MEMORY_OPS = (("elementwise", ELEMENTWISE), ("reduction", REDUCTION), ("copy", COPY))
-
-# One AdamW step reads parameter, gradient and two moments and writes parameter and two moments.
-ADAMW_TENSORS = 7
+# Memory-bound op -> op of MemoryPoint, and tensors of n fp32 elements that are read or written. An
+# AdamW step reads parameter, gradient and two moments and writes parameter and two moments.
+MEMORY_OPS = {
+    "add": ("elementwise", 3),
+    "mul": ("elementwise", 3),
+    "gelu": ("elementwise", 2),
+    "layer_norm": ("reduction", 2),
+    "softmax": ("reduction", 2),
+    "clone": ("copy", 2),
+    "embedding": ("copy", 2),
+    "adamw": ("optimizer", 7),
+}
 
 # Multiplications of a product on a CPU: a larger one is as fast as this one, and takes seconds.
 _LARGEST_PRODUCT = 2**33
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+
+_CONVOLUTIONS = Path(__file__).parents[2] / "data" / "probe" / "convolutions.csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvCase:
+    """A convolution of [batch, inputs, side, ...] with `outputs` channels of a square window.
+
+    first  of a network, whose input needs no gradient
+    last   all of its tensors are channels-last
+    """
+
+    batch: int
+    inputs: int
+    outputs: int
+    side: int
+    window: int = 3
+    stride: int = 1
+    groups: int = 1
+    dims: int = 2
+    transposed: bool = False
+    first: bool = False
+    last: bool = False
+
+    def __str__(self) -> str:
+        kind = "first " if self.first else "transposed " if self.transposed else ""
+        groups = f" in {self.groups} groups" if self.groups > 1 else ""
+        groups += CHANNELS_LAST if self.last else ""
+        return (
+            f"{kind}{self.dims}-D {self.window}/{self.stride} of {self.batch}x{self.inputs}"
+            f"x{self.side} to {self.outputs}{groups}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrenceCase:
+    """A layer of `kind` (`lstm`, `gru`, `rnn`) with `inputs` and `size` features on sequences."""
+
+    kind: str
+    batch: int
+    inputs: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.batch}x{self.inputs} to {self.size}"
+
+
+Shape = MatmulShape | AttentionShape | ConvCase | RecurrenceCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +96,7 @@ class Case:
 
     family  `launch`, `bandwidth`, `matmul`, `attention`, `conv`, `recurrence`, `memory`, `aten`
             or `link`
-    op      what exactly: a variant of MEMORY_OPS, `adamw`, the name of an aten op, or an operation
-            of profiles' Link
+    op      of MEMORY_OPS, the name of an aten op, or an operation of profiles' Link
     size_bytes  moved bytes (memory), one tensor in 32 bits (aten), or the full buffer (link)
     """
 
@@ -59,78 +104,36 @@ class Case:
     op: str = ""
     dtype: str = "float32"
     phase: Phase = Phase.FORWARD
-    matmul: MatmulShape | None = None
-    attention: AttentionShape | None = None
-    conv: ConvCase | None = None
-    recurrence: RecurrenceCase | None = None
+    shape: Shape | None = None
     size_bytes: int = 0
     group_size: int = 1
 
     @property
     def label(self) -> str:
-        """What is being measured, for a progress line."""
-        if self.matmul is not None:
-            shape = self.matmul
-            batch = f"{shape.batch} x " if shape.batch > 1 else ""
-            return f"matmul {self.dtype} {batch}{shape.m}x{shape.k}x{shape.n}"
-        if self.attention is not None:
-            return f"attention {self.phase} {self.dtype} {self.attention.q_len} tokens"
-        if self.conv is not None:
-            return f"convolution {self.phase} {self.dtype} {self.conv}"
-        if self.recurrence is not None:
-            return f"recurrence {self.phase} {self.dtype} {self.recurrence}"
-        if self.family in ("launch", "bandwidth"):
-            return self.family
+        """The case in a progress line."""
+        if self.shape is not None:
+            return f"{self.family} {self.phase} {self.dtype} {self.shape_text}"
         ranks = f" on {self.group_size}" if self.family == "link" else ""
-        return f"{self.op}{ranks} {self.size_bytes / KIB:.0f} KiB"
+        return f"{self.op or self.family}{ranks} {self.size_bytes / KIB:.0f} KiB"
 
     @property
-    def shape(self) -> dict[str, int]:
-        """The sizes of a matmul or an attention call, by name."""
-        sizes: dict[str, int] = encode(self.matmul or self.attention or {})
-        return sizes
-
-    @property
-    def work_flop(self) -> float:
-        """Of the forward; an attention's as if it were not causal, 0 for what moves bytes alone."""
-        if self.matmul is not None:
-            return 2.0 * math.prod(self.shape.values())
-        if self.attention is not None:
-            x = self.attention
-            return 4.0 * x.batch * x.heads * x.q_len * x.kv_len * x.head_dim
-        if self.conv is not None:
-            return float(conv_op(self.conv, self.phase, self.dtype).work_flop)
-        if self.recurrence is not None:
-            return float(recurrence_op(self.recurrence, self.phase, self.dtype).work_flop)
-        return 0.0
-
-    @property
-    def num_tensors(self) -> int:
-        """Tensors that a memory op reads and writes; raises InputError for another op."""
-        counts = {"adamw": ADAMW_TENSORS} | {key: n for _, ops in MEMORY_OPS for key, n in ops}
-        if self.op not in counts:
-            raise InputError(f"memory op {self.op!r} is not one of {', '.join(sorted(counts))}")
-        return counts[self.op]
+    def shape_text(self) -> str:
+        """The sizes of a matmul or attention call, or the words of a layer."""
+        if isinstance(self.shape, (ConvCase, RecurrenceCase)):
+            return str(self.shape)
+        return "x".join(str(int(size)) for size in encode(self.shape or {}).values())
 
     @property
     def num_elements(self) -> int:
-        """Of each tensor of a memory op: whole rows, or one shorter row for a small size."""
+        """Elements of each tensor of a memory-bound op: whole rows, or one shorter row."""
         if self.family == "aten":
             return max(1, self.size_bytes // 4)
-        count = max(1, self.size_bytes // (4 * self.num_tensors))
+        count = max(1, self.size_bytes // (4 * MEMORY_OPS[self.op][1]))
         return count - count % ROW if count >= ROW else count
 
     @property
-    def moved_bytes(self) -> int:
-        """Bytes that a memory op really moves: its size rounded to whole rows; an aten op's as
-        tracing counts them."""
-        if self.family == "aten":
-            return aten_bytes(self.op, self.num_elements, self.dtype)
-        return self.num_tensors * 4 * self.num_elements
-
-    @property
     def buffer_bytes(self) -> int:
-        """Of a link's full buffer: the size in whole fp32 elements per rank of the group."""
+        """The full buffer of a link: whole fp32 elements per rank of the group."""
         return 4 * self.group_size * max(1, self.size_bytes // (4 * self.group_size))
 
 
@@ -142,22 +145,37 @@ def probe_cases(
     quick        a coarse grid for a first look
     accelerator  larger shapes and half precision first: what a GPU is made for
     """
+    # A quick profile of a CPU takes fp32 for bf16.
+    dtypes = ("float32",) if quick and not accelerator else ("float32", "bfloat16")
     cases = [
         Case(family="launch"),
         # Larger than a core's caches (at most 96 MiB of L3 per chiplet: AMD EPYC 9684X, amd.com).
         Case(family="bandwidth", size_bytes=(1024 if accelerator else 256) * MIB),
-        *matmul_cases(quick=quick, accelerator=accelerator),
-        *attention_cases(quick=quick, accelerator=accelerator),
-        *memory_cases(quick=quick, accelerator=accelerator),
-        *(() if accelerator else conv_cases(quick=quick)),
-        *(() if accelerator else recurrence_cases(quick=quick)),
-        *(() if accelerator else aten_cases(quick=quick)),
-        *link_cases(num_devices=num_devices, quick=quick),
+        *_matmul_cases(quick=quick, accelerator=accelerator),
+        *_both_passes("attention", dtypes, _attention_shapes(quick, accelerator)),
+        *_memory_cases(quick=quick, accelerator=accelerator),
     ]
+    if not accelerator:
+        # Small, as large as a core's caches, and beyond them.
+        sizes = (4 * KIB, MIB) if quick else (4 * KIB, 64 * KIB, MIB, 8 * MIB)
+        cases += [
+            *_both_passes("conv", dtypes, convolutions(quick=quick)),
+            *_both_passes("recurrence", dtypes, recurrence_layers(quick=quick)),
+            *(
+                Case(family="aten", op=name, dtype=dtype, size_bytes=size)
+                for dtype, name, size in product(dtypes, aten_names(), sizes)
+            ),
+        ]
+    cases += _link_cases(num_devices=num_devices, quick=quick)
     return tuple(cases[index] for index in rng.permutation(len(cases)))
 
 
-def matmul_cases(*, quick: bool, accelerator: bool) -> list[Case]:
+def _both_passes(family: str, dtypes: Sequence[str], shapes: Sequence[Shape]) -> Iterable[Case]:
+    for dtype, shape, phase in product(dtypes, shapes, Phase):
+        yield Case(family=family, dtype=dtype, phase=phase, shape=shape)
+
+
+def _matmul_cases(*, quick: bool, accelerator: bool) -> list[Case]:
     """Cubes and skinny products of 32 to 4096 (8192 on an accelerator) in fp32 and bf16."""
     scale = 2 if accelerator else 1
     if quick:
@@ -179,16 +197,16 @@ def matmul_cases(*, quick: bool, accelerator: bool) -> list[Case]:
         shapes |= {(1, 64, 8, 1024), (1, 64, 1024, 8), (1, 8, 1024, 64)}
     shapes = {s for s in shapes if accelerator or math.prod(s) <= _LARGEST_PRODUCT}
     return [
-        Case(family="matmul", dtype=dtype, matmul=MatmulShape(batch=b, m=m, n=n, k=k))
+        Case(family="matmul", dtype=dtype, shape=MatmulShape(batch=b, m=m, n=n, k=k))
         for dtype in ("float32", "bfloat16")
         for b, m, n, k in sorted(shapes)
     ]
 
 
-def attention_cases(*, quick: bool, accelerator: bool) -> list[Case]:
-    """Causal attention forward and backward by length, batch and head size; on a CPU also without
-    a mask, short and with small heads: a small BERT's backward in bf16 took 19 ms, read off causal
-    ones of 128 tokens and more 6.5 (two cores, torch 2.13, 2026-11-23)."""
+def _attention_shapes(quick: bool, accelerator: bool) -> list[AttentionShape]:
+    """Causal attention by length, batch and head size; on a CPU also without a mask, short and with
+    small heads: a small BERT's backward in bf16 took 19 ms, read off causal ones of 128 tokens and
+    more 6.5 (two cores, torch 2.13, 2026-11-23)."""
     sizes = [(1, 8), (4, 16)]
     if quick:
         shapes = [(1, 8, 128, 64, True), (1, 8, 512, 64, True)]
@@ -206,89 +224,59 @@ def attention_cases(*, quick: bool, accelerator: bool) -> list[Case]:
         # Shorter than a block of the kernel, and lengths that no block divides (patches of images).
         shapes += [(2, 4, 16, 32, False), (2, 6, 50, 64, False), (8, 4, 40, 32, False)]
         shapes += [(4, 3, 26, 64, False), (1, 4, 197, 16, False)]
-    dtypes = ("float32",) if quick and not accelerator else ("float32", "bfloat16")
     return [
-        Case(
-            family="attention",
-            dtype=dtype,
-            phase=phase,
-            attention=AttentionShape(
-                batch=b, heads=h, kv_heads=h, q_len=s, kv_len=s, head_dim=d, causal=causal
-            ),
-        )
-        for dtype in dtypes
+        AttentionShape(batch=b, heads=h, kv_heads=h, q_len=s, kv_len=s, head_dim=d, causal=causal)
         for b, h, s, d, causal in shapes
-        for phase in Phase
     ]
 
 
-def memory_cases(*, quick: bool, accelerator: bool) -> list[Case]:
+def _memory_cases(*, quick: bool, accelerator: bool) -> list[Case]:
     """Memory-bound ops and the optimizer step of one parameter, by the bytes they move."""
     sizes = [16 * KIB, 256 * KIB, 4 * MIB, 64 * MIB]
     if not quick:
         sizes = [4 * KIB * 4**i for i in range(9)]  # 4 KiB to 256 MiB
     if accelerator:
         sizes.append(1024 * MIB)
-    variants = [name for _, ops in MEMORY_OPS for name, _ in ops]
     return [
-        Case(family="memory", op=op, size_bytes=size)
-        for op in (*variants, "adamw")
-        for size in sizes
+        Case(family="memory", op=op, size_bytes=size) for op, size in product(MEMORY_OPS, sizes)
     ]
 
 
-def conv_cases(*, quick: bool) -> list[Case]:
-    """Convolutions of each kind, forward and backward; in bf16 where there is time for it."""
-    return [
-        Case(family="conv", dtype=dtype, phase=phase, conv=conv)
-        for dtype in _types(quick=quick)
-        for conv in (QUICK_CONVOLUTIONS if quick else CONVOLUTIONS)
-        for phase in Phase
-    ]
+def convolutions(*, quick: bool) -> tuple[ConvCase, ...]:
+    """The convolutions of profiles/data/probe/convolutions.csv: the kinds that kernels tell apart,
+    small as in a network for images of 32, and as in one for images of 224."""
+    with _CONVOLUTIONS.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    found = []
+    for row in rows:
+        values: dict[str, Any] = {name: int(row[name]) for name in list(row)[:8]}
+        values |= {name: row[name] == "1" for name in ("transposed", "first", "last")}
+        if row["quick"] == "1" or not quick:
+            found.append(ConvCase(**values))
+    return tuple(found)
 
 
-def recurrence_cases(*, quick: bool) -> list[Case]:
-    """Layers of each kind of recurrence, forward and backward."""
-    return [
-        Case(family="recurrence", dtype=dtype, phase=phase, recurrence=layer)
-        for dtype in _types(quick=quick)
-        for layer in recurrence_layers(quick=quick)
-        for phase in Phase
-    ]
+def recurrence_layers(*, quick: bool) -> tuple[RecurrenceCase, ...]:
+    """Layers of each kind, as small as in a tagger and as large as in a speech model."""
+    few = ((2, 64, 64), (8, 256, 256))
+    most = (*few, (1, 128, 128), (32, 128, 256), (16, 64, 64), (4, 512, 512), (16, 128, 128))
+    return tuple(
+        RecurrenceCase(kind=kind, batch=batch, inputs=inputs, size=size)
+        for kind in ("lstm", "gru", "rnn")
+        for batch, inputs, size in (few if quick or kind == "rnn" else most)
+    )
 
 
-def aten_cases(*, quick: bool) -> list[Case]:
-    """Memory-bound ops by name, small, as large as a core's caches, and beyond them."""
-    sizes = {
-        "float32": (4 * KIB, MIB) if quick else (4 * KIB, 64 * KIB, MIB, 8 * MIB),
-        "bfloat16": () if quick else (4 * KIB, 64 * KIB, MIB, 8 * MIB),
-    }
-    return [
-        Case(family="aten", op=name, dtype=dtype, size_bytes=size)
-        for dtype, own in sizes.items()
-        for name in aten_names()
-        for size in own
-    ]
-
-
-def _types(*, quick: bool) -> tuple[str, ...]:
-    """Data types of ops that a CPU measures one by one: a quick profile takes fp32 for bf16."""
-    return ("float32",) if quick else ("float32", "bfloat16")
-
-
-def link_cases(*, num_devices: int, quick: bool) -> list[Case]:
+def _link_cases(*, num_devices: int, quick: bool) -> list[Case]:
     """Messages and collectives of 1 KiB to 64 MiB, for every group size of two or more."""
     step = 8 if quick else 4
     sizes = [KIB]
     while sizes[-1] * step < 64 * MIB:
         sizes.append(sizes[-1] * step)
     sizes.append(64 * MIB)
-    cases = []
-    for group_size in range(2, num_devices + 1):
-        operations = ("send", *COLLECTIVES) if group_size == 2 else COLLECTIVES
-        cases += [
-            Case(family="link", op=operation, size_bytes=size, group_size=group_size)
-            for operation in operations
-            for size in sizes
-        ]
-    return cases
+    return [
+        Case(family="link", op=operation, size_bytes=size, group_size=group_size)
+        for group_size in range(2, num_devices + 1)
+        for operation in (*(("send",) if group_size == 2 else ()), *COLLECTIVES)
+        for size in sizes
+    ]

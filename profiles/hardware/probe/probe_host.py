@@ -34,16 +34,19 @@ def measure_host() -> tuple[HostPoint, ...]:
     """A point of each kind and pass, in CPU seconds."""
     x = torch.randn(4, 8)
     views = _chain(lambda y: y.view(4, 8), x)
-    modules = _chain(nn.Identity(), x)
-    points = [
-        ("view", views),
-        ("module", (modules[0], 0.0)),
-        ("checkpoint", _checkpoints(x)),
-        ("op", _ops(views, modules[0])),
-    ]
+    module_s, _ = _chain(nn.Identity(), x)
+    plain = _chain(torch.sin, x)
+    kept = _chain(lambda y: checkpoint(torch.sin, y, use_reentrant=False), x)
+    points = {
+        "view": views,
+        "module": (module_s, 0.0),
+        # Torch ends the repetition where the input is there again, before the op runs.
+        "checkpoint": (max(0.0, kept[0] - plain[0]), max(0.0, kept[1] - plain[1])),
+        "op": _ops(views, module_s),
+    }
     return tuple(
         HostPoint(kind=kind, phase=str(phase), time_s=seconds)
-        for kind, times in points
+        for kind, times in points.items()
         for phase, seconds in zip((Phase.FORWARD, Phase.BACKWARD), times, strict=True)
     )
 
@@ -109,7 +112,7 @@ def _ops(views_s: tuple[float, float], module_s: float) -> tuple[float, float]:
     def forward() -> Tensor:
         return F.cross_entropy(network(tokens), targets)
 
-    times = [_pass_times(forward) for _ in range(_SAMPLES)]
+    times = [_passes(forward, lambda loss: loss.backward()) for _ in range(_SAMPLES)]
     whole = [median(t[i] for t in times[_SAMPLES // 3 :]) for i in (0, 1)]
     with _Recorder() as there:
         loss = forward()
@@ -118,48 +121,38 @@ def _ops(views_s: tuple[float, float], module_s: float) -> tuple[float, float]:
     found = []
     entered = (sum(1 for _ in network.modules()), 0)
     for i, calls in enumerate((there.calls, back.calls)):
-        compute = [call for call in calls if not _is_view(call)]
+        detach = torch.ops.aten.detach.default
+        compute = [c for c in calls if not (c[0] is detach or getattr(c[0], "is_view", False))]
         rest = whole[i] - _alone(compute) - (len(calls) - len(compute)) * views_s[i]
         found.append(max(0.0, rest - entered[i] * module_s) / len(compute))
     return found[0], found[1]
 
 
-def _checkpoints(x: Tensor) -> tuple[float, float]:
-    plain = _chain(torch.sin, x)
-    kept = _chain(lambda y: checkpoint(torch.sin, y, use_reentrant=False), x)
-    # Torch ends the repetition where the input is there again, before the op runs.
-    return max(0.0, kept[0] - plain[0]), max(0.0, kept[1] - plain[1])
-
-
-def _pass_times(forward: Callable[[], Tensor]) -> tuple[float, float]:
-    begin = time.thread_time()
-    loss = forward()
-    middle = time.thread_time()
-    loss.backward()
-    return middle - begin, time.thread_time() - middle
-
-
 def _chain(step: Callable[[Tensor], Tensor], start: Tensor) -> tuple[float, float]:
     """Median seconds of one link, forward and backward."""
-    samples = []
-    for _ in range(_SAMPLES):
-        x = start.clone().requires_grad_()
-        begin = time.thread_time()
-        y = x
+
+    def forward(x: Tensor) -> Tensor:
         for _ in range(_LINKS):
-            y = step(y)
-        middle = time.thread_time()
-        y.backward(torch.ones_like(y))
-        samples.append((middle - begin, time.thread_time() - middle))
-    return (
-        median(s[0] for s in samples) / _LINKS,
-        median(s[1] for s in samples) / _LINKS,
-    )
+            x = step(x)
+        return x
+
+    def sample() -> tuple[float, float]:
+        x = start.clone().requires_grad_()
+        return _passes(lambda: forward(x), lambda y: y.backward(torch.ones_like(y)))
+
+    samples = [sample() for _ in range(_SAMPLES)]
+    return median(s[0] for s in samples) / _LINKS, median(s[1] for s in samples) / _LINKS
 
 
-def _is_view(call: Call) -> bool:
-    func = call[0]
-    return bool(getattr(func, "is_view", False)) or func is torch.ops.aten.detach.default
+def _passes(
+    forward: Callable[[], Tensor], backward: Callable[[Tensor], object]
+) -> tuple[float, float]:
+    """Seconds of a forward and of the backward of what it returned."""
+    begin = time.thread_time()
+    out = forward()
+    middle = time.thread_time()
+    backward(out)
+    return middle - begin, time.thread_time() - middle
 
 
 def _alone(calls: Sequence[Call]) -> float:

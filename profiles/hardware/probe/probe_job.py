@@ -1,23 +1,28 @@
-"""The job of one worker of a probe: every case in turn, together with all other workers."""
+"""The job of one worker of a probe: every case in turn, together with all other workers.
+
+Messages and collectives are timed on the process group that training uses.
+"""
 
 from __future__ import annotations
 
+import math
 import subprocess
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from profiles.document import decode, encode
-from profiles.errors import RunError
-from profiles.hardware.probe.cpu_clock import Sample
+from profiles.errors import InputError, RunError
+from profiles.hardware.probe.cpu_clock import Sample, between, read_clock
 from profiles.hardware.probe.probe_cases import Case
 from profiles.hardware.probe.probe_host import measure_host
-from profiles.hardware.probe.probe_links import sample_link
-from profiles.hardware.probe.probe_ops import op_call, pieces_of
-from profiles.hardware.probe.probe_process import Reporter
+from profiles.hardware.probe.probe_ops import op_call, pieces_of, work_flop
 from profiles.hardware.probe.probe_reference import time_references, time_rounds
 from profiles.hardware.probe.probe_timing import Effort, measure, resident_bytes, sample_call
+from profiles.hardware.probe.probe_workers import Progress
 from profiles.model.graph import MatmulShape
 
 # A data type whose 256-cube takes this many times as long as in fp32 is emulated, not computed;
@@ -30,7 +35,7 @@ _EMULATED_FLOP = 2 * 256**3
 _WINDOWS = 3
 
 
-def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+def run_cases(job: dict[str, Any], reporter: Progress) -> dict[str, Any]:
     """Samples of every case, `[wall_s, cpu_s, delay_s or None]`, in the order of the cases.
 
     A case that this rank takes no part in, or that was left out, has no samples. Also answers
@@ -58,7 +63,7 @@ def run_cases(job: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         if case.family == "link":
             if rank < case.group_size:
                 samples = sample_link(case, groups[case.group_size], effort, device)
-        elif not (emulated and case.dtype == "bfloat16" and case.work_flop > _EMULATED_FLOP):
+        elif not (emulated and case.dtype == "bfloat16" and work_flop(case) > _EMULATED_FLOP):
             samples = _sample_op(case, effort, device)
         answers.append([[s.wall_s, s.cpu_s, s.delay_s] for s in samples])
     reporter(len(cases), len(cases), "reference kernels")
@@ -95,7 +100,7 @@ def _is_emulated(dtype: str, device: torch.device) -> bool:
     times = []
     for name in ("float32", dtype):
         shape = MatmulShape(batch=1, m=256, n=256, k=256)
-        case = Case(family="matmul", dtype=name, matmul=shape)
+        case = Case(family="matmul", dtype=name, shape=shape)
         call = op_call(case, device)
         call()
         times.append(min(measure(call, 1).cpu_s for _ in range(3)) / pieces_of(call, case))
@@ -127,3 +132,113 @@ def _power_limit_w(device: torch.device) -> float | None:
         return float(done.stdout.split()[0])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
         return None
+
+
+_MIN_SAMPLES, _MAX_SAMPLES = 5, 60
+_MAX_REPEATS = 16
+# A rank computes so long before it sends: the receiver has posted its receive by then.
+_SETTLE_S = 1e-3
+
+
+def sample_link(
+    case: Case, group: dist.ProcessGroup, effort: Effort, device: torch.device
+) -> list[Sample]:
+    """Samples of the case's operation on this rank of `group`; every rank calls it at once.
+
+    All ranks take the same number of samples, each after a barrier, so that sample i of every rank
+    is the same event and its time is that of the slowest rank. On a CPU a message is one way from a
+    rank that computes on to one that waits (`sample_messages`), else half a round trip.
+    Collectives that follow each other in one sample may overlap at their ends, as in training.
+    On a CPU every sample has new buffers, as a step's bucket of gradients is: one of 4 MiB that the
+    sample before left in the caches takes half the time (gloo, 2 ranks, 2026-11-22).
+    """
+    if case.op == "send" and device.type == "cpu":
+        return sample_messages(case.buffer_bytes // 4, group, effort)
+    call = _link_call(case, group, device)
+    for _ in range(2):  # connections are made by the first call
+        call()
+    once_s = torch.tensor([measure(call, 1).wall_s], device=device)
+    dist.all_reduce(once_s, op=dist.ReduceOp.MAX, group=group)
+    repeats = max(1, min(_MAX_REPEATS, math.ceil(effort.min_sample_s / float(once_s))))
+    wanted = int(effort.link_budget_s / (float(once_s) * repeats))
+    samples = []
+    for _ in range(max(_MIN_SAMPLES, min(_MAX_SAMPLES, wanted))):
+        if device.type == "cpu":
+            call = _link_call(case, group, device)
+        dist.barrier(group=group)
+        samples.append(measure(call, repeats))
+    return [s.per(2) for s in samples] if case.op == "send" else samples
+
+
+def sample_messages(count: int, group: dist.ProcessGroup, effort: Effort) -> list[Sample]:
+    """Messages of `count` fp32 elements as a pipeline sends them, in both directions by turns.
+
+    The receiver has posted its receive and waits; the sender sends and computes on, so that the
+    threads that carry the message share its core. A sample is the time from the call of the send to
+    the end of the receive, on the clock that the processes of a machine share
+    (CLOCK_MONOTONIC), and the same on both ranks.
+    """
+    message = torch.zeros(count)
+    busy_s = _SETTLE_S
+    samples: list[Sample] = []
+    end = time.perf_counter() + effort.link_budget_s
+    more = True
+    while more:
+        sends, peer = len(samples) % 2 == dist.get_rank(group), 1 - dist.get_rank(group)
+        dist.barrier(group=group)
+        clock = read_clock()
+        if sends:
+            _compute(_SETTLE_S)
+            begin = time.perf_counter_ns()
+            work = dist.isend(message, group_dst=peer, group=group)
+            _compute(busy_s)
+        else:
+            begin = 0
+            work = dist.irecv(message, group_src=peer, group=group)
+        assert work is not None  # this rank is in the group
+        work.wait()
+        ended = 0 if sends else time.perf_counter_ns()
+        passed = between(clock, read_clock())
+        enough = len(samples) >= _MIN_SAMPLES and time.perf_counter() > end
+        told = torch.tensor([begin, ended, int(enough)])
+        dist.all_reduce(told, group=group)
+        wall_s = int(told[1] - told[0]) * 1e-9
+        busy_s = 1.5 * wall_s  # the sender still computes when the message has come
+        more = int(told[2]) == 0 and len(samples) < _MAX_SAMPLES
+        samples.append(Sample(wall_s=wall_s, cpu_s=wall_s, delay_s=passed.delay_s))
+    return samples[1:]  # the first makes the connection
+
+
+def _compute(time_s: float) -> None:
+    """Keep this core busy."""
+    end = time.perf_counter() + time_s
+    a = torch.ones(128, 128)
+    while time.perf_counter() < end:
+        torch.mm(a, a)
+
+
+def _link_call(case: Case, group: dist.ProcessGroup, device: torch.device) -> Callable[[], object]:
+    count = case.buffer_bytes // 4
+    full = torch.ones(count, device=device)  # written, so that its memory is there
+    part = torch.ones(count // case.group_size, device=device)
+    other = torch.ones(count if case.op == "all_to_all" else 1, device=device)
+    # torch's single-tensor collectives, by their names since 2.13 or before.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+    def ping_pong() -> None:
+        ways = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
+        for way in ways:
+            way(full, 1 - dist.get_rank(), group=group)
+
+    calls: dict[str, Callable[[], object]] = {
+        "send": ping_pong,
+        "all_reduce": lambda: dist.all_reduce(full, group=group),
+        "all_gather": lambda: gather(full, part, group=group),
+        "reduce_scatter": lambda: scatter(part, full, group=group),
+        "broadcast": lambda: dist.broadcast(full, src=0, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(other, full, group=group),
+    }
+    if case.op not in calls:
+        raise InputError(f"operation {case.op!r} is not one of {', '.join(calls)}")
+    return calls[case.op]

@@ -1,4 +1,4 @@
-"""The ops of a probe, as calls that can be repeated: matmul, attention, memory-bound, AdamW.
+"""The calls of a probe's cases: matmul, attention, layers, memory-bound ops, AdamW.
 
 Tensors are those of training: a linear layer's weight is stored [n, k] and multiplied transposed,
 outputs are allocated anew by every call, and the attention is torch's fused one. On a CPU they find
@@ -14,11 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from profiles.hardware.probe.probe_aten import Call, aten_call
-from profiles.hardware.probe.probe_cases import ROW, Case
-from profiles.hardware.probe.probe_layers import conv_call, recurrence_call
+from profiles.hardware.probe.probe_aten import Call, aten_bytes, aten_call
+from profiles.hardware.probe.probe_cases import MEMORY_OPS, ROW, Case, ConvCase, RecurrenceCase
 from profiles.hardware.probe.probe_timing import Cycle, Prepared
-from profiles.model.graph import AttentionShape, MatmulShape, Phase
+from profiles.model.graph import AttentionShape, MatmulShape, Op, Phase
+from profiles.model.tracing.trace_fused import LAYERS
+from profiles.model.tracing.trace_ops import describe_op
+
+aten = torch.ops.aten
+_META = torch.device("meta")
 
 # An AdamW step on a CPU moves at least so much, more than its caches hold (96 MiB of L3 per chiplet
 # at most: AMD EPYC 9684X, amd.com), or updates as many small parameters as a small model has: each
@@ -27,12 +31,19 @@ from profiles.model.graph import AttentionShape, MatmulShape, Phase
 _OPTIMIZER_BYTES = 128 * 2**20
 _MOST_PARAMETERS = 32
 
+# Positions of a measured sequence: the time of a layer grows with them, and this many hide what a
+# call takes by itself.
+_LENGTH = 32
+_RECURRENCES = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+
 
 def op_call(case: Case, device: torch.device) -> Callable[[], object]:
     """The call that `case` times, with its tensors already made; it does `pieces_of` its case."""
     dtype: torch.dtype = getattr(torch, case.dtype)
-    if case.attention is not None:
-        return _attention(case.attention, case.phase, dtype, device)
+    if isinstance(case.shape, AttentionShape):
+        return _attention(case.shape, case.phase, dtype, device)
+    if isinstance(case.shape, RecurrenceCase):
+        return _recurrence(case.shape, case.phase, dtype)
     if case.family == "launch":
         one = torch.ones(1, device=device)
         return lambda: one.add(one)
@@ -42,12 +53,8 @@ def op_call(case: Case, device: torch.device) -> Callable[[], object]:
         return lambda: there.copy_(here)
     if case.op == "adamw":
         return _adamw(case, device)
-    if case.recurrence is not None:
-        return recurrence_call(case.recurrence, case.phase, dtype)
     func, args = _op(case, dtype, device)
-    if device.type == "cpu":
-        return Cycle(func, args)
-    return lambda: func(*args)
+    return Cycle(func, args) if device.type == "cpu" else lambda: func(*args)
 
 
 def pieces_of(call: Callable[[], object], case: Case) -> int:
@@ -57,11 +64,38 @@ def pieces_of(call: Callable[[], object], case: Case) -> int:
     return _parameters(case) if case.op == "adamw" and not torch.cuda.is_available() else 1
 
 
+def traced_op(case: Case) -> Op:
+    """The op that tracing makes of a convolution or a layer of a recurrence."""
+    dtype = getattr(torch, case.dtype)
+    if isinstance(case.shape, RecurrenceCase):
+        func, args = _recurrence_on_shapes(case.shape, case.phase, dtype)
+    else:
+        func, args = _op(case, dtype, _META)
+    return describe_op(func, args, {}, func(*args), phase=case.phase, module="")
+
+
+def work_flop(case: Case) -> float:
+    """Of the forward; an attention's as if it were not causal, 0 for what only moves bytes."""
+    shape = case.shape
+    if isinstance(shape, MatmulShape):
+        return 2.0 * shape.batch * shape.m * shape.n * shape.k
+    if isinstance(shape, AttentionShape):
+        return 4.0 * shape.batch * shape.heads * shape.q_len * shape.kv_len * shape.head_dim
+    return 0.0 if shape is None else float(traced_op(case).work_flop)
+
+
+def moved_bytes(case: Case) -> int:
+    """Bytes that a memory-bound op really moves: whole rows; an aten op's as tracing counts."""
+    if case.family == "aten":
+        return aten_bytes(case.op, case.num_elements, case.dtype)
+    return MEMORY_OPS[case.op][1] * 4 * case.num_elements
+
+
 def _op(case: Case, dtype: torch.dtype, device: torch.device) -> Call:
-    if case.matmul is not None:
-        return _matmul(case.matmul, dtype, device)
-    if case.conv is not None:
-        return conv_call(case.conv, case.phase, dtype, device)
+    if isinstance(case.shape, MatmulShape):
+        return _matmul(case.shape, dtype, device)
+    if isinstance(case.shape, ConvCase):
+        return _convolution(case.shape, case.phase, dtype, device)
     if case.family == "aten":
         return aten_call(case.op, case.num_elements, dtype, device)
     return _memory_op(case, device)
@@ -80,11 +114,9 @@ def _matmul(shape: MatmulShape, dtype: torch.dtype, device: torch.device) -> Cal
 def _attention(
     shape: AttentionShape, phase: Phase, dtype: torch.dtype, device: torch.device
 ) -> Callable[[], object]:
-    backward = phase is Phase.BACKWARD
-
     def tensor(heads: int, length: int) -> Tensor:
         size = (shape.batch, heads, length, shape.head_dim)
-        return torch.randn(size, device=device).to(dtype).requires_grad_(backward)
+        return torch.randn(size, device=device).to(dtype).requires_grad_(phase is Phase.BACKWARD)
 
     q = tensor(shape.heads, shape.q_len)
     k, v = tensor(shape.kv_heads, shape.kv_len), tensor(shape.kv_heads, shape.kv_len)
@@ -93,17 +125,75 @@ def _attention(
     def forward() -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=shape.causal, enable_gqa=grouped)
 
-    if not backward:
+    return _pass(forward, (q, k, v), phase)
+
+
+def _recurrence(shape: RecurrenceCase, phase: Phase, dtype: torch.dtype) -> Callable[[], object]:
+    """Nothing drives the weights out of the caches: all positions but the first find them there in
+    a step too."""
+    layer = _RECURRENCES[shape.kind](shape.inputs, shape.size).to(dtype)
+    x = torch.randn(_LENGTH, shape.batch, shape.inputs).to(dtype).requires_grad_()
+
+    def forward() -> Tensor:
+        out: Tensor = layer(x)[0]
+        return out
+
+    return _pass(forward, (x, *layer.parameters()), phase)
+
+
+def _pass(
+    forward: Callable[[], Tensor], inputs: tuple[Tensor, ...], phase: Phase
+) -> Callable[[], object]:
+    """The forward, or the gradients of `inputs` through one that was made before."""
+    if phase is Phase.FORWARD:
         return forward
     out = forward()
     gradient = torch.ones_like(out)
-    return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+    return lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True)
+
+
+def _recurrence_on_shapes(shape: RecurrenceCase, phase: Phase, dtype: torch.dtype) -> Call:
+    kind = LAYERS[shape.kind]
+
+    def tensor(*sizes: int) -> Tensor:
+        return torch.empty(sizes, dtype=dtype, device=_META)
+
+    rows = kind.gates * shape.size
+    x, h = tensor(_LENGTH, shape.batch, shape.inputs), tensor(shape.batch, shape.size)
+    args = (x, h, h, tensor(rows, shape.inputs), tensor(rows, shape.size))
+    if phase is Phase.FORWARD:
+        func = getattr(torch.ops.shardwright, f"{shape.kind}_layer").default
+        return func, (*args, tensor(rows), tensor(rows))
+    func = getattr(torch.ops.shardwright, f"{shape.kind}_layer_backward").default
+    kept = tensor(_LENGTH, shape.batch, kind.saved * shape.size)
+    return func, (tensor(_LENGTH, shape.batch, shape.size), *args, kept)
+
+
+def _convolution(shape: ConvCase, phase: Phase, dtype: torch.dtype, device: torch.device) -> Call:
+    def tensor(*sizes: int) -> Tensor:
+        made = torch.randn(sizes, device=device).to(dtype)
+        layout = torch.channels_last if shape.last and made.dim() == 4 else torch.contiguous_format
+        return made.contiguous(memory_format=layout)
+
+    dims = shape.dims
+    x = tensor(shape.batch, shape.inputs, *((shape.side,) * dims))
+    inner = (shape.outputs, shape.inputs)[:: -1 if shape.transposed else 1]
+    weight = tensor(inner[0], inner[1] // shape.groups, *((shape.window,) * dims))
+    pad = 0 if shape.transposed else shape.window // 2
+    more = ([shape.stride] * dims, [pad] * dims, [1] * dims, shape.transposed, [0] * dims)
+    args = (x, weight, tensor(shape.outputs), *more, shape.groups)
+    if phase is Phase.FORWARD:
+        return aten.convolution.default, args
+    gradient = torch.ones_like(aten.convolution.default(*args))
+    wanted = [not shape.first, True, True]
+    backward = (gradient, x, weight, [shape.outputs], *more, shape.groups, wanted)
+    return aten.convolution_backward.default, backward
 
 
 def _memory_op(case: Case, device: torch.device) -> Call:
     count = case.num_elements
     x = torch.randn(count, device=device)
-    y = torch.randn(count, device=device) if case.num_tensors == 3 else x
+    y = torch.randn(count, device=device) if MEMORY_OPS[case.op][1] == 3 else x
     rows = x.view(-1, min(ROW, count))
     if case.op == "embedding":
         return F.embedding, (torch.randperm(rows.shape[0], device=device), rows)
@@ -127,26 +217,22 @@ def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
     """
     parameters = []
     for _ in range(1 if device.type == "cuda" else _parameters(case)):
-        parameter = torch.nn.Parameter(torch.randn(case.num_elements, device=device))
+        parameter = nn.Parameter(torch.randn(case.num_elements, device=device))
         parameter.grad = torch.randn_like(parameter)
         parameters.append(parameter)
     if device.type == "cuda":
         return torch.optim.AdamW(parameters, lr=1e-6).step
-    return Prepared(torch.optim.AdamW(parameters, lr=1e-6, fused=True).step, _Backward())
+    step = torch.optim.AdamW(parameters, lr=1e-6, fused=True).step
+    # A forward and backward of a small network, and more memory than caches hold read through.
+    layers = [(nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU()) for _ in range(6)]
+    network = nn.Sequential(*(part for layer in layers for part in layer))
+    x, memory = torch.randn(64, 256), torch.zeros(16 * 2**20)
 
+    def backward() -> None:
+        network(x).sum().backward()
+        memory.add_(1)
 
-class _Backward:
-    """A forward and backward of a small network, and more memory than caches hold read through."""
-
-    def __init__(self) -> None:
-        layers = [(nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU()) for _ in range(6)]
-        self._network = nn.Sequential(*(part for layer in layers for part in layer))
-        self._x = torch.randn(64, 256)
-        self._memory = torch.zeros(16 * 2**20)
-
-    def __call__(self) -> None:
-        self._network(self._x).sum().backward()
-        self._memory.add_(1)
+    return Prepared(step, backward)
 
 
 def _parameters(case: Case) -> int:

@@ -1,9 +1,8 @@
 """A long measurement in parts: each is kept at once, and all are scaled to one machine speed.
 
-An interrupted measurement continues with the first part that is missing. A virtual machine's cores
-are shared with others: within minutes the reference kernels took 1.8 times what they had taken (two
-cores, AMD EPYC, 2026-11-22), which would make an op measured in a slow minute look dearer than
-another. So each part is scaled to the median of all, by the reference kernels timed before and
+An interrupted measurement continues with the first missing part. A virtual machine shares its
+cores: within minutes the reference kernels took 1.8 times as long (two cores, AMD EPYC,
+2026-11-22). So each part is scaled to the median of all by the reference kernels timed before and
 after it.
 """
 
@@ -38,11 +37,8 @@ def in_parts(
               keeps nothing
     """
     parts = _read(kept, question)
-    begins = range(0, len(cases), _CASES) if kept is not None else (0,)
-    size = _CASES if kept is not None else len(cases)
-    for number, begin in enumerate(begins):
-        if number < len(parts):
-            continue
+    size = len(cases) if kept is None else _CASES
+    for begin in range(len(parts) * size, len(cases), size):
         parts.append(measure(cases[begin : begin + size], begin))
         if kept is not None:
             write_text(kept, to_json({"question": question, "parts": parts}))
@@ -61,16 +57,8 @@ def _read(kept: Path | None, question: str) -> list[Answers]:
 
 # Which reference kernel an op of a family slows down with. Messages wait for two ranks and the
 # system's own threads: they are left as they are.
-_KERNEL_OF = {
-    "matmul": "layers",
-    "attention": "layers",
-    "conv": "layers",
-    "recurrence": "layers",
-    "launch": "layers",
-    "memory": "memory",
-    "aten": "memory",
-    "bandwidth": "memory",
-}
+_KERNEL_OF = dict.fromkeys(("matmul", "attention", "conv", "recurrence", "launch"), "layers")
+_KERNEL_OF |= dict.fromkeys(("memory", "aten", "bandwidth"), "memory")
 
 
 def at_one_speed(parts: Sequence[Mapping[str, Any]], families: Sequence[str]) -> dict[str, Any]:
@@ -100,21 +88,14 @@ def at_one_speed(parts: Sequence[Mapping[str, Any]], families: Sequence[str]) ->
     last = parts[-1]
     at_end = {r["kernel"]: float(r["time_s"]) for r in last["references"]}
     final = middle["layers"] / at_end["layers"] if middle else 1.0
+    spreads = [{r["kernel"]: r["spread"] for r in part["references"]} for part in parts]
     return {
         **parts[0],
         "samples": samples,
         "references": [
-            {
-                **reading,
-                "time_s": middle[reading["kernel"]],
-                "spread": max(
-                    of["spread"]
-                    for part in parts
-                    for of in part["references"]
-                    if of["kernel"] == reading["kernel"]
-                ),
-            }
+            {**reading, "time_s": middle[kernel], "spread": max(s[kernel] for s in spreads)}
             for reading in last["references"]
+            for kernel in (reading["kernel"],)
         ],
         "host": [{**point, "time_s": point["time_s"] * final} for point in last["host"]],
     }

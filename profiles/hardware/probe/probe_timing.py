@@ -1,11 +1,11 @@
 """Repeating a call until its time is known: samples on a CPU thread or on a CUDA stream.
 
-One call repeated on the same tensors finds them in the nearest cache, and its output in the memory
-that the call before gave back. In a step some dozens of ops come between, and what they write stays
-until the backward. So a `Cycle` runs an op on many sets of equal tensors, keeps every output, and
-frees them all at its end, when the allocator gives large ones back to the system, as after a step.
-On 14 small models (two cores, torch 2.13, 2026-11-22, next to other work) the ops of a step took
-0.71 of the step's CPU time (median) repeated on the same tensors, 0.95 in cycles.
+A call repeated on the same tensors finds them in the nearest cache, and its output in memory that
+was just freed. In a step dozens of ops come between, and outputs stay until the backward. So a
+`Cycle` runs an op on many sets of equal tensors, keeps every output, and frees them all at its end,
+when the allocator gives large ones back to the system, as after a step. On 14 small models (two
+cores, torch 2.13, 2026-11-22, next to other work) the ops of a step took 0.71 of the step's CPU
+time (median) repeated on the same tensors, 0.95 in cycles.
 """
 
 from __future__ import annotations
@@ -81,15 +81,11 @@ class Prepared:
 
 def measure_on_thread(call: Callable[[], object], repeats: int) -> Sample:
     """As `measure`, of what this thread computes itself, on whatever machine."""
-    if isinstance(call, Prepared):
-        return _after_preparation(call, repeats)
-    start = read_clock()
-    for _ in range(repeats):
-        call()
-    return between(start, read_clock()).per(repeats)
-
-
-def _after_preparation(call: Prepared, repeats: int) -> Sample:
+    if not isinstance(call, Prepared):
+        start = read_clock()
+        for _ in range(repeats):
+            call()
+        return between(start, read_clock()).per(repeats)
     samples = []
     for _ in range(repeats):
         call.prepare()
@@ -135,17 +131,16 @@ class Cycle:
     """`count` calls of one op on sets of equal tensors; calling it runs them all once."""
 
     def __init__(self, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        def copy(x: Any) -> Any:
+            return x.clone() if isinstance(x, Tensor) else x
+
         kept = tree_leaves((args, func(*args)))
         moved = sum(x.numel() * x.element_size() for x in kept if isinstance(x, Tensor))
         self.count = max(2, min(_MOST, _BYTES // max(1, moved)))
         self.func = func
-        self.sets = [args, *(tree_map(_again, args) for _ in range(self.count - 1))]
+        self.sets = [args, *(tree_map(copy, args) for _ in range(self.count - 1))]
 
     def __call__(self) -> None:
         with torch.no_grad():
             outputs = [self.func(*args) for args in self.sets]
         del outputs
-
-
-def _again(x: Any) -> Any:
-    return x.clone() if isinstance(x, Tensor) else x

@@ -7,6 +7,7 @@ measurement: its error is the one reported, the others are killed.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import selectors
@@ -15,21 +16,40 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from profiles.document import read_mapping, to_json, write_text
-from profiles.errors import InputError, RunError
-from profiles.hardware.probe.allocator import KEEP_FREED_MEMORY
+from profiles.errors import InputError, RunError, ShardwrightError
 
 # (done, total, label): `total` is a true bound that never grows.
 Progress = Callable[[int, int, str], None]
 
+# Longer than any single measured point; a worker that is gone is noticed at once by its socket.
+_TIMEOUT = timedelta(minutes=5)
 # When one worker fails, its peers notice within this time and say so too; waiting for them lets us
 # tell the first failure from those that it caused.
 _GRACE_S = 1.0
 _ROOT = Path(__file__).parents[3]
+
+# Processes that train or measure on a CPU keep the memory that they free. By default glibc gives it
+# back to the kernel, so that every micro-batch touches fresh pages, each of which faults, and on a
+# virtual machine may fault in the host too. Measured on a 2-core EPYC virtual machine (torch 2.13,
+# a GPT-2 of 8 layers, 10 steps, 2026-11-21): 497 and 549 thousand faults in two runs became 314 and
+# 312, the step 745 and 801 ms became 716 and 745 ms. Allocators of accelerators keep memory too.
+# The user's environment goes before these.
+KEEP_FREED_MEMORY: Mapping[str, str] = {
+    # glibc (mallopt(3)): no mappings of their own, the heap is never trimmed and grows by 64 MiB.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**33),
+    "MALLOC_TOP_PAD_": str(2**26),
+    # torch (c10/core/impl/alloc_cpu.cpp): tensors of 2 MiB and more lie on huge pages where the
+    # kernel gives them on request.
+    "THP_MEM_ALLOC_ENABLE": "1",
+}
 
 
 def no_progress(done: int, total: int, label: str) -> None:
@@ -46,8 +66,7 @@ def run_workers(
 ) -> tuple[dict[str, Any], ...]:
     """What `entry` returned in each of `num_processes` worker processes, in the order of ranks.
 
-    entry  `package.module:name` of a function (job, reporter) -> dict of JSON values; see
-           profiles.hardware.probe.probe_process
+    entry  `package.module:name` of a function (job, reporter) -> dict of JSON values
     job    JSON values, the same for every worker
 
     Raises InputError for numbers below 1 and RunError with the first failing rank's own words.
@@ -86,7 +105,7 @@ def _start(folder: Path, rank: int, threads: int) -> subprocess.Popen[bytes]:
         environment["GLOO_SOCKET_IFNAME"] = loopback[0]
     with open(folder / f"rank{rank}.stderr", "wb") as errors:
         return subprocess.Popen(
-            [sys.executable, "-m", "profiles.hardware.probe.probe_process", str(folder), str(rank)],
+            [sys.executable, "-m", "profiles.hardware.probe.probe_workers", str(folder), str(rank)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -108,20 +127,12 @@ def _follow(workers: list[subprocess.Popen[bytes]], folder: Path, progress: Prog
                 if chunk and rank == 0:
                     *lines, buffered = (buffered + chunk).split(b"\n")
                     for line in lines:
-                        _pass_on(line, progress)
+                        progress(*json.loads(line))
                 if chunk:
                     continue
                 selector.unregister(key.fileobj)
                 if workers[rank].wait() != 0:
                     raise _first_failure(workers, folder)
-
-
-def _pass_on(line: bytes, progress: Progress) -> None:
-    try:
-        done, total, label = json.loads(line)
-    except ValueError:
-        return  # a model under measurement may print
-    progress(int(done), int(total), str(label))
 
 
 def _first_failure(workers: list[subprocess.Popen[bytes]], folder: Path) -> RunError:
@@ -154,3 +165,59 @@ def _silent_end(code: int, folder: Path, rank: int) -> str:
     text = (folder / f"rank{rank}.stderr").read_text(encoding="utf-8", errors="replace")
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return how + (f"; its last words: {lines[-1]}" if lines else "")
+
+
+def _work(folder: Path, rank: int) -> None:
+    """Run the job in `folder` as `rank`; leaves rankN.json, or rankN.error.json and exit code 1."""
+    # Progress goes to the pipe; whatever a model prints must not mix with it.
+    stream = os.dup(1)
+    os.dup2(2, 1)
+
+    def report(done: int, total: int, label: str) -> None:
+        if rank == 0:
+            os.write(stream, (json.dumps([done, total, label]) + "\n").encode())
+
+    try:
+        answer = _run(read_mapping(folder / "job.json"), folder, rank, report)
+        write_text(folder / f"rank{rank}.json", to_json(answer))
+    except BaseException as error:
+        own = isinstance(error, ShardwrightError)
+        message = str(error) if own else f"{type(error).__name__}: {error}"
+        failure = {"message": message, "monotonic_ns": time.monotonic_ns()}
+        write_text(folder / f"rank{rank}.error.json", to_json(failure))
+        raise
+
+
+def _run(content: dict[str, Any], folder: Path, rank: int, report: Progress) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    dist.init_process_group(
+        "nccl" if cuda else "gloo",
+        init_method=f"file://{folder / 'rendezvous'}",
+        rank=rank,
+        world_size=int(content["world_size"]),
+        timeout=_TIMEOUT,
+    )
+    module, _, name = str(content["entry"]).partition(":")
+    entry = getattr(importlib.import_module(module), name)
+    answer: dict[str, Any] = entry(content["job"], report)
+    dist.barrier()
+    return answer
+
+
+if __name__ == "__main__":
+    try:
+        _work(Path(sys.argv[1]), int(sys.argv[2]))
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    # gloo's threads may abort in the interpreter's teardown after a clean run; nothing is left
+    # to flush, so leave without it.
+    sys.stderr.flush()
+    os._exit(0)

@@ -9,8 +9,10 @@ sequences of tokens. Everything else is counted in samples: images, measurements
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,16 +123,7 @@ def _without_dropout(module: nn.Module) -> None:
 def _from_factory(
     spec: ModelSpec, micro_batch: int, dtype: str, device: str, seed: int
 ) -> BuiltModel:
-    module_name, _, function = spec.factory.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module_name), function)
-    except ImportError as error:
-        raise ModelError(
-            f"{spec.factory}: cannot import {module_name!r}: {error}. The current folder is "
-            f"{'on' if '' in sys.path or '.' in sys.path else 'not on'} the import path."
-        ) from error
-    except AttributeError as error:
-        raise ModelError(f"{spec.factory}: {module_name} has no {function!r}") from error
+    factory = imported(spec.factory)
     made = _called(factory, spec.factory, device, seed)
     wanted = "(module, inputs) or (module, inputs, targets, loss_fn[, tokens_per_sample])"
     if not isinstance(made, tuple) or len(made) not in (2, 4, 5):
@@ -138,11 +131,10 @@ def _from_factory(
     module, inputs = made[0], made[1]
     if not isinstance(module, nn.Module):
         raise ModelError(f"{spec.factory}() must return {wanted}; the first is {type(module)}")
-    call: Callable[..., Any] = _call_plain
-    if isinstance(inputs, Tensor):
-        inputs = (inputs,)
+    call: Callable[..., Any] = operator.call
     if isinstance(inputs, dict):
         call, inputs = call_by_name(*inputs, gives=""), tuple(inputs.values())
+    inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
     if not isinstance(inputs, tuple) or not all(isinstance(x, Tensor) for x in inputs):
         raise ModelError(
             f"{spec.factory}(): inputs must be a tuple of tensors, or a dictionary of them by the "
@@ -176,12 +168,7 @@ def _from_factory(
                 f"{spec.factory}(): {name or 'the module'} is a script of torch.jit, into which "
                 "nobody can look; return the module that it was made of"
             )
-    for name, parameter in module.named_parameters():
-        if nn.parameter.is_lazy(parameter):
-            raise ModelError(
-                f"{spec.factory}(): {name} has no shape yet; call the module once on an input in "
-                "the factory, or give its sizes"
-            )
+    refuse_lazy(module, spec.factory)
     # `module.to` would make complex weights real.
     module._apply(lambda x: x.to(kind) if x.is_floating_point() else x)
     return BuiltModel(
@@ -197,6 +184,36 @@ def _from_factory(
         input_sizes=frozenset(size for x in inputs for size in x.shape[1:]),
         assumptions=tuple(assumptions),
     )
+
+
+def imported(factory: str) -> Callable[..., Any]:
+    """The function `package.module:function`; raises ModelError where there is none."""
+    module_name, _, function = factory.partition(":")
+    if not module_name or not function:
+        raise ModelError(f"factory {factory!r} must be package.module:function")
+    try:
+        found = getattr(importlib.import_module(module_name), function)
+    except AttributeError as error:
+        raise ModelError(f"{factory}: {module_name} has no {function!r}") from error
+    except Exception as error:
+        raise ModelError(
+            f"{factory}: cannot import {module_name!r}: {type(error).__name__}: {error}. The "
+            f"current folder is {'on' if '' in sys.path or '.' in sys.path else 'not on'} the "
+            "import path."
+        ) from error
+    if not callable(found):
+        raise ModelError(f"{factory}: is a {type(found).__name__}, no function")
+    return found  # type: ignore[no-any-return] # the user's
+
+
+def refuse_lazy(module: nn.Module, factory: str) -> None:
+    """Raises ModelError for a parameter without a shape."""
+    for name, parameter in module.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise ModelError(
+                f"{factory}(): {name} has no shape yet; call the module once on an input in "
+                "the factory, or give its sizes"
+            )
 
 
 def _called(factory: Callable[[], Any], name: str, device: str, seed: int) -> Any:
@@ -220,8 +237,16 @@ def lacks_values(error: Exception) -> bool:
     return "meta" in str(error).lower()
 
 
-def to_meta(module: nn.Module, *, buffers: bool) -> None:
-    """Takes the values from a module's parameters, and buffers; what is shared stays shared."""
+def to_meta(
+    module: nn.Module,
+    *,
+    buffers: bool,
+    convert: Callable[[nn.Module, Tensor], Tensor] | None = None,
+) -> None:
+    """Takes the values from a module's parameters, and buffers; what is shared stays shared.
+
+    convert  makes the tensor without values of a module and a tensor of it
+    """
     made: dict[int, tuple[Tensor, Tensor]] = {}
     for child in module.modules():
         for table in (child._parameters, child._buffers) if buffers else (child._parameters,):
@@ -229,7 +254,7 @@ def to_meta(module: nn.Module, *, buffers: bool) -> None:
                 if x is None:
                     continue
                 if id(x) not in made:
-                    empty = x.detach().to("meta")
+                    empty = x.detach().to("meta") if convert is None else convert(child, x)
                     if isinstance(x, nn.Parameter):
                         empty = nn.Parameter(empty, requires_grad=x.requires_grad)
                     made[id(x)] = (x, empty)
@@ -256,10 +281,6 @@ def _without_cache(module: nn.Module) -> bool:
     for config in on:
         config.use_cache = False  # type: ignore[union-attr] # it has the attribute
     return bool(on)
-
-
-def _call_plain(module: nn.Module, *args: Tensor) -> Any:
-    return module(*args)
 
 
 def assumed_loss(output: Any, targets: Any) -> Tensor:
@@ -297,8 +318,8 @@ def _from_config(
     spec: ModelSpec, micro_batch: int, sequence_length: int, dtype: str, device: str, seed: int
 ) -> BuiltModel:
     config, cls = _config_and_class(spec)
-    limit = _longest_sequence(spec, config)
-    if limit and sequence_length > limit:
+    limit = getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0)
+    if spec.family in _TEXT and 0 < int(limit or 0) < sequence_length:
         raise ModelError(
             f"{spec.source}: sequence length {sequence_length} (--seq) is above the model's "
             f"{limit} positions"
@@ -355,8 +376,11 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
             "installed; install the extra [hf]"
         ) from error
     # `gemma3_text` is the language part of `gemma3` and stands in its module.
-    packages = dict.fromkeys((model_type, model_type.removesuffix("_text")))
-    cls = next((found for p in packages if (found := _class_of(p, name)) is not None), None)
+    cls = None
+    for package in dict.fromkeys((model_type, model_type.removesuffix("_text"))):
+        with suppress(ImportError):
+            file = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
+            cls = cls or getattr(file, name, None)
     if cls is None:
         raise ModelError(
             f"{spec.source}: transformers has no {name} for model_type {model_type!r}; check both "
@@ -389,21 +413,6 @@ def _not_built(spec: ModelSpec, cls: Any, error: Exception) -> ModelError:
         f"{spec.source}: {cls.__name__} cannot be built from this configuration: "
         f"{type(error).__name__}: {error}"
     )
-
-
-def _class_of(package: str, name: str) -> Any | None:
-    try:
-        modeling = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
-    except ImportError:
-        return None
-    return getattr(modeling, name, None)
-
-
-def _longest_sequence(spec: ModelSpec, config: Any) -> int:
-    if spec.family not in _TEXT:
-        return 0
-    limit = getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0) or 0
-    return max(0, int(limit))
 
 
 _TEXT = ("causal", "masked", "sequence", "tokens", "spans")

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from profiles.errors import ModelError
 
+Call = Callable[..., Any]
+Loss = Callable[[Any, Any], Tensor]
 # Pixels (Krizhevsky et al., NeurIPS 2012, section 2; every torchvision recipe since).
 _IMAGENET_SIZE = 224
 
@@ -56,8 +58,11 @@ class Fed:
 
     args: tuple[Tensor, ...]
     targets: Any
-    call: Callable[..., Any]
-    loss_fn: Callable[[Any, Any], Tensor]
+    call: Call
+    loss_fn: Loss
+
+
+Task = Callable[[nn.Module, Any, Feed], Fed]
 
 
 def feed_of(module: nn.Module, config: Any, family: str, feed: Feed) -> Fed:
@@ -72,20 +77,15 @@ def feed_of(module: nn.Module, config: Any, family: str, feed: Feed) -> Fed:
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def _causal(module: nn.Module, config: Any, feed: Feed) -> Fed:
-    tokens = feed.tokens(config.vocab_size, feed.length)
-    return Fed(args=(tokens,), targets=tokens, call=_call_causal, loss_fn=next_token_loss)
+def _words(call: Call, loss_fn: Loss, labels: str = "") -> Task:
+    """Labels of each word: the words themselves, or so many as the configuration counts."""
 
+    def fed(module: nn.Module, config: Any, feed: Feed) -> Fed:
+        words = feed.tokens(config.vocab_size, feed.length)
+        wanted = feed.tokens(getattr(config, labels), feed.length) if labels else words
+        return Fed(args=(words,), targets=wanted, call=call, loss_fn=loss_fn)
 
-def _masked(module: nn.Module, config: Any, feed: Feed) -> Fed:
-    tokens = feed.tokens(config.vocab_size, feed.length)
-    return Fed(args=(tokens,), targets=tokens, call=_call_tokens, loss_fn=token_loss)
-
-
-def _tokens(module: nn.Module, config: Any, feed: Feed) -> Fed:
-    words = feed.tokens(config.vocab_size, feed.length)
-    labels = feed.tokens(config.num_labels, feed.length)
-    return Fed(args=(words,), targets=labels, call=_call_tokens, loss_fn=token_loss)
+    return fed
 
 
 def _spans(module: nn.Module, config: Any, feed: Feed) -> Fed:
@@ -111,38 +111,22 @@ def _pixels(module: nn.Module, config: Any, feed: Feed) -> Fed:
 def _seq2seq(module: nn.Module, config: Any, feed: Feed) -> Fed:
     if hasattr(config, "num_mel_bins"):
         source = feed.noise(config.num_mel_bins, 2 * config.max_source_positions)
-        tokens = feed.tokens(config.vocab_size, min(feed.length, config.max_target_positions))
-        return Fed(args=(source, tokens), targets=tokens, call=_call_speech, loss_fn=token_loss)
-    words = feed.tokens(config.vocab_size, feed.length)
-    tokens = feed.tokens(config.vocab_size, feed.length)
-    return Fed(args=(words, tokens), targets=tokens, call=_call_seq2seq, loss_fn=token_loss)
+        length, call = min(feed.length, config.max_target_positions), _call_speech
+    else:
+        source = feed.tokens(config.vocab_size, feed.length)
+        length, call = feed.length, _call_seq2seq
+    tokens = feed.tokens(config.vocab_size, length)
+    return Fed(args=(source, tokens), targets=tokens, call=call, loss_fn=class_loss)
 
 
 def _pairs(module: nn.Module, config: Any, feed: Feed) -> Fed:
     """Texts and images that belong together."""
     text = config.text_config
-    length = min(feed.length, text.max_position_embeddings)
-    words = feed.tokens(text.vocab_size, length)
+    words = feed.tokens(text.vocab_size, min(feed.length, text.max_position_embeddings))
+    images = _images(config.vision_config, feed)
     sigmoid = getattr(module, "logit_bias", None) is not None
-    return Fed(
-        args=(words, _images(config.vision_config, feed)),
-        targets=None,
-        call=_call_pairs,
-        loss_fn=sigmoid_pair_loss if sigmoid else softmax_pair_loss,
-    )
-
-
-_FEEDS: dict[str, Callable[[nn.Module, Any, Feed], Fed]] = {
-    "causal": _causal,
-    "masked": _masked,
-    "tokens": _tokens,
-    "spans": _spans,
-    "sequence": _classes,
-    "vision": _classes,
-    "pixels": _pixels,
-    "seq2seq": _seq2seq,
-    "pairs": _pairs,
-}
+    loss_fn = sigmoid_pair_loss if sigmoid else softmax_pair_loss
+    return Fed(args=(words, images), targets=None, call=_call_pairs, loss_fn=loss_fn)
 
 
 # --- inputs ---------------------------------------------------------------------------------------
@@ -218,11 +202,6 @@ def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return nn.functional.cross_entropy(shifted, tokens[:, 1:].flatten())
 
 
-def token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Mean cross entropy of each token, in fp32."""
-    return nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens.flatten())
-
-
 def span_loss(logits: tuple[Tensor, Tensor], ends: Tensor) -> Tensor:
     """Mean cross entropy of where a span begins and ends, in fp32."""
     first, last = (nn.functional.cross_entropy(x.float(), ends[:, i]) for i, x in enumerate(logits))
@@ -230,8 +209,8 @@ def span_loss(logits: tuple[Tensor, Tensor], ends: Tensor) -> Tensor:
 
 
 def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy of each sample, in fp32."""
-    return nn.functional.cross_entropy(logits.float(), labels)
+    """Mean cross entropy of each sample, or of each of its tokens, in fp32."""
+    return nn.functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten())
 
 
 def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -256,3 +235,16 @@ def sigmoid_pair_loss(logits: Tensor, _: Any) -> Tensor:
     2303.15343, algorithm 1)."""
     signs = 2 * torch.eye(logits.shape[0], device=logits.device) - 1
     return -nn.functional.logsigmoid(signs * logits.float()).sum() / math.prod(logits.shape[:1])
+
+
+_FEEDS: dict[str, Task] = {
+    "causal": _words(_call_causal, next_token_loss),
+    "masked": _words(_call_tokens, class_loss),
+    "tokens": _words(_call_tokens, class_loss, "num_labels"),
+    "spans": _spans,
+    "sequence": _classes,
+    "vision": _classes,
+    "pixels": _pixels,
+    "seq2seq": _seq2seq,
+    "pairs": _pairs,
+}

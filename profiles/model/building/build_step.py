@@ -8,7 +8,6 @@ module is made, so that it may ask for them.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from profiles.errors import ModelError
+from profiles.model.building.build import imported, refuse_lazy, to_meta
 
 _WANTED = "(module, inputs, targets, loss_fn)"
 
@@ -42,7 +42,7 @@ def build_step(
     channels_last  weights and inputs of four or five dimensions lie with channels innermost
     Raises ModelError, naming the factory, where it cannot be imported, fails, or returns else.
     """
-    function = _imported(factory)
+    function = imported(factory)
     said = f"{factory}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
     try:
         with _ShapesOfWeights():
@@ -58,6 +58,7 @@ def build_step(
         raise ModelError(f"{said}: inputs must be a tuple of tensors")
     kind = getattr(torch, weights)
     module.train()
+    refuse_lazy(module, factory)
     _to_meta(module, kind)
     inputs = tuple(_shape_of(x, kind) for x in inputs)
     if channels_last:
@@ -72,38 +73,8 @@ def build_step(
     )
 
 
-def _imported(factory: str) -> Callable[..., Any]:
-    module_name, _, function = factory.partition(":")
-    if not module_name or not function:
-        raise ModelError(f"factory {factory!r} must be package.module:function")
-    try:
-        found = getattr(importlib.import_module(module_name), function)
-    except AttributeError as error:
-        raise ModelError(f"{factory}: {module_name} has no {function!r}") from error
-    except Exception as error:
-        raise ModelError(
-            f"{factory}: cannot import {module_name!r}: {type(error).__name__}: {error}. The "
-            "current folder and the table's are on the import path"
-        ) from error
-    if not callable(found):
-        raise ModelError(f"{factory}: is a {type(found).__name__}, no function")
-    return found  # type: ignore[no-any-return] # the user's
-
-
-_CREATED = frozenset(
-    {
-        torch.empty,
-        torch.empty_strided,
-        torch.eye,
-        torch.full,
-        torch.ones,
-        torch.rand,
-        torch.randint,
-        torch.randn,
-        torch.randperm,
-        torch.zeros,
-    }
-)
+_FILLING = ("empty", "empty_strided", "eye", "full", "ones", "rand", "randint", "randn", "zeros")
+_CREATED = {torch.randperm, *(getattr(torch, name) for name in _FILLING)}
 
 
 class _ShapesOfWeights(TorchFunctionMode):
@@ -120,33 +91,16 @@ class _ShapesOfWeights(TorchFunctionMode):
 
 def _to_meta(module: nn.Module, kind: torch.dtype) -> None:
     """Parameters, buffers and other tensors of a module without storage; shared stay shared."""
-    known: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def convert(x: Tensor, own: torch.dtype) -> Tensor:
-        if id(x) not in known:
-            made = _shape_of(x.detach(), own)
-            if isinstance(x, nn.Parameter):
-                made = nn.Parameter(made, requires_grad=x.requires_grad)
-            known[id(x)] = (x, made)
-        return known[id(x)][1]
-
-    for part in module.modules():
+    def convert(part: nn.Module, x: Tensor) -> Tensor:
         normalises = isinstance(part, nn.modules.batchnorm._BatchNorm)
-        own = torch.float32 if normalises else kind
-        for name, p in part._parameters.items():
-            if p is not None:
-                if nn.parameter.is_lazy(p):
-                    raise ModelError(
-                        f"{type(part).__name__}: parameter {name} has no shape yet; call the "
-                        "module once in the factory, or give its sizes"
-                    )
-                part._parameters[name] = convert(p, own)  # type: ignore[assignment] # a Parameter
-        for name, x in part._buffers.items():
-            if x is not None:
-                part._buffers[name] = convert(x, own)
+        return _shape_of(x.detach(), torch.float32 if normalises else kind)
+
+    to_meta(module, buffers=True, convert=convert)
+    for part in module.modules():
         for name, x in list(vars(part).items()):
             if isinstance(x, Tensor):
-                setattr(part, name, convert(x, own))
+                setattr(part, name, convert(part, x))
 
 
 def _shape_of(x: Tensor, kind: torch.dtype) -> Tensor:

@@ -17,7 +17,6 @@ fused_column_3, fused_row_1:4  the same in parts (equal, or of these proportions
                              side in the weight, each split by itself
 local_sizes view 0 2         a module that names sizes of the whole, see local_sizes_of
 sum_gradient                 a whole parameter whose gradients are summed over the ranks
-divide                       an attribute that counts heads or features (plans made before 2026-11)
 """
 
 
@@ -28,7 +27,7 @@ class UnevenSizeError(ValueError):
 def split_of(kind: str) -> tuple[str, tuple[int, ...]]:
     """`column`, `row` or "" and the proportions of the parts that lie side by side in the weight.
 
-    >>> split_of("fused_column_3"), split_of("fused_row_1:4"), split_of("divide")
+    >>> split_of("fused_column_3"), split_of("fused_row_1:4"), split_of("sum_gradient")
     (('column', (1, 1, 1)), ('row', (1, 4)), ('', ()))
     """
     if kind in ("column", "row"):
@@ -85,20 +84,3 @@ def matches(pattern: str, path: str) -> bool:
 def is_transposed(module: Any) -> bool:
     """Whether a layer keeps its weight as [in, out]: transformers' Conv1D, of GPT-2."""
     return type(module).__name__ == "Conv1D"
-
-
-def divide_attributes(module: Any, rules: tuple[Rule, ...], tp: int) -> None:
-    """Gives a model whose layers are split the counts of one rank; raises ValueError if uneven."""
-    for pattern, kind in rules:
-        if kind != "divide":
-            continue
-        parent, _, attribute = pattern.rpartition(".")
-        for path, child in module.named_modules():
-            if not matches(parent, path):
-                continue
-            value = getattr(child, attribute)
-            if value % tp:
-                raise UnevenSizeError(
-                    f"tp={tp} does not divide {path}.{attribute}, which is {value}"
-                )
-            setattr(child, attribute, value // tp)

@@ -126,10 +126,6 @@ class ExpectedShapes(TorchDispatchMode):
         self.guessed = False  # a mask, before the loss
         self.checks: list[int] = []  # assumed truth values of which nothing is known
 
-    def used(self) -> None:
-        """An answer was given that a real run would read off values."""
-        self._on_use()
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -167,12 +163,12 @@ class ExpectedShapes(TorchDispatchMode):
         return x
 
     def _follow(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        if name in _CHOOSING and isinstance(out, (tuple, list)) and len(out) == 2:
-            self._note(out[1], Expected("choice", classes=extent(name, args, kwargs)))
+        pair = name in _CHOOSING and isinstance(out, (tuple, list)) and len(out) == 2
+        if pair or name in _ONE_CHOICE:
+            chosen = Expected("choice", classes=extent(name, args, kwargs))
+            self._note(out[1] if pair else out, chosen)
         elif name in _DRAWING:
             self._note(out, Expected("uniform"))
-        elif name in _ONE_CHOICE:
-            self._note(out, Expected("choice", classes=extent(name, args, kwargs)))
         elif isinstance(out, Tensor):
             expected = self._derived(name, args, out)
             if expected is not None and self.of(out) is None:
@@ -324,9 +320,6 @@ class ExpectedShapes(TorchDispatchMode):
         longest = labels.shape[1] if labels.dim() == 2 else -(-labels.shape[0] // batch)
         return ((scores.new_empty(batch), scores.new_empty(batch, steps, 2 * longest + 1)),)
 
-    def _aligned_backward(self, args: Any, kwargs: Any) -> Any:
-        return (torch.empty_like(args[1]),)
-
     def _grouped(self, args: Any, kwargs: Any) -> Any:
         """torch's kernel takes fp32 on a CPU too, its shape function bf16 alone (torch 2.13)."""
         a, b = args[0], args[1]
@@ -349,7 +342,7 @@ _ANSWERS: dict[str, Callable[[ExpectedShapes, Any, Any], Any]] = {
     "_local_scalar_dense": ExpectedShapes._value,
     "_grouped_mm": ExpectedShapes._grouped,
     "_ctc_loss": ExpectedShapes._aligned,
-    "_ctc_loss_backward": ExpectedShapes._aligned_backward,
+    "_ctc_loss_backward": lambda shapes, args, kwargs: (torch.empty_like(args[1]),),
 }
 
 
@@ -374,7 +367,7 @@ class _Lists(TorchFunctionMode):
             # A module may be known by a number (`expert_3`); of fake tensors torch tells no value.
             return format(args[0].item(), args[1])
         if self._shapes.guesses and func in (Tensor.tolist, Tensor.numpy):
-            self._shapes.used()
+            self._shapes._on_use()
             kind = str(args[0].dtype).removeprefix("torch.").replace("bfloat16", "float32")
             found = numpy.zeros(tuple(args[0].shape), dtype=kind)
             return found if func is Tensor.numpy else found.tolist()

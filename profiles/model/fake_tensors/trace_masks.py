@@ -64,7 +64,8 @@ class KnownValues:
             return
         with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
             try:
-                real = func(*self._real((args, kwargs))[0], **self._real((args, kwargs))[1])
+                given, named = self._real((args, kwargs))
+                real = func(*given, **named)
             except Exception:  # a device or a type that this machine lacks: it stays unknown
                 return
         for x, value in zip(leaves, tensors_in(real), strict=False):

@@ -86,25 +86,29 @@ class BlockReading:
 
 def read_block(block: Block, micro_batch: int) -> BlockReading:
     """The block, read from its forward ops."""
-    matched = _Parameters(block.parameters)
-    loose: list[Op] = []
-    calls: list[AttentionCall] = []
-    for op in block.forward_ops:
-        if op.attention is not None:
-            calls.append(_fused(op))
-        elif op.matmul is not None and op.kind is OpKind.MATMUL and not matched.take(op):
-            loose.append(op)
-    unread = _unfused(loose, block.forward_ops, micro_batch, calls)
-    rest = matched.unused()
+    weights = _Weights(block.parameters)
+    products = [op for op in block.forward_ops if op.kind is OpKind.MATMUL and op.matmul]
+    loose = [op for op in products if not weights.take(op)]
+    calls = [_fused(op) for op in block.forward_ops if op.attention is not None]
+    unread: list[MatmulShape] = []
+    while loose:
+        op = loose.pop(0)
+        call = _written_out(op, loose[0], block.forward_ops, micro_batch) if loose else None
+        if call is not None:
+            calls.append(call)
+            loose.pop(0)
+        elif op.matmul is not None:
+            unread.append(op.matmul)
+    rest = [p for place, p in enumerate(block.parameters) if place not in weights.met]
     tables = tuple(p for p in rest if len(_sizes(p)) > 1)
     return BlockReading(
         label=block.label,
-        products=matched.products(),
+        products=weights.products(),
         attention=tuple(calls),
         tables=tables,
         vectors=sum(math.prod(p.full_shape) for p in rest if p not in tables and not p.tied_to),
         work_flop=sum(op.work_flop for op in block.forward_ops if op.kind is not OpKind.CONV),
-        unread=tuple(op.matmul for op in unread if op.matmul is not None),
+        unread=tuple(unread),
         convolutions=sum(op.kind is OpKind.CONV for op in block.forward_ops),
         inputs=tuple(spec.shape for spec in block.inputs),
     )
@@ -115,59 +119,52 @@ def _sizes(parameter: Parameter) -> tuple[int, ...]:
     return tuple(size for size in parameter.full_shape if size > 1)
 
 
-class _Parameters:
-    """The parameters of a block, and the rows that each was multiplied with."""
+class _Weights:
+    """The parameters of a block; `met` is of those in a product, by their place, k, n and experts,
+    and the rows that they were multiplied with."""
 
     def __init__(self, parameters: tuple[Parameter, ...]) -> None:
         self._all = parameters
-        self._rows = [0] * len(parameters)
-        self._of: list[tuple[int, int, int]] = [(0, 0, 1)] * len(parameters)  # k, n, experts
+        self.met: dict[int, tuple[tuple[int, int, int], int]] = {}
 
     def take(self, op: Op) -> bool:
-        """Whether the op multiplies one of them; it is then counted."""
-        shape = op.matmul
-        if shape is None:
+        """Whether the op multiplies one of them, which then counts: one of its own module first,
+        then what was multiplied least, then the first."""
+        found = []
+        for place, p in enumerate(self._all):
+            made = _as_weight(_sizes(p), op.matmul)
+            known, rows = self.met.get(place, (made, 0))
+            if made is not None and known == made:
+                path = p.name.rpartition(".")[0]
+                outside = not f"{op.module}.".startswith(f"{path}.")
+                found.append((outside, rows, place, made))
+        if not found:
             return False
-        found = self._find(op, shape)
-        if found is None:
-            return False
-        place, k, n, experts = found
-        self._of[place] = (k, n, experts)
-        self._rows[place] += op.work_flop // (2 * k * n)
+        _, rows, place, made = min(found)
+        rows += op.work_flop // (2 * made[0] * made[1])
+        if rows:
+            self.met[place] = made, rows
         return True
 
-    def _find(self, op: Op, shape: MatmulShape) -> tuple[int, int, int, int] | None:
-        best: tuple[tuple[int, ...], tuple[int, int, int, int]] | None = None
-        for place, p in enumerate(self._all):
-            sizes = _sizes(p)
-            if len(sizes) < 2:
-                continue
-            made = _as_weight(sizes, shape)
-            if made is None or (self._rows[place] and self._of[place] != made):
-                continue
-            path = p.name.rpartition(".")[0]
-            inside = op.module == path or op.module.startswith(f"{path}.")
-            # Its own module first, then what was multiplied least, then the order.
-            rank = (int(not inside), self._rows[place], place)
-            if best is None or rank < best[0]:
-                best = (rank, (place, *made))
-        return best[1] if best is not None else None
-
     def products(self) -> tuple[WeightProduct, ...]:
+        """One for each parameter that was multiplied with a row."""
         return tuple(
             WeightProduct(
-                name=p.name, k=of[0], n=of[1], rows=rows, experts=of[2], tied=bool(p.tied_to)
+                name=self._all[place].name,
+                k=k,
+                n=n,
+                rows=rows,
+                experts=experts,
+                tied=bool(self._all[place].tied_to),
             )
-            for p, of, rows in zip(self._all, self._of, self._rows, strict=True)
-            if rows
+            for place, ((k, n, experts), rows) in sorted(self.met.items())
         )
 
-    def unused(self) -> tuple[Parameter, ...]:
-        return tuple(p for p, rows in zip(self._all, self._rows, strict=True) if not rows)
 
-
-def _as_weight(sizes: tuple[int, ...], shape: MatmulShape) -> tuple[int, int, int] | None:
+def _as_weight(sizes: tuple[int, ...], shape: MatmulShape | None) -> tuple[int, int, int] | None:
     """k, n and the number of experts, where a parameter of these sizes is what is multiplied."""
+    if shape is None or len(sizes) < 2:
+        return None
     k, n, elements = shape.k, shape.n, math.prod(sizes)
     first = [math.prod(sizes[:cut]) for cut in range(1, len(sizes))]
     if shape.batch == 1 and elements == k * n and (k in first or n in first):
@@ -203,30 +200,10 @@ def _fused(op: Op) -> AttentionCall:
     )
 
 
-def _unfused(
-    loose: list[Op], ops: tuple[Op, ...], micro_batch: int, calls: list[AttentionCall]
-) -> list[Op]:
-    """Adds attention that is written out to `calls`; returns the matmuls that belong to none."""
-    unread: list[Op] = []
-    place = 0
-    while place < len(loose):
-        op = loose[place]
-        then = loose[place + 1] if place + 1 < len(loose) else None
-        call = _written_out(op, then, ops, micro_batch)
-        if call is None:
-            unread.append(op)
-            place += 1
-        else:
-            calls.append(call)
-            place += 2
-    return unread
-
-
-def _written_out(
-    op: Op, then: Op | None, ops: tuple[Op, ...], micro_batch: int
-) -> AttentionCall | None:
-    scores, values = op.matmul, then.matmul if then is not None else None
-    if scores is None or values is None or then is None:
+def _written_out(op: Op, then: Op, ops: tuple[Op, ...], micro_batch: int) -> AttentionCall | None:
+    """The attention that two products make, where they do."""
+    scores, values = op.matmul, then.matmul
+    if scores is None or values is None:
         return None
     keys = scores.n
     same = (scores.batch, scores.m, keys) == (values.batch, values.m, values.k)

@@ -1,22 +1,45 @@
 """`figures_of_config`: a transformer's figures from its Hugging Face configuration, without torch.
 
 Keys are those of transformers' configuration classes (`LlamaConfig`, `GPT2Config`, `MixtralConfig`,
-`Qwen3MoeConfig`, `DeepseekV3Config`, ...), with their defaults if a key is optional. `CONFIG_KINDS`
-holds what a model type implies if its configuration is silent, read off the configuration and
-modelling classes of transformers 5.23 (models/<type>/), 2026-11-21: the default of
-`tie_word_embeddings`, gated feed-forwards, biases of linear layers, learned positions, and keys
-that differ from the usual ones. Only types of which every layer is attention and one feed-forward,
-dense or of experts; tests build and count.
+`Qwen3MoeConfig`, `DeepseekV3Config`, ...), with their defaults if a key is optional. What a model
+type implies if its configuration is silent is in profiles/data/models/model_types.toml; tests build
+and count each type.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from profiles.document import decode, read_mapping
 from profiles.errors import ModelError
 from profiles.model.figures.transformer import LatentAttention, Transformer
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "num_layers": ("num_hidden_layers",),
+    "hidden_size": ("hidden_size",),
+    "ffn_size": ("intermediate_size",),
+    "num_heads": ("num_attention_heads",),
+    "num_kv_heads": ("num_key_value_heads",),
+    "head_size": ("head_dim",),
+    "vocab_size": ("vocab_size",),
+    "num_experts": ("n_routed_experts", "num_experts", "num_local_experts"),
+    "top_k": ("num_experts_per_tok",),
+    "expert_size": ("moe_intermediate_size",),
+    "num_shared_experts": ("n_shared_experts",),
+    "first_dense_layers": ("first_k_dense_replace",),
+    "learned_positions": ("max_position_embeddings",),
+    "predicted_ahead": ("num_nextn_predict_layers",),
+    "query_rank": ("q_lora_rank",),
+    "key_value_rank": ("kv_lora_rank",),
+    "nope_size": ("qk_nope_head_dim",),
+    "rope_size": ("qk_rope_head_dim",),
+    "value_size": ("v_head_dim",),
+}
+"""Figure of Transformer or LatentAttention -> the keys of a configuration that may give it."""
+KINDS_FILE = Path(__file__).parents[2] / "data" / "models" / "model_types.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +54,7 @@ class ConfigKind:
     global_every     of layers with a window every so many-th has none, 1 for all with one, 0 where
                      `sliding_window` alone means nothing
     keys        usual key -> this type's key
+    both_ways   an encoder: a token's attention meets those behind it, too
     """
 
     gated: bool = True
@@ -44,125 +68,17 @@ class ConfigKind:
     keys: Mapping[str, str] = field(default_factory=dict)
     shared_experts: int = 0
     global_every: int = 0
+    both_ways: bool = False
 
 
-_GPT_KEYS = {
-    "hidden_size": "n_embd",
-    "num_attention_heads": "n_head",
-    "num_hidden_layers": "n_layer",
-    "intermediate_size": "n_inner",
-    "max_position_embeddings": "n_positions",
-}
-# A window that is given holds in every layer (ConfigKind.global_every).
-_EVERY = 1
-_GATED = ConfigKind()
-_WINDOWED = ConfigKind(global_every=_EVERY)
-_GATED_TIED = ConfigKind(tied=True)
-_GEMMA = ConfigKind(tied=True, head_size=256)
-_BERT = ConfigKind(gated=False, tied=True, biases=True, learned=True)
-_GPT2 = ConfigKind(gated=False, tied=True, biases=True, learned=True, wide=4, keys=_GPT_KEYS)
-_PLAIN = ConfigKind(gated=False)
-
-# Encoders: a token's attention meets those behind it too.
-BOTH_WAYS = frozenset({"bert", "roberta", "xlm_roberta", "camembert", "distilbert", "modernbert"})
-
-CONFIG_KINDS: Mapping[str, ConfigKind] = {
-    "llama": _GATED,
-    "llama4_text": ConfigKind(head_size=128, shared_experts=1),
-    "mistral": _WINDOWED,
-    "ministral": _WINDOWED,
-    "mixtral": _WINDOWED,
-    "qwen2": _GATED,
-    "qwen3": _GATED,
-    "qwen2_moe": _GATED,
-    "qwen3_moe": _GATED,
-    "deepseek_v2": _GATED,
-    "deepseek_v3": _GATED,
-    "kimi_k2": _GATED,
-    "gemma": _GEMMA,
-    "gemma2": ConfigKind(tied=True, head_size=256, global_every=2),
-    "gemma3_text": ConfigKind(tied=True, head_size=256, global_every=6),
-    "phi3": _WINDOWED,
-    "phi": ConfigKind(gated=False, biases=True),
-    "olmo": _GATED,
-    "olmo2": _GATED,
-    "olmo3": ConfigKind(global_every=4),
-    "olmoe": _GATED,
-    "granite": _GATED,
-    "granitemoe": _GATED,
-    "cohere": _GATED_TIED,
-    "cohere2": ConfigKind(tied=True, global_every=4),
-    "glm": ConfigKind(head_size=128),
-    "glm4": ConfigKind(head_size=128),
-    "glm4_moe": _GATED,
-    "gpt_oss": ConfigKind(head_size=64, global_every=2, expert_biases=True),
-    "minimax_m2": ConfigKind(head_size=128),
-    "stablelm": _GATED,
-    "smollm3": _GATED_TIED,
-    "seed_oss": ConfigKind(head_size=128),
-    "exaone4": _GATED,
-    "ernie4_5": ConfigKind(tied=True, head_size=128),
-    "arcee": _PLAIN,
-    "nemotron": _PLAIN,
-    "starcoder2": ConfigKind(gated=False, tied=True, biases=True, global_every=1),
-    "gpt2": _GPT2,
-    "gpt_bigcode": _GPT2,
-    "gptj": ConfigKind(gated=False, wide=4, keys=_GPT_KEYS),
-    "gpt_neox": ConfigKind(gated=False, biases=True),
-    "opt": ConfigKind(
-        gated=False,
-        tied=True,
-        biases=True,
-        learned=True,
-        extra_positions=2,
-        keys={"intermediate_size": "ffn_dim"},
-    ),
-    "bloom": ConfigKind(
-        gated=False,
-        tied=True,
-        biases=True,
-        wide=4,
-        keys={"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
-    ),
-    "falcon": ConfigKind(
-        gated=False,
-        tied=True,
-        wide=4,
-        keys={"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
-    ),
-    "mpt": ConfigKind(
-        gated=False,
-        tied=True,
-        wide=4,
-        keys={
-            "hidden_size": "d_model",
-            "num_attention_heads": "n_heads",
-            "num_hidden_layers": "n_layers",
-        },
-    ),
-    "bert": _BERT,
-    "roberta": _BERT,
-    "xlm_roberta": _BERT,
-    "camembert": _BERT,
-    "distilbert": ConfigKind(
-        gated=False,
-        tied=True,
-        biases=True,
-        learned=True,
-        keys={
-            "hidden_size": "dim",
-            "intermediate_size": "hidden_dim",
-            "num_attention_heads": "n_heads",
-            "num_hidden_layers": "n_layers",
-        },
-    ),
-    "modernbert": _GATED_TIED,
-}
+CONFIG_KINDS: Mapping[str, ConfigKind] = decode(
+    Mapping[str, ConfigKind], read_mapping(KINDS_FILE), where=KINDS_FILE.name
+)
 
 
-def known_type(config: Mapping[str, Any]) -> bool:
-    """Whether configurations of this model type are read without tracing."""
-    return _type_of(config) in CONFIG_KINDS
+def model_type(config: Mapping[str, Any]) -> str:
+    """The model type as CONFIG_KINDS spells it."""
+    return str(config.get("model_type", "")).replace("-", "_")
 
 
 def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
@@ -173,7 +89,7 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     Raises ModelError for a model type that `CONFIG_KINDS` does not have, for a missing or
     non-positive key, and for layers that differ in kind.
     """
-    name = _type_of(config)
+    name = model_type(config)
     if name not in CONFIG_KINDS:
         raise ModelError(
             f"{where}: configurations of model type {name!r} are not read without building the "
@@ -183,53 +99,66 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     config = {**config} | {
         usual: config[own] for usual, own in kind.keys.items() if config.get(own) is not None
     }
-    hidden = _count(config, "hidden_size", where, kind)
-    heads = _count(config, "num_attention_heads", where, kind)
+
+    def given(figure: str) -> int:
+        return next((int(config[key]) for key in KEYS[figure] if config.get(key)), 0)
+
+    def needed(figure: str) -> int:
+        (key,) = KEYS[figure]
+        value = config.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            own = kind.keys.get(key, key)
+            raise ModelError(f"{where}: {own} must be a whole number of 1 or more, is {value!r}")
+        return value
+
+    hidden, heads = needed("hidden_size"), needed("num_heads")
     ffn = kind.wide * hidden
     if not kind.wide or config.get("intermediate_size") is not None:
-        ffn = _count(config, "intermediate_size", where, kind)
-    experts = int(config.get("n_routed_experts") or config.get("num_experts") or 0)
-    experts = experts or int(config.get("num_local_experts") or 0)
-    expert_size = int(config.get("moe_intermediate_size") or (ffn if experts else 0))
-    dense = int(config.get("first_k_dense_replace") or 0) if experts else 0
-    shared = int(config.get("n_shared_experts") or (kind.shared_experts if experts else 0))
+        ffn = needed("ffn_size")
+    experts = given("num_experts")
+    expert_size = given("expert_size") or (ffn if experts else 0)
+    dense = given("first_dense_layers") if experts else 0
+    shared = given("num_shared_experts") or (kind.shared_experts if experts else 0)
     if config.get("shared_expert_intermediate_size") and expert_size:
         shared = round(int(config["shared_expert_intermediate_size"]) / expert_size)
     if experts:
         _refuse_mixed_layers(config, where)
     window, windowed = _window(config, kind)
-    latent = _latent(config, where) if config.get("kv_lora_rank") else None
-    head_size = int(config.get("head_dim") or kind.head_size or hidden // heads)
-    if latent is not None:
+    positions = (given("learned_positions") or 1024) + kind.extra_positions
+    head_size, latent = given("head_size") or kind.head_size or hidden // heads, None
+    if given("key_value_rank"):
+        latent = LatentAttention(
+            query_rank=given("query_rank"),
+            key_value_rank=needed("key_value_rank"),
+            nope_size=needed("nope_size"),
+            rope_size=needed("rope_size"),
+            value_size=needed("value_size"),
+        )
         # `head_dim` is that of the rotary part there: a query's head has both parts.
         head_size = latent.nope_size + latent.rope_size
     return Transformer(
-        num_layers=_count(config, "num_hidden_layers", where, kind),
+        num_layers=needed("num_layers"),
         hidden_size=hidden,
         ffn_size=ffn if not experts or dense else 0,
         num_heads=heads,
-        num_kv_heads=_kv_heads(config, name, heads),
+        num_kv_heads=_kv_heads(config, name) or given("num_kv_heads") or heads,
         head_size=head_size,
-        vocab_size=_count(config, "vocab_size", where, kind),
+        vocab_size=needed("vocab_size"),
         gated=kind.gated,
         tied_embeddings=bool(config.get("tie_word_embeddings", kind.tied)),
         num_experts=experts,
-        top_k=int(config.get("num_experts_per_tok") or 0),
+        top_k=given("top_k"),
         expert_size=expert_size if experts else 0,
         num_shared_experts=shared,
         first_dense_layers=dense,
-        learned_positions=_learned_positions(config, kind),
+        learned_positions=positions if kind.learned else 0,
         biases=kind.biases,
         expert_biases=kind.expert_biases,
         latent=latent,
         window=window,
         window_layers=windowed,
-        predicted_ahead=int(config.get("num_nextn_predict_layers") or 0),
+        predicted_ahead=given("predicted_ahead"),
     )
-
-
-def _type_of(config: Mapping[str, Any]) -> str:
-    return str(config.get("model_type", "")).replace("-", "_")
 
 
 def _window(config: Mapping[str, Any], kind: ConfigKind) -> tuple[int, int]:
@@ -255,19 +184,14 @@ def _window(config: Mapping[str, Any], kind: ConfigKind) -> tuple[int, int]:
     return (window, count) if count else (0, 0)
 
 
-def _kv_heads(config: Mapping[str, Any], name: str, heads: int) -> int:
-    if name == "gpt_bigcode" and config.get("multi_query", True):
-        return 1
+def _kv_heads(config: Mapping[str, Any], name: str) -> int:
+    """Heads of keys where the type has a rule of its own, else 0."""
+    if name == "gpt_bigcode":
+        return int(config.get("multi_query", True))
     if name == "falcon" and not config.get("new_decoder_architecture"):
         # Its first architecture reads num_kv_heads only where it is not multi-query.
-        return 1 if config.get("multi_query", True) else heads
-    return int(config.get("num_key_value_heads") or heads)
-
-
-def _learned_positions(config: Mapping[str, Any], kind: ConfigKind) -> int:
-    if not kind.learned:
-        return 0
-    return int(config.get("max_position_embeddings") or 1024) + kind.extra_positions
+        return 1 if config.get("multi_query", True) else int(config["num_attention_heads"])
+    return 0
 
 
 def _refuse_mixed_layers(config: Mapping[str, Any], where: str) -> None:
@@ -276,21 +200,3 @@ def _refuse_mixed_layers(config: Mapping[str, Any], where: str) -> None:
     for key in ("decoder_sparse_step", "interleave_moe_layer_step"):
         if int(config.get(key) or 1) > 1:
             raise ModelError(f"{where}: {key} mixes dense layers between those with experts")
-
-
-def _latent(config: Mapping[str, Any], where: str) -> LatentAttention:
-    return LatentAttention(
-        query_rank=int(config.get("q_lora_rank") or 0),
-        key_value_rank=_count(config, "kv_lora_rank", where),
-        nope_size=_count(config, "qk_nope_head_dim", where),
-        rope_size=_count(config, "qk_rope_head_dim", where),
-        value_size=_count(config, "v_head_dim", where),
-    )
-
-
-def _count(config: Mapping[str, Any], key: str, where: str, kind: ConfigKind | None = None) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        own = kind.keys.get(key, key) if kind is not None else key
-        raise ModelError(f"{where}: {own} must be a whole number of 1 or more, is {value!r}")
-    return value

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import TraceError
-from profiles.model.figures.config_figures import BOTH_WAYS, figures_of_config, known_type
+from profiles.model.figures.config_figures import CONFIG_KINDS, figures_of_config, model_type
 from profiles.model.figures.figures_of_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec, resolve_model
@@ -38,7 +38,7 @@ def describe_model(
     trace that figures do not describe.
     """
     spec = resolve_model(text)
-    if not spec.factory and known_type(spec.config):
+    if not spec.factory and model_type(spec.config) in CONFIG_KINDS:
         figures = figures_of_config(spec.config, spec.source)
         return ModelFigures(figures=figures, notes=_config_notes(spec.config))
     found = traced_figures(spec, sequence_length=sequence_length, cache=cache)
@@ -91,7 +91,8 @@ def _config_notes(config: Mapping[str, Any]) -> tuple[str, ...]:
     notes = []
     if config.get("attn_logit_softcapping"):
         notes.append(SOFT_CAPPED)
-    if str(config.get("model_type", "")).replace("-", "_") in BOTH_WAYS:
+    kind = CONFIG_KINDS.get(model_type(config))
+    if kind is not None and kind.both_ways:
         notes.append(
             "attention meets keys on both sides and is priced as causal, at half its FLOPs"
         )

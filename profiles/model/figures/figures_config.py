@@ -7,13 +7,16 @@ model can be built and traced. Keys as transformers 5.23 reads them (models/<typ
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from profiles.errors import ModelError
-from profiles.model.figures.transformer import Transformer
+from profiles.model.figures.config_figures import CONFIG_KINDS, KEYS
+from profiles.model.figures.transformer import LatentAttention, Transformer
 
 # Rotary positions and ALiBi have no table that ends; the builder refuses longer sequences.
 _POSITIONS = 1 << 20
+_NEW = ("head_dim", "num_key_value_heads")
 
 
 def config_of_figures(figures: Transformer, num_layers: int) -> dict[str, Any]:
@@ -28,30 +31,45 @@ def config_of_figures(figures: Transformer, num_layers: int) -> dict[str, Any]:
     ):
         if has:
             raise ModelError(f"no architecture is known to build {what} from figures alone")
+    usual = _keys(figures, "hidden_size", "ffn_size", "num_heads", "num_kv_heads", "head_size")
+    usual |= {"num_hidden_layers": num_layers, "max_position_embeddings": _POSITIONS}
     if figures.num_experts:
-        return _with_experts(figures, num_layers)
-    if figures.gated and not figures.learned_positions:
-        name, kind, keys = "LlamaForCausalLM", "llama", _usual(figures, num_layers)
-        keys |= {"attention_bias": figures.biases, "mlp_bias": figures.biases}
-    elif not figures.gated and figures.biases and figures.learned_positions:
-        name, kind, keys = _gpt(figures, num_layers)
-    elif not figures.gated and figures.biases and _plain_heads(figures):
-        name, kind = "BloomForCausalLM", "bloom"
-        keys = {"n_head": figures.num_heads, "n_layer": num_layers}
-        keys |= {"hidden_size": figures.hidden_size}
-        if figures.ffn_size != 4 * figures.hidden_size:
-            raise ModelError(f"BLOOM's feed-forward is 4 times as wide, not {figures.ffn_size}")
-    elif not figures.gated and figures.biases:
-        name, kind, keys = "Starcoder2ForCausalLM", "starcoder2", _usual(figures, num_layers)
-    elif not figures.gated and not figures.learned_positions:
-        name, kind, keys = "ArceeForCausalLM", "arcee", _usual(figures, num_layers)
-    else:
-        what = "gated feed-forwards" if figures.gated else "layers without biases"
-        raise ModelError(f"no architecture of transformers has learned positions and {what}")
-    return _named(name, kind, keys, figures)
+        return _with_experts(figures, usual)
+    gated, biases, learned = figures.gated, figures.biases, bool(figures.learned_positions)
+    heads, kv_heads = figures.num_heads, figures.num_kv_heads
+    plain = heads * figures.head_size == figures.hidden_size
+    why = ""
+    if learned and (gated or not biases):
+        why = "gated feed-forwards" if gated else "layers without biases"
+    elif learned and not plain:
+        why = f"{heads} heads of {figures.head_size} at a hidden size of {figures.hidden_size}"
+    elif learned and kv_heads not in (1, heads):
+        why = f"{kv_heads} heads of keys for {heads} of queries"
+    if why:
+        raise ModelError(f"no architecture of transformers has learned positions and {why}")
+    if gated:
+        usual |= {"attention_bias": biases, "mlp_bias": biases}
+        return _named("LlamaForCausalLM", "llama", usual, figures)
+    if learned:
+        usual["max_position_embeddings"] = figures.learned_positions
+        if kv_heads == heads:
+            return _named("GPT2LMHeadModel", "gpt2", usual, figures)
+        usual["multi_query"] = True
+        return _named("GPTBigCodeForCausalLM", "gpt_bigcode", usual, figures)
+    if not biases:
+        return _named("ArceeForCausalLM", "arcee", usual, figures)
+    if not plain or kv_heads != heads:
+        return _named("Starcoder2ForCausalLM", "starcoder2", usual, figures)
+    if figures.ffn_size != 4 * figures.hidden_size:
+        raise ModelError(f"BLOOM's feed-forward is 4 times as wide, not {figures.ffn_size}")
+    return _named("BloomForCausalLM", "bloom", usual, figures)
 
 
 def _named(name: str, kind: str, keys: dict[str, Any], figures: Transformer) -> dict[str, Any]:
+    """The configuration, with the keys of its model type."""
+    own = CONFIG_KINDS[kind].keys
+    if own:  # an older type, which knows neither
+        keys = {own.get(key, key): keys[key] for key in keys if key not in _NEW}
     return {
         "architectures": [name],
         "model_type": kind,
@@ -63,65 +81,24 @@ def _named(name: str, kind: str, keys: dict[str, Any], figures: Transformer) -> 
     } | keys
 
 
-def _usual(figures: Transformer, num_layers: int) -> dict[str, Any]:
-    return {
-        "hidden_size": figures.hidden_size,
-        "intermediate_size": figures.ffn_size,
-        "num_attention_heads": figures.num_heads,
-        "num_key_value_heads": figures.num_kv_heads,
-        "head_dim": figures.head_size,
-        "num_hidden_layers": num_layers,
-        "max_position_embeddings": _POSITIONS,
-    }
+def _keys(figures: Transformer | LatentAttention, *names: str) -> dict[str, Any]:
+    """The figures of these names by the keys of a configuration."""
+    return {KEYS[name][0]: getattr(figures, name) for name in names}
 
 
-def _plain_heads(figures: Transformer) -> bool:
-    own = figures.num_heads * figures.head_size == figures.hidden_size
-    return own and figures.num_kv_heads == figures.num_heads
-
-
-def _gpt(figures: Transformer, num_layers: int) -> tuple[str, str, dict[str, Any]]:
-    if figures.num_heads * figures.head_size != figures.hidden_size:
-        raise ModelError(
-            f"no architecture of transformers has learned positions and {figures.num_heads} heads "
-            f"of {figures.head_size} at a hidden size of {figures.hidden_size}"
-        )
-    keys = {
-        "n_embd": figures.hidden_size,
-        "n_head": figures.num_heads,
-        "n_layer": num_layers,
-        "n_inner": figures.ffn_size,
-        "n_positions": figures.learned_positions,
-    }
-    if figures.num_kv_heads == figures.num_heads:
-        return "GPT2LMHeadModel", "gpt2", keys
-    if figures.num_kv_heads == 1:
-        return "GPTBigCodeForCausalLM", "gpt_bigcode", keys | {"multi_query": True}
-    raise ModelError(
-        f"no architecture of transformers has learned positions and {figures.num_kv_heads} heads "
-        f"of keys for {figures.num_heads} of queries"
-    )
-
-
-def _with_experts(figures: Transformer, num_layers: int) -> dict[str, Any]:
+def _with_experts(figures: Transformer, usual: dict[str, Any]) -> dict[str, Any]:
     if not figures.gated or figures.biases or figures.learned_positions:
         raise ModelError("no architecture is known to build such experts from figures alone")
-    keys = _usual(figures, num_layers) | {"num_experts_per_tok": figures.top_k}
+    keys = usual | _keys(figures, "top_k")
     if figures.latent is not None:
-        x = figures.latent
+        counts = ("expert_size", "num_experts", "num_shared_experts", "first_dense_layers")
+        keys |= _keys(figures, *counts)
+        keys |= _keys(figures.latent, *(f.name for f in fields(LatentAttention)))
         keys |= {
             "intermediate_size": figures.ffn_size or figures.expert_size,
-            "moe_intermediate_size": figures.expert_size,
-            "n_routed_experts": figures.num_experts,
-            "n_shared_experts": figures.num_shared_experts,
-            "first_k_dense_replace": figures.first_dense_layers,
             "n_group": 1,
             "topk_group": 1,
-            "q_lora_rank": x.query_rank or None,
-            "kv_lora_rank": x.key_value_rank,
-            "qk_nope_head_dim": x.nope_size,
-            "qk_rope_head_dim": x.rope_size,
-            "v_head_dim": x.value_size,
+            "q_lora_rank": figures.latent.query_rank or None,
         }
         del keys["head_dim"]
         return _named("DeepseekV3ForCausalLM", "deepseek_v3", keys, figures)

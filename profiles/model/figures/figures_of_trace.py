@@ -13,12 +13,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from profiles.errors import InputError
-from profiles.model.figures.block_reading import BlockReading, WeightProduct, read_block
-from profiles.model.figures.figures_check import PARAMETERS_WITHIN, check_flop, check_parameters
+from profiles.model.figures.block_reading import (
+    AttentionCall,
+    BlockReading,
+    WeightProduct,
+    read_block,
+)
 from profiles.model.figures.layer_figures import LayerFigures, layer_figures
 from profiles.model.figures.transformer import Transformer
 from profiles.model.graph import ModelGraph
 
+_PARAMETERS_WITHIN = 0.001
+_FLOP_WITHIN = 0.01
 # Norms and biases are counted one by one where the usual count misses them by more of the whole.
 _SMALL_WITHIN = 0.0005
 SOFT_CAPPED = (
@@ -97,13 +103,15 @@ class _Chain:
             for p in block.parameters
             if not p.trainable and not p.tied_to
         )
-        if frozen > PARAMETERS_WITHIN * graph.full_parameter_count:
+        if frozen > _PARAMETERS_WITHIN * graph.full_parameter_count:
             raise InputError(f"{frozen:,} of its parameters are frozen; figures train all of them")
         self.hidden = shape[-1]
         self.tokens = math.prod(shape[:-1])
         self.sequence = self.tokens // graph.micro_batch
         # Feed-forwards that are blocks of their own follow the last attention.
-        while last + 1 < len(readings) and self._is_layer(readings[last + 1]):
+        for behind in readings[last + 1 :]:
+            if behind.tables or len([p for p in behind.products if not p.tied]) < 2:
+                break
             last += 1
         self.before, self.after = readings[:first], readings[last + 1 :]
         for place, reading in enumerate(self.before):
@@ -118,9 +126,6 @@ class _Chain:
             part for reading in readings[first : last + 1] for part in _single_layers(reading)
         ]
         self.head = self._head()
-
-    def _is_layer(self, reading: BlockReading) -> bool:
-        return len([p for p in reading.products if not p.tied]) > 1 and not reading.tables
 
     def _head(self) -> WeightProduct:
         """The logits: the widest product behind the layers, or at the end of the last one."""
@@ -143,7 +148,9 @@ class _Chain:
 
     def _layer(self, place: int) -> LayerFigures:
         reading = self.layers[place]
-        large = [p for p in reading.tables if not self._small(reading, p.full_shape)]
+        multiplied = sum(p.elements for p in reading.products)
+        # Smaller ones are biases of experts and the like.
+        large = [p for p in reading.tables if 100 * math.prod(p.full_shape) > multiplied]
         if large:
             table = large[0]
             raise InputError(
@@ -154,11 +161,6 @@ class _Chain:
             return layer_figures(reading, self.hidden, self.tokens)
         except InputError as error:
             raise InputError(f"block {self.first + place} ({reading.label}) has {error}") from error
-
-    @staticmethod
-    def _small(reading: BlockReading, shape: tuple[int, ...]) -> bool:
-        """Biases of experts and the like: a hundredth of what is multiplied."""
-        return 100 * math.prod(shape) <= sum(p.elements for p in reading.products)
 
     def _joined(self) -> list[LayerFigures]:
         """The layers; where attention and feed-forward are blocks of their own, two make one."""
@@ -179,25 +181,6 @@ class _Chain:
             )
         return [replace(b, attention=a.attention, call=a.call) for a, b in pairs]
 
-    def _check(self, found: Transformer, layers: Sequence[LayerFigures]) -> None:
-        check_parameters(
-            found,
-            traced=self.graph.full_parameter_count,
-            beside=[
-                p
-                for reading in (*self.before, *self.after)
-                for p in reading.products
-                if p is not self.head and not p.tied
-            ],
-        )
-        check_flop(
-            found,
-            layers,
-            (*self.before, *self.layers, *self.after),
-            head=self.head,
-            tokens=self.tokens,
-        )
-
     # --- figures ----------------------------------------------------------------------------------
 
     def figures(self) -> ModelFigures:
@@ -205,7 +188,11 @@ class _Chain:
         dense = [layer for layer in layers if not layer.num_experts]
         sparse = [layer for layer in layers if layer.num_experts]
         for group in (dense, sparse):
-            self._alike(group)
+            odd = next((layer for layer in group if layer.kind != group[0].kind), None)
+            if odd is not None:
+                raise InputError(
+                    f"its layers differ: some have {_words(group[0])}, others {_words(odd)}"
+                )
         if sparse and layers[: len(dense)] != dense:
             raise InputError("layers with experts stand between layers without, in turn")
         usual = layers[-1]
@@ -226,6 +213,8 @@ class _Chain:
         windows = [layer.call.window for layer in layers if layer.call and layer.call.window]
         if len(set(windows)) > 1:
             raise InputError(f"windows of {', '.join(map(str, sorted(set(windows))))} keys")
+        tables = [p.full_shape for reading in self.layers for p in reading.tables]
+        rows = {shape[0] for shape in tables if len(shape) == 2}  # biases of experts, one a row
         found = Transformer(
             num_layers=len(layers),
             hidden_size=self.hidden,
@@ -239,7 +228,7 @@ class _Chain:
             num_experts=usual.num_experts,
             top_k=usual.top_k,
             expert_size=usual.expert_size,
-            expert_biases=self._expert_biases(usual.num_experts),
+            expert_biases=usual.num_experts in rows,
             num_shared_experts=shared // usual.expert_size if shared else 0,
             first_dense_layers=len(dense) if sparse else 0,
             learned_positions=learned,
@@ -248,20 +237,12 @@ class _Chain:
             window_layers=len(windows),
         )
         found = self._with_small(found)
-        self._check(found, layers)
+        outside = [p for r in (*self.before, *self.after) for p in r.products]
+        outside = [p for p in outside if p is not self.head and not p.tied]
+        _check_parameters(found, traced=self.graph.full_parameter_count, beside=outside)
+        readings = (*self.before, *self.layers, *self.after)
+        _check_flop(found, layers, readings, head=self.head, tokens=self.tokens)
         return ModelFigures(figures=found, sequence_length=self.sequence, notes=_notes(layers))
-
-    def _expert_biases(self, experts: int) -> bool:
-        """Whether a layer holds a small table with a row for each of so many experts."""
-        shapes = (p.full_shape for reading in self.layers for p in reading.tables)
-        return experts > 0 and any(len(s) == 2 and s[0] == experts for s in shapes)
-
-    def _alike(self, layers: Sequence[LayerFigures]) -> None:
-        for layer in layers:
-            if layer.kind != layers[0].kind:
-                raise InputError(
-                    f"its layers differ: some have {_words(layers[0])}, others {_words(layer)}"
-                )
 
     def _learned(self) -> int:
         """Rows of all tables of the hidden size but the vocabulary's."""
@@ -362,3 +343,85 @@ def _notes(layers: Sequence[LayerFigures]) -> tuple[str, ...]:
     if any(layer.num_experts and layer.top_k == layer.num_experts for layer in layers):
         notes.append("every token goes through every expert, as the module computes them")
     return tuple(notes)
+
+
+def _check_parameters(found: Transformer, *, traced: int, beside: Sequence[WeightProduct]) -> None:
+    """Raises InputError where the figures have others than the `traced` parameters; `beside` are
+    weights outside the layers and the head, for the message."""
+    told = found.parameters
+    if abs(traced - told) <= _PARAMETERS_WITHIN * traced:
+        return
+    where = ""
+    if beside:
+        largest = max(beside, key=lambda p: p.elements)
+        where = f"; beside the layers stands {largest.name} [{largest.k} x {largest.n}]"
+    raise InputError(
+        f"it has {traced:,} parameters, figures of {_title(found)} have {told:,}: "
+        f"{abs(traced - told):,} {'are left over' if traced > told else 'too many'}{where}"
+    )
+
+
+def _check_flop(
+    found: Transformer,
+    layers: Sequence[LayerFigures],
+    readings: Sequence[BlockReading],
+    *,
+    head: WeightProduct,
+    tokens: int,
+) -> None:
+    """Raises InputError where the figures' forward FLOPs are others than the traced ones.
+
+    Attention counts as causal where the trace does not say (a mask without values, scores that are
+    written out), with whatever the module's own kernel computes and masks.
+    """
+    traced = float(sum(reading.work_flop for reading in readings))
+    told = 2.0 * tokens * _met_weights(found, layers)
+    for layer in layers:
+        if layer.call is not None:
+            half = _causal_flop(layer.call)
+            told += half
+            if layer.call.causal is not False:
+                traced -= layer.call.work_flop - half
+    if abs(traced - told) <= _FLOP_WITHIN * traced:
+        return
+    why = ""
+    if any(layer.call is not None and layer.call.causal is False for layer in layers):
+        why = "; its attention meets keys on both sides, that of figures only those before a token"
+    if head.rows != tokens:
+        why += f"; its head runs on {head.rows} of {tokens} positions"
+    unread = next((reading for reading in readings if reading.unread), None)
+    if unread is not None:
+        shape = unread.unread[0]
+        why += (
+            f"; {unread.label} multiplies [{shape.m} x {shape.k}] by [{shape.k} x {shape.n}], "
+            "neither a weight nor attention"
+        )
+    raise InputError(
+        f"its forward pass takes {traced:.4g} FLOPs in matmuls and attention, figures of "
+        f"{_title(found)} {told:.4g}{why}"
+    )
+
+
+def _met_weights(found: Transformer, layers: Sequence[LayerFigures]) -> float:
+    """Weights that a token meets in matmuls, of experts as many as were traced."""
+    met = found.num_layers * found.attention_parameters
+    met += found.num_dense_layers * found.dense_parameters
+    experts = found.num_expert_layers * (
+        layers[-1].met * found.expert_parameters
+        + found.shared_expert_parameters
+        + found.router_parameters
+    )
+    return met + experts + found.vocab_size * found.hidden_size
+
+
+def _causal_flop(call: AttentionCall) -> float:
+    """FLOPs where a query meets the keys before it alone: half of all pairs."""
+    pairs = call.batch * call.heads * call.q_len * call.kv_len
+    return float(pairs * (call.head_size + call.value_size))
+
+
+def _title(found: Transformer) -> str:
+    what = f"{found.num_layers} layers of {found.hidden_size}, {found.num_heads} heads"
+    if found.num_experts:
+        return f"{what}, {found.num_experts} experts of {found.expert_size}"
+    return f"{what}, feed-forward {found.ffn_size}"

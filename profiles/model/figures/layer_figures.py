@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.errors import InputError
 from profiles.model.figures.block_reading import AttentionCall, BlockReading, WeightProduct
@@ -58,16 +58,9 @@ class LayerFigures:
     met: float = 0.0
 
     @property
-    def kind(self) -> tuple[object, ...]:
+    def kind(self) -> LayerFigures:
         """What must be equal in all layers of one sort; windows may differ."""
-        return (
-            self.attention,
-            self.ffn_size,
-            self.gated,
-            self.num_experts,
-            self.top_k,
-            self.expert_size,
-        )
+        return replace(self, call=None, met=0.0)
 
 
 def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigures:
@@ -85,19 +78,20 @@ def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigur
     common = tuple(p for p in reading.products if p not in routed and p.n >= _NARROW)
     experts, size, gated, met = _experts(routed, hidden, tokens)
     if experts:
-        common = _without_router(common, hidden, experts)
+        routers = [p for p in common if (p.k, p.n) == (hidden, experts)]
+        if not routers:
+            raise InputError(f"{experts} experts, but no router of {hidden} x {experts}")
+        common = tuple(p for p in common if p is not routers[-1])
     call = reading.attention[0] if reading.attention else None
     attention, inner, ways = _common(common, hidden, call)
-    found: bool | None = gated
     if inner and experts and (ways == 2) != gated:
         raise InputError("experts that are gated beside a feed-forward that is not, or the reverse")
-    if not experts:
-        found = None if not inner else ways == 2
+    dense = ways == 2 if inner else None
     return LayerFigures(
         attention=attention,
         call=call,
         ffn_size=inner,
-        gated=found,
+        gated=gated if experts else dense,
         num_experts=experts,
         top_k=round(met),
         expert_size=size,
@@ -251,9 +245,7 @@ def _experts(
         raise InputError(
             "experts whose weights neither take nor give the hidden size, or differ in size"
         )
-    one = tuple(
-        WeightProduct(name=p.name, k=p.k, n=p.n, rows=p.rows) for p in _one_expert(routed, experts)
-    )
+    one = tuple(replace(p, experts=1) for p in _one_expert(routed, experts))
     size, ways = _feed_forward(one, hidden, sum(p.elements for p in one), 0)
     rows = sum(p.rows * p.k * p.n for p in routed) / sum(p.k * p.n for p in one)
     met = rows / tokens
@@ -289,12 +281,3 @@ def _one_expert(routed: tuple[WeightProduct, ...], experts: int) -> Iterator[Wei
         if len(same) % experts:
             raise InputError("experts of different shapes")
         yield from same[: len(same) // experts]
-
-
-def _without_router(
-    products: tuple[WeightProduct, ...], hidden: int, experts: int
-) -> tuple[WeightProduct, ...]:
-    routers = [p for p in products if (p.k, p.n) == (hidden, experts)]
-    if not routers:
-        raise InputError(f"{experts} experts, but no router of {hidden} x {experts}")
-    return tuple(p for p in products if p is not routers[-1])

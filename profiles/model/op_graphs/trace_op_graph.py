@@ -7,7 +7,7 @@ the spot, for this call alone, by asking autograd for the gradients of its direc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build import BuiltModel
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
 from profiles.model.fake_tensors.trace_fakes import as_in_real_runs, plain_kernels
-from profiles.model.graph import Op, Phase
+from profiles.model.graph import Phase
 from profiles.model.op_graphs.op_calls import OpCall, Program, Repeat, TensorSlot
 from profiles.model.op_graphs.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
 from profiles.model.op_graphs.trace_op_kernels import Kernels, backward_kernels, run_call
@@ -123,9 +123,7 @@ class _Tracer(TorchFunctionMode):
         self._storages: dict[int, int] = {}
         self._alive: list[Any] = []  # numbers of objects are theirs while they live
         self._seen: set[str] = set()
-        self._names: dict[int, str] = {}
-        for path, p in module.named_parameters():
-            self._names[id(p)] = path
+        self._names = {id(p): path for path, p in module.named_parameters()}
 
     def name_origins(self, built: BuiltModel) -> None:
         """Where tensors come from that no op makes."""
@@ -170,30 +168,28 @@ class _Tracer(TorchFunctionMode):
                 model = self.outputs_of.get(self.skipped[path], [])
                 if len(model) != len(leaves):
                     raise TraceError(f"{path} returns something else than {self.skipped[path]}")
-                for x, stands_for in zip(leaves, model, strict=True):
-                    if id(x) not in self._known:
-                        self._add(x, stands_for=stands_for)
-                made = tuple(
-                    (held, self._known[id(x)]) for x, held in zip(leaves, model, strict=True)
+                made = []
+                for x, held in zip(leaves, model, strict=True):
+                    known = self._known.get(id(x))
+                    made.append((held, self._add(x, stands_for=held) if known is None else known))
+                if path in (step.path for step in self.steps if isinstance(step, Repeat)):
+                    raise TraceError(
+                        f"{path} is called twice and held once; it cannot be run by ops"
+                    )
+                self.steps.append(
+                    Repeat(
+                        path=path,
+                        held=self.skipped[path],
+                        inputs=self._replaced.get(path, ()),
+                        outputs=tuple(made),
+                    )
                 )
-                self._repeat(path, made)
             elif path in self.candidates and not self.pauses:
                 self.outputs_of.setdefault(path, [self._number(x) for x in leaves])
                 first, last = self.spans[path]
                 self.spans[path] = (first, len(self.ops) if first == last else last)
 
         return leave
-
-    def _repeat(self, path: str, outputs: tuple[tuple[int, int], ...]) -> None:
-        if any(isinstance(step, Repeat) and step.path == path for step in self.steps):
-            raise TraceError(f"{path} is called twice and held once; it cannot be run by ops")
-        repeat = Repeat(
-            path=path,
-            held=self.skipped[path],
-            inputs=self._replaced.get(path, ()),
-            outputs=outputs,
-        )
-        self.steps.append(repeat)
 
     def _note_arguments(self, path: str, leaves: list[Any]) -> None:
         """Where a repeat is called with another tensor than the block that is held: which one."""
@@ -203,15 +199,15 @@ class _Tracer(TorchFunctionMode):
             self.inputs_of[path] = numbers
             return
         carried = self.carried.setdefault(self.block_of.get(model, 0), {})
-        self._replaced[path] = tuple(
+        replaced = tuple(
             (held, own)
             for own, held in zip(numbers, self.inputs_of[model], strict=False)
             if own is not None and held is not None and own != held
         )
-        for own, held in zip(numbers, self.inputs_of[model], strict=False):
-            if own is not None and held is not None and own != held:
-                stands_for = self.tensors[own].stands_for
-                carried.setdefault(held, own if stands_for is None else stands_for)
+        self._replaced[path] = replaced
+        for held, own in replaced:
+            stands_for = self.tensors[own].stands_for
+            carried.setdefault(held, own if stands_for is None else stands_for)
 
     def _cut(self, path: str, label: str) -> None:
         begun = bool(self.ops) or self.block > 0
@@ -244,7 +240,7 @@ class _Tracer(TorchFunctionMode):
         before = [self._number(x) for x in inputs if name != "__get__" or id(x) in self._known]
         kept: list[Tensor] = []
         kernels = Kernels(Phase.FORWARD, self.path[-1])
-        with torch.autograd.graph.saved_tensors_hooks(_note(kept), _same), kernels:
+        with torch.autograd.graph.saved_tensors_hooks(_note(kept), lambda x: x), kernels:
             out = run_call(func, name, args, kwargs)
         own = {id(x) for x in inputs}
         inplace = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
@@ -261,6 +257,8 @@ class _Tracer(TorchFunctionMode):
         made = [self._add(x, producer=number) for x in outputs]
         strides = () if inplace else view_strides(func, name, args, kwargs, outputs)
         saved, inner = self._saved(kept, [*before, *made])
+        # A call that changes its input has no history to run again.
+        trains = not inplace and any(x.requires_grad for x in outputs)
         op = GraphOp(
             name=name,
             module=self.path[-1],
@@ -270,7 +268,7 @@ class _Tracer(TorchFunctionMode):
             options=call_options(name, args, kwargs, inputs),
             strides=strides,
             forward=tuple(kernels.ops),
-            backward=self._backward(func, name, args, kwargs, outputs, inplace),
+            backward=backward_kernels(func, name, args, kwargs, self.path[-1]) if trains else (),
             saved=saved,
             saved_inner_bytes=inner,
         )
@@ -286,20 +284,6 @@ class _Tracer(TorchFunctionMode):
             )
         )
         return out
-
-    def _backward(
-        self,
-        func: Any,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        outputs: list[Tensor],
-        inplace: bool,
-    ) -> tuple[Op, ...]:
-        """Nothing for calls that change their input: there is no history to run again."""
-        if inplace or not any(x.requires_grad for x in outputs):
-            return ()
-        return backward_kernels(func, name, args, kwargs, self.path[-1])
 
     def _number(self, x: Tensor) -> int:
         found = self._known.get(id(x))
@@ -344,29 +328,10 @@ class _Tracer(TorchFunctionMode):
         return tuple(saved), sum(inner.values())
 
     def program(self, name: str, outputs: list[Tensor]) -> Program:
-        """All of it."""
-        origins = {
-            number: self._origins[key]
-            for key, number in self._first.items()
-            if key in self._origins
-        }
-        origins |= {
-            i: ("parameter", x.parameter) for i, x in enumerate(self.tensors) if x.parameter
-        }
-        return Program(
-            graph=self.graph(name),
-            calls=tuple(self.calls),
-            steps=tuple(self.steps),
-            spans=self.spans,
-            origins=origins,
-            outputs=tuple(self._known.get(id(x), -1) for x in outputs),
-        )
-
-    def graph(self, name: str) -> OpGraph:
         """What was recorded, without blocks that hold no op."""
         used = sorted({op.block for op in self.ops})
         renumbered = {block: i for i, block in enumerate(used)}
-        return OpGraph(
+        graph = OpGraph(
             name=name,
             tensors=tuple(self.tensors),
             ops=tuple(replace(op, block=renumbered[op.block]) for op in self.ops),
@@ -379,15 +344,27 @@ class _Tracer(TorchFunctionMode):
                 for b in used
             ),
         )
+        origins = {
+            number: self._origins[key]
+            for key, number in self._first.items()
+            if key in self._origins
+        }
+        origins |= {
+            i: ("parameter", x.parameter) for i, x in enumerate(self.tensors) if x.parameter
+        }
+        return Program(
+            graph=graph,
+            calls=tuple(self.calls),
+            steps=tuple(self.steps),
+            spans=self.spans,
+            origins=origins,
+            outputs=tuple(self._known.get(id(x), -1) for x in outputs),
+        )
 
 
-def _note(kept: list[Tensor]) -> Any:
+def _note(kept: list[Tensor]) -> Callable[[Tensor], Tensor]:
     def pack(x: Tensor) -> Tensor:
         kept.append(x.detach())
         return x
 
     return pack
-
-
-def _same(x: Tensor) -> Tensor:
-    return x

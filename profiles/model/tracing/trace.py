@@ -84,7 +84,7 @@ def trace_graph(
         fakes = make_fake(built, skipped)
         whole: dict[str, str] = {}  # blocks that are none, each with the reason
         while True:
-            again = partial(TracedPass, built, candidates, members, skipped, sharding)
+            again = partial(TracedPass, built, frozenset(candidates), members, skipped, sharding)
             run = again()
             try:
                 run.trace(fakes, target, backward=backward)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from profiles.model.graph import (
     Block,
     Branch,
-    Op,
     OpKind,
     Parameter,
     Phase,
@@ -37,26 +36,20 @@ class TracedBlocks:
         alone: int = 1,
         assumed: AbstractSet[int] = frozenset(),
     ) -> None:
-        self.traced = traced
-        self.trusted = trusted
-        self.alone = alone
-        self.assumed = assumed
+        self.traced, self.cuts = traced, traced.cuts
+        self.segments, self.storages = traced.recorder.segments, traced.recorder.storages
+        self.trusted, self.alone, self.assumed = trusted, alone, assumed
         self.consumers = traced.consumers()
+        self.specs = traced.crossing_specs()
         self.owners = self._owners()
-
-    def _spec(self, number: int) -> TensorSpec:
-        for cut in self.traced.cuts:
-            if number in cut.numbers:
-                return cut.specs[cut.numbers.index(number)]
-        return self.traced.recorder.crossing[number]
 
     def branches(self) -> tuple[Branch, ...]:
         """Every tensor between blocks, or none where each goes to the next block alone."""
         found = tuple(
             Branch(
-                producer=self.traced.recorder.storages[number].segment,
+                producer=self.storages[number].segment,
                 consumers=consumers,
-                spec=self._spec(number),
+                spec=self.specs[number],
             )
             for number, consumers in self.consumers.items()
         )
@@ -65,48 +58,37 @@ class TracedBlocks:
 
     def blocks(self) -> list[Block] | None:
         """The block of every segment, or None where a skipped block may not equal its model."""
-        made: dict[str, Block] = {}
-        blocks: list[Block | None] = []
-        for index, cut in enumerate(self.traced.cuts):
-            block = None if cut.stub_of else self._block(index)
-            if block is not None:
-                made[cut.entry] = block
-            blocks.append(block)
-        for index, cut in enumerate(self.traced.cuts):
+        made = {cut.entry: self._block(i) for i, cut in enumerate(self.cuts) if not cut.stub_of}
+        last: dict[str, int] = {}
+        for index, cut in enumerate(self.cuts):
             if cut.stub_of:
-                model = made.get(cut.stub_of)
-                if model is None or not self._alike(index, cut.stub_of):
+                if cut.stub_of not in made or not self._alike(index, cut.stub_of):
                     return None
-                blocks[index] = model
-        for model_path in set() if self.trusted else set(self.traced.skipped.values()):
-            last = max(
-                (i for i, cut in enumerate(self.traced.cuts) if cut.stub_of == model_path),
-                default=None,
-            )
-            if last is not None and not self._last_agrees(last, made[model_path]):
-                return None
-        return [block for block in blocks if block is not None]
+                last[cut.stub_of] = index
+        if not self.trusted and not all(
+            self._last_agrees(index, made[model]) for model, index in last.items()
+        ):
+            return None
+        return [made[cut.stub_of or cut.entry] for cut in self.cuts]
 
-    def _alike(self, index: int, model_path: str) -> bool:
+    def _alike(self, index: int, model: str) -> bool:
         """Glue around a skipped block must be that of its model."""
-        glue = [
-            op.name for op in self.traced.recorder.segments[index].ops if op.phase is Phase.FORWARD
-        ]
-        position = self.traced.entries.index(model_path)
-        inside = f"{model_path}."
-        own = [
-            op.name
-            for op in self.traced.recorder.segments[position].ops
-            if op.phase is Phase.FORWARD
-            and op.module != model_path
-            and not op.module.startswith(inside)
-        ]
-        return glue == own and self.traced.cuts[index].specs == self.traced.cuts[position].specs
+        position = self.traced.entries.index(model)
+        glue, own = (
+            [
+                op.name
+                for op in self.segments[place].ops
+                if op.phase is Phase.FORWARD
+                and (place == index or not f"{op.module}.".startswith(f"{model}."))
+            ]
+            for place in (index, position)
+        )
+        return glue == own and self.cuts[index].specs == self.cuts[position].specs
 
     def _last_agrees(self, last_stub: int, model: Block) -> bool:
         """The first block behind those skipped is the model again; of two, the second may differ
         in its backward alone, else blocks of two kinds may stand by turns."""
-        if last_stub + self.alone >= len(self.traced.cuts):
+        if last_stub + self.alone >= len(self.cuts):
             return False
         behind = [self._block(last_stub + 1 + i) for i in range(self.alone)]
         return behind[0].kind == model.kind and all(
@@ -116,12 +98,10 @@ class TracedBlocks:
     def _owners(self) -> dict[int, int]:
         """Parameter index -> the first segment that uses it (0 where none does)."""
         owners: dict[int, int] = {}
-        for index, segment in enumerate(self.traced.recorder.segments):
+        for index, segment in enumerate(self.segments):
             for parameter in segment.parameters:
                 owners.setdefault(parameter, index)
-        entries = {
-            cut.entry: i for i, cut in reversed(list(enumerate(self.traced.cuts))) if cut.entry
-        }
+        entries = {cut.entry: i for i, cut in reversed(list(enumerate(self.cuts))) if cut.entry}
         for parameter, name in enumerate(self.traced.fakes.names):
             if parameter not in owners:
                 parts = name.split(".")
@@ -130,33 +110,29 @@ class TracedBlocks:
         return owners
 
     def _block(self, index: int) -> Block:
-        cut = self.traced.cuts[index]
-        segment = self.traced.recorder.segments[index]
+        cut, segment = self.cuts[index], self.segments[index]
         crossing = set(self.consumers)
         boundary = crossing | {n for found in self.traced.gradients.values() for n in found}
-        following = self.traced.cuts[index + 1].numbers if index + 1 < len(self.traced.cuts) else ()
-        made = [n for n in crossing if self.traced.recorder.storages[n].segment == index]
+        following = self.cuts[index + 1].numbers if index + 1 < len(self.cuts) else ()
+        made = [n for n in crossing if self.storages[n].segment == index]
         made.sort(key=lambda n: (following.index(n) if n in following else len(following), n))
-        beside = [
-            n for n, users in self.consumers.items() if index in users and n not in cut.numbers
-        ]
-        ops = [_in_block(op, cut.entry) for op in segment.ops]
+        beside = [n for n, by in self.consumers.items() if index in by and n not in cut.numbers]
+        ops = [replace(op, module=path_in_block(op.module, cut.entry)) for op in segment.ops]
         attention, attention_bytes = self._attention(index, boundary)
         forward = changes(segment.forward_events, boundary)
         backward = changes(self._arriving(index, made) + segment.backward_events, crossing)
         used = set(segment.parameters) | {p for p, owner in self.owners.items() if owner == index}
+        grouped = any("grouped" in op.name for op in ops)
+        label = "+".join(dict.fromkeys(cut.labels)) or type(self.traced.built.module).__name__
         return with_kind(
             Block(
                 kind="",
-                label="+".join(dict.fromkeys(cut.labels))
-                or type(self.traced.built.module).__name__,
-                inputs=(*cut.specs, *(self._spec(n) for n in beside)),
-                outputs=tuple(self._spec(n) for n in made),
+                label=label,
+                inputs=(*cut.specs, *(self.specs[n] for n in beside)),
+                outputs=tuple(self.specs[n] for n in made),
                 forward_ops=tuple(op for op in ops if op.phase is Phase.FORWARD),
                 backward_ops=tuple(op for op in ops if op.phase is Phase.BACKWARD),
-                parameters=tuple(
-                    self._parameter(p, cut.entry, self.owners[p] != index) for p in sorted(used)
-                ),
+                parameters=tuple(self._parameter(p, index) for p in sorted(used)),
                 saved=tuple(self.traced.saved[index]),
                 attention_module=attention,
                 attention_input_bytes=attention_bytes,
@@ -165,12 +141,9 @@ class TracedBlocks:
                 forward_changes=forward,
                 backward_changes=backward,
                 collectives=tuple(self.traced.collectives[index]),
-                expected_shapes=index in self.traced.expected
-                or any("grouped" in op.name for op in ops),
+                expected_shapes=index in self.traced.expected or grouped,
                 assumed_values=index in self.assumed,
-                weight_input_bytes=sum(
-                    self.traced.recorder.storages[n].memory_bytes for n in segment.operands
-                ),
+                weight_input_bytes=sum(self.storages[n].memory_bytes for n in segment.operands),
                 weight_output_bytes=segment.product_bytes,
             )
         )
@@ -178,13 +151,14 @@ class TracedBlocks:
     def _arriving(self, index: int, made: list[int]) -> list[tuple[int, int]]:
         """The gradients that a block's backward begins with: those of its outputs."""
         numbers = {g for n in made for g in self.traced.gradients.get(n, ())}
-        records = [self.traced.recorder.storages[n] for n in sorted(numbers)]
+        records = [self.storages[n] for n in sorted(numbers)]
         return [(r.number, r.memory_bytes) for r in records if r.segment != index]
 
-    def _parameter(self, index: int, entry: str, elsewhere: bool) -> Parameter:
-        name, tensor = self.traced.fakes.names[index], self.traced.fakes.tensors[index]
+    def _parameter(self, number: int, index: int) -> Parameter:
+        entry, elsewhere = self.cuts[index].entry, self.owners[number] != index
+        name, tensor = self.traced.fakes.names[number], self.traced.fakes.tensors[number]
         full, dim = self.traced.sharding.full_shape(name, tuple(tensor.shape))
-        elsewhere_named = bool(entry) and not name.startswith(f"{entry}.")
+        outside = bool(entry) and not name.startswith(f"{entry}.")
         return Parameter(
             name=path_in_block(name, entry),
             spec=TensorSpec(shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype)),
@@ -192,23 +166,20 @@ class TracedBlocks:
             sharded_dim=dim,
             trainable=tensor.requires_grad,
             tied_to=name if elsewhere else "",
-            whole_name=name if elsewhere_named and not elsewhere else None,
+            whole_name=name if outside and not elsewhere else None,
         )
 
     def _attention(self, index: int, boundary: set[int]) -> tuple[str, int]:
-        entry = self.traced.cuts[index].entry
-        for op in self.traced.recorder.segments[index].ops:
+        """Path of the attention module in a block, and bytes of its inputs."""
+        entry, inputs = self.cuts[index].entry, self.traced.attention_inputs
+        for op in self.segments[index].ops:
             if op.kind is not OpKind.ATTENTION and op.name != "_softmax":
                 continue
             path = op.module
-            while path and path not in self.traced.attention_inputs:
+            while path and path not in inputs:
                 path = path.rpartition(".")[0]
             if path and path != entry:
-                numbers = set(self.traced.attention_inputs[path]) - boundary - self.traced.alive
-                size = sum(self.traced.recorder.storages[n].memory_bytes for n in numbers)
+                numbers = set(inputs[path]) - boundary - self.traced.alive
+                size = sum(self.storages[n].memory_bytes for n in numbers)
                 return path_in_block(path, entry), size
         return "", 0
-
-
-def _in_block(op: Op, entry: str) -> Op:
-    return replace(op, module=path_in_block(op.module, entry))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -108,6 +109,20 @@ def repeated(
         elif len(paths) > 2 + alone:
             stands_for |= dict.fromkeys(paths[2:-alone], paths[1])
     return stands_for
+
+
+@contextmanager
+def other_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Inside it, a call of the module runs `forward`."""
+    before, own = module.forward, "forward" in vars(module)
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if own:
+            module.forward = before
+        else:
+            del module.forward
 
 
 class Output:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 
@@ -21,28 +21,26 @@ from torch import Tensor, nn
 
 from profiles.errors import TraceError
 from profiles.model.building.build import BuiltModel
-from profiles.model.building.tensor_parallel_rules import (
-    LocalSizes,
-    Rule,
-    fused,
-    local_sizes_kinds,
-    matches,
-)
+from profiles.model.building.tensor_parallel_rules import Rule, fused, matches
 from profiles.model.tracing.trace_small_block import (
     Call,
-    Event,
-    Recording,
     SmallBlock,
     block_calls,
     linear_layers,
-    recorded,
     small_block,
     small_runs,
-    tensors,
     whole_model_call,
 )
-from profiles.model.tracing.trace_split_check import NotSplit, check_split, local_sizes
+from profiles.model.tracing.trace_split_check import (
+    Event,
+    NotSplit,
+    Recording,
+    check_split,
+    first_line,
+    local_sizes,
+)
 
+Parts = tuple[int, ...]
 _DERIVED_FOR = 2
 _SEED = 11
 _REASONS = 2
@@ -69,7 +67,9 @@ class Derived:
             return "; ".join(self.whole[:_REASONS]) or "no linear layer feeds another in its blocks"
         try:
             for block in self.blocks if tp not in (1, _DERIVED_FOR) else ():
-                block.check(tp)
+                if block.small is not None and block.roles:
+                    with small_runs():
+                        check_split(Recording(block.small), block.roles, block.sizes, tp)
         except NotSplit as error:
             why = str(error)
             return why if why.startswith("tp=") else f"tp={tp} does not work: {why}"
@@ -80,29 +80,20 @@ class Derived:
 class DerivedBlock:
     """The split of one distinct block, paths in the block.
 
-    summed  parameters whose gradients the ranks sum;  called  linear layers that ran
+    sizes   its `local_sizes` rules;  summed  parameters whose gradients the ranks sum
+    called  linear layers that ran
     work_flop, split_flop   of a forward of the block, and of the layers that are split
     """
 
     call: Call
-    block: SmallBlock | None = None
-    roles: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    sizes: dict[str, LocalSizes] = field(default_factory=dict)
-    summed: frozenset[str] = frozenset()
+    small: SmallBlock | None = None
+    roles: dict[str, tuple[str, Parts]] = field(default_factory=dict)
+    sizes: tuple[Rule, ...] = ()
+    summed: tuple[str, ...] = ()
     called: frozenset[str] = frozenset()
     work_flop: float = 0.0
     split_flop: float = 0.0
     why_whole: list[str] = field(default_factory=list)
-
-    def check(self, tp: int) -> frozenset[str]:
-        """Run it split against whole; raises NotSplit."""
-        if not self.roles or self.block is None:
-            return frozenset()
-        sizes = tuple(
-            (path, kind) for path, own in self.sizes.items() for kind in local_sizes_kinds(own)
-        )
-        with small_runs():
-            return check_split(self.block, self.roles, sizes, tp)
 
 
 def derive_rules(built: BuiltModel) -> Derived:
@@ -133,118 +124,65 @@ def derive_rules(built: BuiltModel) -> Derived:
 def _derived(call: Call) -> DerivedBlock:
     why = ""
     with small_runs():
-        # Weights that are read beside their layers' own forward must be real numbers. A mask of
-        # whole numbers that are 0 hides all: what depends on it would have no gradient to compare.
-        for counts, thin in product((2, 1), (True, False)):
+        for thin in (True, False):  # weights that code reads elsewhere must be real numbers
             try:
-                return _split(small_block(call, _SEED, thin=thin, counts=counts))
+                return _split(small_block(call, _SEED, thin=thin))
             except Exception as error:  # of the model's own code: it has no tensor parallelism then
-                line = next(iter(str(error).splitlines()), "")
                 known = isinstance(error, (NotSplit, TraceError))
-                why = why or (str(error) if known else f"{type(error).__name__}: {line}")
-    return DerivedBlock(call, why_whole=[why])
+                why = why or (str(error) if known else f"{type(error).__name__}: {error}")
+    return DerivedBlock(call, why_whole=[why.partition("\n")[0]])
 
 
 def _unsplit(call: Call) -> DerivedBlock:
     """A block without two linear layers; its work from shapes alone."""
     try:
-        watch, _ = recorded(SmallBlock(call, {}).fresh())
+        whole = Recording(SmallBlock(call, call.module, call.args, call.kwargs))
     except Exception:
         return DerivedBlock(call)
-    return DerivedBlock(call, work_flop=sum(event.work_flop for event in watch.events))
+    return DerivedBlock(call, work_flop=sum(event.work_flop for event in whole.events))
 
 
-def _split(block: SmallBlock) -> DerivedBlock:
-    fresh = block.fresh()
+def _split(small: SmallBlock) -> DerivedBlock:
+    """The block with as many groups of layers split as can be."""
+    path = small.call.path
     try:
-        watch, outputs = recorded(fresh)
+        whole = Recording(small)
     except Exception as error:
-        line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise NotSplit(
-            f"{block.call.path or 'the model'} does not run alone: {line}", ""
-        ) from error
+        raise NotSplit(f"{path or 'the model'} does not run alone: {first_line(error)}") from error
+    outputs = whole.outputs
     if not all(bool(x.isfinite().any()) for x in outputs if x.is_floating_point() and x.numel()):
-        raise NotSplit(f"{block.call.path} has no finite output on random numbers", "")
-    read_beside = _read_beside(fresh.module, watch)
-    groups = [
-        group
-        for group in layer_groups(watch.events, tensors((fresh.args, fresh.kwargs)), outputs)
-        if not group.layers & read_beside
-    ]
-    if block.call.path == "" and not groups:
-        return DerivedBlock(block.call)
-    found = _search(block, watch, [x.detach() for x in outputs], groups)
+        raise NotSplit(f"{path} has no finite output on random numbers")
+    # Layers whose weights other code reads than their own forward stay whole.
+    read = {id(x) for event in whole.events if not event.layer for x in event.inputs}
+    layers = linear_layers(whole.module).items()
+    shared = {name for name, layer in layers if any(id(p) in read for p in layer.parameters())}
+    found = DerivedBlock(small.call, called=frozenset(event.layer for event in whole.events))
+    works = [(event.layer, event.work_flop) for event in whole.events]
+    alike: dict[frozenset[str], list[Group]] = defaultdict(list)
+    for group in layer_groups(whole.events, whole.given, outputs):
+        if not group.layers & shared:
+            alike[group.key].append(group)
+    for groups in alike.values():
+        calls, why = -1, ""
+        for chosen in zip(*(group.choices() for group in groups), strict=False):
+            roles = found.roles | dict(item for own in chosen for item in own.items())
+            try:
+                sizes = local_sizes(whole, roles, _DERIVED_FOR)
+                found.summed = check_split(whole, roles, sizes, _DERIVED_FOR)
+                found.small, found.roles, found.sizes = small, roles, sizes
+                break
+            except NotSplit as error:
+                worked = error.calls or len(whole.events)
+                if worked >= calls:
+                    calls, why = worked, f"in {path}: {error}" if path else str(error)
+        else:
+            found.why_whole.append(why)
+    found.work_flop = sum(flop for _, flop in works)
+    found.split_flop = sum(flop for layer, flop in works if layer in found.roles)
     return found
 
 
-def _read_beside(module: nn.Module, watch: Recording) -> set[str]:
-    """Layers whose weights other code reads than their own forward."""
-    read = {id(x) for event in watch.events if not event.layer for x in event.inputs}
-    layers = linear_layers(module).items()
-    return {path for path, layer in layers if any(id(p) in read for p in layer.parameters())}
-
-
-def _search(
-    block: SmallBlock, watch: Recording, outputs: list[Tensor], groups: list[Group]
-) -> DerivedBlock:
-    """All groups together; one that fails is tried with other parts, then left whole."""
-    by_key: dict[frozenset[str], list[Group]] = defaultdict(list)
-    for group in groups:
-        by_key[group.key].append(group)
-    left = dict.fromkeys(by_key, 0)
-    reasons: dict[frozenset[str], tuple[int, str]] = {}
-    found = DerivedBlock(block.call)
-
-    def roles_of(keys: Iterable[frozenset[str]]) -> dict[str, tuple[str, tuple[int, ...]]]:
-        made: dict[str, tuple[str, tuple[int, ...]]] = {}
-        for key in keys:
-            for group in by_key[key]:
-                choices = group.choices()
-                made |= choices[min(left[key], len(choices) - 1)]
-        return made
-
-    def tried(keys: Iterable[frozenset[str]]) -> DerivedBlock:
-        roles = roles_of(keys)
-        sizes = local_sizes(block, watch.events, outputs, roles, _DERIVED_FOR)
-        made = DerivedBlock(block.call, block, roles, sizes)
-        made.summed = made.check(_DERIVED_FOR)
-        return made
-
-    while left:
-        try:
-            found = tried(left)
-            break
-        except NotSplit as error:
-            key = next((k for k in left if error.layer in roles_of([k])), next(iter(left)))
-            if len(left) > 1 and not error.layer:
-                key = _at_fault(list(left), tried)
-            calls = error.calls or len(watch.events)
-            if calls >= reasons.get(key, (0, ""))[0]:
-                reasons[key] = calls, _reason(error, block.call.path)
-            left[key] += 1
-            if left[key] >= len(by_key[key][0].choices()):
-                del left[key]
-    found.work_flop = sum(event.work_flop for event in watch.events)
-    found.split_flop = sum(e.work_flop for e in watch.events if e.layer in found.roles)
-    found.called = frozenset(event.layer for event in watch.events)
-    found.why_whole += [reasons[key][1] for key in by_key if key not in left]
-    return found
-
-
-def _at_fault(
-    keys: list[frozenset[str]], tried: Callable[[list[frozenset[str]]], DerivedBlock]
-) -> frozenset[str]:
-    """The first group that does not work alone; the last where all do."""
-    for key in keys:
-        try:
-            tried([key])
-        except NotSplit:
-            return key
-    return keys[-1]
-
-
-def _reason(error: NotSplit, path: str) -> str:
-    return f"in {path}: {error}" if path else str(error)
+# --- rules of the model ---------------------------------------------------------------------------
 
 
 def _rules(
@@ -258,8 +196,8 @@ def _rules(
         for member in (top, *(path for path, model in stands_for.items() if model == top)):
             for path, (side, parts) in _with_siblings(found).items():
                 layers[_join(member, path)].append(fused(side, parts))
-            for path, sizes in found.sizes.items():
-                layers[_join(member, path)] += local_sizes_kinds(sizes)
+            for path, kind in found.sizes:
+                layers[_join(member, path)].append(kind)
             for name in found.summed:
                 summed[_join(member, name)].append("sum_gradient")
     modules = [path for path, _ in module.named_modules()]
@@ -283,7 +221,7 @@ def _starred_rules(kinds: dict[str, list[str]], every: list[str]) -> list[Rule]:
     return list(rules)
 
 
-def _with_siblings(found: DerivedBlock) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _with_siblings(found: DerivedBlock) -> dict[str, tuple[str, Parts]]:
     """The roles with those of layers that no row reached: experts are split as their siblings."""
     layers = linear_layers(found.call.module)
     roles = dict(found.roles)
@@ -299,6 +237,13 @@ def _join(above: str, path: str) -> str:
     return f"{above}.{path}" if above and path else above or path
 
 
+def starred(path: str) -> str:
+    """A path with `*` for every number in it."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
+
+
+# --- groups of layers -----------------------------------------------------------------------------
+
 _MOST_PARTS = 8
 _MOST_CHOICES = 12
 
@@ -307,8 +252,8 @@ _MOST_CHOICES = 12
 class Group:
     """Layers to split together, by path, and for each the parts that its weight may have."""
 
-    columns: Mapping[str, tuple[tuple[int, ...], ...]]
-    rows: Mapping[str, tuple[tuple[int, ...], ...]]
+    columns: Mapping[str, tuple[Parts, ...]]
+    rows: Mapping[str, tuple[Parts, ...]]
 
     @property
     def layers(self) -> frozenset[str]:
@@ -320,21 +265,12 @@ class Group:
         """Equal for groups that differ in numbers alone: the experts of a list."""
         return frozenset(starred(path) for path in self.layers)
 
-    def choices(self) -> list[dict[str, tuple[str, tuple[int, ...]]]]:
+    def choices(self) -> list[dict[str, tuple[str, Parts]]]:
         """The roles to try, plain splits first; layers of one starred path have the same parts."""
-        listed = [("column", path, parts) for path, parts in self.columns.items()]
-        listed += [("row", path, parts) for path, parts in self.rows.items()]
-        found = []
-        for chosen in product(*(parts for _, _, parts in listed)):
-            found.append(
-                {path: (side, own) for (side, path, _), own in zip(listed, chosen, strict=True)}
-            )
+        columns = [[(path, ("column", own)) for own in ps] for path, ps in self.columns.items()]
+        rows = [[(path, ("row", own)) for own in ps] for path, ps in self.rows.items()]
+        found = [dict(chosen) for chosen in product(*columns, *rows)]
         return sorted(found, key=lambda r: sum(len(p) > 1 for _, p in r.values()))[:_MOST_CHOICES]
-
-
-def starred(path: str) -> str:
-    """A path with `*` for every number in it."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
 def layer_groups(

@@ -25,48 +25,40 @@ _ASKS_FOR_VALUES = {
 
 
 def what_failed(error: Exception) -> str:
-    """What torch says of a failed trace, in one line, and what it means where that is known."""
+    """torch's error of a failed trace, in one line, and its meaning where that is known."""
     kind = type(error).__name__
     line = next(iter(str(error).splitlines()), "")
-    said = f"{kind}: {line}"
-    if kind in _ASKS_FOR_VALUES:
-        said += f": {_ASKS_FOR_VALUES[kind]}"
-    if "shape_env" in line:
-        # What torch asks its fake tensors for where a nested one is made of them (torch 2.13).
-        said += (
+    meaning = f": {_ASKS_FOR_VALUES[kind]}" if kind in _ASKS_FOR_VALUES else ""
+    if "shape_env" in line:  # torch 2.13 asks for it where fake tensors are made a nested one
+        meaning += (
             ": nested tensors have shapes that depend on values, and are not traced; pad their "
             "parts to one length and mask what is behind them"
         )
-    return f"{said}; {WAY_OUT}" if names_half(line) else said
-
-
-def failed_loss(error: Exception, targets: Any) -> str:
-    """What is told of an error inside the loss function."""
-    kind = type(targets).__name__
-    held = f" of {len(targets)}" if isinstance(targets, (tuple, list, dict)) else ""
-    return (
-        f"the loss function fails: {what_failed(error)}. It is called as loss_fn(output, targets), "
-        f"targets as the factory returned them: here a {kind}{held}"
-    )
+    return f"{kind}: {line}{meaning}" + (f"; {WAY_OUT}" if names_half(line) else "")
 
 
 def told_loss(built: BuiltModel, output: Any, targets: Any) -> Any:
-    """The loss, or the TraceError that an error inside the loss function is told as."""
+    """The loss; raises TraceError for an error inside the loss function."""
     try:
         return built.loss_fn(output, targets)
     except ShardwrightError:
         raise
     except Exception as error:
-        raise TraceError(failed_loss(error, targets)) from error
+        held = f" of {len(targets)}" if isinstance(targets, (tuple, list, dict)) else ""
+        raise TraceError(
+            f"the loss function fails: {what_failed(error)}. It is called as loss_fn(output, "
+            f"targets), targets as the factory returned them: here a {type(targets).__name__}{held}"
+        ) from error
 
 
 def check_loss(loss: object) -> None:
     """Raises TraceError where it is no number, or nothing is trained by it."""
+    why = ""
     if not isinstance(loss, Tensor):
-        raise TraceError(
-            f"the loss must be a scalar tensor, loss_fn returned {type(loss).__name__}"
-        )
-    if loss.dim() != 0:
-        raise TraceError(f"the loss must be a scalar, it has shape {tuple(loss.shape)}")
-    if not loss.requires_grad:
-        raise TraceError("nothing is trained: no parameter that needs a gradient reaches the loss")
+        why = f"the loss must be a scalar tensor, loss_fn returned {type(loss).__name__}"
+    elif loss.dim() != 0:
+        why = f"the loss must be a scalar, it has shape {tuple(loss.shape)}"
+    elif not loss.requires_grad:
+        why = "nothing is trained: no parameter that needs a gradient reaches the loss"
+    if why:
+        raise TraceError(why)

@@ -11,7 +11,7 @@ float32 and bfloat16 without projections), forward and backward. A GRU and a pla
 out there too, but in a loop that never leaves torch's own code, on weights that stay in the caches:
 priced op by op, as a model's own ops are, a GRU took 1.9 times what it was measured to take (2-core
 virtual machine, torch 2.13, 2026-11-22). So a layer is one op here, with its two products at every
-position, and a profile measures layers (probe/probe_layers.py).
+position, and a profile measures layers (probe/probe_ops.py).
 """
 
 from __future__ import annotations
@@ -25,36 +25,33 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 
-@torch.library.custom_op("shardwright::flash_attention", mutates_args=())
-def flash_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
-) -> tuple[Tensor, Tensor]:
-    """Shapes only: [batch, heads, q_len, v_dim] and the log-sum-exp [batch, heads, q_len]."""
-    raise NotImplementedError("this op exists for tracing under fake tensors only")
+def _op(name: str, schema: str, shapes: Callable[..., Any]) -> Any:
+    """An op that exists for tracing under fake tensors only: `shapes` makes its outputs."""
+    torch.library.define(f"shardwright::{name}", schema)
+    torch.library.register_fake(f"shardwright::{name}", shapes)
+    return getattr(torch.ops.shardwright, name)
 
 
-@flash_attention.register_fake
-def _(
+def _attended(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
 ) -> tuple[Tensor, Tensor]:
+    """[batch, heads, q_len, v_dim] and the log-sum-exp [batch, heads, q_len]."""
     batch, heads, length, _ = q.shape
     out = q.new_empty(batch, length, heads, v.shape[3]).transpose(1, 2)
     return out, q.new_empty(batch, heads, length, dtype=torch.float32)
 
 
-@torch.library.custom_op("shardwright::flash_attention_backward", mutates_args=())
-def flash_attention_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, is_causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Shapes only: the gradients of q, k and v."""
-    raise NotImplementedError("this op exists for tracing under fake tensors only")
-
-
-@flash_attention_backward.register_fake
-def _(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, is_causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+flash_attention = _op(
+    "flash_attention",
+    "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool is_causal) -> (Tensor, Tensor)",
+    _attended,
+)
+flash_attention_backward = _op(
+    "flash_attention_backward",
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, bool is_causal) "
+    "-> (Tensor, Tensor, Tensor)",
+    lambda grad, q, k, v, out, lse, is_causal: tuple(map(torch.empty_like, (q, k, v))),
+)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -74,7 +71,7 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     return dq, dk, dv, mask, None
 
 
-flash_attention.register_autograd(_backward, setup_context=_save)
+torch.library.register_autograd("shardwright::flash_attention", _backward, setup_context=_save)
 
 
 def with_fused_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -120,19 +117,9 @@ class RecurrentLayer:
 def _layer(kind: str, gates: int, saved: int) -> RecurrentLayer:
     """Registers `shardwright::{kind}_layer` and its backward.
 
-    Shapes only: x [length, batch, inputs] -> outputs [length, batch, size], the last h and c (a
-    plain layer's c is nobody's), and what the backward reads.
+    x [length, batch, inputs] -> outputs [length, batch, size], the last h and c (a plain layer's c
+    is nobody's), and what the backward reads.
     """
-
-    def forward(
-        x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, b_in: Bias, b_state: Bias
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        raise NotImplementedError("this op exists for tracing under fake tensors only")
-
-    def backward(
-        grad: Tensor, x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, kept: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        raise NotImplementedError("this op exists for tracing under fake tensors only")
 
     def forward_shapes(
         x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, b_in: Bias, b_state: Bias
@@ -144,34 +131,35 @@ def _layer(kind: str, gates: int, saved: int) -> RecurrentLayer:
 
     def backward_shapes(
         grad: Tensor, x: Tensor, h: Tensor, c: Tensor, w_in: Tensor, w_state: Tensor, kept: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        made = [torch.empty_like(t) for t in (x, h, c, w_in, w_state)]
-        return made[0], made[1], made[2], made[3], made[4], x.new_empty(w_in.shape[0])
+    ) -> tuple[Tensor, ...]:
+        made = map(torch.empty_like, (x, h, c, w_in, w_state))
+        return (*made, x.new_empty(w_in.shape[0]))
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.save_for_backward(*inputs[:5], output[3])
         ctx.biases = inputs[5] is not None
 
     def gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        *found, bias = backward_op(grad, *ctx.saved_tensors)
+        *found, bias = backward(grad, *ctx.saved_tensors)
         # Both biases are added at the same place: their gradients are equal.
         return (*found, bias, bias.clone()) if ctx.biases else (*found, None, None)
 
-    op = torch.library.custom_op(f"shardwright::{kind}_layer", forward, mutates_args=())
-    backward_op = torch.library.custom_op(
-        f"shardwright::{kind}_layer_backward", backward, mutates_args=()
+    operands = "Tensor x, Tensor h, Tensor c, Tensor w_in, Tensor w_state"
+    backward = _op(
+        f"{kind}_layer_backward",
+        f"(Tensor grad, {operands}, Tensor kept) -> ({', '.join(['Tensor'] * 6)})",
+        backward_shapes,
     )
-    op.register_fake(forward_shapes)
-    backward_op.register_fake(backward_shapes)
-    op.register_autograd(gradients, setup_context=save)
-    return RecurrentLayer(kind, gates, saved, op)
+    forward = _op(
+        f"{kind}_layer",
+        f"({operands}, Tensor? b_in, Tensor? b_state) -> ({', '.join(['Tensor'] * 4)})",
+        forward_shapes,
+    )
+    torch.library.register_autograd(f"shardwright::{kind}_layer", gradients, setup_context=save)
+    return RecurrentLayer(kind, gates, saved, forward)
 
 
-LAYERS = {
-    "lstm": _layer("lstm", 4, 4),
-    "gru": _layer("gru", 3, 7),
-    "rnn": _layer("rnn", 1, 1),
-}
+LAYERS = {"lstm": _layer("lstm", 4, 4), "gru": _layer("gru", 3, 7), "rnn": _layer("rnn", 1, 1)}
 _KINDS = {
     torch.lstm: LAYERS["lstm"],
     torch.gru: LAYERS["gru"],

@@ -28,7 +28,7 @@ from profiles.model.fake_tensors.trace_fakes import (
     without_skipped,
 )
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
-from profiles.model.tracing.trace_cuts import Output
+from profiles.model.tracing.trace_cuts import Output, other_forward
 from profiles.model.tracing.trace_failure import check_loss, told_loss, what_failed
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_ops import dtype_name
@@ -57,6 +57,7 @@ class Cut:
     stub_of: str = ""
 
 
+@dataclass(eq=False)
 class TracedPass:
     """A pass that `trace` runs once, and what it has then seen.
 
@@ -69,6 +70,7 @@ class TracedPass:
     assuming     of every truth value that was assumed, the module that asked for it, and its block
     functions    autograd functions of the model's own: the module that applies one, and its name
     rerun        paths of modules that are called again in the backward
+    called       those of the candidates that are
     transformed  path of one that torch.func transforms (`grad`, `vmap`), which is not cut, or ""
     given        which modules change a list or dictionary that they are given
     gradients    storage of a tensor between blocks -> those of its gradient
@@ -76,38 +78,30 @@ class TracedPass:
     drawn        [True] where something was drawn at random outside torch
     """
 
-    def __init__(
-        self,
-        built: BuiltModel,
-        candidates: tuple[str, ...],
-        members: frozenset[str],
-        skipped: dict[str, str],
-        sharding: Sharding,
-    ) -> None:
-        self.built = built
-        self.candidates = frozenset(candidates)
-        self.members = members
-        self.skipped = skipped
-        self.sharding = sharding
-        self.cuts: list[Cut] = [Cut(entry="")]
-        self.collectives: list[list[Collective]] = [[]]
-        self.attention_inputs: dict[str, list[int]] = {}
-        self.split_inputs: set[tuple[int, str, int]] = set()
-        self.saved: list[list[SavedTensor]] = []
-        self.alive: set[int] = set()
-        self.expected: set[int] = set()
-        self.by_value = False
-        self.choosing: list[str] = []
-        self.assuming: list[tuple[str, int]] = []
-        self.functions: list[tuple[str, str]] = []
-        self.rerun: list[str] = []
-        self.transformed = ""
-        self.called: set[str] = set()  # of the candidates
-        self._failing: tuple[BaseException | None, str] = (None, "")  # where it was raised
-        self.given = GivenWatch()
-        self.gradients: dict[int, set[int]] = {}
-        self.state: dict[str, tuple[int, int]] = {}
-        self.drawn: list[bool] = []
+    built: BuiltModel
+    candidates: frozenset[str]
+    members: frozenset[str]
+    skipped: dict[str, str]
+    sharding: Sharding
+    cuts: list[Cut] = field(default_factory=lambda: [Cut(entry="")])
+    collectives: list[list[Collective]] = field(default_factory=lambda: [[]])
+    attention_inputs: dict[str, list[int]] = field(default_factory=dict)
+    split_inputs: set[tuple[int, str, int]] = field(default_factory=set)
+    saved: list[list[SavedTensor]] = field(default_factory=list)
+    alive: set[int] = field(default_factory=set)
+    expected: set[int] = field(default_factory=set)
+    by_value: bool = False
+    choosing: list[str] = field(default_factory=list)
+    assuming: list[tuple[str, int]] = field(default_factory=list)
+    functions: list[tuple[str, str]] = field(default_factory=list)
+    rerun: list[str] = field(default_factory=list)
+    transformed: str = ""
+    called: set[str] = field(default_factory=set)
+    given: GivenWatch = field(default_factory=GivenWatch)
+    gradients: dict[int, set[int]] = field(default_factory=dict)
+    state: dict[str, tuple[int, int]] = field(default_factory=dict)
+    drawn: list[bool] = field(default_factory=list)
+    _failing: tuple[BaseException | None, str] = (None, "")  # where it was raised
 
     @property
     def entries(self) -> list[str]:
@@ -129,16 +123,23 @@ class TracedPass:
         (`draws`). Raises TraceError, and NotRepeated where a skipped block is called otherwise."""
         self.fakes = fakes
         watch = StateWatch(self.built.module)
-        self.recorder = Recorder(fakes.keys, self._watch_gradient, target=target, state=watch)
+        self.recorder = Recorder(fakes.keys, self._watch_gradient, watch, target=target)
+
+        def used() -> None:
+            self.expected.add(len(self.cuts) - 1)
+
+        def applied(name: str) -> None:
+            self.functions.append((self.recorder._path[-1], name))
+
         with ExitStack() as stack:
             self._hook(stack)
             stack.enter_context(FusedAttention() if target == "gpu" else FusedRecurrence())
             self.drawn = stack.enter_context(as_in_real_runs(self.built.module, draws))
             shapes = self.shapes = stack.enter_context(
-                expected_shapes(self._used, share, self._chosen, opposite, unknown=True)
+                expected_shapes(used, share, self._chosen, opposite, unknown=True)
             )
             stack.enter_context(plain_kernels())
-            stack.enter_context(watched_functions(self._applied))
+            stack.enter_context(watched_functions(applied))
             stack.enter_context(self.recorder)
             try:
                 output = self.built.call(self.built.module, *fakes.args)
@@ -150,7 +151,7 @@ class TracedPass:
                 self.state = watch.state() | state_of_weights(changed, len(self.cuts))
                 self._note_saved()
                 if backward:
-                    self.recorder.begin_backward()
+                    self.recorder.phase = Phase.BACKWARD
                     loss.backward()
             except ShardwrightError:
                 raise
@@ -165,12 +166,6 @@ class TracedPass:
                     f"tensors: {what_failed(error)}"
                 ) from error
 
-    def _applied(self, name: str) -> None:
-        self.functions.append((self.recorder._path[-1], name))
-
-    def _used(self) -> None:
-        self.expected.add(len(self.cuts) - 1)
-
     def _chosen(self, assumed: bool) -> None:
         path = self.recorder._path[-1]
         if assumed:
@@ -180,66 +175,55 @@ class TracedPass:
 
     def _hook(self, stack: ExitStack) -> None:
         recipes: dict[str, Output] = {}
-        seen = self.called
         standing = set(self.skipped.values())
+
+        def remember(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            recipes.setdefault(path, Output(args, kwargs, output))
+
+        def keep(handle: Any) -> None:
+            stack.callback(handle.remove)
+
         for path, module in without_skipped(self.built.module, self.skipped, themselves=True):
             if path == "":
                 continue
             if path in self.candidates:
-                self._keep(
-                    stack,
-                    module.register_forward_pre_hook(
-                        self._at_candidate(path, type(module).__name__, seen), with_kwargs=True
-                    ),
-                )
+                first = partial(self._at_candidate, path)
+                keep(module.register_forward_pre_hook(first, with_kwargs=True))
                 if path in standing:
-                    self._keep(
-                        stack,
-                        module.register_forward_hook(_remember(path, recipes), with_kwargs=True),
-                    )
+                    hook = partial(remember, path)
+                    keep(module.register_forward_hook(hook, with_kwargs=True))
                 if path in self.skipped:
-                    self._stub(stack, module, self.skipped[path], recipes, path)
-            self._keep(stack, module.register_forward_pre_hook(self._enter(path), with_kwargs=True))
-            self._keep(stack, module.register_forward_hook(self._leave(path), always_call=True))
+                    forward = partial(self._stand_in, path, recipes)
+                    stack.enter_context(other_forward(module, forward))
+            enter, leave = partial(self._enter, path), partial(self._leave, path)
+            keep(module.register_forward_pre_hook(enter, with_kwargs=True))
+            keep(module.register_forward_hook(leave, always_call=True))
         for p in self.fakes.tensors:
             if p.requires_grad and isinstance(p, FakeTensor):
-                self._keep(stack, p.register_post_accumulate_grad_hook(_drop_gradient))
+                keep(p.register_post_accumulate_grad_hook(_drop_gradient))
 
-    @staticmethod
-    def _keep(stack: ExitStack, handle: Any) -> None:
-        stack.callback(handle.remove)
+    def _stand_in(self, path: str, recipes: dict[str, Output], *args: Any, **kwargs: Any) -> Any:
+        """In place of a skipped module's forward: what its model returned, as new tensors."""
+        model = self.skipped[path]
+        recipe = recipes.get(model)
+        if recipe is None or not recipe.fits(args, kwargs) or self.cuts[-1].entry != path:
+            raise NotRepeated
+        self.cuts[-1].stub_of = model
+        with self.recorder.pause():
+            made = recipe.make(args, kwargs)
+        for x in tree_leaves(made):
+            # What is handed on as it was given depends on what it did before.
+            if isinstance(x, Tensor) and self.recorder.storage_of(x) is None:
+                self.recorder._note_output(x, self.recorder._segment, path)
+        return made
 
-    def _stub(
-        self, stack: ExitStack, module: nn.Module, model: str, recipes: dict[str, Output], path: str
-    ) -> None:
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            recipe = recipes.get(model)
-            fits = recipe is not None and recipe.fits(args, kwargs)
-            if recipe is None or not fits or self.cuts[-1].entry != path:
-                raise NotRepeated
-            self.cuts[-1].stub_of = model
-            with self.recorder.pause():
-                made = recipe.make(args, kwargs)
-            for x in tree_leaves(made):
-                # What is handed on as it was given depends on what it did before.
-                if isinstance(x, Tensor) and self.recorder.storage_of(x) is None:
-                    self.recorder._note_output(x, self.recorder._segment, path)
-            return made
-
-        before = module.forward
-        module.forward = forward
-        stack.callback(setattr, module, "forward", before)
-
-    def _at_candidate(self, path: str, label: str, seen: set[str]) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            first = path not in seen
-            seen.add(path)
-            if first and self._cut_here(path, args, kwargs):
-                self._cut(path, args, kwargs)
-            if first:
-                self.cuts[-1].labels.append(label)
-
-        return hook
+    def _at_candidate(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if path in self.called:
+            return
+        self.called.add(path)
+        if self._cut_here(path, args, kwargs):
+            self._cut(path, args, kwargs)
+        self.cuts[-1].labels.append(type(module).__name__)
 
     def _cut_here(self, path: str, args: Any, kwargs: Any) -> bool:
         if len(self.cuts) == 1 and not self.recorder.weighted:
@@ -254,7 +238,8 @@ class TracedPass:
         if self.cuts[-1].entry in self.members:
             return True
         second = any(cut.entry in self.members for cut in self.cuts)
-        return second and bool(self.cuts[-1].numbers) and not _takes_any(args, kwargs)
+        given = (x.requires_grad for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        return second and bool(self.cuts[-1].numbers) and not any(given)
 
     def _cut(self, path: str, args: Any, kwargs: Any) -> None:
         cut = Cut(entry=path)
@@ -286,37 +271,27 @@ class TracedPass:
 
         x.register_hook(hook)
 
-    def _enter(self, path: str) -> Any:
-        rule = self.sharding.rule_of(path)
+    def _enter(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self.recorder.phase is Phase.BACKWARD:
+            self.rerun.append(path)
+        self.recorder.enter_module(path)
+        self.given.enter((*args, *kwargs.values()))
+        if "Attention" in type(module).__name__:
+            self.attention_inputs.setdefault(path, self._numbers(tree_leaves((args, kwargs))))
+        if args and self.sharding.rule_of(path) == "column":
+            self._note_column(path, args[0])
 
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if self.recorder.phase is Phase.BACKWARD:
-                self.rerun.append(path)
-            self.recorder.enter_module(path)
-            self.given.enter((*args, *kwargs.values()))
-            if "Attention" in type(module).__name__:
-                self.attention_inputs.setdefault(path, self._numbers(tree_leaves((args, kwargs))))
-            if rule == "column" and args:
-                self._note_column(path, args[0])
-
-        return hook
-
-    def _leave(self, path: str) -> Any:
-        rule = self.sharding.rule_of(path)
-
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            error = sys.exc_info()[1]
-            if error is not None and self._failing[0] is not error:
-                self._failing = (error, path)
-            if len(self.recorder._path) == 1:
-                return  # what runs before a call has failed
-            self.recorder.leave_module()
-            self.given.leave(path)
-            if rule == "row" and isinstance(output, Tensor):
-                size = output.numel() * output.element_size()
-                self._add_collective(Phase.FORWARD, path, size)
-
-        return hook
+    def _leave(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
+        error = sys.exc_info()[1]
+        if error is not None and self._failing[0] is not error:
+            self._failing = (error, path)
+        if len(self.recorder._path) == 1:
+            return  # what runs before a call has failed
+        self.recorder.leave_module()
+        self.given.leave(path)
+        if isinstance(output, Tensor) and self.sharding.rule_of(path) == "row":
+            size = output.numel() * output.element_size()
+            self._add_collective(Phase.FORWARD, path, size)
 
     def _numbers(self, leaves: list[Any]) -> list[int]:
         records = [
@@ -335,14 +310,10 @@ class TracedPass:
             self._add_collective(Phase.BACKWARD, parent, size)
 
     def _add_collective(self, phase: Phase, path: str, size: int) -> None:
+        module = path_in_block(path, self.cuts[-1].entry)
         self.collectives[-1].append(
-            Collective(
-                operation="all_reduce", phase=phase, module=self._relative(path), size_bytes=size
-            )
+            Collective(operation="all_reduce", phase=phase, module=module, size_bytes=size)
         )
-
-    def _relative(self, path: str) -> str:
-        return path_in_block(path, self.cuts[-1].entry)
 
     def _note_saved(self) -> None:
         boundary = set(self.consumers())
@@ -373,14 +344,9 @@ class TracedPass:
     def crossing_specs(self) -> dict[int, TensorSpec]:
         """Storage number of every tensor between blocks -> its shape and type."""
         found = dict(self.recorder.crossing)
-        for cut in self.cuts:
+        for cut in reversed(self.cuts):  # the first cut's where several have one
             found |= dict(zip(cut.numbers, cut.specs, strict=True))
         return found
-
-
-def _takes_any(args: Any, kwargs: Any) -> bool:
-    """Whether a call is given any tensor that needs a gradient."""
-    return any(isinstance(x, Tensor) and x.requires_grad for x in tree_leaves((args, kwargs)))
 
 
 def path_in_block(path: str, entry: str) -> str:
@@ -388,13 +354,6 @@ def path_in_block(path: str, entry: str) -> str:
     if path == entry:
         return ""
     return path.removeprefix(f"{entry}.") if entry else path
-
-
-def _remember(path: str, recipes: dict[str, Output]) -> Any:
-    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        recipes.setdefault(path, Output(args, kwargs, output))
-
-    return hook
 
 
 def _drop_gradient(parameter: Tensor) -> None:

@@ -80,7 +80,7 @@ class Recorder(TorchDispatchMode):
     target      `gpu`: masks of scores that are written out are read (accelerators fuse them);
                 `cpu`: ops that torch has no CPU kernel for in 16 bits raise NoKernelError
     on_crossing called with such a storage's number and the tensor when it is first read so
-    state       is told of every op of the forward
+    state       notes every op of the forward
     differentiated  module that takes a gradient in its forward (`torch.autograd.grad`) through
                 what earlier segments made -> the first of these and its own
     changed     indices of parameters that the forward writes to
@@ -89,16 +89,13 @@ class Recorder(TorchDispatchMode):
     def __init__(
         self,
         parameters: dict[int, int],
-        on_crossing: Callable[[int, Tensor], None] | None = None,
+        on_crossing: Callable[[int, Tensor], None],
+        state: StateWatch,
         *,
-        target: str = "",
-        state: StateWatch | None = None,
+        target: str,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
-        self._on_crossing = on_crossing
-        self._masks = target == "gpu"
-        self._on_cpu = target == "cpu"
-        self._state = state
+        self._on_crossing, self._state, self._target = on_crossing, state, target
         self.parameters = parameters
         self.segments = [Segment()]
         self.weighted: list[tuple[str, str]] = []
@@ -138,10 +135,6 @@ class Recorder(TorchDispatchMode):
         self._segment = len(self.segments) - 1
         self._cut_numbers.append(torch._C._autograd._get_sequence_nr())
 
-    def begin_backward(self) -> None:
-        """Ops from here on are backward ops."""
-        self.phase = Phase.BACKWARD
-
     @contextmanager
     def pause(self) -> Any:
         """Inside it, nothing is recorded."""
@@ -175,29 +168,28 @@ class Recorder(TorchDispatchMode):
         except ShardwrightError as error:
             raise TraceError(f"{error} (in module {module or 'the model itself'})") from error
         except Exception as error:
-            if self._on_cpu:
+            if self._target == "cpu":
                 check_kernel(func, args, kwargs, None, phase=self.phase, module=module)
             if not isinstance(error, NotImplementedError):
                 raise
             raise TraceError(
                 f"{func} in module {module or 'the model itself'} cannot be traced: {error}"
             ) from error
-        if self._on_cpu:
+        if self._target == "cpu":
             op = named_on_cpu(op, args)
-        if self._on_cpu and op.dtype in HALVES:
-            check_kernel(func, args, kwargs, out, phase=self.phase, module=module)
+            if op.dtype in HALVES:
+                check_kernel(func, args, kwargs, out, phase=self.phase, module=module)
         if self.phase is Phase.FORWARD:
             op = self._with_mask(op, func, args)
             self._known.note(func, args, kwargs, out)
             if func._schema.is_mutable:
                 self._note_changed(func, args, kwargs)
-            if self._state is not None:
-                self._state.note(func, args, kwargs, out, segment)
-            if weighted and op.name not in _OF_SHAPE:
-                self.weighted.append((module, op.name))
+            self._state.note(func, args, kwargs, out, segment)
             self._note_product(op, given, self.segments[segment])
         self.segments[segment].ops.append(op)
         weighted = weighted and op.name not in _OF_SHAPE
+        if weighted and self.phase is Phase.FORWARD:
+            self.weighted.append((module, op.name))
         for x in tensors_in(out):
             self._note_output(x, segment, module, weighted=weighted)
         if self.phase is Phase.BACKWARD:
@@ -229,7 +221,7 @@ class Recorder(TorchDispatchMode):
     def _with_mask(self, op: Op, func: Any, args: Any) -> Op:
         """The op with what is known of the mask that it is given, where it takes one."""
         if op.attention is None:
-            reach = self._known.of_scores(func, args) if self._masks else None
+            reach = self._known.of_scores(func, args) if self._target == "gpu" else None
             return op if reach is None else replace(op, mask_reach=reach)
         if op.attention.mask_reach is None:
             return op
@@ -282,24 +274,18 @@ class Recorder(TorchDispatchMode):
                     self.crossing[record.number] = TensorSpec(
                         shape=tuple(x.shape), dtype=dtype_name(x.dtype)
                     )
-                    if self._on_crossing is not None and x.requires_grad:
+                    if x.requires_grad:
                         self._on_crossing(record.number, x)
         return weighted
 
     def _note_product(self, op: Op, tensors: list[Tensor], segment: Segment) -> None:
         if op.kind not in (OpKind.MATMUL, OpKind.CONV) and op.name != "embedding":
             return
-        keys = [x.untyped_storage()._cdata for x in tensors]
-        trained = [
-            x.requires_grad for x, k in zip(tensors, keys, strict=True) if k in self.parameters
-        ]
-        if not any(trained):
-            return
-        segment.product_bytes += op.written_bytes
-        for key in keys:
-            record = self._live.get(key)
-            if record is not None:
-                segment.operands[record.number] = None
+        found = [(x.untyped_storage()._cdata, x.requires_grad) for x in tensors]
+        if any(trained and key in self.parameters for key, trained in found):
+            segment.product_bytes += op.written_bytes
+            records = [self._live[key] for key, _ in found if key in self._live]
+            segment.operands |= dict.fromkeys(record.number for record in records)
 
     def _note_output(self, x: Tensor, segment: int, module: str, *, weighted: bool = True) -> None:
         storage = x.untyped_storage()

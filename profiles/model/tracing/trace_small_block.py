@@ -1,22 +1,20 @@
-"""One run of a model's block on random numbers, small enough for a CPU, recorded call by call.
+"""Runs of a model's block on random numbers, small enough for a CPU, watched call by call.
 
 The whole model runs once on shapes alone; then each distinct block gets random weights and inputs.
-Weights of linear layers that are only multiplied with are kept as a product of two thin matrices,
-so that a block of any width runs in milliseconds. `Watch` sees every torch function and linear
-layer of a run. Two runs of one block make the same calls in the same order, so that a run on a
-rank's share can be compared with the run of the whole block, call by call.
+Linear layers multiply with the product of two thin matrices instead of their weight, so that a
+block of any width runs in milliseconds. Two runs of one block make the same calls in the same
+order, so that a run on a rank's share can be compared with the run of the whole block.
 """
 
 from __future__ import annotations
 
 import copy
-import re
 import warnings
-from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,14 +27,26 @@ from profiles.model.building.build import BuiltModel
 from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
 from profiles.model.fake_tensors.trace_fakes import as_in_real_runs, plain_kernels
-from profiles.model.tracing.trace_cuts import Output, container_members, cut_candidates, repeated
+from profiles.model.tracing.trace_cuts import (
+    Output,
+    container_members,
+    cut_candidates,
+    other_forward,
+    repeated,
+)
 from profiles.model.tracing.trace_failure import what_failed
-from profiles.model.tracing.trace_tensor_parallel import function_name, integers
+from profiles.model.tracing.trace_tensor_parallel import function_name
+
+_SHORT = 12  # positions of a sequence in the small run, where a model takes that many
+_LONG = 256  # longer ones are shortened for a block where the model takes one length alone
+_THIN = 8
+_MOST_ELEMENTS = 2**27
+_LARGE_MODULE = 2**24
 
 
 @contextmanager
 def small_runs() -> Iterator[None]:
-    """Around runs of small blocks: threads of torch's would cost more than they bring."""
+    """Around runs of small blocks: more threads than one would make them slower."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -46,12 +56,21 @@ def small_runs() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-SHORT = 12
-"""Positions of a sequence in the small run, where a model takes that many."""
-_THIN = 8
-_MOST_ELEMENTS = 2**27
-_LONG = 256
-_LARGE_MODULE = 2**24
+def tensors(tree: Any) -> list[Tensor]:
+    """The tensors of a nest of values."""
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+
+
+def linear_layers(module: nn.Module) -> dict[str, nn.Module]:
+    """Layers that may be split: nn.Linear, or transformers' Conv1D, with their own forward."""
+    return {path: child for path, child in module.named_modules() if path and _is_linear(child)}
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return is_transposed(module) or type(module).forward is nn.Linear.forward
+
+
+# --- the blocks of a model, on shapes -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +78,7 @@ class Call:
     """A block as the model calls it, on meta tensors.
 
     unused  positions of output tensors that reach no loss (attention weights that nobody reads)
-    large   path of a module with too many weights to run (experts in one tensor) -> what it gives
+    large   path of a module with too many weights to run (experts in one tensor) -> its output
     """
 
     path: str
@@ -88,18 +107,8 @@ def whole_model_call(built: BuiltModel) -> Call:
     return _called(built, [""], {})[0]
 
 
-def linear_layers(module: nn.Module) -> dict[str, nn.Module]:
-    """Layers that may be split: nn.Linear, or transformers' Conv1D, with their own forward."""
-    return {path: child for path, child in module.named_modules() if path and is_linear(child)}
-
-
-def is_linear(module: nn.Module) -> bool:
-    """Whether a module is a linear layer that may be split."""
-    return is_transposed(module) or type(module).forward is nn.Linear.forward
-
-
 def _called(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> list[Call]:
-    """On short sequences where the model takes them; repeats give what their block gave."""
+    """On short sequences where the model takes them; repeats return what their block returned."""
     short = _shortened(built)
     try:
         return _run(short, paths, stands_for)
@@ -109,54 +118,55 @@ def _called(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> 
         return _run(built, paths, stands_for)
 
 
+def _shortened(built: BuiltModel) -> BuiltModel:
+    """With shorter sequences in its inputs and targets."""
+    sequences = [x for x in built.args if x.dim() == 2 or (x.dim() == 3 and x.is_floating_point())]
+    long = {x.shape[1] for x in sequences if x.shape[1] > _SHORT}
+    if not long:
+        return built
+
+    def cut(x: Tensor) -> Tensor:
+        return x[:, :_SHORT] if x.dim() > 1 and x.shape[1] in long else x
+
+    targets = tree_map_only(Tensor, cut, built.targets)
+    return replace(built, args=tuple(map(cut, built.args)), targets=targets)
+
+
 def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> list[Call]:
     found: dict[str, Call] = {}
     recipes: dict[str, Output] = {}
     outputs: dict[str, list[Tensor]] = {}
     large: dict[str, dict[str, Output]] = defaultdict(dict)
 
-    def note_large(path: str, inner: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            large[path].setdefault(inner, Output(args, kwargs, output))
+    def note(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        found.setdefault(path, Call(path, module, args, kwargs))
+        recipes.setdefault(path, Output(args, kwargs, output))
+        # Other tensors than those inside the block: what uses them is behind it.
+        output = tree_map_only(Tensor, lambda x: x.view_as(x), output)
+        outputs.setdefault(path, tensors(output))
+        return output
 
-        return hook
+    def note_large(path: str, inner: str, _: Any, args: Any, kwargs: Any, output: Any) -> None:
+        large[path].setdefault(inner, Output(args, kwargs, output))
 
-    def note(path: str) -> Callable[..., Any]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-            found.setdefault(path, Call(path, module, args, kwargs))
-            recipes.setdefault(path, Output(args, kwargs, output))
-            # Other tensors than those inside the block: what uses them is behind it.
-            output = tree_map_only(Tensor, lambda x: x.view_as(x), output)
-            outputs.setdefault(path, [x for x in tree_leaves(output) if isinstance(x, Tensor)])
-            return output
-
-        return hook
-
-    def repeat(module: nn.Module, model: str) -> None:
-        original, own = module.forward, "forward" in vars(module)
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            recipe = recipes.get(model)
-            if recipe is None or not recipe.fits(args, kwargs):
-                return original(*args, **kwargs)
-            return recipe.make(args, kwargs)
-
-        module.forward = forward
-        if own:
-            stack.callback(setattr, module, "forward", original)
-        else:
-            stack.callback(vars(module).pop, "forward")
+    def repeat(original: Any, model: str, *args: Any, **kwargs: Any) -> Any:
+        recipe = recipes.get(model)
+        if recipe is None or not recipe.fits(args, kwargs):
+            return original(*args, **kwargs)
+        return recipe.make(args, kwargs)
 
     with ExitStack() as stack:
         for path in paths:
             module = built.module.get_submodule(path)
-            stack.callback(module.register_forward_hook(note(path), with_kwargs=True).remove)
+            hooks = [(module, partial(note, path))]
             for inner, child in module.named_modules():
                 if inner and _is_large(child):
-                    hook = note_large(path, inner)
-                    stack.callback(child.register_forward_hook(hook, with_kwargs=True).remove)
+                    hooks.append((child, partial(note_large, path, inner)))
+            for child, hook in hooks:
+                stack.callback(child.register_forward_hook(hook, with_kwargs=True).remove)
         for path, model in stands_for.items():
-            repeat(built.module.get_submodule(path), model)
+            module = built.module.get_submodule(path)
+            stack.enter_context(other_forward(module, partial(repeat, module.forward, model)))
         stack.enter_context(torch.device("meta"))  # where stubs make their tensors
         stack.enter_context(as_in_real_runs(built.module))
         stack.enter_context(expected_shapes(unknown=True))
@@ -176,7 +186,7 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
 
 def _short_call(call: Call) -> Call:
     """On a short sequence where the block takes one and the model does not."""
-    given = [x for x in tree_leaves((call.args, call.kwargs)) if isinstance(x, Tensor)]
+    given = tensors((call.args, call.kwargs))
     length = max((x.shape[1] for x in given if x.dim() == 3 and x.is_floating_point()), default=0)
     if length <= _LONG or call.large or not call.path:
         return call
@@ -184,24 +194,20 @@ def _short_call(call: Call) -> Call:
     def cut(x: Tensor) -> Tensor:
         for dim in range(x.dim() - (x.dim() == 3)):  # of [batch, length, width] not the width
             if x.shape[dim] == length:
-                x = x.narrow(dim, 0, SHORT)
+                x = x.narrow(dim, 0, _SHORT)
         return x
 
-    short = replace(
-        call,
-        args=tree_map_only(Tensor, cut, call.args),
-        kwargs=tree_map_only(Tensor, cut, call.kwargs),
-    )
+    args, kwargs = tree_map_only(Tensor, cut, (call.args, call.kwargs))
     try:
-        short.module(*short.args, **short.kwargs)
+        call.module(*args, **kwargs)
     except Exception:
-        return call  # its code takes no other length, and says so in its own way
-    return short
+        return call  # its code takes no other length
+    return replace(call, args=args, kwargs=kwargs)
 
 
 def _is_large(module: nn.Module) -> bool:
     own = sum(p.numel() for p in module.parameters(recurse=False))
-    return own > _LARGE_MODULE and not is_linear(module)
+    return own > _LARGE_MODULE and not _is_linear(module)
 
 
 def _unused(loss: Tensor, outputs: list[Tensor]) -> frozenset[int]:
@@ -217,127 +223,60 @@ def _unused(loss: Tensor, outputs: list[Tensor]) -> frozenset[int]:
     return frozenset(i for i, g in zip(flowing, gradients, strict=True) if g is None)
 
 
-def _shortened(built: BuiltModel) -> BuiltModel:
-    """With shorter sequences in its inputs and targets."""
-    lengths = {
-        x.shape[1] for x in built.args if x.dim() == 2 or (x.dim() == 3 and x.is_floating_point())
-    }
-    long = {n for n in lengths if n > SHORT}
-    if not long:
-        return built
-
-    def cut(x: Tensor) -> Tensor:
-        return x[:, :SHORT] if x.dim() > 1 and x.shape[1] in long else x
-
-    return replace(
-        built,
-        args=tuple(cut(x) for x in built.args),
-        targets=tree_map_only(Tensor, cut, built.targets),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ThinWeight:
-    """A linear layer with weight outer @ inner.T: [out, thin] and [in, thin]."""
-
-    outer: Tensor
-    inner: Tensor
-    bias: Tensor | None
-
-    def leaves(self) -> ThinWeight:
-        """The same values as new leaves."""
-        return ThinWeight(
-            _leaf(self.outer), _leaf(self.inner), None if self.bias is None else _leaf(self.bias)
-        )
+# --- a block with values --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SmallBlock:
-    """A block with values: `fresh` gives copies that share no gradient."""
+    """A block with random values. Its linear layers have parameters `outer` [out, thin], `inner`
+    [in, thin] and `offset`: they multiply with outer @ inner.T and add the offset."""
 
     call: Call
-    thin: dict[str, ThinWeight]
-    values: dict[int, Tensor] = field(default_factory=dict)
-
-    def fresh(self) -> FreshBlock:
-        """A copy to run."""
-        memo: dict[int, Any] = {key: _leaf(x) for key, x in self.values.items()}
-        module = copy.deepcopy(self.call.module, dict(memo))
-        leaves = tree_leaves((self.call.args, self.call.kwargs))
-        inputs: dict[int, Tensor] = {id(x): memo[id(x)] for x in leaves if id(x) in memo}
-        # Of its own in the block: models change what they are given in place.
-        given = {key: x.clone() for key, x in inputs.items()}
-
-        def real(x: Tensor) -> Tensor:
-            return given.get(id(x), x)
-
-        return FreshBlock(
-            module=module,
-            args=tree_map_only(Tensor, real, self.call.args),
-            kwargs=tree_map_only(Tensor, real, self.call.kwargs),
-            inputs=[x for x in inputs.values() if x.requires_grad],
-            thin={path: weight.leaves() for path, weight in self.thin.items()},
-            parameters={n: p for n, p in module.named_parameters() if not p.is_meta},
-            unused=self.call.unused,
-            large=self.call.large,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class FreshBlock:
-    """A copy of a block to run once.
-
-    inputs      the tensors that it is called on and whose gradients it makes
-    parameters  those that are no thin weight's
-    """
-
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    inputs: list[Tensor]
-    thin: dict[str, ThinWeight]
-    parameters: dict[str, Tensor]
-    unused: frozenset[int]
-    large: Mapping[str, Output]
 
-    def run(self) -> list[Tensor]:
-        """Call it; the tensors of its output that are used."""
-        output = self.module(*self.args, **self.kwargs)
-        made = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
-        return [x for i, x in enumerate(made) if i not in self.unused]
+    def fresh(self) -> SmallBlock:
+        """A copy that shares no gradient."""
+        memo: dict[int, Any] = {}
+        module = copy.deepcopy(self.module, memo)
+
+        def leaf(x: Tensor) -> Tensor:
+            if id(x) not in memo:
+                memo[id(x)] = x.detach().clone().requires_grad_(x.requires_grad)
+            found: Tensor = memo[id(x)]
+            return found
+
+        args, kwargs = tree_map_only(Tensor, leaf, (self.args, self.kwargs))
+        return SmallBlock(self.call, module, args, kwargs)
 
 
-def small_block(call: Call, seed: int, *, thin: bool = True, counts: int = 1) -> SmallBlock:
+def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:
     """Random values for a block and its inputs; raises TraceError where that takes too much memory.
 
-    thin    keep the linear layers' weights as thin products: not where code beside their own
-            forward reads them
-    counts  whole numbers are drawn below this: 2 for masks, of which one would hide everything, 1
-            for numbers that must not be more than 0
+    thin    give the linear layers no weight: not where code reads it outside their own forward
     """
     generator = torch.Generator().manual_seed(seed)
     layers = linear_layers(call.module)
-    weights: dict[str, ThinWeight] = {}
-    values: dict[int, Tensor] = {}
 
-    def draw(*shape: int, scale: float = 1.0) -> Tensor:
-        return torch.randn(shape, generator=generator) * scale
+    def draw(*shape: int, scale: float = 1.0) -> nn.Parameter:
+        return nn.Parameter(torch.randn(shape, generator=generator) * scale)
 
+    thin_weights: dict[str, dict[str, nn.Parameter | None]] = {}
     for path, layer in layers.items():
-        weight, bias = layer.get_parameter("weight"), layer._parameters.get("bias")
+        weight = layer.get_parameter("weight")
         wide, deep = weight.shape[::-1] if is_transposed(layer) else weight.shape
-        weights[path] = ThinWeight(
-            draw(wide, _THIN, scale=_THIN**-0.5).requires_grad_(),
-            draw(deep, _THIN, scale=deep**-0.5).requires_grad_(),
-            None if bias is None else draw(wide).requires_grad_(),
-        )
+        own: dict[str, nn.Parameter | None] = {"outer": draw(wide, _THIN, scale=_THIN**-0.5)}
+        own["inner"] = draw(deep, _THIN, scale=deep**-0.5)
+        own["offset"] = None if layer._parameters.get("bias") is None else draw(wide)
+        thin_weights[path] = own
     spared = {id(p) for layer in layers.values() for p in layer.parameters()} if thin else set()
     for path in call.large:
         spared |= {id(p) for p in call.module.get_submodule(path).parameters()}
     owned = list(call.module.parameters()) + list(call.module.buffers())
     for child in call.module.modules():
         owned += [x for x in vars(child).values() if isinstance(x, Tensor)]
-    given = [x for x in tree_leaves((call.args, call.kwargs)) if isinstance(x, Tensor)]
+    given = tensors((call.args, call.kwargs))
     real = {id(x): x for x in (*owned, *given) if x.is_meta and id(x) not in spared}
     size = sum(x.numel() for x in real.values())
     if size > _MOST_ELEMENTS:
@@ -345,94 +284,92 @@ def small_block(call: Call, seed: int, *, thin: bool = True, counts: int = 1) ->
             f"{type(call.module).__name__} has {size / 1e9:.2f} G weights and inputs beside its "
             "linear layers: its split cannot be verified here"
         )
-    for key, x in real.items():
-        values[key] = _value(x, generator, counts)
+    values: dict[int, Any] = {key: _value(x, generator) for key, x in real.items()}
     if not any(x.requires_grad for x in given):
         first = next((x for x in given if x.is_floating_point() and id(x) in values), None)
         if first is not None:
             values[id(first)].requires_grad_()
-    return SmallBlock(call, weights, values)
+    module = copy.deepcopy(call.module, dict(values))
+    for path, own in thin_weights.items():  # next to the weight and bias, which may have no values
+        module.get_submodule(path)._parameters.update(own)
+    args, kwargs = tree_map_only(Tensor, lambda x: values.get(id(x), x), (call.args, call.kwargs))
+    return SmallBlock(call, module, args, kwargs)
 
 
-def _value(x: Tensor, generator: torch.Generator, counts: int) -> Tensor:
-    """Of a meta tensor: normal numbers, True with probability a half, whole numbers below
-    `counts`."""
+def _value(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Of a meta tensor: normal numbers, True with probability a half, 0 or 1 as whole numbers (a
+    mask of zeros would hide everything)."""
     if x.is_complex():
         made = torch.view_as_complex(torch.randn((*x.shape, 2), generator=generator)).to(x.dtype)
     elif x.is_floating_point():
-        scale = x.shape[-1] ** -0.5 if x.requires_grad and x.dim() > 1 else 1.0
-        scale = 1.0 if not isinstance(x, nn.Parameter) else scale
+        matrix = isinstance(x, nn.Parameter) and x.requires_grad and x.dim() > 1
+        scale = x.shape[-1] ** -0.5 if matrix else 1.0
         made = (torch.randn(x.shape, generator=generator) * scale).to(x.dtype)
     elif x.dtype is torch.bool:
         made = torch.rand(x.shape, generator=generator) < 0.5
     else:
-        made = torch.randint(counts, x.shape, generator=generator).to(x.dtype)
+        made = torch.randint(2, x.shape, generator=generator).to(x.dtype)
     if isinstance(x, nn.Parameter):
         return nn.Parameter(made, requires_grad=x.requires_grad)
     return made.requires_grad_(x.requires_grad)
 
 
-def _leaf(x: Tensor) -> Tensor:
-    made = x.detach().clone()
-    if isinstance(x, nn.Parameter):
-        return nn.Parameter(made, requires_grad=x.requires_grad)
-    return made.requires_grad_(x.requires_grad)
+class Watch(TorchFunctionMode):
+    """One run of a copy of a block, random draws left out: `called` sees every torch function of
+    the modules' own code, `layered` every linear layer."""
 
-
-_PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "bmm", "einsum", "_grouped_mm", "grouped_mm"}
-
-
-@dataclass(slots=True)
-class Event:
-    """A call of the whole block; `layer` is the path of a linear layer, else "".
-
-    values  of the tensors that it makes or changes;  given  of a linear layer: its input
-    inputs, outputs  the tensors, to follow the flow
-    """
-
-    name: str
-    values: list[Tensor]
-    layer: str = ""
-    given: Tensor | None = None
-    inputs: list[Tensor] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-
-    @property
-    def work_flop(self) -> float:
-        """Of products with weights and of matrices; 0 for what else there is."""
-        if self.layer or self.name in _PRODUCTS:
-            return 2.0 * self.values[0].numel() * self.inputs[0].shape[-1]
-        if self.name.startswith("conv") and len(self.inputs) > 1:
-            weight = self.inputs[1]
-            return 2.0 * self.values[0].numel() * weight.numel() / weight.shape[0]
-        return 0.0
-
-
-class Watch(TorchFunctionMode, ABC):
-    """Around one run of a fresh block: `called` sees every torch function that is a module's own,
-    `layered` every linear layer."""
-
-    def __init__(self, block: FreshBlock) -> None:
+    def __init__(self, block: SmallBlock) -> None:
         super().__init__()
-        self.pauses = 0
+        self.original, self.block = block, block.fresh()
+        self.module = self.block.module
+        layers: dict[str, Any] = linear_layers(self.module)
+        self.layers = {p: layer for p, layer in layers.items() if "outer" in layer._parameters}
+        given = {id(x): x for x in tensors((self.block.args, self.block.kwargs))}
+        self.inputs = {
+            f"input {i}": x for i, x in enumerate(given.values()) if x.requires_grad and x.is_leaf
+        }
+        self._paused = False
         self._stack: list[tuple[str, Counter[str]]] = [("", Counter())]
-        for path, child in block.module.named_modules():
-            if path in block.thin:
-                child.forward = self._layer(path, block.thin[path])
-            if path in block.large:
-                child.forward = self._large(path, block.large[path])
+        for path, child in self.module.named_modules():
+            if path in self.layers:
+                child.forward = self._layer(path, child)
+            if path in block.call.large:
+                child.forward = self._large(path, block.call.large[path])
             child.register_forward_pre_hook(self._enter(path))
             child.register_forward_hook(self._leave, always_call=True)
 
+    def run(self) -> list[Tensor]:
+        """Call the block; the tensors of its output that are used."""
+        copies: dict[int, Tensor] = {}
+
+        def own(x: Tensor) -> Tensor:  # models change in place what they are given
+            return copies.setdefault(id(x), x.clone())
+
+        self.given = copies.values()
+        with self:
+            with self.paused():
+                args, kwargs = tree_map_only(Tensor, own, (self.block.args, self.block.kwargs))
+            output = self.module(*args, **kwargs)
+        return [x for i, x in enumerate(tensors(output)) if i not in self.block.call.unused]
+
+    def backward(self, outputs: list[Tensor]) -> dict[str, Tensor | None]:
+        """The gradients of inputs and parameters, from random ones of the outputs."""
+        generator = torch.Generator().manual_seed(1)
+        roots = [x for x in outputs if x.requires_grad]
+        seeds = [torch.randn(x.shape, generator=generator).to(x.dtype) for x in roots]
+        if roots:
+            torch.autograd.backward(roots, seeds)
+        named = {n: p for n, p in self.module.named_parameters() if not p.is_meta}
+        return {name: x.grad for name, x in (self.inputs | named).items()}
+
     @contextmanager
-    def paused(self) -> Any:
+    def paused(self) -> Iterator[None]:
         """Inside it nothing is seen."""
-        self.pauses += 1
+        before, self._paused = self._paused, True
         try:
             yield
         finally:
-            self.pauses -= 1
+            self._paused = before
 
     def called(
         self, func: Any, name: str, path: str, number: int, args: Any, kwargs: dict[str, Any]
@@ -443,12 +380,12 @@ class Watch(TorchFunctionMode, ABC):
     def given_whole(self, path: str, inputs: list[Tensor]) -> None:
         """A module begins that stays whole."""
 
-    @abstractmethod
-    def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:
-        """Run a linear layer."""
+    def layered(self, path: str, layer: Any, x: Tensor) -> Tensor:
+        """Run a linear layer that has values."""
+        return product(x, layer)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.pauses:
+        if self._paused:
             return func(*args, **(kwargs or {}))
         path, counts = self._stack[-1]
         name = function_name(func)
@@ -462,10 +399,10 @@ class Watch(TorchFunctionMode, ABC):
         with self.paused():
             return self.called(func, name, path, number, args, kwargs)
 
-    def _layer(self, path: str, weight: ThinWeight) -> Callable[[Tensor], Tensor]:
+    def _layer(self, path: str, layer: nn.Module) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
             with self.paused():
-                return self.layered(path, weight, x)
+                return self.layered(path, layer, x)
 
         return forward
 
@@ -492,67 +429,7 @@ class Watch(TorchFunctionMode, ABC):
         self._stack.pop()
 
 
-class Recording(Watch):
-    """The run of the whole block: `events` in order."""
-
-    def __init__(self, block: FreshBlock) -> None:
-        super().__init__(block)
-        self.events: list[Event] = []
-
-    def called(
-        self, func: Any, name: str, path: str, number: int, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        out = func(*args, **kwargs)
-        made = made_by(name, args, out)
-        if made:
-            self.events.append(
-                Event(
-                    name,
-                    [x.detach().clone() for x in made],
-                    inputs=tensors((args, kwargs)),
-                    outputs=made,
-                    numbers=integers(args, kwargs),
-                )
-            )
-        return out
-
-    def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:
-        y = product(x, weight)
-        event = Event("linear", [y.detach().clone()], path, x.detach().clone(), [x], [y])
-        self.events.append(event)
-        return y
-
-
-def product(x: Tensor, weight: ThinWeight) -> Tensor:
-    """What a linear layer gives."""
-    y = x @ weight.inner @ weight.outer.T
-    return y if weight.bias is None else y + weight.bias
-
-
-_CHANGING = re.compile(
-    r"__(setitem|iadd|isub|imul|itruediv|ifloordiv|imod|ipow|imatmul|iand|ior|ixor)__|.*[^_]_"
-)
-
-
-def in_place(name: str) -> bool:
-    """Whether a call changes its first argument."""
-    return _CHANGING.fullmatch(name) is not None
-
-
-def made_by(name: str, args: Any, out: Any) -> list[Tensor]:
-    """The tensors that a call makes or changes."""
-    found = tensors(args[:1]) if in_place(name) else []
-    return [*found, *(x for x in tensors(out) if all(x is not y for y in found))]
-
-
-def tensors(tree: Any) -> list[Tensor]:
-    """Those of a nest of values."""
-    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
-
-
-def recorded(block: FreshBlock) -> tuple[Recording, list[Tensor]]:
-    """The run of a whole block, and its outputs."""
-    watch = Recording(block)
-    with torch.enable_grad(), watch:
-        outputs = block.run()
-    return watch, outputs
+def product(x: Tensor, layer: Any) -> Tensor:
+    """What a linear layer of a small block returns."""
+    y: Tensor = x @ layer.inner @ layer.outer.T
+    return y if layer.offset is None else y + layer.offset

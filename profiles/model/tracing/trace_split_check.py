@@ -3,34 +3,31 @@
 `local_sizes` runs the block on one rank's share of its features and compares every call with the
 run of the whole block: its result must be the whole's, or the rank's share of it along one
 dimension. Where a call names sizes of the whole (`view(batch, length, num_heads, head_dim)`), the
-sizes to divide are found by trying. `check_split` then runs all ranks as threads of this process,
-which meet in the collectives of tensor parallelism (the sum of row-split layers' outputs, and of
-the gradients of column-split layers' inputs), and compares outputs and every gradient.
+sizes to divide are found by trying. `check_split` then runs the ranks one after the other, each
+with the whole's values where tensor parallelism sums over ranks (the outputs of row-split layers,
+the gradients of column-split layers' inputs), and compares these sums, outputs and gradients.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from profiles.model.building.tensor_parallel_rules import LocalSizes, Rule, UnevenSizeError
-from profiles.model.tracing.trace_small_block import (
-    Event,
-    FreshBlock,
-    SmallBlock,
-    ThinWeight,
-    Watch,
-    in_place,
-    made_by,
-    product,
-    tensors,
+from profiles.model.building.tensor_parallel_rules import (
+    LocalSizes,
+    Rule,
+    UnevenSizeError,
+    local_sizes_kinds,
 )
+from profiles.model.tracing.trace_small_block import SmallBlock, Watch, product, tensors
 from profiles.model.tracing.trace_tensor_parallel import (
     divided,
     integers,
@@ -41,112 +38,197 @@ from profiles.model.tracing.trace_tensor_parallel import (
 Roles = Mapping[str, tuple[str, tuple[int, ...]]]
 """Path of a linear layer in the block -> (`column` or `row`, parts side by side in its weight)."""
 _MOST_NUMBERS = 8
+_TOLERANCE = 1e-5
+_SMALL = 1e-2
+"""Of the whole gradient's norm: what is below is compared with this, since one that is zero but for
+rounding (the bias of an attention's keys) has no size of its own."""
+_PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "bmm", "einsum", "_grouped_mm", "grouped_mm"}
+_CHANGING = re.compile(
+    r"__(setitem|iadd|isub|imul|itruediv|ifloordiv|imod|ipow|imatmul|iand|ior|ixor)__|.*[^_]_"
+)
 
 
 class NotSplit(Exception):
-    """Why a split does not work, a layer of the group of layers that it is about ("" where that is
-    not known), and how many calls worked."""
+    """Why a split does not work, and how many calls worked."""
 
-    def __init__(self, reason: str, layer: str) -> None:
+    def __init__(self, reason: str, calls: int = 0) -> None:
         super().__init__(reason)
-        self.layer = layer
-        self.calls = 0
+        self.calls = calls
 
 
-def local_sizes(
-    block: SmallBlock, events: list[Event], outputs: list[Tensor], roles: Roles, tp: int
-) -> dict[str, LocalSizes]:
-    """The sizes that the block's modules name of the whole, by module; raises NotSplit."""
-    fresh = block.fresh()
-    trial = _Trial(fresh, events, roles, tp)
+@dataclass(slots=True)
+class Event:
+    """A call of the whole block; `layer` is the path of a linear layer, else "".
+
+    values  of the tensors that it makes or changes;  given  of a linear layer: its input
+    inputs, outputs  the tensors, to follow the flow
+    gradient  of a linear layer's input, as far as this call makes it
+    """
+
+    name: str
+    values: list[Tensor]
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    numbers: list[int] = field(default_factory=list)
+    layer: str = ""
+    given: Tensor | None = None
+    gradient: Tensor | None = None
+
+    @property
+    def work_flop(self) -> float:
+        """Of products with weights and of matrices; 0 for what else there is."""
+        if self.layer or self.name in _PRODUCTS:
+            return 2.0 * self.values[0].numel() * self.inputs[0].shape[-1]
+        if self.name.startswith("conv") and len(self.inputs) > 1:
+            weight = self.inputs[1]
+            return 2.0 * self.values[0].numel() * weight.numel() / weight.shape[0]
+        return 0.0
+
+
+class Recording(Watch):
+    """The run of the whole block: `events` in order, `outputs` and their values."""
+
+    def __init__(self, block: SmallBlock) -> None:
+        super().__init__(block)
+        self.events: list[Event] = []
+        self.calls: dict[str, list[Event]] = defaultdict(list)  # of linear layers
+        with torch.enable_grad():
+            self.outputs = self.run()
+        self.output_values = [x.detach().clone() for x in self.outputs]
+
+    @cached_property
+    def gradients(self) -> dict[str, Tensor | None]:
+        """The gradients by name; `events` then have those of the layers' inputs, too."""
+        return self.backward(self.outputs)
+
+    def called(
+        self, func: Any, name: str, path: str, number: int, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        out = func(*args, **kwargs)
+        made = _made_by(name, args, out)
+        if made:
+            values = [x.detach().clone() for x in made]
+            given = tensors((args, kwargs))
+            self.events.append(Event(name, values, given, made, integers(args, kwargs)))
+        return out
+
+    def layered(self, path: str, layer: Any, x: Tensor) -> Tensor:
+        seen = x.view_as(x)
+        # Noted first: a checkpoint stops its second run where it has what its backward needs.
+        event = Event("linear", [], [x], [], layer=path, given=x.detach().clone())
+        self.events.append(event)
+        self.calls[path].append(event)
+        if seen.requires_grad:
+            seen.register_hook(lambda g: setattr(event, "gradient", g))
+        y = product(seen, layer)
+        event.values.append(y.detach().clone())
+        event.outputs.append(y)
+        return y
+
+
+def _in_place(name: str) -> bool:
+    """Whether a call changes its first argument."""
+    return _CHANGING.fullmatch(name) is not None
+
+
+def _made_by(name: str, args: Any, out: Any) -> list[Tensor]:
+    """The tensors that a call makes or changes."""
+    found = tensors(args[:1]) if _in_place(name) else []
+    return [*found, *(x for x in tensors(out) if all(x is not y for y in found))]
+
+
+# --- the sizes to divide --------------------------------------------------------------------------
+
+
+def local_sizes(whole: Recording, roles: Roles, tp: int) -> tuple[Rule, ...]:
+    """`local_sizes` rules: the sizes that the block's modules name of the whole; raises
+    NotSplit."""
+    trial = _Trial(whole, roles, tp)
+    place = whole.block.call.path
     try:
-        with torch.no_grad(), trial:
-            found = fresh.run()
+        with torch.no_grad():
+            found = trial.run()
     except NotSplit as error:
-        error.calls = trial.position
-        raise
+        raise NotSplit(str(error), trial.position) from error
     except Exception as error:  # the model's own code refuses a share
-        line = next(iter(str(error).splitlines()), type(error).__name__)
-        layer = trial.latest or next(iter(roles))
         raise NotSplit(
-            f"{block.call.path or 'the model'} fails on a share of its features: {line}", layer
+            f"{place or 'the model'} fails on a share of its features: {first_line(error)}"
         ) from error
-    for x, whole in zip(found, outputs, strict=True):
-        if trial.layer_of(x) or not _same(x, whole):
-            layer = trial.layer_of(x) or next(iter(roles))
-            raise NotSplit(f"the output of {block.call.path} would be a share", layer)
-    return trial.sizes
+    for x, value in zip(found, whole.output_values, strict=True):
+        if trial.layer_of(x) or not _same(x, value):
+            raise NotSplit(f"the output of {place} would be a share")
+    return tuple(
+        (path, kind) for path, sizes in trial.sizes.items() for kind in local_sizes_kinds(sizes)
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Of an error's text, or its type."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 class _Trial(Watch):
     """The run of the last of `tp` ranks; the others' shares are taken from the whole run."""
 
-    def __init__(self, block: Any, events: list[Event], roles: Roles, tp: int) -> None:
-        super().__init__(block)
+    def __init__(self, whole: Recording, roles: Roles, tp: int) -> None:
+        super().__init__(whole.original)
         self.sizes: dict[str, LocalSizes] = {}
-        self._events, self._roles, self._tp, self._rank = events, roles, tp, tp - 1
         self.position = 0
-        self._parts = sorted({parts for _, parts in roles.values()}, key=len)
+        self._events, self._roles, self._tp = whole.events, roles, tp
+        self._parts = sorted({(1,), *(parts for _, parts in roles.values())}, key=len)
         self._split: dict[int, tuple[Tensor, str]] = {}
-        self.latest = ""
 
     def layer_of(self, x: Tensor) -> str:
         """Of a share: a layer of the group that made it; else ""."""
         return self._split.get(id(x), (x, ""))[1]
 
+    def _source(self, given: list[Tensor]) -> str:
+        return next((layer for x in given if (layer := self.layer_of(x))), "")
+
     def _next(self, name: str) -> Event:
         """What the whole block calls here."""
         here = self.position
         if here == len(self._events) or self._events[here].name != name:
-            raise NotSplit(f"other functions run on a share ({name})", next(iter(self._roles)))
+            raise NotSplit(f"other functions run on a share ({name})")
         self.position += 1
         return self._events[here]
 
     def given_whole(self, path: str, inputs: list[Tensor]) -> None:
-        source = next((layer for x in inputs if (layer := self.layer_of(x))), "")
+        source = self._source(inputs)
         if source:
-            raise NotSplit(f"{path} reads a share of {source}'s features", source)
+            raise NotSplit(f"{path} reads a share of {source}'s features")
 
-    def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:
+    def layered(self, path: str, layer: Any, x: Tensor) -> Tensor:
         event = self._next("linear")
         side, parts = self._roles.get(path, ("", (1,)))
-        source = self.layer_of(x)
         whole = event.values[0].clone()
         if side == "row":
             assert event.given is not None  # a linear layer's
-            share = self._share(event.given, parts, path)
-            if not source or not _same(x, share):
-                raise NotSplit(f"the input of {path} is not its share of the features", path)
+            if not self.layer_of(x) or not _same(x, self._share(event.given, parts, path)):
+                raise NotSplit(f"the input of {path} is not its share of the features")
             return whole
-        if source:
-            raise NotSplit(f"{path} reads a share of {source}'s features", source)
+        self.given_whole(path, [x])
         if side == "column":
             share = self._share(whole, parts, path)
             self._split[id(share)] = (share, path)
-            self.latest = path
             return share
-        return product(x, weight)
+        return product(x, layer)
 
     def _share(self, x: Tensor, parts: tuple[int, ...], path: str) -> Tensor:
         try:
-            return share_of(x, parts, self._tp, self._rank, -1)
+            return share_of(x, parts, self._tp, self._tp - 1, -1)
         except UnevenSizeError as error:
-            raise NotSplit(f"{path}: {error} features", path) from error
+            raise NotSplit(f"{path}: {error} features") from error
 
     def called(
         self, func: Any, name: str, path: str, number: int, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        given = tensors((args, kwargs))
-        source = next((layer for x in given if (layer := self.layer_of(x))), "")
+        source = self._source(tensors((args, kwargs)))
         if not source:
             out = func(*args, **kwargs)
-            made = made_by(name, args, out)
-            if made:
-                event = self._next(name)
-                if [x.shape for x in made] != [x.shape for x in event.values]:
-                    raise NotSplit(
-                        f"`{name}` of {path} makes another shape", next(iter(self._roles))
-                    )
+            made = _made_by(name, args, out)
+            if made and [x.shape for x in made] != [x.shape for x in self._next(name).values]:
+                raise NotSplit(f"`{name}` of {path} makes another shape")
             return out
         failure = ""
         here = self.position
@@ -157,12 +239,12 @@ class _Trial(Watch):
             except Exception as error:
                 failure = failure or f"fails: {next(iter(str(error).splitlines()), '')}"
                 continue
-            made = made_by(name, args, out)
+            made = _made_by(name, args, out)
             if not made:
                 return out
             self.position = here
             event = self._next(name)
-            shares = [self._kept(x, y, name) for x, y in zip(made, event.values, strict=False)]
+            shares = [self._is_share(x, y, name) for x, y in zip(made, event.values, strict=False)]
             if len(made) == len(event.values) and None not in shares:
                 for x, is_share in zip(made, shares, strict=True):
                     self._split.pop(id(x), None)
@@ -173,21 +255,16 @@ class _Trial(Watch):
                 return out
             failure = failure or "gives something else than on all of them"
         place = f" of {path}" if path else ""
-        raise NotSplit(f"`{name}`{place} on a share of {source}'s features {failure}", source)
+        raise NotSplit(f"`{name}`{place} on a share of {source}'s features {failure}")
 
     def _choices(self, name: str, args: Any, kwargs: Any) -> Iterator[tuple[int, ...]]:
         """Sizes to divide, none first; calls that change a tensor are made once."""
-        yield ()
-        if in_place(name):
-            return
-        numbers = integers(args, kwargs)
+        numbers = [] if _in_place(name) else integers(args, kwargs)
         able = [i for i, n in enumerate(numbers) if n >= self._tp and n % self._tp == 0]
-        if len(able) > _MOST_NUMBERS:
-            return
-        for count in range(1, len(able) + 1):
+        for count in range(len(able) + 1 if len(able) <= _MOST_NUMBERS else 1):
             yield from combinations(able, count)
 
-    def _kept(self, x: Tensor, whole: Tensor, name: str) -> bool | None:
+    def _is_share(self, x: Tensor, whole: Tensor, name: str) -> bool | None:
         """True for a share of the whole, False for the whole itself, None for anything else."""
         if x.shape == whole.shape:
             return False if _same(x, whole) else None
@@ -198,15 +275,14 @@ class _Trial(Watch):
             return None
         if "empty" in name:  # its values are whatever was there
             return True
-        for parts in self._parts or [(1,)]:
+        for parts in self._parts:
             try:
-                share = share_of(whole, parts, self._tp, self._rank, dims[0])
+                share = share_of(whole, parts, self._tp, self._tp - 1, dims[0])
             except UnevenSizeError:
                 continue
             if _same(x, share):
                 return True
-        plain = share_of(whole, (1,), self._tp, self._rank, dims[0])
-        return True if _same(x, plain) else None
+        return None
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
@@ -217,61 +293,111 @@ def _same(x: Tensor, y: Tensor) -> bool:
     return bool(torch.allclose(x, y, rtol=1e-4, atol=1e-5, equal_nan=True))
 
 
-TOLERANCE = 1e-5
-_SMALL_GRADIENT = 1e-2
-"""Of the whole gradient's norm: what is below is compared with this, since one that is zero but for
-rounding (the bias of an attention's keys) has no size of its own."""
-_LONGEST_WAIT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """Outputs and gradients by name of one run."""
-
-    outputs: list[Tensor]
-    gradients: dict[str, Tensor | None]
+# --- the check ------------------------------------------------------------------------------------
 
 
 def check_split(
-    block: SmallBlock, roles: Roles, sizes: tuple[Rule, ...], tp: int
-) -> frozenset[str]:
+    whole: Recording, roles: Roles, sizes: tuple[Rule, ...], tp: int
+) -> tuple[str, ...]:
     """The parameters whose gradients the ranks must sum; raises NotSplit where outputs or gradients
     are not the whole block's within 1e-5.
 
     sizes  the `local_sizes` rules, paths in the block
     """
-    whole = _run(block.fresh(), None, (), 0)
-    ranks = _together(block, roles, sizes, tp)
-    for ran in ranks:
-        for x, y in zip(ran.outputs, whole.outputs, strict=True):
-            if _error(x, y) > TOLERANCE:
-                raise NotSplit(f"{block.call.path} gives another output when it is split", "")
-    norm = sum(float(g.double().norm()) ** 2 for g in whole.gradients.values() if g is not None)
-    summed = set()
-    for name, wanted in whole.gradients.items():
-        found = [ran.gradients[name] for ran in ranks]
-        if wanted is None and all(g is None for g in found):
-            continue
-        like = wanted if wanted is not None else next(g for g in found if g is not None)
-        least = _SMALL_GRADIENT * norm**0.5
-        wanted = torch.zeros_like(like) if wanted is None else wanted
-        given = [torch.zeros_like(like) if g is None else g for g in found]
-        alike = all(_error(g, wanted, least) <= TOLERANCE for g in given)
-        added = _error(torch.stack(given).sum(0), wanted, least) <= TOLERANCE
-        kind, _, own = name.partition(":")
-        if kind == "parameter" and not alike and added:
-            summed.add(own)
-        elif not (alike or (added and _is_summed(kind, own, roles))):
-            raise NotSplit(f"the gradient of {own or 'an input'} is another when it is split", "")
-    return frozenset(summed)
+    place = whole.block.call.path
+    wanted = whole.gradients
+    ranks = [_Rank(whole, roles, tp, rank) for rank in range(tp)]
+    found = []
+    for rank in ranks:
+        use_local_sizes(rank.module, sizes, tp)
+        try:
+            with torch.enable_grad():
+                outputs = rank.run()
+            found.append(rank.backward(outputs))
+        except UnevenSizeError as error:
+            raise NotSplit(f"{error} in {place}") from error
+        except Exception as error:  # the model's own code refuses a share
+            raise NotSplit(f"{place} fails when it is split: {first_line(error)}") from error
+        if any(
+            _error(x.detach(), y) > _TOLERANCE
+            for x, y in zip(outputs, whole.output_values, strict=True)
+        ):
+            raise NotSplit(f"{place} gives another output when it is split")
+    norm = sum(float(g.double().norm()) ** 2 for g in wanted.values() if g is not None) ** 0.5
+    for event in (event for path in roles for event in whole.calls[path] if event.values):
+        side = roles[event.layer][0]
+        parts = [rank.shares.get(id(event)) for rank in ranks]
+        total, size = event.gradient, norm
+        if side == "row":
+            added = whole.layers[event.layer].offset
+            total = event.values[0] if added is None else event.values[0] - added.detach()
+            size = float(total.norm())
+        if not _compared(total, parts, _SMALL * size)[1]:
+            raise NotSplit(f"{place} gives another output when it is split")
+    summed = []
+    for name, gradient in wanted.items():
+        alike, added = _compared(gradient, [given[name] for given in found], _SMALL * norm)
+        path, _, last = name.rpartition(".")
+        is_layer = path in whole.layers
+        once = name in whole.inputs or (is_layer and path not in roles)
+        once = once or (is_layer and last == "offset" and roles[path][0] == "row")
+        if not alike and (once or not added):
+            raise NotSplit(
+                f"the gradient of {path if is_layer else name} is another when it is split"
+            )
+        if not alike and not is_layer:
+            summed.append(name)
+    return tuple(summed)
 
 
-def _is_summed(kind: str, path: str, roles: Roles) -> bool:
-    """Whether the ranks' gradients of a thin weight are parts of a sum: all of a split layer's but
-    a row-split one's bias, which is added once."""
-    return kind in ("outer", "inner", "bias") and (
-        path in roles and (kind != "bias" or roles[path][0] == "column")
-    )
+class _Rank(Watch):
+    """The run of one rank.
+
+    shares  by call of the whole block, the rank's part of the sum over ranks: of the output of a
+            row-split layer, of the gradient of a column-split layer's input
+    """
+
+    def __init__(self, whole: Recording, roles: Roles, tp: int, rank: int) -> None:
+        super().__init__(whole.original)
+        self.shares: dict[int, Tensor] = {}
+        self._calls = {path: iter(events) for path, events in whole.calls.items()}
+        self._roles, self._tp, self._rank = roles, tp, rank
+
+    def layered(self, path: str, layer: Any, x: Tensor) -> Tensor:
+        event = next(self._calls[path])
+        side, parts = self._roles.get(path, ("", (1,)))
+        if side == "row":
+            part = x @ self._share(layer.inner, parts) @ layer.outer.T
+            self.shares[id(event)] = part.detach()
+            y: Tensor = event.values[0] + (part - part.detach())
+            return y if layer.offset is None else y + (layer.offset - layer.offset.detach())
+        if not side:
+            return product(x, layer)
+
+        def total(gradient: Tensor) -> Tensor | None:
+            self.shares[id(event)] = gradient
+            return event.gradient
+
+        seen = x.view_as(x)
+        if seen.requires_grad:
+            seen.register_hook(total)
+        y = seen @ layer.inner @ self._share(layer.outer, parts).T
+        return y if layer.offset is None else y + self._share(layer.offset, parts)
+
+    def _share(self, x: Tensor, parts: tuple[int, ...]) -> Tensor:
+        return share_of(x, parts, self._tp, self._rank, 0)
+
+
+def _compared(
+    whole: Tensor | None, parts: Sequence[Tensor | None], least: float
+) -> tuple[bool, bool]:
+    """Whether each rank's part is the whole, and whether their sum is."""
+    known = next((x for x in (whole, *parts) if x is not None), None)
+    if known is None:
+        return True, True
+    target, *given = (torch.zeros_like(known) if x is None else x for x in (whole, *parts))
+    alike = all(_error(x, target, least) <= _TOLERANCE for x in given)
+    return alike, _error(torch.stack(given).sum(0), target, least) <= _TOLERANCE
 
 
 def _error(x: Tensor, y: Tensor, least: float = 0.0) -> float:
@@ -281,116 +407,3 @@ def _error(x: Tensor, y: Tensor, least: float = 0.0) -> float:
     size = max(float(y.double().norm()), least, 1e-30)
     found = float((x.double() - y.double()).norm()) / size
     return found if found == found else float("inf")
-
-
-def _together(block: SmallBlock, roles: Roles, sizes: tuple[Rule, ...], tp: int) -> list[Ran]:
-    meeting = _Meeting(roles, tp)
-    made: dict[int, Ran] = {}
-    failed: dict[int, Exception] = {}
-
-    def run(rank: int) -> None:
-        try:
-            made[rank] = _run(block.fresh(), meeting, sizes, rank)
-        except Exception as error:
-            failed[rank] = error
-            meeting.barrier.abort()
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(tp)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    failed = {r: e for r, e in failed.items() if not isinstance(e, threading.BrokenBarrierError)}
-    if failed or len(made) < tp:
-        error = failed[min(failed)] if failed else RuntimeError("its ranks do not meet")
-        line = next(iter(str(error).splitlines()), type(error).__name__)
-        if isinstance(error, UnevenSizeError):
-            raise NotSplit(f"{line} in {block.call.path}", "")
-        raise NotSplit(f"{block.call.path} fails when it is split: {line}", "")
-    return [made[rank] for rank in range(tp)]
-
-
-class _Meeting:
-    """Where the ranks' threads exchange tensors."""
-
-    def __init__(self, roles: Roles, tp: int) -> None:
-        self.roles, self.tp = roles, tp
-        self.barrier = threading.Barrier(tp, timeout=_LONGEST_WAIT_S)
-        self._given: dict[int, Tensor] = {}
-
-    def total(self, x: Tensor, rank: int) -> Tensor:
-        """The sum over all ranks."""
-        self._given[rank] = x.detach()
-        self.barrier.wait()
-        made = torch.stack([self._given[r] for r in range(self.tp)]).sum(0)
-        self.barrier.wait()
-        return made
-
-
-class _SumGradient(torch.autograd.Function):
-    """Before column-split layers: nothing forward, the sum over ranks backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, meeting: _Meeting, rank: int) -> Tensor:
-        ctx.meeting, ctx.rank = meeting, rank
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return ctx.meeting.total(gradients[0], ctx.rank), None, None
-
-
-class _SumOutput(torch.autograd.Function):
-    """Behind row-split layers: the sum over ranks forward, nothing backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, meeting: _Meeting, rank: int) -> Tensor:
-        return meeting.total(x, rank)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], None, None
-
-
-class _Ranked(Watch):
-    """Runs a rank's linear layers; without a meeting the whole block's."""
-
-    def __init__(self, block: FreshBlock, meeting: _Meeting | None, rank: int) -> None:
-        super().__init__(block)
-        self._meeting, self._rank = meeting, rank
-
-    def layered(self, path: str, weight: ThinWeight, x: Tensor) -> Tensor:
-        meeting, rank = self._meeting, self._rank
-        side, parts = meeting.roles.get(path, ("", (1,))) if meeting else ("", (1,))
-        if meeting is None or not side:
-            return product(x, weight)
-        outer, inner, bias = weight.outer, weight.inner, weight.bias
-        if side == "row":
-            held = share_of(inner, parts, meeting.tp, rank, 0)
-            y: Tensor = _SumOutput.apply(x @ held @ outer.T, meeting, rank)  # type: ignore[no-untyped-call] # torch's
-            return y if bias is None else y + bias
-        given: Tensor = _SumGradient.apply(x, meeting, rank)  # type: ignore[no-untyped-call] # torch's
-        held = share_of(outer, parts, meeting.tp, rank, 0)
-        part = None if bias is None else share_of(bias, parts, meeting.tp, rank, 0)
-        return product(given, ThinWeight(held, inner, part))
-
-
-def _run(block: FreshBlock, meeting: _Meeting | None, sizes: tuple[Rule, ...], rank: int) -> Ran:
-    watch = _Ranked(block, meeting, rank)
-    use_local_sizes(block.module, sizes, meeting.tp if meeting else 1)
-    with torch.enable_grad(), watch:
-        outputs = block.run()
-        with watch.paused():
-            generator = torch.Generator().manual_seed(1)
-            roots = [x for x in outputs if x.requires_grad]
-            seeds = [torch.randn(x.shape, generator=generator).to(x.dtype) for x in roots]
-            if roots:
-                torch.autograd.backward(roots, seeds)
-    gradients: dict[str, Tensor | None] = {f"input:{i}": x.grad for i, x in enumerate(block.inputs)}
-    gradients |= {f"parameter:{name}": p.grad for name, p in block.parameters.items()}
-    for path, weight in block.thin.items():
-        for kind in ("outer", "inner", "bias"):
-            leaf = getattr(weight, kind)
-            if leaf is not None:
-                gradients[f"{kind}:{path}"] = leaf.grad
-    return Ran([x.detach() for x in tensors(outputs)], gradients)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -107,27 +108,31 @@ def part_sizes(size: int, parts: tuple[int, ...], tp: int) -> list[int]:
     return sizes
 
 
+def _order(x: Tensor, parts: tuple[int, ...], tp: int, dim: int) -> Tensor:
+    """The features of dimension `dim` as [rank, part, feature], by their place in [part, feature].
+
+    Raises UnevenSizeError where the ranks' shares are uneven.
+    """
+    size = x.shape[dim]
+    own = torch.arange(size, device=x.device).split(part_sizes(size, parts, tp))
+    return torch.cat([part.chunk(tp)[rank] for rank in range(tp) for part in own])
+
+
 def by_rank(x: Tensor, parts: tuple[int, ...], tp: int, dim: int) -> Tensor:
     """Dimension `dim` from [part, rank, feature] into [rank, part, feature]."""
-    if len(parts) == 1 or tp == 1:
-        return x
-    cut = [part.chunk(tp, dim) for part in x.split(part_sizes(x.shape[dim], parts, tp), dim)]
-    return torch.cat([part[rank] for rank in range(tp) for part in cut], dim)
+    return x if len(parts) == 1 or tp == 1 else x.index_select(dim, _order(x, parts, tp, dim))
 
 
 def by_part(x: Tensor, parts: tuple[int, ...], tp: int, dim: int) -> Tensor:
     """The inverse of by_rank."""
     if len(parts) == 1 or tp == 1:
         return x
-    sizes = [n // tp for n in part_sizes(x.shape[dim], parts, tp)]
-    cut = [share.split(sizes, dim) for share in x.chunk(tp, dim)]
-    return torch.cat([share[part] for part in range(len(parts)) for share in cut], dim)
+    return x.index_select(dim, _order(x, parts, tp, dim).argsort())
 
 
 def share_of(x: Tensor, parts: tuple[int, ...], tp: int, rank: int, dim: int) -> Tensor:
     """What a rank holds of dimension `dim`."""
-    sizes = part_sizes(x.shape[dim], parts, tp)
-    return torch.cat([part.chunk(tp, dim)[rank] for part in x.split(sizes, dim)], dim)
+    return x.index_select(dim, _order(x, parts, tp, dim).chunk(tp)[rank])
 
 
 def own_order(
@@ -231,13 +236,11 @@ def integers(args: Any, kwargs: Any) -> list[int]:
 
 def divided(args: Any, kwargs: Any, positions: tuple[int, ...], tp: int) -> tuple[Any, Any]:
     """The arguments with the whole numbers at these positions divided by tp; raises
-    UnevenSizeError     where that is uneven."""
-    position = -1
+    UnevenSizeError where that is uneven."""
+    places = count()
 
     def divide(value: int) -> int:
-        nonlocal position
-        position += 1
-        if position not in positions:
+        if next(places) not in positions:
             return value
         if value % tp:
             raise UnevenSizeError(f"tp={tp} does not divide {value}")

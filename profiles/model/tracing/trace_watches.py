@@ -136,16 +136,15 @@ class GivenWatch:
 
     def leave(self, path: str) -> None:
         """The call that began last, of the module at `path`, has ended."""
-        if any(_differ(before, _members(x)) for x, before in self._running.pop()):
-            self.changing.append(path)
+        for x, before in self._running.pop():
+            after = _members(x)
+            if len(before) != len(after) or any(map(operator.is_not, before, after)):
+                self.changing.append(path)
+                break
 
 
 def _members(x: Any) -> list[Any]:
     return tree_leaves(list(x.values() if isinstance(x, MutableMapping) else x))
-
-
-def _differ(before: list[Any], after: list[Any]) -> bool:
-    return len(before) != len(after) or any(map(operator.is_not, before, after))
 
 
 @contextmanager

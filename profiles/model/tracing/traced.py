@@ -116,9 +116,13 @@ def trace_model(
 
     cache  folder of earlier traces; torch is imported only when one is missing
     """
-    settings = (sequence_length, dtype, target)
-    facts = functools.cache(lambda: _for_executor(spec, sequence_length))
     trusted = False
+
+    @functools.cache
+    def facts() -> ExecutorFacts:
+        from profiles.model.tracing.trace import executor_facts
+
+        return executor_facts(spec, sequence_length=sequence_length)
 
     def trace_at(micro_batch: int, tp: int) -> ModelGraph:
         nonlocal trusted
@@ -134,46 +138,45 @@ def trace_model(
             trusted=trusted and micro_batch in _BATCHES,
             rules=facts().rules if tp > 1 else (),
         )
-        trusted = trusted or repeats_agree(graph)
+        # Blocks of one label are of one kind: one may stand for all from now on.
+        labels = [block.label for block in graph.kinds]
+        trusted = trusted or len(labels) == len(set(labels))
         return graph
 
-    files = {1: _load_or_trace(spec, settings, 1, trace_at, facts, cache)}
+    def make(tp: int) -> TraceFile:
+        graphs: tuple[ModelGraph, ...] = ()
+        why = ""
+        if tp == 1:
+            graphs = tuple(trace_at(batch, 1) for batch in _BATCHES)
+            alone = facts().why_not(1)
+            graphs = tuple(replace(graph, why_not_tensor_parallel=alone) for graph in graphs)
+        elif not (why := facts().why_not(tp)):
+            try:
+                graphs = tuple(trace_at(batch, tp) for batch in _BATCHES)
+            except ShardwrightError as error:
+                why = str(error)
+        return TraceFile(
+            graphs=graphs,
+            tensor_parallel=facts().rules,
+            tied_parameters=facts().tied,
+            why_not=why,
+        )
+
+    def load_or_make(tp: int) -> TraceFile:
+        settings = (sequence_length, dtype, target, tp)
+        return kept(lambda: make(tp), TraceFile, TRACE_SCHEMA, spec, settings, cache)
+
+    files = {1: load_or_make(1)}
     refused: dict[int, str] = {}
     if not files[1].graphs[0].why_not_tensor_parallel:
         for tp in tp_degrees:
             refused[tp] = uneven_heads(spec, tp)
             if tp != 1 and not refused[tp]:
-                made = _load_or_trace(spec, settings, tp, trace_at, facts, cache)
+                made = load_or_make(tp)
                 refused[tp] = made.why_not
                 if made.graphs:
                     files[tp] = made
     return TracedModel(files, trace_at, target, spec, refused)
-
-
-def repeats_agree(graph: ModelGraph) -> bool:
-    """Whether blocks of one label are of one kind, so that one may stand for all from now on."""
-    labels = [block.label for block in graph.kinds]
-    return len(labels) == len(set(labels))
-
-
-def _load_or_trace(
-    spec: ModelSpec,
-    settings: tuple[int, str, str],
-    tp: int,
-    trace_at: Callable[[int, int], ModelGraph],
-    facts: Callable[[], ExecutorFacts],
-    cache: Path | None,
-) -> TraceFile:
-    def make() -> TraceFile:
-        graphs, why_not = _traced(tp, trace_at, facts)
-        return TraceFile(
-            graphs=graphs,
-            tensor_parallel=facts().rules,
-            tied_parameters=facts().tied,
-            why_not=why_not,
-        )
-
-    return kept(make, TraceFile, TRACE_SCHEMA, spec, (*settings, tp), cache)
 
 
 def kept(
@@ -203,27 +206,6 @@ def kept(
     return made
 
 
-def _traced(
-    tp: int, trace_at: Callable[[int, int], ModelGraph], facts: Callable[[], ExecutorFacts]
-) -> tuple[tuple[ModelGraph, ...], str]:
-    """The graphs, or none and why `tp` ranks cannot share the model."""
-    if tp == 1:
-        graphs = tuple(trace_at(batch, 1) for batch in _BATCHES)
-        why = facts().why_not(1)
-        return tuple(replace(graph, why_not_tensor_parallel=why) for graph in graphs), ""
-    why = facts().why_not(tp)
-    try:
-        return (() if why else tuple(trace_at(batch, tp) for batch in _BATCHES)), why
-    except ShardwrightError as error:
-        return (), str(error)
-
-
-def _for_executor(spec: ModelSpec, sequence_length: int) -> ExecutorFacts:
-    from profiles.model.tracing.trace import executor_facts
-
-    return executor_facts(spec, sequence_length=sequence_length)
-
-
 @functools.cache
 def tracer_version() -> str:
     """Hash of the tracing code and of the installed torch and transformers."""
@@ -247,17 +229,13 @@ def interpolate(low: ModelGraph, high: ModelGraph, micro_batch: int) -> ModelGra
     """
     if len(low.kinds) != len(high.kinds) or low.chain != high.chain:
         return None
-    span = high.micro_batch - low.micro_batch
-    kinds: list[Block] = []
-    for a, b in zip(low.kinds, high.kinds, strict=True):
-        block = _affine(a, b, low.micro_batch, span, micro_batch)
-        if block is None:
-            return None
-        kinds.append(with_kind(_with_peaks(block)))
-    branches = _affine(low.branches, high.branches, low.micro_batch, span, micro_batch)
-    if branches is None:
+    place = (low.micro_batch, high.micro_batch - low.micro_batch, micro_batch)
+    kinds = _affine(low.kinds, high.kinds, *place)
+    branches = _affine(low.branches, high.branches, *place)
+    if kinds is None or branches is None:
         return None
-    return replace(low, micro_batch=micro_batch, kinds=tuple(kinds), branches=branches)
+    kinds = tuple(with_kind(_with_peaks(block)) for block in kinds)
+    return replace(low, micro_batch=micro_batch, kinds=kinds, branches=branches)
 
 
 def _with_peaks(block: Block) -> Block:
@@ -274,41 +252,30 @@ _SKIP = frozenset({"kind", "forward_peak_bytes", "backward_peak_bytes"})
 
 def _affine(a: Any, b: Any, base: int, span: int, at: int) -> Any:
     """The value at batch `at`, or None where a and b are not one shape of value."""
-    if isinstance(a, (bool, str, type(None))) or not isinstance(a, (int, tuple)):
-        if dataclasses.is_dataclass(a):
-            return _affine_fields(a, b, base, span, at)
-        return a if a == b else None
-    if isinstance(a, int):
-        if a == b:
-            return a
-        slope, rest = divmod(b - a, span)
-        return a + slope * (at - base) if rest == 0 else None
-    if not isinstance(b, tuple) or len(a) != len(b):
-        return None
-    made = []
-    for x, y in zip(a, b, strict=True):
-        value = None if x is None else _affine(x, y, base, span, at)
-        if value is None and x is not None:
-            return None
-        made.append(value)
-    return tuple(made)
-
-
-def _affine_fields(a: Any, b: Any, base: int, span: int, at: int) -> Any:
+    if a is b or a == b:
+        return a
     if type(a) is not type(b):
         return None
-    if a == b:
-        return a
-    changed = {}
+    if isinstance(a, int) and not isinstance(a, bool):
+        slope, rest = divmod(b - a, span)
+        return a + slope * (at - base) if rest == 0 else None
+    if isinstance(a, tuple) and len(a) == len(b):
+        pairs = zip(a, b, strict=True)
+        made = tuple(None if x is None else _affine(x, y, base, span, at) for x, y in pairs)
+        lost = any(y is None and x is not None for x, y in zip(a, made, strict=True))
+        return None if lost else made
+    if not dataclasses.is_dataclass(a):
+        return None
+    changed: dict[str, Any] = {}
     for name in _field_names(type(a)):  # type: ignore[arg-type] # a class is hashable
         x, y = getattr(a, name), getattr(b, name)
         if name in _SKIP or x is y or x == y:
             continue
-        value = _affine(x, y, base, span, at)
-        if value is None:
+        changed[name] = _affine(x, y, base, span, at)
+        if changed[name] is None:
             return None
-        changed[name] = value
-    return replace(a, **changed)
+    whole: Any = replace(a, **changed)  # type: ignore[type-var] # no class
+    return whole
 
 
 @functools.cache

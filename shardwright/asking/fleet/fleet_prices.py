@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner.axes import Axes
 from planner.fleet.fleet_question import (
     FleetQuestion,
     FleetRun,
@@ -14,10 +15,9 @@ from planner.fleet.fleet_question import (
     undominated,
 )
 from planner.fleet.phase_price import StepAnswer, StepTask, all_steps, phase_of
-from planner.layout.executable import EXECUTOR
 from planner.layout.layout_question import LayoutQuestion
-from planner.layout.layout_space import LayoutSpace
 from planner.many.answer_cache import code_and_data_version
+from planner.space import EXECUTOR
 from profiles.document import content_hash, read_document, write_document
 from profiles.errors import InfeasibleError, ShardwrightError
 from shardwright.asking.executor_layouts import executor_space
@@ -123,9 +123,7 @@ def step_task(question: FleetQuestion, run: int, phase: int, cluster: int, nodes
                 global_batch=part.global_batch,
                 seq_len=part.seq_len,
                 precision=job.precision,
-                space=(
-                    executor_space(LayoutSpace(), job.model) if stack == EXECUTOR else LayoutSpace()
-                ),
+                space=(executor_space(Axes(), job.model) if stack == EXECUTOR else Axes()),
                 lora_rank=job.lora_rank,
                 options=job.options,
             )

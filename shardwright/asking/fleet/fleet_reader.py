@@ -18,8 +18,8 @@ from planner.fleet.fleet_question import (
     FleetRun,
     node_counts,
 )
-from planner.layout.executable import EXECUTOR
-from planner.layout.run_option import AskedOptions
+from planner.run_option import AskedOptions
+from planner.space import EXECUTOR
 from profiles.errors import InputError, ShardwrightError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster

@@ -75,7 +75,6 @@ def measured_cluster(
         global_batch=1,
         seq_len=1,
         precision="bf16",
-        said=[],
     )
     measured = [
         _collective(path, curve, run.degrees.num_devices, run.node_devices)

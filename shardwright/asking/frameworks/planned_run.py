@@ -13,8 +13,9 @@ from interop.exports.values.planned_run import (
     PlannedStage,
     stages_of_run,
 )
-from planner.layout.executable import EXECUTOR, first_layer
+from planner.layout.executable import first_layer
 from planner.layout.layout_answer import LayoutFile
+from planner.space import EXECUTOR
 from profiles.document import encode, to_json
 from profiles.errors import DocumentError, InputError, ShardwrightError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
@@ -23,8 +24,8 @@ from profiles.model.loaders import resolve_model
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan
 from shardwright.asking.places import local_profile, trace_cache
+from simulator.memory.footprint import footprint
 from simulator.schedules.schedule import schedule_kind
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.decision import plan_decision
 from simulator.values.plan import PLAN_SCHEMA, Plan
@@ -65,7 +66,7 @@ def _of_layout(opened: OpenedPlan, answer: LayoutFile, *, runnable: bool) -> Pla
             mfu=chosen.prediction.mfu_range,
             peak_memory_bytes=chosen.prediction.peak_memory_range,
             required_memory_bytes=chosen.prediction.required_memory_bytes,
-            peak_bytes=tuple(rank.allocated_bytes for rank in footprint(run).ranks),
+            peak_bytes=tuple(rank.peak_bytes for rank in footprint(run).ranks),
         ),
         device_type=get_device(run.device).type,
     )

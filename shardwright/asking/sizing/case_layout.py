@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from planner.axes import Axes
 from planner.layout.layout_question import LayoutQuestion, solve_layouts
-from planner.layout.layout_space import LayoutSpace
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.published.run import PublishedRun
@@ -47,10 +47,9 @@ def fastest_layout(
                 precision=run.precision,
                 space=pinned,
             )
-            outcome, _ = solve_layouts(
+            outcome = solve_layouts(
                 question,
                 shipped_coefficients(),
-                [],
                 clock=clock,
                 time_limit_s=_TIME_LIMIT_S,
                 runners_up=0,
@@ -77,7 +76,7 @@ _ANSWERED = (
 )
 
 
-def _pins(run: TrainingRun, asked: PublishedRun) -> list[LayoutSpace]:
+def _pins(run: TrainingRun, asked: PublishedRun) -> list[Axes]:
     """What is printed, first with and then without the ZeRO stage."""
     printed = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.ep, "vpp": asked.vpp}
     printed["micro_batch"] = asked.micro_batch
@@ -88,7 +87,7 @@ def _pins(run: TrainingRun, asked: PublishedRun) -> list[LayoutSpace]:
     if run.seq_len < LONG_SEQUENCE:
         axes.setdefault("cp", (1,))
     recompute = ("full",) if run.stack in _ALWAYS_RECOMPUTED else None
-    plain = LayoutSpace(**axes, recompute=recompute)
+    plain = Axes(**axes, recompute=recompute)
     if asked.zero_stage is None:
         return [plain]
     return [replace(plain, zero=(asked.zero_stage,)), plain]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.layout.executable import EXECUTOR
-from planner.layout.layout_space import LayoutSpace
-from planner.layout.run_option import AskedOptions
+from planner.axes import Axes
+from planner.run_option import AskedOptions
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
+from planner.space import EXECUTOR
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link, node_design
 from profiles.hardware.energy.grid_carbon import WORLD, grid_of
@@ -294,7 +294,7 @@ def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
     return tuple(
         StackChoice(
             name=name,
-            space=executor_space(LayoutSpace(), figures) if name == EXECUTOR else LayoutSpace(),
+            space=executor_space(Axes(), figures) if name == EXECUTOR else Axes(),
         )
         for name in names
     )

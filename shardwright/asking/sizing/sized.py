@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from planner.layout.layout_question import LayoutSolver
 from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.size_limits import Search
 from planner.sizing.size_phases import PHASES_SCHEMA, Phase, PhaseFile, stretch_of_phases
 from planner.sizing.size_question import SizeQuestion
-from planner.sizing.size_run import Search, answer_of, explained, power_of, search_here
+from planner.sizing.size_run import answer_of, explained, search_here
 from planner.sizing.sizing_search import SizedDevice, SizeTask, size_on_workers
 from profiles.document import read_document
 from profiles.errors import DocumentError
@@ -73,9 +75,8 @@ class SizeSolver:
             sized = self._solved(asked, question, explain=False)
             if sized.answer.best is None:
                 break
-            stretch = stretch_of_phases(
-                question, sized.answer.best.run, phases, shipped_coefficients(), self.clock
-            )
+            solver = self._solver(math.inf)
+            stretch = stretch_of_phases(question, sized.answer.best.run, phases, solver)
             settled = abs(stretch / question.stretch - 1) < _SETTLED
             question = replace(question, stretch=stretch)
             if settled:
@@ -95,14 +96,7 @@ class SizeSolver:
 
     def _explained(self, sized: Sized, end: float) -> Sized:
         start = self.clock()
-        answer = explained(
-            sized.question,
-            sized.found,
-            sized.answer,
-            shipped_coefficients(),
-            clock=self.clock,
-            end_s=end,
-        )
+        answer = explained(sized.question, sized.found, sized.answer, self._solver(end))
         spent = sized.answer.search_time_s + self.clock() - start
         return replace(sized, answer=replace(answer, search_time_s=spent))
 
@@ -114,9 +108,7 @@ class SizeSolver:
             question,
             found,
             search=search,
-            coefficients=shipped_coefficients(),
-            clock=self.clock,
-            end_s=end,
+            solver=self._solver(end),
             seed=self.seed,
             runs=self.runs,
         )
@@ -132,21 +124,20 @@ class SizeSolver:
     def _end(self) -> float:
         return self.clock() + self.limit_s if math.isfinite(self.limit_s) else math.inf
 
+    def _solver(self, end: float) -> LayoutSolver:
+        return LayoutSolver(coefficients=shipped_coefficients(), clock=self.clock, end_s=end)
+
     def _search(self, end: float) -> Search:
+        here = search_here(self._solver(end))
         if self.workers == 1:
-            return search_here(shipped_coefficients(), self.clock, end)
+            return here
 
         def on_workers(question: SizeQuestion) -> tuple[SizedDevice, ...]:
             if len(question.choices) == 1:
-                return search_here(shipped_coefficients(), self.clock, end)(question)
+                return here(question)
             tasks = [
-                SizeTask(
-                    question=question,
-                    choice=number,
-                    power=power_of(choice, question.pue),
-                    end_s=min(end, 1e15),
-                )
-                for number, choice in enumerate(question.choices)
+                SizeTask(question=question, choice=number, end_s=min(end, 1e15))
+                for number in range(len(question.choices))
             ]
             return size_on_workers(tasks, self.workers)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from planner.heterogeneous.mixed_answer import MixedPlanFile
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, LayoutInfeasibility
 from planner.layout.layout_choice import part_words
 from profiles.hardware.catalogue.catalog import get_device
@@ -16,7 +16,7 @@ from shardwright.reports.brief.plan_brief import Planned
 from shardwright.reports.brief.plan_table import layout_row, layout_rows, mixed_rows, plan_rows
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.step.coefficients import shipped_coefficients
-from simulator.values.plan_file import Infeasibility, PlanFile
+from simulator.values.plan_file import Comparison, Infeasibility, PlanFile
 from simulator.values.prediction import Interval
 
 
@@ -157,33 +157,13 @@ def _peak(known: Interval, peak_bytes: float) -> Interval:
     return known.scaled(peak_bytes / known.value) if known.value > 0 else known
 
 
-def planned_mixed(answer: MixedPlanFile) -> Planned:
+def planned_mixed(answer: PlanFile, comparison: Comparison) -> Planned:
     """A plan on devices of several types."""
-    if answer.ordinary is not None and answer.ordinary.prediction is not None:
-        inside = planned_plan(answer.ordinary, answer.model, answer.cluster)
-        parts, memory, peak = inside.parts, inside.memory, inside.peak
-        capacity, device, sources = inside.capacity_bytes, inside.device, inside.sources
-    else:
-        parts, memory, peak, capacity, device, sources = {}, (), None, 0.0, "", ()
-        if answer.prediction is not None:
-            parts = {
-                "until the slowest replica is done": answer.prediction.pipeline_s,
-                "exchange of gradients": answer.prediction.exchange_s,
-            }
-    left = "; ".join(f"{one.num_devices} {one.device}: {one.why}" for one in answer.left_out)
-    return Planned(
-        model=answer.model,
-        cluster=answer.cluster,
-        rows=mixed_rows(answer),
-        proof=_proof(answer.status, answer.gap, answer.search_time_s),
-        why="no kind of plan fits",
-        parts=parts,
-        memory=memory,
-        peak=peak,
-        capacity_bytes=capacity,
-        device=device,
-        sources=sources,
-        assumptions=answer.assumptions,
+    planned = planned_plan(answer, comparison.model, comparison.cluster)
+    left = "; ".join(f"{one.num_devices} {one.device}: {one.why}" for one in comparison.left_out)
+    return replace(
+        planned,
+        rows=mixed_rows(answer, comparison),
         limit=f"Left out: {left}" if left else "",
     )
 

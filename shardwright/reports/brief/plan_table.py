@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from planner.heterogeneous.mixed_answer import MixedPlanFile
-from planner.layout.executable import EXECUTOR
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
+from planner.space import EXECUTOR
 from shardwright.reports.brief.columns import Column, with_interval
 from simulator.mfu import MFU_DEFINITION
-from simulator.values.plan_file import PlanFile
+from simulator.values.plan_file import Comparison, PlanFile
 from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval
 
@@ -139,16 +138,16 @@ def plan_rows(answer: PlanFile) -> list[dict[str, Any]]:
     return rows
 
 
-def mixed_rows(answer: MixedPlanFile) -> list[dict[str, Any]]:
+def mixed_rows(answer: PlanFile, comparison: Comparison) -> list[dict[str, Any]]:
     """The kinds of plans that were compared on mixed devices, the chosen one first."""
     rows: list[dict[str, Any]] = []
     prices = "; ".join(
         f"{name} ${price.value:.2f}: {price.source}"
-        for name, price in sorted(answer.prices_usd_per_hour.items())
+        for name, price in sorted(comparison.prices_usd_per_hour.items())
     )
     samples = answer.usd_per_million_samples is not None
-    for one in sorted(answer.compared, key=lambda one: one.title != answer.chosen):
-        chosen = one.title == answer.chosen
+    for one in sorted(comparison.compared, key=lambda one: one.title != comparison.chosen):
+        chosen = one.title == comparison.chosen
         usd = one.usd_per_million_samples if samples else one.usd_per_million_tokens
         slower = ""
         if one.step_time_s is None:
@@ -157,8 +156,8 @@ def mixed_rows(answer: MixedPlanFile) -> list[dict[str, Any]]:
             slower = f"{one.step_time_s / answer.step_time_s - 1:.1%} slower"
         row: dict[str, Any] = {
             "row": "chosen" if chosen else "refused" if one.step_time_s is None else "alternative",
-            "model": answer.model,
-            "cluster": answer.cluster,
+            "model": comparison.model,
+            "cluster": comparison.cluster,
             "stack": EXECUTOR,
             "layout": f"{one.title}: {one.plan}",
             "devices": one.num_devices,

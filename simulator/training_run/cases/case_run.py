@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from profiles.errors import ShardwrightError
-from profiles.hardware.catalogue.catalog import get_device, node_design
+from profiles.hardware.catalogue.catalog import node_design
 from profiles.model.figures.transformer import Transformer
 from profiles.published.case import BENCHMARK, PublishedCase
 from profiles.published.known_models import KnownModel, known_model, known_models
@@ -36,6 +36,7 @@ from simulator.training_run.reading.network_text import network_of
 from simulator.training_run.run.unsupported import UnsupportedRunError
 
 _MOST_TOKENS, _LARGEST_BATCH = 1e13, 2**24
+_WIDTHS = ("hidden_size", "ffn_size", "num_heads", "num_kv_heads", "vocab_size")
 _LARGE, _MANY_TOKENS, _LARGE_BATCH, _SMALL_BATCH = 30e9, 1e12, 2**22, 2**21
 # Printed batches are rounded: a power of two that is as near as this is meant.
 _ROUNDED = 0.06
@@ -82,56 +83,52 @@ def case_run(case: PublishedCase, said: list[str]) -> CaseRun:
     """The case as a row, and its tokens; what was assumed is added to `said`. Raises
     UnsupportedRunError where no tokens, no device or no size of the model is known."""
     said += list(case.faults)
-    known = known_model(case.model)
+    row = case.run
+    known = known_model(row.model)
     tokens = _tokens(case, known, said)
     if known is not None and known.unsupported:
         case, known = _stand_in(case, known, said), None
+        row = case.run
     figures = known.figures if known is not None else None
-    model = case.model
-    if figures is None and not (case.layers and case.hidden):
+    model = row.model
+    if figures is None and not (row.num_layers and row.hidden_size):
         near = _nearest(case)
         if near is None:
             raise UnsupportedRunError(
-                case.id, "neither the figures of its model nor their number of parameters is given"
+                row.id, "neither the figures of its model nor their number of parameters is given"
             )
         figures, model = near.figures, near.name
         said.append(f"figures of {near.name}, the nearest known model ({near.source})")
-    seq_len = case.seq_len or (known.seq_len if known else 0)
+    seq_len = row.seq_len or (known.seq_len if known else 0)
     if not seq_len:
         seq_len = _USUAL_SEQ_LEN
         said.append(f"sequences of {seq_len} tokens")
     parameters = case.parameters or (figures.parameters if figures else 0.0)
-    active = case.active_parameters or parameters
     batch = _batch_tokens(case, known, parameters, said)
-    run = PublishedRun(
-        row=case.row,
-        id=case.id,
-        source=case.source,
+    run = replace(
+        row,
         model=model,
-        family="moe" if _is_moe(case, figures) else "dense",
+        family="moe" if (figures.num_experts if figures else case.experts) else "dense",
         num_layers=_layers(case, figures, parameters, said),
         seq_len=seq_len,
         global_batch=_sequences(batch, seq_len),
-        device=case.device,
-        num_devices=case.devices,
-        inter_node_link=_network(case, said),
-        precision=case.precision,
-        tp=case.tp,
-        pp=case.pp,
-        cp=case.cp,
-        ep=case.ep,
+        inter_node_link=_network(row, said),
         zero_stage=_zero_stage(case.zero),
         framework=_framework(case, said),
-        **_figures(case, figures),
+        gated_mlp=None if figures is None else figures.gated,
     )
-    if case.devices is None:
+    if figures is not None and (figures.num_experts or figures.latent is not None):
+        # Tables print the width of an expert and of a dense layer in one cell: a known model's own.
+        run = replace(run, gated_mlp=None, **_none(*_WIDTHS))
+    if row.num_devices is None:
+        active = case.active_parameters or parameters
         run = _with_devices(run, active, tokens, said)
     if not case.batch_tokens and not (known and known.global_batch):
         run = _even_batch(run, said)
     if known is not None:
         # A recipe for this model, device and size also tells what the case does not.
         filled = replace(run, global_batch=None)
-        filled = fill_from_recipe(filled, model=known.name, device=_device(case), said=said)
+        filled = fill_from_recipe(filled, model=known.name, device=_device(row), said=said)
         run = replace(filled, global_batch=filled.global_batch or run.global_batch)
     layers = run.num_layers or (figures.num_layers if figures is not None else 1)
     return CaseRun(run=run, tokens=tokens, parameters=parameters, layers=layers)
@@ -150,7 +147,7 @@ def _tokens(case: PublishedCase, known: KnownModel | None, said: list[str]) -> f
     if case.kind == BENCHMARK and case.batch_tokens:
         said.append("one step, since no number of tokens is given")
         return case.batch_tokens
-    raise UnsupportedRunError(case.id, "no number of tokens is given")
+    raise UnsupportedRunError(case.run.id, "no number of tokens is given")
 
 
 def _stand_in(case: PublishedCase, known: KnownModel, said: list[str]) -> PublishedCase:
@@ -158,19 +155,19 @@ def _stand_in(case: PublishedCase, known: KnownModel, said: list[str]) -> Publis
     length. Raises UnsupportedRunError where those parameters are not known."""
     visited = known.visited * (case.parameters or case.active_parameters or 0.0)
     if not visited:
-        raise UnsupportedRunError(case.id, f"{known.name}: {known.unsupported}")
+        raise UnsupportedRunError(case.run.id, f"{known.name}: {known.unsupported}")
     said.append(f"{known.name}: {known.unsupported}")
     batch = case.batch_tokens or known.global_batch * known.seq_len
-    seq_len = case.seq_len or known.seq_len
     dense = _dense_of(case, visited, said)
-    return replace(dense, seq_len=seq_len or None, batch_tokens=float(batch) or None)
+    run = replace(dense.run, seq_len=case.run.seq_len or known.seq_len or None)
+    return replace(dense, run=run, batch_tokens=float(batch) or None)
 
 
 def by_parameters(case: PublishedCase, said: list[str]) -> PublishedCase | None:
     """The case without figures of its model but the parameters that a token visits; None where
     those are not known or there is nothing to leave aside."""
     active = case.active_parameters or case.parameters
-    if not active or not (case.layers or case.hidden or case.experts):
+    if not active or not (case.run.num_layers or case.run.hidden_size or case.experts):
         return None
     return _dense_of(case, active, said)
 
@@ -178,11 +175,13 @@ def by_parameters(case: PublishedCase, said: list[str]) -> PublishedCase | None:
 def _dense_of(case: PublishedCase, parameters: float, said: list[str]) -> PublishedCase:
     """The case without figures of its model but so many parameters, which every token visits."""
     said.append(f"a dense model of {parameters / 1e9:.4g} billion parameters in its place")
-    return replace(
-        case, model="", parameters=parameters, active_parameters=parameters, layers=None,
-        hidden=None, ffn=None, heads=None, kv_heads=None, vocab=None, experts=None, top_k=None,
-        ep=None, tp=None, pp=None, cp=None,
-    )  # fmt: skip
+    figures = _none(*_WIDTHS, "num_layers", "tp", "pp", "cp", "ep")
+    run = replace(case.run, model="", **figures)
+    return replace(case, run=run, parameters=parameters, active_parameters=parameters, experts=None)
+
+
+def _none(*columns: str) -> dict[str, Any]:
+    return dict.fromkeys(columns)
 
 
 def _even_batch(run: PublishedRun, said: list[str]) -> PublishedRun:
@@ -195,30 +194,11 @@ def _even_batch(run: PublishedRun, said: list[str]) -> PublishedRun:
     return replace(run, global_batch=even)
 
 
-def _figures(case: PublishedCase, figures: Transformer | None) -> dict[str, Any]:
-    """The widths of the case; those of a known model are left to the reader."""
-    if figures is not None and (figures.num_experts or figures.latent is not None):
-        # Tables print the width of an expert and of a dense layer in one cell.
-        return {}
-    return {
-        "hidden_size": case.hidden,
-        "ffn_size": case.ffn,
-        "num_heads": case.heads,
-        "num_kv_heads": case.kv_heads,
-        "vocab_size": case.vocab,
-        "gated_mlp": figures.gated if figures is not None else None,
-    }
-
-
-def _is_moe(case: PublishedCase, figures: Transformer | None) -> bool:
-    return bool(figures.num_experts if figures is not None else case.experts)
-
-
 def _layers(
     case: PublishedCase, figures: Transformer | None, parameters: float, said: list[str]
 ) -> int | None:
-    if case.layers or figures is None:
-        return case.layers
+    if case.run.num_layers or figures is None:
+        return case.run.num_layers
     if not parameters or case.experts or figures.num_experts:
         return figures.num_layers
     layers = max(1, round(figures.num_layers * parameters / figures.parameters))
@@ -297,20 +277,20 @@ def _zero_stage(text: str) -> int | None:
 def _framework(case: PublishedCase, said: list[str]) -> str:
     """FSDP where it is all that is said of how the work is shared, Megatron-Core for the largest
     runs of 2023 and later; else nothing is known."""
-    silent = case.tp is None and case.pp is None
+    silent = case.run.tp is None and case.run.pp is None
     if silent and "megatron" not in case.zero.lower() and re.search(r"\bFSDP\b", case.zero):
         return "FSDP"
+    device = _device(case.run)
     for lab, framework in _LABS:
-        if re.search(lab, case.org, re.IGNORECASE) and not _device(case).startswith("tpu"):
+        if re.search(lab, case.org, re.IGNORECASE) and not device.startswith("tpu"):
             said.append(f"framework {framework}, of {case.org}")
             return framework
     large = (case.parameters or 0.0) >= _TUNED_PARAMETERS
-    device = _device(case)
     visited = case.active_parameters or case.parameters or 0.0
     sparse = bool(case.experts) or visited < _DENSE * (case.parameters or 0.0)
-    recent = not device.startswith(_EARLY) or _is_recent(case.source)
+    recent = not device.startswith(_EARLY) or _is_recent(case.run.source)
     recent = recent or (sparse and not device.startswith("tpu"))
-    if large and recent and (case.devices or _TUNED_DEVICES) >= _TUNED_DEVICES:
+    if large and recent and (case.run.num_devices or _TUNED_DEVICES) >= _TUNED_DEVICES:
         said.append("framework Megatron-Core, for the scale")
         return "Megatron-Core"
     # Experts came to GPUs' frameworks after 2022.
@@ -323,8 +303,8 @@ def _is_recent(source: str) -> bool:
     return bool(years) and min(years) >= 23
 
 
-def _network(case: PublishedCase, said: list[str]) -> str:
-    text = case.interconnect
+def _network(run: PublishedRun, said: list[str]) -> str:
+    text = run.inter_node_link
     if not text:
         return ""
     for name, link in _CLOUD_NETWORKS:
@@ -332,15 +312,15 @@ def _network(case: PublishedCase, said: list[str]) -> str:
             said.append(f"network {link} for {text!r}")
             return link
     try:
-        network_of(text, get_device(_device(case)).name, 8)
+        network_of(text, _device(run), 8)
     except ShardwrightError:
         said.append(f"the usual network for {text!r}")
         return ""
     return text
 
 
-def _device(case: PublishedCase) -> str:
-    return device_of(PublishedRun(row=case.row, id=case.id, device=case.device), []).name
+def _device(run: PublishedRun) -> str:
+    return device_of(run, []).name
 
 
 def _with_devices(run: PublishedRun, active: float, tokens: float, said: list[str]) -> PublishedRun:

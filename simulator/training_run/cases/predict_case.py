@@ -80,11 +80,11 @@ def _predicted(
             devices = asked.run.num_devices or 1
             made = _on_fewer(asked, settle, said)
     except ShardwrightError as error:
-        return CasePrediction(id=case.id, status=f"unsupported: {error}", defaults=tuple(said))
+        return CasePrediction(id=case.run.id, status=f"unsupported: {error}", defaults=tuple(said))
     run, step = made.run, made.step_time_s
     if run is None or step is None:
         return CasePrediction(
-            id=case.id, status=f"unsupported: {made.why_not}", defaults=tuple(said)
+            id=case.run.id, status=f"unsupported: {made.why_not}", defaults=tuple(said)
         )
     steps = asked.tokens / (run.global_batch * run.seq_len)
     assumed = [*said, *run.defaults]
@@ -95,7 +95,7 @@ def _predicted(
     whole = time_to_train(step, steps, devices, run.device, run.model.parameters, counted)
     days = whole.days if case.counts_downtime else _steady_days(whole, step, steps)
     return CasePrediction(
-        id=case.id,
+        id=case.run.id,
         days=days,
         device_hours=days.scaled(24.0 * devices),
         defaults=tuple(assumed),

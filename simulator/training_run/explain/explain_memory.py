@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_bytes, format_count
-from simulator.training_run.framework.framework import FrameworkMemory, memory_of
-from simulator.training_run.memory.footprint import GIB, RankFootprint, footprint, held_bytes
-from simulator.training_run.memory.tensor_sizes import RankFacts, TensorSizes
+from simulator.memory.footprint import GIB, PeakDetails, footprint
+from simulator.memory.run_tensors import RankFacts, RunTensors
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.work.stage_share import rank_conditions, stage_split
+from simulator.values.prediction import RankMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +54,19 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
 
     Raises InputError where the framework's file does not describe the ZeRO stage.
     """
-    stack = memory_of(run)
+    tensors = RunTensors(run, load_framework(run.stack))
+    stack = tensors.memory
     found = footprint(run)
-    rank = found.ranks[found.shown_rank]
-    lines = [*_static(run, rank), *_kept(run, rank)]
+    rank, details = found.ranks[found.shown_rank], found.details[found.shown_rank]
+    lines = [*_static(run, rank, details.here), *_kept(run, rank, details)]
     kind = run.memory_kind or stack.shows
     device = get_device(run.device)
+    reserved = rank.reserved_bytes or 0.0
     if kind != "allocated":
         lines.append(
             MemoryLine(
                 name="allocator's blocks beyond the tensors",
-                memory_bytes=rank.reserved_bytes - rank.allocated_bytes - rank.lingering,
+                memory_bytes=reserved - rank.peak_bytes - details.lingering_bytes,
                 numbers=f"(moment + one layer) x {stack.cached_over_working_set.value:g}: "
                 f"{stack.cached_over_working_set.source}",
             )
@@ -72,7 +74,7 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
         lines.append(
             MemoryLine(
                 name="blocks waiting for a collective",
-                memory_bytes=rank.lingering,
+                memory_bytes=details.lingering_bytes,
                 numbers="; ".join(
                     f"{tensor.each:g} per layer and micro-batch in flight, at most {tensor.most:g}"
                     for tensor in stack.lingering
@@ -82,7 +84,7 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
         lines.append(
             MemoryLine(
                 name="what the device has no room for, or the run needs beside",
-                memory_bytes=held_bytes(rank, device.usable_bytes) - rank.reserved_bytes,
+                memory_bytes=rank.held_bytes - reserved,
                 numbers=f"an allocator holds {format_bytes(device.usable_bytes)} at most, unless "
                 "the run needs more",
             )
@@ -91,7 +93,7 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
         held = device.reserved_bytes
         extra = stack.device_extra_gib
         lines.append(MemoryLine(name="device's own", memory_bytes=held.value, numbers=held.source))
-        beside = found.shown_bytes - held.value - held_bytes(rank, device.usable_bytes)
+        beside = found.shown_bytes - held.value - rank.held_bytes
         full = ", as far as the device has room" if beside < extra.value * GIB else ""
         lines.append(
             MemoryLine(name="kernels, NCCL", memory_bytes=beside, numbers=f"{extra.source}{full}")
@@ -101,7 +103,7 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
         shows=kind,
         shown_bytes=found.shown_bytes,
         lines=tuple(line for line in lines if line.memory_bytes),
-        tensors=_tensors(run, stack, rank),
+        tensors=_tensors(tensors, details),
         stack=run.stack,
         source=stack.source,
         date=stack.date,
@@ -109,13 +111,12 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
     )
 
 
-def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
-    static = rank.static
-    count = static.num_parameters
+def _static(run: TrainingRun, rank: RankMemory, here: RankFacts) -> list[MemoryLine]:
+    count = here.num_parameters
     shards = (
-        ("parameters", static.parameters, 3),
-        ("gradients", static.gradients, 2),
-        ("optimizer states", static.optimizer, 1),
+        ("parameters", rank.parameters_bytes, 3),
+        ("gradients", rank.gradients_bytes, 2),
+        ("optimizer states", rank.optimizer_bytes, 1),
     )
     found = []
     for name, held, stage in shards:
@@ -127,35 +128,37 @@ def _static(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
     return found
 
 
-def _kept(run: TrainingRun, rank: RankFootprint) -> list[MemoryLine]:
-    each = " + ".join(f"{k.count} {k.name} x {format_bytes(k.bytes_each)}" for k in rank.kept)
+def _kept(run: TrainingRun, rank: RankMemory, details: PeakDetails) -> list[MemoryLine]:
+    each = " + ".join(f"{k.count} {k.name} x {format_bytes(k.bytes_each)}" for k in details.kept)
     away = run.activation_offload
     offloaded = f"; {away:.0%} of them in host memory but two layers' buffers" if away else ""
     return [
-        MemoryLine(name="always there", memory_bytes=rank.always, numbers="buffers, workspaces"),
+        MemoryLine(
+            name="always there",
+            memory_bytes=rank.communication_bytes,
+            numbers="buffers, workspaces",
+        ),
         MemoryLine(
             name="activations",
-            memory_bytes=rank.activations,
-            numbers=f"({each or '0'}) x {rank.in_flight:g} in flight; recompute {run.recompute}"
+            memory_bytes=rank.activations_bytes,
+            numbers=f"({each or '0'}) x {details.in_flight:g} in flight; recompute {run.recompute}"
             f"{offloaded}",
         ),
-        MemoryLine(name=rank.moment, memory_bytes=rank.moment_bytes, numbers="there at the peak"),
+        MemoryLine(
+            name=details.moment, memory_bytes=rank.transient_bytes, numbers="there at the peak"
+        ),
     ]
 
 
-def _tensors(
-    run: TrainingRun, stack: FrameworkMemory, rank: RankFootprint
-) -> tuple[TensorLine, ...]:
-    sizes = TensorSizes(run)
-    mine = tuple(s for s in stage_split(run) if s.rank == rank.rank)
-    here = RankFacts(
-        num_parameters=rank.static.num_parameters, conditions=rank_conditions(rank.rank, mine)
-    )
-    groups = [("layer", stack.layers), ("always", stack.always)]
-    groups += [(m.name, m.tensors) for m in stack.moments if m.name == rank.moment]
+def _tensors(tensors: RunTensors, details: PeakDetails) -> tuple[TensorLine, ...]:
+    memory = tensors.memory
+    groups = [("layer", memory.layers), ("always", memory.always)]
+    groups += [(m.name, m.tensors) for m in memory.moments if m.name == details.moment]
     found = [
-        TensorLine(where=where, name=tensor.name, memory_bytes=sizes.bytes_of(tensor, here))
-        for where, tensors in groups
-        for tensor in tensors
+        TensorLine(
+            where=where, name=tensor.name, memory_bytes=tensors.bytes_of(tensor, details.here)
+        )
+        for where, group in groups
+        for tensor in group
     ]
-    return tuple(tensor for tensor in found if tensor.memory_bytes)
+    return tuple(line for line in found if line.memory_bytes)

@@ -5,7 +5,7 @@ Values only; `shardwright/reports/run_explanation.py` prints them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from profiles.errors import ShardwrightError
@@ -23,7 +23,7 @@ from simulator.training_run.fit.logged_source import (
 )
 from simulator.training_run.fit.memory_interval import memory_interval, shipped_memory_intervals
 from simulator.training_run.fit.step_spread import coefficient_spreads, step_spreads
-from simulator.training_run.framework.framework import load_framework, memory_of
+from simulator.training_run.framework.framework import Framework, load_framework, memory_of
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import COEFFICIENTS_FILE, CoefficientFile, assign
@@ -56,7 +56,7 @@ class CoefficientUsed:
     sources: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SourceUsed:
     """Where seconds at full speed come from: a surface, a bandwidth, a link, a stack's counts."""
 
@@ -106,32 +106,29 @@ def explain_run(
     file = calibrated(shipped, calibration)
     known = calibrated_knowledge(calibration)
     values = assigned.from_file(file)
-    lines = step_lines(x, assigned.of(values))
-    total = float(step_parts(x, assigned.of(values)).total_s[0])
-    slopes = log_slopes(x, assigned.of(values))
+    c = assigned.of(values)
+    total = float(step_parts(x, c).total_s[0])
+    slopes = log_slopes(x, c)
     weights = [float(slopes[KINDS[kind].name][0]) for kind in assigned.kinds]
     spreads = coefficient_spreads(assigned, known).tolist()
     spread = float(step_spreads([run], x, assigned, values, known)[0])
     overridden = {} if calibration is None else calibration.values
-    meanings = {kind.name: kind.meaning for kind in KINDS}
-    memory, why = _memory(run)
+    stack = load_framework(run.stack)
+    memory, why_no_memory = None, ""
+    try:
+        memory = explain_memory(run)
+    except ShardwrightError as error:
+        why_no_memory = str(error)
     return RunExplanation(
         run=run,
-        lines=lines,
+        lines=step_lines(x, c),
         step=_step(run, total, spread, shipped),
         coefficients=tuple(
             CoefficientUsed(
                 name=name,
                 value=float(values[i]),
-                meaning=meanings[KINDS[assigned.kinds[i]].name],
-                origin=_origin(
-                    name,
-                    assigned.family_names[assigned.families[i]]
-                    if assigned.families[i] >= 0
-                    else "",
-                    overridden,
-                    shipped,
-                ),
+                meaning=KINDS[assigned.kinds[i]].meaning,
+                origin=_origin(name, assigned.families[i], overridden, shipped),
                 weight=weights[i],
                 spread=spreads[i],
                 sources=file.sources_of.get(name, 0),
@@ -141,10 +138,10 @@ def explain_run(
         ),
         fitted=shipped,
         fitted_file="/".join(COEFFICIENTS_FILE.parts[-4:]),
-        sources=(*_surfaces(run), *_rates(run)),
+        sources=(*_surfaces(run, stack), *_rates(run, stack)),
         memory=memory,
         memory_interval=None if memory is None else _peak(run, memory.shown_bytes),
-        why_no_memory=why,
+        why_no_memory=why_no_memory,
     )
 
 
@@ -176,35 +173,23 @@ def _peak(run: TrainingRun, shown_bytes: float) -> IntervalUsed:
     return IntervalUsed(interval=memory_interval(run, shown_bytes), basis=basis, rows=known.rows)
 
 
-def _memory(run: TrainingRun) -> tuple[MemoryExplanation | None, str]:
-    try:
-        return explain_memory(run), ""
-    except ShardwrightError as error:
-        return None, str(error)
-
-
-def _surfaces(run: TrainingRun) -> list[SourceUsed]:
+def _surfaces(run: TrainingRun, stack: Framework) -> Iterator[SourceUsed]:
     surface = load_surface(run.device)
-    found = []
     for dtype in dict.fromkeys((matmul_type(run), wide_type(run))):
         table = surface.tables.get(dtype)
         reason = f"; {surface.reason}" if surface.reason else ""
-        if table is None:
-            value, method = "as bf16's, by the peaks' ratio", "assumed"
-        else:
+        value, method = "as bf16's, by the peaks' ratio", "assumed"
+        if table is not None:
             value = f"{table.rows} kernels, ±{table.uncertainty:.0%}"
             method = surface.method if surface.method == "assumed" else table.method
-        found.append(
-            SourceUsed(
-                name=f"matmuls in {dtype}, measured on {surface.measured_on}",
-                value=value,
-                method=method,
-                source=f"{surface.source} ({surface.date}){reason}",
-            )
+        yield SourceUsed(
+            f"matmuls in {dtype}, measured on {surface.measured_on}",
+            value,
+            method,
+            f"{surface.source} ({surface.date}){reason}",
         )
-    stack = load_framework(run.stack)
     if stack.attention == "unfused":
-        return found
+        return
     attention = load_attention_surface(run.device)
     older = (
         "; FlashAttention-2 on devices after Ampere: an A100's, 335 / 225 times as fast (arXiv "
@@ -212,55 +197,36 @@ def _surfaces(run: TrainingRun) -> list[SourceUsed]:
         if stack.attention == "flash-2"
         else ""
     )
-    found.append(
-        SourceUsed(
-            name=f"attention, measured on {attention.measured_on}",
-            value=f"{sum(table.rows for table in attention.tables.values())} calls",
-            method=f"{attention.method}; the backward is derived",
-            source=f"{attention.source} ({attention.date}){older}"
-            + (f"; {attention.reason}" if attention.reason else ""),
-        )
+    reason = f"; {attention.reason}" if attention.reason else ""
+    yield SourceUsed(
+        f"attention, measured on {attention.measured_on}",
+        f"{sum(table.rows for table in attention.tables.values())} calls",
+        f"{attention.method}; the backward is derived",
+        f"{attention.source} ({attention.date}){older}{reason}",
     )
-    return found
 
 
-def _rates(run: TrainingRun) -> list[SourceUsed]:
-    device = get_device(run.device)
-    bandwidth = device.memory_bandwidth_bytes_per_s
+def _rates(run: TrainingRun, stack: Framework) -> Iterator[SourceUsed]:
     design = node_design(run.device)
     link = get_link(design.inner_link)
-    rate = link.bandwidth_bytes_per_s
     network = run.node_network
-    stack = load_framework(run.stack)
-    found = [
-        SourceUsed(
-            name="memory bandwidth",
-            value=f"{bandwidth.value / 1e9:.0f} GB/s",
-            method=bandwidth.method,
-            source=f"{bandwidth.source} ({bandwidth.date})",
-        ),
-        SourceUsed(
-            name=f"link in the node, {link.name}",
-            value=f"{rate.value / design.inner_shared_by / 1e9:g} GB/s",
-            method=rate.method,
-            source=f"{rate.source} ({rate.date})",
-        ),
-    ]
-    if run.num_nodes > 1:
-        found.append(
-            SourceUsed(
-                name=f"network, {network.kind}",
-                value=f"{network.bytes_per_s_per_node / 1e9:g} GB/s per node",
-                method="assumed" if network.assumed else "as the run's source says",
-                source=network.source,
-            )
-        )
-    found.append(
-        SourceUsed(
-            name=f"stack {stack.name}: passes, kernels, bytes",
-            value="",
-            method="read off its code",
-            source=f"{stack.source} ({stack.date})",
-        )
+    rates = (
+        ("memory bandwidth", get_device(run.device).memory_bandwidth_bytes_per_s, 1, ".0f"),
+        (f"link in the node, {link.name}", link.bandwidth_bytes_per_s, design.inner_shared_by, "g"),
     )
-    return found
+    for name, number, shared, form in rates:
+        value = f"{number.value / shared / 1e9:{form}} GB/s"
+        yield SourceUsed(name, value, number.method, f"{number.source} ({number.date})")
+    if run.num_nodes > 1:
+        yield SourceUsed(
+            f"network, {network.kind}",
+            f"{network.bytes_per_s_per_node / 1e9:g} GB/s per node",
+            "assumed" if network.assumed else "as the run's source says",
+            network.source,
+        )
+    yield SourceUsed(
+        f"stack {stack.name}: passes, kernels, bytes",
+        "",
+        "read off its code",
+        f"{stack.source} ({stack.date})",
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profiles.hardware.catalogue.device import Device
-from simulator.training_run.memory.footprint import Footprint
+from simulator.memory.footprint import Footprint
 
 _GIB = 2**30
 
@@ -14,23 +14,22 @@ def fit_words(memory: Footprint, device: Device) -> str:
 
     `needs 71.2 of 77.4 GiB (rank 0: parameters 14.9, ...); 2.2 held by driver, context and NCCL`
     """
-    rank = memory.fullest
-    tensors = rank.allocated_bytes
+    rank, details = memory.fullest, memory.fullest_details
     parts = {
-        "parameters": rank.static.parameters,
-        "gradients": rank.static.gradients,
-        "optimizer": rank.static.optimizer,
-        "buffers": rank.always,
-        f"activations of {rank.in_flight:g} micro-batches in flight": rank.activations,
-        rank.moment: rank.moment_bytes,
-        "what an allocator needs beside tensors": rank.needed_bytes - tensors,
+        "parameters": rank.parameters_bytes,
+        "gradients": rank.gradients_bytes,
+        "optimizer": rank.optimizer_bytes,
+        "buffers": rank.communication_bytes,
+        f"activations of {details.in_flight:g} micro-batches in flight": rank.activations_bytes,
+        details.moment: rank.transient_bytes,
+        "what an allocator needs beside tensors": rank.limiting_bytes - rank.peak_bytes,
     }
     counted = ", ".join(
         f"{name} {size / _GIB:.1f}" for name, size in parts.items() if size >= 0.05 * _GIB
     )
-    usable = device.usable_bytes / _GIB
+    needed, usable = rank.limiting_bytes / _GIB, device.usable_bytes / _GIB
     found = (
-        f"needs {rank.needed_bytes / _GIB:.1f} of {usable:.1f} GiB (rank {rank.rank}: {counted}); "
+        f"needs {needed:.1f} of {usable:.1f} GiB (rank {rank.rank}: {counted}); "
         f"{device.reserved_bytes.value / _GIB:.1f} held by driver, context and NCCL"
     )
     return f"{found}; refused: {memory.refused}" if memory.refused else found

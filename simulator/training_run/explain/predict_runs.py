@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
+from simulator.memory.footprint import footprint
 from simulator.training_run.explain.fit_words import fit_words
 from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
 from simulator.training_run.fit.step_spread import Array, shipped_knowledge, step_spreads
-from simulator.training_run.memory.footprint import Footprint, footprint
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients
@@ -76,30 +77,14 @@ def predict_runs(
     unfitted = unfitted_s(tuple(ready.values()), totals)
     found = [RunPrediction(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
     for row, (place, run) in enumerate(ready.items()):
-        memory, why_no_memory = _memory(run)
-        split = tuple((name, float(getattr(parts, name)[row])) for name in _PARTS)
+        step = step_interval(run, totals[row], float(spreads[row]))
         found[place] = RunPrediction(
             id=run.id,
             run=run,
-            step_time_s=widened(
-                step_interval(run, totals[row], float(spreads[row])), unfitted[row]
-            ),
-            parts=split,
-            peak_memory_bytes=memory_interval(run, memory.shown_bytes) if memory else None,
-            why_no_memory=why_no_memory,
+            step_time_s=widened(step, unfitted[row]),
+            parts=tuple((name, float(getattr(parts, name)[row])) for name in _PARTS),
+            **_memory(run),
         )
-        if memory is not None:
-            device = get_device(run.device)
-            usable = device.usable_bytes
-            found[place] = replace(
-                found[place],
-                fits=not memory.refused and memory.needed_bytes <= usable,
-                memory_left_bytes=usable - memory.needed_bytes,
-                memory_counted=fit_words(memory, device),
-                out_of_memory_probability=out_of_memory_probability(
-                    run, memory.needed_bytes, usable
-                ),
-            )
     return tuple(found)
 
 
@@ -148,13 +133,23 @@ def _impossible(runs: Mapping[int, TrainingRun]) -> dict[int, str]:
     return found
 
 
-def _memory(run: TrainingRun) -> tuple[Footprint | None, str]:
-    """None, and why, where no memory file describes the run's stack and its sharding, or where the
-    schedule does not take its chunks or micro-batches."""
+def _memory(run: TrainingRun) -> dict[str, Any]:
+    """The fields of `RunPrediction` about memory: nothing but the reason where no memory file
+    describes the run's stack and its sharding, or where the schedule does not take its chunks or
+    micro-batches."""
     try:
-        return footprint(run), ""
+        memory = footprint(run)
     except ShardwrightError as error:
-        return None, str(error)
+        return {"why_no_memory": str(error)}
+    device = get_device(run.device)
+    needed, usable = memory.needed_bytes, device.usable_bytes
+    return {
+        "peak_memory_bytes": memory_interval(run, memory.shown_bytes),
+        "fits": not memory.refused and needed <= usable,
+        "memory_left_bytes": usable - needed,
+        "memory_counted": fit_words(memory, device),
+        "out_of_memory_probability": out_of_memory_probability(run, needed, usable),
+    }
 
 
 def predicted_parts(

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from profiles.hardware.catalogue.catalog import get_device
 from profiles.sourced import Sourced
+from simulator.memory.footprint import footprint
 from simulator.schedules.schedule import ActionKind, build_schedule
 from simulator.schedules.timeline import Durations, Timeline, simulate
-from simulator.training_run.memory.footprint import Footprint, RankFootprint, footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import assign, shipped_coefficients
 from simulator.training_run.step.features import Features, features
@@ -81,8 +80,9 @@ def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
     end_s = max(timeline.rank_end_s(rank) for rank in range(degrees.pp))
     stretch = (totals.step_time_s.value - tail_s) / end_s
     timeline = timeline.stretched(stretch)
-    memory = footprint(run)
-    ranks = _ranks(run, plan, memory, timeline)
+    ranks = tuple(
+        _with_course(rank, degrees.rank(pp=rank.rank), timeline) for rank in footprint(run).ranks
+    )
     components = _components(known, seconds)
     tight = max(ranks, key=lambda rank: rank.use)
     largest = max(components, key=lambda part: part.time_s)
@@ -222,12 +222,6 @@ def _components(x: Features, seconds: dict[str, float]) -> tuple[Component, ...]
     return tuple(Component(name=name, time_s=time_s) for name, time_s in sums.items() if time_s > 0)
 
 
-def _ranks(
-    run: TrainingRun, plan: Plan, memory: Footprint, timeline: Timeline
-) -> tuple[RankMemory, ...]:
-    return tuple(_rank_memory(run, plan, rank, _held(timeline, rank.rank)) for rank in memory.ranks)
-
-
 def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
     """(time, share of the most) of the activations that a rank keeps: a forward adds its chunk's
     when it starts, the backward, of a split one W, gives it back when it ends."""
@@ -243,29 +237,15 @@ def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
     return tuple((time_s, level / most) for time_s, level in course)
 
 
-def _rank_memory(
-    run: TrainingRun, plan: Plan, rank: RankFootprint, course: tuple[tuple[float, float], ...]
-) -> RankMemory:
-    static = rank.static
-    base = static.total + rank.always
+def _with_course(rank: RankMemory, device: int, timeline: Timeline) -> RankMemory:
+    """A pipeline rank's memory over the step, named by the device's number."""
+    base = rank.static_bytes + rank.communication_bytes
     samples = tuple(
-        MemorySample(time_s=time_s, memory_bytes=base + rank.activations * share)
-        for time_s, share in course
+        MemorySample(time_s=time_s, memory_bytes=base + rank.activations_bytes * share)
+        for time_s, share in _held(timeline, rank.rank)
     )
-    return RankMemory(
-        rank=plan.degrees.rank(pp=rank.rank),
-        parameters_bytes=static.parameters,
-        gradients_bytes=static.gradients,
-        optimizer_bytes=static.optimizer,
-        activations_bytes=rank.activations,
-        transient_bytes=rank.moment_bytes,
-        communication_bytes=rank.always,
-        capacity_bytes=get_device(run.device).usable_bytes,
-        peak_time_s=max(samples, key=lambda sample: sample.memory_bytes).time_s,
-        timeline=samples,
-        reserved_bytes=rank.reserved_bytes,
-        required_bytes=rank.needed_bytes,
-    )
+    peak = max(samples, key=lambda sample: sample.memory_bytes)
+    return replace(rank, rank=device, peak_time_s=peak.time_s, timeline=samples)
 
 
 def _sources(run: TrainingRun, seconds: dict[str, float]) -> tuple[SourceTag, ...]:

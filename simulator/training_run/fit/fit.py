@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,7 @@ class Fitted:
     """Common coefficients and the effects of the sources that they were fitted on.
 
     values         [coefficients] in the order of `Assigned.names`
-    family_values  in the order of `Assigned.family_names`
+    family_values  in the order of `Assigned.family_kinds`
     variances      estimated
     covariance     [coefficients, families] squared: of the logarithms, sources' effects integrated
                    out (Laplace approximation)
@@ -156,7 +156,7 @@ class _Problem:
         used: Places,
     ) -> None:
         own = origin.rows(used)
-        self.x = replace_microbatches(x.rows(used), used.size)
+        self.x = x.rows(used)
         self.index = {kind: found[used] for kind, found in assigned.index.items()}
         self.target = np.log(measured_s[used])
         self.weights = weights[used]
@@ -170,14 +170,13 @@ class _Problem:
             [pair[key] for key in zip(own.sources, own.devices, strict=True)], dtype=np.intp
         )
         self.count = len(assigned.names)
-        self.common = self.count + len(assigned.family_names)
+        family_places = {name: self.count + i for i, name in enumerate(assigned.family_kinds)}
+        self.common = self.count + len(family_places)
         self.clusters = self.common + len(KINDS) * len(self.sources)
         self.size = self.clusters + len(self.pairs)
-        kinds = [KINDS[k] for k in (*assigned.kinds, *assigned.family_kinds)]
-        families = np.asarray(
-            (*assigned.families, *[-1] * len(assigned.family_names)), dtype=np.intp
-        )
-        self.parent = np.where(families >= 0, self.count + families, -1)
+        kinds = [KINDS[k] for k in (*assigned.kinds, *assigned.family_kinds.values())]
+        self.parent = np.full(self.common, -1, dtype=np.intp)
+        self.parent[: self.count] = [family_places.get(name, -1) for name in assigned.families]
         self.center = np.asarray(
             [
                 0.0 if parent >= 0 else math.log(kind.start)
@@ -195,12 +194,11 @@ class _Problem:
     def start(self, other: Fitted | None) -> Array:
         """Where the search begins."""
         theta = np.zeros(self.size)
-        values, families = (
-            self.assigned.starts(),
-            [KINDS[k].start for k in self.assigned.family_kinds],
-        )
+        families = [KINDS[k].start for k in self.assigned.family_kinds.values()]
         theta[: self.common] = np.log(
-            (*values, *families) if other is None else (*other.values, *other.family_values)
+            (*self.assigned.starts(), *families)
+            if other is None
+            else (*other.values, *other.family_values)
         )
         if other is not None:
             for place, name in enumerate(self.sources):
@@ -329,11 +327,6 @@ class _Problem:
             },
             joint=joint,
         )
-
-
-def replace_microbatches(x: Features, runs: int) -> Features:
-    """The features with one entry per run in the array that sets the number of runs."""
-    return replace(x, microbatches=np.broadcast_to(x.microbatches, (runs,)))
 
 
 def _weighted_median(values: Array, weights: Array) -> float:

@@ -313,7 +313,6 @@ class _Table:
         Gauss-Newton in the space of the rows: K = C J' (J C J' + noise^2)^-1.
         """
         x = self.x.rows(rows)
-        x = replace(x, microbatches=np.broadcast_to(x.microbatches, (rows.size,)))
         assigned = self.assigned.rows(rows)
         target = np.log(self.measured_s[rows])
         moves = np.zeros(len(self.assigned.names))

@@ -104,9 +104,9 @@ def link_factors(measured: Sequence[MeasuredCollective], links: Links) -> LinkFa
                 f"cluster has nodes of {links.node_devices}; name the one it ran on with --on"
             )
     used = [each for each in measured if each.operation in _COLLECTIVES]
-    inside = [_inner_factor(each, links) for each in used if each.hosts == 1]
+    inside = [_factor(each, links) for each in used if each.hosts == 1]
     inner = _mean(inside)
-    between = [_outer_factor(each, links, inner or 1.0) for each in used if each.hosts > 1]
+    between = [_factor(each, links, inner or 1.0) for each in used if each.hosts > 1]
     outer = _mean(between)
     if inner is None and outer is None:
         names = sorted({each.operation for each in measured})
@@ -138,32 +138,21 @@ def _latency_s(time: CollectiveTime) -> float:
     return time.inner_latency_s + time.outer_latency_s + time.far_latency_s
 
 
-def _inner_factor(each: MeasuredCollective, links: Links) -> LinkFactor:
-    """Of a collective inside a node."""
-    ratios = [
-        (point.time_s - _latency_s(time)) / time.inner_s
-        for point, time in _bounded(each, links)
-        if point.time_s > _latency_s(time) and time.inner_s > 0
-    ]
-    return _factor(each, "inner", ratios)
-
-
-def _outer_factor(each: MeasuredCollective, links: Links, inner: float) -> LinkFactor:
-    """Of one between nodes: only where it takes longer than its part inside them."""
-    ratios = [
-        (point.time_s - _latency_s(time)) / time.outer_s
-        for point, time in _bounded(each, links)
-        if time.outer_s > 0 and point.time_s - _latency_s(time) > inner * time.inner_s
-    ]
-    return _factor(each, "outer", ratios)
-
-
-def _factor(each: MeasuredCollective, level: str, ratios: Sequence[float]) -> LinkFactor:
+def _factor(each: MeasuredCollective, links: Links, inner: float = 0.0) -> LinkFactor:
+    """Of a collective inside a node; of one between nodes only where it takes longer than its part
+    inside them, `inner` times what is assumed."""
+    inside = each.hosts == 1
+    ratios = []
+    for point, time in _bounded(each, links):
+        left_s = point.time_s - _latency_s(time)
+        assumed_s = time.inner_s if inside else time.outer_s
+        if assumed_s > 0 and left_s > inner * time.inner_s:
+            ratios.append(left_s / assumed_s)
     return LinkFactor(
         operation=each.operation,
         ranks=each.ranks,
         hosts=each.hosts,
-        level=level,
+        level="inner" if inside else "outer",
         factor=statistics.median(ratios) if ratios else math.nan,
         sizes=len(ratios),
     )

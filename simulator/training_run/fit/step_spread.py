@@ -84,7 +84,7 @@ def knowledge_of(assigned: Assigned, fitted: Fitted, used: NDArray[np.intp]) -> 
     used  the rows that it was fitted on: coefficients of other rows alone are unknown
     """
     variances = fitted.variances
-    names = (*assigned.names, *assigned.family_names)
+    names = (*assigned.names, *assigned.family_kinds)
     places = fitted_places(assigned, used)
     return Knowledge(
         names=tuple(names[i] for i in places),
@@ -97,8 +97,9 @@ def knowledge_of(assigned: Assigned, fitted: Fitted, used: NDArray[np.intp]) -> 
 def fitted_places(assigned: Assigned, used: NDArray[np.intp]) -> list[int]:
     """Of coefficients and then families, those that the rows `used` depend on."""
     own = {i for index in assigned.index.values() for i in index[used].tolist()}
-    families = {assigned.families[i] for i in own if assigned.families[i] >= 0}
-    return sorted(own) + sorted(len(assigned.names) + family for family in families)
+    families = {assigned.families[i] for i in own}
+    names = enumerate(assigned.family_kinds, start=len(assigned.names))
+    return sorted(own) + [place for place, name in names if name in families]
 
 
 def _new_cluster(between: Mapping[str, float], cluster: float) -> dict[str, float]:
@@ -153,7 +154,7 @@ def spreads_with_effects(x: Features, assigned: Assigned, origin: Origin, fitted
     pairs = zip(origin.sources, origin.devices, strict=True)
     cluster = np.asarray([clusters.get(pair, -1) for pair in pairs], dtype=np.intp)
     slopes = log_slopes(x, fitted.values_of(assigned, origin))
-    common = len(assigned.names) + len(assigned.family_names)
+    common = len(assigned.names) + len(assigned.family_kinds)
     each = np.zeros((rows.size, fitted.joint.shape[0]))
     variance = np.full(rows.size, fitted.variances.noise**2)
     for place, kind in enumerate(KINDS):
@@ -191,11 +192,10 @@ def _placed(assigned: Assigned, known: Knowledge) -> tuple[NDArray[np.intp], Arr
     places, own = [], []
     for name, number, family in zip(assigned.names, assigned.kinds, assigned.families, strict=True):
         kind = KINDS[number]
-        family_name = assigned.family_names[family] if family >= 0 else ""
         variance = 0.0 if name in known.logged else known.between[kind.name] ** 2
         if name not in known.places:
-            variance += prior_spread(kind, in_family=family_name in known.places) ** 2
-        places.append(known.places.get(name, known.places.get(family_name, -1)))
+            variance += prior_spread(kind, in_family=family in known.places) ** 2
+        places.append(known.places.get(name, known.places.get(family, -1)))
         own.append(variance)
     return np.asarray(places, dtype=np.intp), np.asarray(own)
 

@@ -1,4 +1,4 @@
-"""`ExecutorStates`: bytes per parameter of our own executor, and when it communicates."""
+"""`ExecutorStates`: bytes per parameter of our own executor."""
 
 from __future__ import annotations
 
@@ -32,19 +32,9 @@ class OptimizerBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Behaviour:
-    """Habits of the executor; its file says where each is read off."""
-
-    receive_buffers_per_microbatch: bool
-    sent_tensors_held_until_end: bool
-    gather_overlaps_compute: bool
-    gradients_whole_until_last: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorStates:
-    """What our executor keeps and moves per parameter, and its habits; the block-by-block model of
-    memory and step (simulator/traced/memory.py, step_tail.py) counts with it."""
+    """What our executor keeps and moves per parameter; the block-by-block model of
+    memory and step (simulator/memory/held.py, traced/step_tail.py) counts with it."""
 
     date: str
     source: str
@@ -53,7 +43,6 @@ class ExecutorStates:
     fp16: PrecisionBytes
     optimizer_bytes: OptimizerBytes
     optimizer_traffic_bytes: OptimizerBytes
-    behaviour: Behaviour
 
     def bytes_of(self, precision: str) -> PrecisionBytes:
         """Of a precision: fp32, bf16 or fp16."""

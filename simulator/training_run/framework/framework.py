@@ -200,7 +200,7 @@ class Framework:
                beyond writing a 16-bit gradient, less what hides under the matmul that does it
     tensor_dispatch   host time of an op on a tensor that is split over ranks, over a plain one's
     sends_tokens_once   a token goes to each node once, whatever the number of its experts there
-               (expert_dispatch.py)
+               (message_row.py)
     overlaps_host   transfers to and from host memory go on beside computing
     overlapped_exchange   share of the bytes of the gradients' and weights' exchange that are sent
                beside the passes of one micro-batch: gradients under its backward as they are made,

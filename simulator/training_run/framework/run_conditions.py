@@ -1,10 +1,12 @@
-"""Conditions on which a stack keeps a tensor: facts of a run; those of one pipeline rank are in
+"""Conditions on which a framework keeps a tensor: facts of a run; those of one pipeline rank are in
 stage_share.py."""
 
 from __future__ import annotations
 
+from itertools import compress
+
 from simulator.training_run.framework.blocked_host import is_host_ahead
-from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.framework import Framework
 from simulator.training_run.run.training_run import TrainingRun
 
 LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
@@ -12,28 +14,27 @@ LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
 BLOCK_SCALED = ("mxfp8", "nvfp4")
 
 
-def run_conditions(run: TrainingRun) -> frozenset[str]:
+def run_conditions(run: TrainingRun, framework: Framework) -> frozenset[str]:
     """Those that hold for every rank; `trained-weights` fails where only adapters are trained,
     `host-ahead` says what most jobs of such a layout do (framework/blocked_host.py)."""
     degrees = run.degrees
     low = run.precision in LOW_PRECISIONS
-    stack = load_framework(run.stack)
     held = {
         "gated": run.model.gated,
         "plain": not run.model.gated,
         "latent": run.model.latent is not None,
         "context-parallel": degrees.cp > 1,
         "tensor-parallel": degrees.tp > 1,
-        "host-ahead": is_host_ahead(run, stack),
+        "host-ahead": is_host_ahead(run, framework),
         "data-parallel": degrees.dp * degrees.cp > 1,
-        "several-micro-batches": run.num_microbatches > 1,
+        "several-micro-batches": run.global_batch > degrees.dp * run.micro_batch,
         "unsharded-states": run.zero_stage == 0,
         "sharded-parameters": run.zero_stage >= 3,
         "fp8": low,
         "no-fp8": not low,
-        "eager": bool(stack.compiled_name),
-        "compiled": not stack.compiled_name,
+        "eager": bool(framework.compiled_name),
+        "compiled": not framework.compiled_name,
         "alternate": run.recompute == "alternate",
         "trained-weights": not run.lora,
     }
-    return frozenset(name for name, holds in held.items() if holds)
+    return frozenset(compress(held, held.values()))

@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-from profiles.model.figures.transformer import Transformer
+from collections.abc import Callable
 
-TOKEN_WIDTHS = (
-    "hidden",
-    "query",
-    "key",
-    "value",
-    "core",
-    "heads",
-    "scores",
-    "query_latent",
-    "key_value_latent",
-    "ffn",
-    "routed",
-    "routed_expert",
-    "shared",
-    "router",
-    "state_inner",
-    "state_shared",
-    "vocabulary",
-)
-WEIGHT_WIDTHS = (
-    "bytes",
-    "head_weight",
-    "attention_in_weights",
-    "attention_out_weight",
-    "mlp_weights",
-    "expert_weights",
-    "all_expert_weights",
-    "shared_weights",
-)
-# `parameters` are those of a rank, after tensor, pipeline and expert parallelism.
-WIDTHS = (*TOKEN_WIDTHS, *WEIGHT_WIDTHS, "parameters")
+from profiles.model.figures.transformer import Transformer
+from simulator.training_run.run.training_run import TrainingRun
+
+Width = Callable[[TrainingRun, int], float]
+"""Of a run and its padded vocabulary."""
 
 
 def padded_vocabulary(model: Transformer, multiple: int, tp: int) -> int:
@@ -44,56 +18,80 @@ def padded_vocabulary(model: Transformer, multiple: int, tp: int) -> int:
     return -(-model.vocab_size // step) * step
 
 
-def token_widths(
-    model: Transformer, seq_len: int, vocabulary: int, imbalance: float = 1.0
-) -> dict[str, float]:
-    """Elements per token of the activations of a layer and of the head, before any split.
-
-    Of the average layer where not all have attention or a feed-forward.
-    `core` is the attention's output, `scores` a token's row of every head. `routed` and
-    `routed_expert` count every token top_k times, and as often more as the fullest rank's experts
-    get tokens beyond the mean (without a capacity that drops them, a rank holds what it is sent:
-    Megatron-Core, transformer/moe/token_dispatcher.py).
-    """
+def _query_size(model: Transformer) -> int:
     x = model.latent
-    query = model.head_size if x is None else x.nope_size + x.rope_size
-    value = model.head_size if x is None else x.value_size
-    key_heads = model.num_kv_heads if x is None else model.num_heads
-    mixed, state = model.attention_share, model.state
-    return {
-        "hidden": model.hidden_size,
-        "query": mixed * model.num_heads * query,
-        "key": mixed * key_heads * query,
-        "value": mixed * key_heads * value,
-        "core": mixed * model.num_heads * value,
-        "heads": mixed * model.num_heads,
-        "scores": mixed * model.num_heads * seq_len,
-        "query_latent": 0 if x is None else mixed * x.query_rank,
-        "key_value_latent": 0 if x is None else mixed * x.key_value_rank,
-        "ffn": model.dense_density * model.ffn_size,
-        "routed": imbalance * model.top_k * model.expert_width,
-        "routed_expert": imbalance * model.top_k * model.expert_size,
-        "shared": model.num_shared_experts * model.expert_size,
-        "router": model.num_experts,
-        "state_inner": 0 if state is None else model.state_share * state.inner_size,
-        "state_shared": 0
-        if state is None
-        else model.state_share * (state.shared_size + state.gate_size),
-        "vocabulary": vocabulary,
-    }
+    return model.head_size if x is None else x.nope_size + x.rope_size
 
 
-def weight_widths(model: Transformer, vocabulary: int) -> dict[str, float]:
-    """Elements of whole weights, before any split; `bytes` is one, for what has a fixed size."""
-    x = model.latent
-    core = model.num_heads * (model.head_size if x is None else x.value_size)
-    return {
-        "bytes": 1,
-        "head_weight": vocabulary * model.hidden_size,
-        "attention_in_weights": model.attention_parameters - core * model.hidden_size,
-        "attention_out_weight": core * model.hidden_size,
-        "mlp_weights": model.dense_parameters,
-        "expert_weights": model.expert_parameters,
-        "all_expert_weights": model.num_experts * model.expert_parameters,
-        "shared_weights": model.shared_expert_parameters,
-    }
+def _value_size(model: Transformer) -> int:
+    return model.head_size if model.latent is None else model.latent.value_size
+
+
+def _heads(model: Transformer, count: int) -> float:
+    return model.attention_share * count
+
+
+def _keys(model: Transformer) -> float:
+    """Heads of keys and of values."""
+    return _heads(model, model.num_kv_heads if model.latent is None else model.num_heads)
+
+
+def _routed(run: TrainingRun) -> float:
+    return run.expert_imbalance * run.model.top_k
+
+
+TOKEN_WIDTHS: dict[str, Width] = {
+    "hidden": lambda run, _: run.model.hidden_size,
+    "query": lambda run, _: _heads(run.model, run.model.num_heads) * _query_size(run.model),
+    "key": lambda run, _: _keys(run.model) * _query_size(run.model),
+    "value": lambda run, _: _keys(run.model) * _value_size(run.model),
+    "core": lambda run, _: _heads(run.model, run.model.num_heads) * _value_size(run.model),
+    "heads": lambda run, _: _heads(run.model, run.model.num_heads),
+    "scores": lambda run, _: _heads(run.model, run.model.num_heads) * run.seq_len,
+    "query_latent": lambda run, _: (
+        _heads(run.model, run.model.latent.query_rank) if run.model.latent else 0
+    ),
+    "key_value_latent": lambda run, _: (
+        _heads(run.model, run.model.latent.key_value_rank) if run.model.latent else 0
+    ),
+    "ffn": lambda run, _: run.model.dense_density * run.model.ffn_size,
+    "routed": lambda run, _: _routed(run) * run.model.expert_width,
+    "routed_expert": lambda run, _: _routed(run) * run.model.expert_size,
+    "shared": lambda run, _: run.model.num_shared_experts * run.model.expert_size,
+    "router": lambda run, _: run.model.num_experts,
+    "state_inner": lambda run, _: (
+        run.model.state_share * run.model.state.inner_size if run.model.state else 0
+    ),
+    "state_shared": lambda run, _: (
+        run.model.state_share * (run.model.state.shared_size + run.model.state.gate_size)
+        if run.model.state
+        else 0
+    ),
+    "vocabulary": lambda _, vocabulary: vocabulary,
+}
+"""Elements per token of the activations of a layer and of the head, before any split.
+
+Of the average layer where not all have attention or a feed-forward. `core` is the attention's
+output, `scores` a token's row of every head. `routed` and `routed_expert` count every token top_k
+times, and as often more as the fullest rank's experts get tokens beyond the mean (without a
+capacity that drops them, a rank holds what it is sent: Megatron-Core,
+transformer/moe/token_dispatcher.py)."""
+
+WEIGHT_WIDTHS: dict[str, Width] = {
+    "bytes": lambda run, _: 1,
+    "head_weight": lambda run, vocabulary: vocabulary * run.model.hidden_size,
+    "attention_in_weights": lambda run, _: run.model.attention_parameters - _core(run.model),
+    "attention_out_weight": lambda run, _: _core(run.model),
+    "mlp_weights": lambda run, _: run.model.dense_parameters,
+    "expert_weights": lambda run, _: run.model.expert_parameters,
+    "all_expert_weights": lambda run, _: run.model.num_experts * run.model.expert_parameters,
+    "shared_weights": lambda run, _: run.model.shared_expert_parameters,
+}
+"""Elements of whole weights, before any split; `bytes` is one, for what has a fixed size."""
+
+# `parameters` are those of a rank, after tensor, pipeline and expert parallelism.
+WIDTHS = (*TOKEN_WIDTHS, *WEIGHT_WIDTHS, "parameters")
+
+
+def _core(model: Transformer) -> int:
+    return model.num_heads * _value_size(model) * model.hidden_size

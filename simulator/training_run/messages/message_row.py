@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from simulator.collectives import NOTHING
+from dataclasses import replace
+
+from simulator.collectives import NOTHING, CollectiveTime
 from simulator.training_run.framework.framework import Framework
-from simulator.training_run.messages.expert_dispatch import sent_once
 from simulator.training_run.messages.far_seconds import FarCut, far_cut
 from simulator.training_run.messages.rank_group import (
+    RankGroup,
     context_group,
     data_group,
     expert_group,
@@ -50,7 +52,7 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
         routed *= run.expert_imbalance / (degrees.tp if run.sequence_parallel else 1)
         expert = moved("all_to_all", routed, expert_group(run), links) * (2.0 * share)
         if stack.sends_tokens_once:
-            expert = sent_once(expert, model=run.model, group=expert_group(run), links=links)
+            expert = _sent_once(expert, run.model.top_k, expert_group(run), links)
     context = NOTHING
     if degrees.cp > 1:
         kv = run.tokens * width * 2 * run.model.head_size * run.model.num_kv_heads / degrees.tp
@@ -106,3 +108,28 @@ def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[
         "sync_outer": sync.outer_s + sync.outer_latency_s,
         "sync_far": sync.far_s + sync.far_latency_s,
     }
+
+
+def _sent_once(
+    copies: CollectiveTime, top_k: int, group: RankGroup, links: Links
+) -> CollectiveTime:
+    """The all-to-all of a group where a token is sent to a node once, however many of its experts
+    are there; `copies` where a copy goes to every expert.
+
+    DeepEP (github.com/deepseek-ai/DeepEP, README, "normal kernels": forwarding from the network to
+    the links inside the node) and NVIDIA's HybridEP do so; Megatron-Core's older `alltoall`
+    dispatcher sends a copy to each expert.
+    """
+    nodes = group.ranks / group.within(links.node_devices)
+    share = reached(nodes, top_k) / top_k
+    return replace(copies, outer_s=share * copies.outer_s, far_s=share * copies.far_s)
+
+
+def reached(nodes: float, top_k: int) -> float:
+    """Nodes that a token is sent to, whose k experts are picked evenly among n nodes; routers that
+    are limited to fewer nodes (DeepSeek-V3, four) reach less.
+
+    >>> reached(1, 8), round(reached(8, 8), 2)
+    (1.0, 5.25)
+    """
+    return nodes * (1.0 - (1.0 - 1.0 / nodes) ** top_k)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.hardware.catalogue.catalog import get_device, get_link, node_design
 from profiles.hardware.catalogue.node_network import NodeNetwork
@@ -15,8 +15,7 @@ from simulator.collectives import (
     direct_share,
     message_share,
 )
-from simulator.training_run.messages.rank_group import RankGroup
-from simulator.training_run.messages.torus import torus_share
+from simulator.training_run.messages.rank_group import RankGroup, torus_share
 from simulator.training_run.run.far_level import FarLevel
 from simulator.training_run.run.training_run import TrainingRun
 
@@ -141,15 +140,7 @@ def moved(operation: str, size_bytes: float, group: RankGroup, links: Links) -> 
 def sent(size_bytes: float, links: Links, *, crosses_nodes: bool) -> CollectiveTime:
     """One message from a device to another, in its node or in the next one."""
     apart = links.node_devices if crosses_nodes else 1
-    near = Links(
-        node_devices=links.node_devices if crosses_nodes else 2,
-        inner_bytes_per_s=links.inner_bytes_per_s,
-        inner_latency_s=links.inner_latency_s,
-        outer=links.outer,
-        direct_peers=links.direct_peers,
-        torus_axes=links.torus_axes,
-        curve=links.curve,
-    )
+    near = replace(links, node_devices=links.node_devices if crosses_nodes else 2, far=(), torus=())
     return collective("send", size_bytes, hops_of(RankGroup(((2, apart),)), near))
 
 

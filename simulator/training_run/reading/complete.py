@@ -1,256 +1,203 @@
-"""`complete_run`: a published run with every question answered, the assumed answers named.
+"""`complete_run`: a published run ran, so no assumption is taken under which it could not have.
 
-What a source does not say is answered by general rules, never by the row, the table or the name
-(well-known models' public figures aside), and each such answer stands in `TrainingRun.defaults`.
+If the usual answers to a row's silences (usual_answers.py) need more memory than the device has, or
+make no layout at all, other answers are tried. A row that states part of its layout keeps as many
+usual answers as possible; a row that states none of it ran what an expert would have chosen. Of the
+remaining answers those with the shortest predicted step are taken. What the row itself states is
+never changed; a row that cannot have run as stated keeps its usual answers, and `fits` says so.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
-from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalogue.device import Device
-from profiles.hardware.catalogue.node_network import NodeNetwork
-from profiles.published.known_models import known_model
-from profiles.published.recipes import fill_from_recipe
+from profiles.errors import ShardwrightError
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
-from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.reading.complete_layout import complete_layout, node_devices_of
-from simulator.training_run.reading.complete_model import complete_model
-from simulator.training_run.reading.complete_options import with_run_options
-from simulator.training_run.reading.complete_words import (
-    precision_of,
-    recompute_of,
-    schedule_of,
-    vpp_of,
-)
-from simulator.training_run.reading.device_text import device_of
-from simulator.training_run.reading.memory_text import memory_kind_of
-from simulator.training_run.reading.network_text import network_of
-from simulator.training_run.reading.possible import possible_run
-from simulator.training_run.reading.stack_text import stack_of
+from simulator.memory.footprint import footprint
+from simulator.training_run.framework.framework import load_framework, memory_of
+from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
+from simulator.training_run.reading.framework_candidates import framework_candidates
+from simulator.training_run.reading.usual_answers import complete_as_usual
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
-from simulator.values.degrees import Degrees
+from simulator.training_run.step.coefficients import assign, shipped_coefficients
+from simulator.training_run.step.features import features
+from simulator.training_run.step.step_time import step_parts
+
+# Counted tensors are off by about so much on frameworks that nobody measured (docs/accuracy.md,
+# peak memory by source): what is over the device's memory by less may well have run.
+_OFF = 1.1
+# Shares of a stage's layers that full recomputation is tried on, where a framework can.
+_SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
+_GIB = 2**30
+_AXES = ("tp", "pp", "cp")
+_MOST_TP = 8
+# Answers that are changed at once in a row without any degree: tp, pp and one more.
+_MOST_CHANGES = 3
+_MOST_DEGREE = 64
+
+Answers = Mapping[str, Any]
 
 __all__ = ["UnsupportedRunError", "complete_run"]
 
-_USUAL_SEQ_LEN = 2048
-
 
 def complete_run(run: PublishedRun) -> TrainingRun:
-    """The run as a prediction needs it, as it can have run (possible.py).
+    """The run as a prediction needs it, other answers taken where the usual ones are impossible.
 
     Raises UnsupportedRunError with the reason where the source says too little (no device, no
     number of devices, no global batch, no model that can be told), contradicts itself, or describes
     what is not modelled.
     """
-    return possible_run(run, complete_as_usual)
-
-
-def complete_as_usual(run: PublishedRun) -> TrainingRun:
-    """The run with the usual answer to each silence, whether it fits or not.
-
-    Raises UnsupportedRunError with the reason where the source says too little (no device, no
-    number of devices, no global batch, no model that can be told), contradicts itself, or describes
-    what is not modelled.
-    """
-    if run.faults:
-        raise UnsupportedRunError(run.id, "; ".join(run.faults))
-    said: list[str] = []
-    device = device_of(run, said)
-    stack, stack_assumed = stack_of(run, device, said)
-    known = known_model(run.model)
-    if known is not None:
-        run = fill_from_recipe(run, model=known.name, device=device.name, said=said)
-    seq_len = _seq_len(run, said)
-    global_batch = _global_batch(run, seq_len, said)
-    degrees = complete_layout(
-        run, device=device, global_batch=global_batch, seq_len=seq_len, said=said
-    )
-    tp, pp = degrees.tp, degrees.pp
-    model = complete_model(run, seq_len=seq_len, tp=tp, pp=pp, stack=stack, said=said)
-    lora = run.family == "lora"
-    zero_stage = _zero_stage(run, stack, pp, said)
-    degrees = replace(degrees, vpp=vpp_of(run, pp, model.num_layers, stack, said))
-    node_devices = node_devices_of(run, device, degrees.num_devices, said)
-    degrees = replace(degrees, ep=_expert_parallel(run, degrees, model.num_experts, said))
-    completed = TrainingRun(
-        id=run.id,
-        model=model,
-        device=device.name,
-        degrees=degrees,
-        node_devices=node_devices,
-        network=_network(run, device, node_devices),
-        sequence_parallel=_sequence_parallel(run, tp, stack, said),
-        zero_stage=zero_stage,
-        recompute=recompute_of(run, stack, said),
-        micro_batch=_micro_batch(run, degrees, device, zero_stage, stack, global_batch, said),
-        global_batch=global_batch,
-        seq_len=seq_len,
-        precision=_precision(run, device, stack, said),
-        schedule=schedule_of(run, pp, degrees.vpp, said),
-        stack=stack,
-        stack_assumed=stack_assumed,
-        lora=lora,
-        memory_kind=memory_kind_of(run.peak_memory_kind, said),
-    )
-    completed = with_run_options(run, completed, said)
-    _check(run, completed, device)
-    return _with_defaults(completed, said)
-
-
-def _network(run: PublishedRun, device: Device, node_devices: int) -> NodeNetwork:
     try:
-        return network_of(run.inter_node_link, device.name, node_devices)
-    except (InputError, UnknownNameError) as error:
-        raise UnsupportedRunError(run.id, f"inter_node_link: {error}") from error
+        usual = complete_as_usual(run)
+    except UnsupportedRunError as error:
+        found = _least_costly(run, None) if run.ran and _silent_axes(run) else None
+        if found is None:
+            raise
+        return _said(*found, why=error.reason)
+    if not run.ran or _could_run(usual, _OFF):
+        return usual
+    found = _least_costly(run, usual)
+    if found is None:
+        return usual
+    need, usable = footprint(usual).allocated_bytes, get_device(usual.device).usable_bytes
+    return _said(*found, why=f"else its tensors need {need / _GIB:.0f} GiB of {usable / _GIB:.0f}")
 
 
-def _seq_len(run: PublishedRun, said: list[str]) -> int:
-    if run.seq_len is not None:
-        return run.seq_len
-    known = known_model(run.model)
-    if known is not None and known.seq_len:
-        said.append(f"sequence length {known.seq_len} ({known.name}'s pretraining)")
-        return known.seq_len
-    said.append(f"sequence length {_USUAL_SEQ_LEN}")
-    return _USUAL_SEQ_LEN
+def _least_costly(
+    run: PublishedRun, usual: TrainingRun | None
+) -> tuple[TrainingRun, Answers] | None:
+    """The fastest possible run: of all that change up to `_MOST_CHANGES` answers if the row states
+    no degree, otherwise of those that change the fewest. A row without degrees keeps its most
+    probable framework if that has a possible layout: another is no layout."""
+    silent = _silences(run, usual)
+    if len(_silent_axes(run)) < len(_AXES):
+        return _fastest(run, usual, silent, every=False)
+    if "recompute" in silent:
+        silent["recompute"] = [{"recompute": "selective"}, {"recompute": "full"}]
+    layouts = {name: answers for name, answers in silent.items() if name != "framework"}
+    found = _fastest(run, usual, layouts, every=True)
+    return found or _fastest(run, usual, silent, every=True)
 
 
-def _global_batch(run: PublishedRun, seq_len: int, said: list[str]) -> int:
-    if run.global_batch is not None:
-        return run.global_batch
-    known = known_model(run.model)
-    if known is None or not known.global_batch:
-        raise UnsupportedRunError(run.id, "no global batch is given")
-    # Recipes hold the tokens of a step, not its sequences, when the sequence length changes.
-    batch = max(1, round(known.global_batch * known.seq_len / seq_len))
-    said.append(f"global batch {batch} ({known.name}, {known.source})")
-    return batch
-
-
-def _zero_stage(run: PublishedRun, stack: str, pp: int, said: list[str]) -> int:
-    stage = run.zero_stage
-    if stage is None:
-        stage = load_framework(stack).usual_zero_stage
-        said.append(f"ZeRO stage {stage}")
-    if pp > 1 and stage > 1 and load_framework(stack).gathered_in_pipelines:
-        said.append(f"ZeRO {stage} keeps parameters gathered beside a pipeline: ZeRO 1 by its work")
-        return 1
-    return stage
-
-
-def _expert_parallel(run: PublishedRun, degrees: Degrees, experts: int, said: list[str]) -> int:
-    if not experts:
-        return 1
-    if run.ep is None:
-        if degrees.dp * degrees.tp > 1:
-            said.append("experts not spread over ranks (ep 1)")
-        return 1
-    ranks = degrees.stage_ranks
-    ep = math.gcd(run.ep, ranks, experts)
-    if ep != run.ep:
-        said.append(
-            f"ep {ep}: {run.ep} as printed does not divide the {ranks} ranks of a stage and "
-            f"{experts} experts"
-        )
-    return ep
-
-
-def _sequence_parallel(run: PublishedRun, tp: int, stack: str, said: list[str]) -> bool:
-    """Silent: on where Megatron's successors shard by default, off in stacks from before
-    Korthikanti et al. (arXiv 2205.05198, May 2022) and where there is nothing to shard."""
-    if tp == 1:
-        return False
-    if run.sequence_parallel is not None:
-        return run.sequence_parallel
-    on = load_framework(stack).usual_sequence_parallel
-    said.append(f"sequence parallelism {'on' if on else 'off'}")
-    return on
-
-
-def _micro_batch(
+def _fastest(
     run: PublishedRun,
-    degrees: Degrees,
-    device: Device,
-    zero_stage: int,
-    stack: str,
-    global_batch: int,
-    said: list[str],
-) -> int:
-    per_rank = max(1, global_batch // degrees.dp)
-    if run.micro_batch is not None:
-        if run.micro_batch > per_rank:
-            said.append(
-                f"micro-batch {per_rank}: {run.micro_batch} as printed is more than the "
-                f"{per_rank} sequences that each of dp={degrees.dp} ranks has"
-            )
-        return min(run.micro_batch, per_rank)
-    whole = degrees.pp == 1 and (device.type == "tpu" or zero_stage == 3)
-    micro_batch = per_rank if whole else 1
-    if degrees.pp > 1 and load_framework(stack).microbatch_per_stage:
-        micro_batch = max(1, per_rank // degrees.num_stages)
-    said.append(f"micro-batch {micro_batch}")
-    return micro_batch
+    usual: TrainingRun | None,
+    silent: Mapping[str, list[Answers]],
+    *,
+    every: bool,
+) -> tuple[TrainingRun, Answers] | None:
+    """The fastest possible run of those that change the fewest answers or, with `every`, of all
+    that change up to `_MOST_CHANGES`."""
+    most = min(len(silent), _MOST_CHANGES) if every else len(silent)
+    possible: list[tuple[float, int, TrainingRun, Answers]] = []
+    for count in range(1, most + 1):
+        for answers in _choices(silent, count):
+            try:
+                done = complete_as_usual(replace(run, **answers))
+            except ShardwrightError:
+                continue
+            if _could_run(done, 1.0):
+                possible.append((_step_s(done), len(possible), done, answers))
+        if possible and (not every or count == most):
+            _, _, done, answers = min(possible, key=lambda each: each[:2])
+            if usual is not None:
+                done = replace(done, stack_assumed=usual.stack_assumed)
+            return done, answers
+    return None
 
 
-def _precision(run: PublishedRun, device: Device, stack: str, said: list[str]) -> str:
-    precision = precision_of(run, device.name, stack, said)
+def _choices(silent: Mapping[str, list[Answers]], count: int) -> Iterator[Answers]:
+    for names in itertools.combinations(silent, count):
+        for parts in itertools.product(*(silent[name] for name in names)):
+            yield {key: value for part in parts for key, value in part.items()}
+
+
+def _silences(run: PublishedRun, usual: TrainingRun | None) -> dict[str, list[Answers]]:
+    """Per silence of the row the other answers that there are."""
+    found: dict[str, list[Answers]] = {}
+    axes = _silent_axes(run)
+    if usual is None or len(axes) == len(_AXES):
+        found |= {axis: _degrees(run, axis) for axis in axes}
+    if usual is not None:
+        others = framework_candidates(run, get_device(usual.device))[1:]
+        found["framework"] = [{"framework": each.stack} for each in others]
+        if run.micro_batch is None and usual.micro_batch > 1:
+            smaller = [n for n in range(usual.micro_batch - 1, 0, -1) if usual.micro_batch % n == 0]
+            found["micro_batch"] = [{"micro_batch": n} for n in smaller]
+        if run.zero_stage is None:
+            stages = range(usual.zero_stage + 1, 4)
+            found["zero_stage"] = [{"zero_stage": stage} for stage in stages]
+        if run.ep is None and usual.model.num_experts:
+            experts = usual.model.num_experts
+            found["ep"] = [{"ep": n} for n in _powers(_MOST_DEGREE) if experts % n == 0]
+    if not run.recompute and (usual is None or usual.recompute == "none"):
+        found["recompute"] = [{"recompute": "selective"}, *_partial(usual), {"recompute": "full"}]
+    return {name: answers for name, answers in found.items() if answers}
+
+
+def _partial(usual: TrainingRun | None) -> list[Answers]:
+    """Full recomputation of some layers of each stage, where the framework can (Megatron-Core's
+    `--recompute-method block`)."""
+    if usual is None or not load_framework(usual.stack).rules.partial_recompute:
+        return []
+    layers = -(-usual.model.num_layers // usual.degrees.num_stages)
+    counts = sorted({max(1, round(share * layers)) for share in _SHARES})
+    return [{"recompute": "full", "recompute_layers": n} for n in counts if n < layers]
+
+
+def _silent_axes(run: PublishedRun) -> tuple[str, ...]:
+    """The degrees that a row without dp does not print; () where it prints dp."""
+    return tuple(axis for axis in _AXES if run.dp is None and getattr(run, axis) is None)
+
+
+def _degrees(run: PublishedRun, axis: str) -> list[Answers]:
+    """What a silent degree may be, in powers of two: tensor parallelism inside a node, stages, and
+    parts of long sequences."""
+    most = min(_MOST_TP, run.devices_per_node or _MOST_TP) if axis == "tp" else _MOST_DEGREE
+    if axis == "cp" and (run.seq_len or 0) < LONG_SEQUENCE:
+        return []
+    devices = run.num_devices or 1
+    return [{axis: degree} for degree in _powers(most) if devices % degree == 0]
+
+
+def _powers(most: int) -> tuple[int, ...]:
+    return tuple(2**n for n in range(1, most.bit_length()) if 2**n <= most)
+
+
+def _could_run(run: TrainingRun, off: float) -> bool:
+    """Whether its tensors fit `off` times the device's memory (what an allocator wants beside is
+    given back where it must be). Nothing speaks against a run whose framework's memory is not
+    described, or was never compared with a measured peak, nor was that of layers with a state."""
     try:
-        device.peak(precision)
-    except InputError as error:
-        raise UnsupportedRunError(run.id, str(error)) from error
-    return precision
+        fits = _may_fit(run, off)
+        if off > 1.0 and fits:
+            return True
+        features([run])  # a layout that cannot be computed cannot have run
+        return fits
+    except ShardwrightError:
+        return off > 1.0
 
 
-def _check(run: PublishedRun, done: TrainingRun, device: Device) -> None:
-    """Raises UnsupportedRunError for what cannot be run at all."""
-    degrees = done.degrees
-    heads, kv_heads = done.model.num_heads, done.model.num_kv_heads
-    if heads % degrees.tp:
-        raise UnsupportedRunError(
-            run.id, f"tp={degrees.tp} does not divide {heads} attention heads"
-        )
-    if heads % kv_heads:
-        raise UnsupportedRunError(
-            run.id, f"{kv_heads} heads of keys and values do not divide {heads} of queries"
-        )
-    if run.dp is run.tp is run.pp is None and device.type != "tpu" and done.zero_stage < 3:
-        # Without a layout the rules above say plain data parallelism: only for what it can hold.
-        bytes_per_parameter = 2 if done.lora else 6
-        need = bytes_per_parameter * done.model.parameters
-        if need > device.memory_bytes.value:
-            raise UnsupportedRunError(
-                run.id,
-                f"no layout is given, and data parallelism alone cannot be it: weights"
-                f"{'' if done.lora else ' and gradients'} of {need / 2**30:.0f} GiB on a device of "
-                f"{device.memory_bytes.value / 2**30:.0f} GiB",
-            )
-    if (
-        done.global_batch % (degrees.dp * done.micro_batch)
-        and math.ceil(done.global_batch / (degrees.dp * done.micro_batch)) == 1
-    ):
-        raise UnsupportedRunError(
-            run.id,
-            f"a global batch of {done.global_batch} does not fill dp={degrees.dp} ranks of "
-            f"micro-batch {done.micro_batch}",
-        )
+def _may_fit(run: TrainingRun, off: float) -> bool:
+    if not memory_of(run).compared or run.model.state is not None:
+        return True
+    memory = footprint(run)
+    usable = get_device(run.device).usable_bytes
+    needed = memory.allocated_bytes if off > 1.0 else memory.needed_bytes
+    return not memory.refused and needed <= off * usable
 
 
-def _with_defaults(done: TrainingRun, said: list[str]) -> TrainingRun:
-    degrees = done.degrees
-    if done.model.num_layers < degrees.pp:
-        said.append(f"pp={degrees.pp} stages for {done.model.num_layers} layers: some hold none")
-    if done.num_nodes > 1:
-        network = done.node_network
-        if network.assumed:
-            said.append(f"{network.words} ({network.source})")
-    rest = done.global_batch % (degrees.dp * done.micro_batch)
-    if rest:
-        said.append(
-            f"{done.num_microbatches} micro-batches, of which the last holds {rest} of "
-            f"{degrees.dp * done.micro_batch} sequences"
-        )
-    return replace(done, defaults=tuple(said))
+def _step_s(run: TrainingRun) -> float:
+    assigned = assign([run])
+    values = assigned.of(assigned.from_file(shipped_coefficients()))
+    return float(step_parts(features([run]), values).total_s[0])
+
+
+def _said(run: TrainingRun, answers: Answers, *, why: str) -> TrainingRun:
+    taken = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in answers.items())
+    return replace(run, defaults=(f"{taken} ({why})", *run.defaults))

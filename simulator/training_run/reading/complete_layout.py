@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 
 from profiles.hardware.catalogue.catalog import node_design
-from profiles.hardware.catalogue.device import Device
-from profiles.published.run import PublishedRun
-from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.training_run.reading.described_row import DescribedRow
 from simulator.values.degrees import Degrees
 
 # Sequences of at least this many tokens are split over devices rather than the weights: from here
@@ -16,14 +14,7 @@ LONG_SEQUENCE = 32768
 _USUAL_NODE = 8
 
 
-def complete_layout(
-    run: PublishedRun,
-    *,
-    device: Device,
-    global_batch: int,
-    seq_len: int,
-    said: list[str],
-) -> Degrees:
+def complete_layout(row: DescribedRow, global_batch: int, seq_len: int) -> Degrees:
     """Tensor, pipeline, context and data parallelism; tp, pp and cp take precedence over dp.
     Raises UnsupportedRunError.
 
@@ -33,16 +24,17 @@ def complete_layout(
     (TPUs) and no degree is given, no more data-parallel ranks than sequences are taken, the rest is
     tensor parallelism, or context parallelism for sequences of 32768 tokens and more.
     """
+    run, said = row.run, row.said
     tp, pp, cp = run.tp, run.pp, run.cp
     devices = run.num_devices
     if devices is None:
         if run.dp is None:
-            raise UnsupportedRunError(run.id, "no number of devices is given")
+            raise row.refused("no number of devices is given")
         devices = run.dp * (tp or 1) * (pp or 1) * (cp or 1)
         said.append(f"{devices} devices, the product of the degrees")
     if run.dp is not None and tp is None and pp is None and devices > run.dp * (cp or 1):
-        tp, pp = _model_parallel(run, devices, run.dp * (cp or 1), said)
-    elif tp is pp is run.dp is cp is None and device.type == "tpu":
+        tp, pp = _model_parallel(row, devices, run.dp * (cp or 1))
+    elif tp is pp is run.dp is cp is None and row.device.type == "tpu":
         tp, cp = _sharded(devices, global_batch, seq_len, said)
     silent = [
         f"{name} 1"
@@ -54,33 +46,29 @@ def complete_layout(
     tp, pp, cp = tp or 1, pp or 1, cp or 1
     dp, rest = divmod(devices, tp * pp * cp)
     if rest or dp == 0:
-        raise UnsupportedRunError(
-            run.id, f"tp={tp} x pp={pp} x cp={cp} does not divide {devices} devices"
-        )
+        raise row.refused(f"tp={tp} x pp={pp} x cp={cp} does not divide {devices} devices")
     if run.dp is None:
         said.append(f"dp {dp} ({devices} devices / (tp {tp} x pp {pp} x cp {cp}))")
     elif run.dp != dp:
         why = "which counts the ranks of cp" if run.dp == dp * cp else "as printed contradicts it"
         said.append(f"dp {dp} ({devices} devices / (tp {tp} x pp {pp} x cp {cp})); {run.dp} {why}")
     if dp > global_batch:
-        raise UnsupportedRunError(
-            run.id,
+        raise row.refused(
             f"dp={dp} ranks for {global_batch} sequences per step"
             + ("; the source gives no layout" if run.tp is run.pp is run.dp is None else ""),
         )
     return Degrees(tp=tp, cp=cp, pp=pp, dp=dp)
 
 
-def _model_parallel(
-    run: PublishedRun, devices: int, data_ranks: int, said: list[str]
-) -> tuple[int, int]:
+def _model_parallel(row: DescribedRow, devices: int, data_ranks: int) -> tuple[int, int]:
+    run = row.run
     size, rest = divmod(devices, data_ranks)
     if rest:
-        raise UnsupportedRunError(run.id, f"dp={run.dp} does not divide {devices} devices")
+        raise row.refused(f"dp={run.dp} does not divide {devices} devices")
     tp = math.gcd(size, run.devices_per_node or _USUAL_NODE)
     if run.num_heads is not None:
         tp = math.gcd(tp, run.num_heads)
-    said.append(
+    row.said.append(
         f"tp {tp} and pp {size // tp} (of a model-parallel size of {size}, first inside a node)"
     )
     return tp, size // tp
@@ -99,13 +87,14 @@ def _sharded(
     return split, None
 
 
-def node_devices_of(run: PublishedRun, device: Device, num_devices: int, said: list[str]) -> int:
+def node_devices_of(row: DescribedRow, num_devices: int) -> int:
     """Devices that the inner link joins.
 
     A row's devices per node, else the usual node. For racks and pods, where hosts share one inner
     link, the most whole hosts that a rack holds and that divide the run evenly, as the catalogue's
     clusters do; a TPU run whose link is a data-centre network has at least two slices.
     """
+    run, device, said = row.run, row.device, row.said
     design = node_design(device.name)
     if device.type != "tpu" and not design.host_devices:
         if run.devices_per_node is not None:

@@ -14,15 +14,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 from profiles.errors import InputError
 from profiles.model.figures.transformer import Transformer
 from profiles.published.known_models import KnownModel, known_model
 from profiles.published.run import PublishedRun
 from simulator.training_run.reading.complete_options import with_model_options
+from simulator.training_run.reading.described_row import DescribedRow
 from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.values.degrees import Degrees
 
+# Figures of a transformer that a row may state, and columns of other names.
+_FIGURES = (
+    *("num_layers", "hidden_size", "ffn_size", "num_heads", "num_kv_heads", "head_size"),
+    *("vocab_size", "gated", "tied_embeddings", "num_experts", "top_k", "expert_size"),
+    *("num_shared_experts", "first_dense_layers"),
+)
+_COLUMNS = {"head_size": "head_dim", "gated": "gated_mlp", "expert_size": "moe_ffn_size"}
 _GPT_VOCABULARY = 50257
 _LLAMA_VOCABULARY = 32000
 _USUAL_HEAD = 128
@@ -37,29 +45,25 @@ _GATED_NAME = re.compile(
 )
 
 
-def complete_model(
-    run: PublishedRun, *, seq_len: int, tp: int, pp: int, stack: str, said: list[str]
-) -> Transformer:
-    """The run's transformer; what was assumed is added to `said`.
-
-    seq_len, tp, pp, stack are the run's completed answers: positions are learned for as many tokens
-    as a sequence has, heads must divide among `tp` ranks and layers among `pp` stages.
+def complete_model(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transformer:
+    """The run's transformer: positions are learned for as many tokens as a sequence has, heads must
+    divide among the tensor-parallel ranks and layers among the stages.
 
     Raises UnsupportedRunError where the row and the name say too little or contradict each other.
     """
-    known = known_model(run.model)
+    known = known_model(row.run.model)
     if known is not None and known.unsupported:
-        raise UnsupportedRunError(run.id, f"{known.name}: {known.unsupported}")
+        raise row.refused(f"{known.name}: {known.unsupported}")
     try:
         if known is not None and known.figures is not None:
-            model = _of_known(run, known, known.figures, seq_len, stack, said)
+            model = _of_known(row, known, known.figures, seq_len)
         else:
-            model = _of_rules(run, seq_len, tp, pp, stack, said)
-        return with_model_options(run, model)
+            model = _of_rules(row, seq_len, degrees)
+        return with_model_options(row.run, model)
     except UnsupportedRunError:
         raise
     except InputError as error:
-        raise UnsupportedRunError(run.id, str(error)) from error
+        raise row.refused(str(error)) from error
 
 
 def parameters_in_name(name: str) -> float | None:
@@ -76,44 +80,24 @@ def parameters_in_name(name: str) -> float | None:
 
 
 def _of_known(
-    run: PublishedRun,
-    known: KnownModel,
-    figures: Transformer,
-    seq_len: int,
-    stack: str,
-    said: list[str],
+    row: DescribedRow, known: KnownModel, figures: Transformer, seq_len: int
 ) -> Transformer:
-    figures = _predicting(run, known, figures, stack, said)
-    given = {
-        "num_layers": run.num_layers,
-        "hidden_size": run.hidden_size,
-        "ffn_size": run.ffn_size,
-        "num_heads": run.num_heads,
-        "num_kv_heads": run.num_kv_heads,
-        "head_size": run.head_dim,
-        "vocab_size": run.vocab_size,
-        "gated": run.gated_mlp,
-        "tied_embeddings": run.tied_embeddings,
-        "num_experts": run.num_experts,
-        "top_k": run.top_k,
-        "expert_size": run.moe_ffn_size,
-        "num_shared_experts": run.num_shared_experts,
-        "first_dense_layers": run.first_dense_layers,
-    }
+    run, figures = row.run, _predicting(row, known, figures)
+    given = {name: getattr(run, _COLUMNS.get(name, name)) for name in _FIGURES}
     if figures.latent is not None:
         # Latent attention has head sizes of its own; a row's one head size cannot replace them.
         given["head_size"] = None
     if figures.num_experts and not figures.first_dense_layers and not run.first_dense_layers:
         # Configurations print the width of a dense layer even where no layer is dense.
         given["ffn_size"] = None
-    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    model = replace(figures, **told)
+    stated = {name: value for name, value in given.items() if value is not None}
+    model = replace(figures, **stated)
     if model.learned_positions:
         model = replace(model, learned_positions=max(seq_len, 1))
     silent = [
         f"{name} {getattr(figures, name)}"
         for name in given
-        if name not in told and getattr(figures, name) not in (0, False)
+        if name not in stated and getattr(figures, name) not in (0, False)
     ]
     if figures.latent is not None:
         silent.append("latent attention")
@@ -121,48 +105,39 @@ def _of_known(
         silent.append(f"{figures.state_layers} layers with a state ({figures.state.rule})")
     if figures.window_layers and run.sliding_window is None:
         silent.append(f"windows of {figures.window} keys in {figures.window_layers} layers")
-    if figures.biases:
-        silent.append("biases")
-    if figures.expert_biases:
-        silent.append("biases of the experts")
+    silent += ["biases"] * figures.biases + ["biases of the experts"] * figures.expert_biases
     if model.learned_positions:
         silent.append(f"{model.learned_positions} learned positions")
     if silent:
-        said.append(f"{', '.join(silent)} ({known.name}, {known.source})")
+        row.said.append(f"{', '.join(silent)} ({known.name}, {known.source})")
     if known.note:
-        said.append(f"{known.name}: {known.note}")
+        row.said.append(f"{known.name}: {known.note}")
     return model
 
 
-def _predicting(
-    run: PublishedRun, known: KnownModel, figures: Transformer, stack: str, said: list[str]
-) -> Transformer:
+def _predicting(row: DescribedRow, known: KnownModel, figures: Transformer) -> Transformer:
     """The figures with as many tokens predicted ahead as the run's framework does: Megatron-Bridge
     takes the count of the model's configuration (its DeepSeek-V3 recipe sets mtp_num_layers = 1),
     unless the row's name says that there is none; others leave it out by default (MaxText,
     configs/base.yml, mtp_num_layers: 0)."""
-    if not figures.predicted_ahead or run.mtp_layers is not None:
+    if not figures.predicted_ahead or row.run.mtp_layers is not None:
         return figures
-    count = figures.predicted_ahead
-    if not stack.startswith("megatron-bridge") or _WITHOUT_MTP.search(run.model):
-        figures = replace(figures, predicted_ahead=0)
-    if not _WITHOUT_MTP.search(run.model):
-        words = "" if figures.predicted_ahead else "not "
-        said.append(f"multi-token prediction {words}trained ({known.name} has {count})")
-    return figures
+    count, without = figures.predicted_ahead, bool(_WITHOUT_MTP.search(row.run.model))
+    trained = row.stack.name.startswith("megatron-bridge") and not without
+    if not without:
+        words = "" if trained else "not "
+        row.said.append(f"multi-token prediction {words}trained ({known.name} has {count})")
+    return figures if trained else replace(figures, predicted_ahead=0)
 
 
-def _of_rules(
-    run: PublishedRun, seq_len: int, tp: int, pp: int, stack: str, said: list[str]
-) -> Transformer:
+def _of_rules(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transformer:
+    run, said = row.run, row.said
     if run.hidden_size is None:
-        raise UnsupportedRunError(
-            run.id, f"no hidden size is given and {run.model!r} is not a known model"
-        )
+        raise row.refused(f"no hidden size is given and {run.model!r} is not a known model")
     hidden = run.hidden_size
     gated = _gated(run, said)
     # MaxText's own blocks have neither biases nor learned positions (MaxText configs/base.yml).
-    gpt = not gated and stack != "maxtext"
+    gpt = not gated and row.stack.name != "maxtext"
     ffn = run.ffn_size
     expert_size = run.moe_ffn_size or 0
     all_experts = bool(run.num_experts) and not run.first_dense_layers
@@ -171,11 +146,9 @@ def _of_rules(
     elif ffn is None:
         ffn = 256 * -(-(8 * hidden // 3) // 256) if gated else 4 * hidden
         said.append(f"feed-forward {ffn} ({'8/3 of' if gated else '4 times'} the hidden size)")
-    heads = run.num_heads or _heads(run, hidden, tp, said)
+    heads = run.num_heads or _heads(row, hidden, degrees.tp)
     if run.head_dim is None and hidden % heads:
-        raise UnsupportedRunError(
-            run.id, f"{heads} heads do not divide the hidden size {hidden}; give head_dim"
-        )
+        raise row.refused(f"{heads} heads do not divide the hidden size {hidden}; give head_dim")
     vocabulary = run.vocab_size
     if vocabulary is None:
         vocabulary = _GPT_VOCABULARY if gpt else _LLAMA_VOCABULARY
@@ -187,8 +160,8 @@ def _of_rules(
     if gpt:
         said.append(f"biases and {seq_len} learned positions, as GPT's")
     if run.num_experts and not (run.top_k and expert_size):
-        raise UnsupportedRunError(
-            run.id, f"{run.num_experts} experts, but no top_k or no width of an expert is given"
+        raise row.refused(
+            f"{run.num_experts} experts, but no top_k or no width of an expert is given"
         )
     if run.num_kv_heads is None:
         said.append(f"{heads} key-value heads (as many as heads)")
@@ -210,7 +183,7 @@ def _of_rules(
         learned_positions=seq_len if gpt else 0,
         biases=gpt,
     )
-    return model if run.num_layers else _with_layers(run, model, pp, said)
+    return model if run.num_layers else _with_layers(row, model, degrees.pp)
 
 
 def _gated(run: PublishedRun, said: list[str]) -> bool:
@@ -226,41 +199,40 @@ def _gated(run: PublishedRun, said: list[str]) -> bool:
     return gated
 
 
-def _heads(run: PublishedRun, hidden: int, tp: int, said: list[str]) -> int:
+def _heads(row: DescribedRow, hidden: int, tp: int) -> int:
     """The heads published for this width, else as many as come nearest to 128 wide, divide the
     hidden size and divide among tp."""
     counts = [n for n in range(tp, hidden // 16 + 1, tp) if hidden % n == 0]
     published = _HEADS_OF_WIDTH.get(hidden)
     if published in counts:
-        said.append(f"{published} heads of {hidden // published} (published for this width)")
+        row.said.append(f"{published} heads of {hidden // published} (published for this width)")
         return published
     if not counts:
-        raise UnsupportedRunError(
-            run.id, f"no number of heads divides both tp={tp} and the hidden size {hidden}"
-        )
+        raise row.refused(f"no number of heads divides both tp={tp} and the hidden size {hidden}")
     heads = min(counts, key=lambda n: (abs(hidden // n - _USUAL_HEAD), n))
-    said.append(f"{heads} heads of {hidden // heads} (nearest to {_USUAL_HEAD} that tp divides)")
+    row.said.append(
+        f"{heads} heads of {hidden // heads} (nearest to {_USUAL_HEAD} that tp divides)"
+    )
     return heads
 
 
-def _with_layers(run: PublishedRun, model: Transformer, pp: int, said: list[str]) -> Transformer:
+def _with_layers(row: DescribedRow, model: Transformer, pp: int) -> Transformer:
     """The model with as many layers as its name's parameter count needs, a multiple of pp."""
-    wanted = parameters_in_name(run.model)
+    wanted = parameters_in_name(row.run.model)
     if wanted is None:
-        raise UnsupportedRunError(
-            run.id, f"no layers are given and {run.model!r} is neither known nor a parameter count"
+        raise row.refused(
+            f"no layers are given and {row.run.model!r} is neither known nor a parameter count"
         )
     layer = replace(model, num_layers=model.first_dense_layers + 2).parameters
     layer -= replace(model, num_layers=model.first_dense_layers + 1).parameters
     base = replace(model, num_layers=model.first_dense_layers + 1).parameters
     layers = (wanted - base) / layer + model.first_dense_layers + 1
     if layers < 1:
-        raise UnsupportedRunError(
-            run.id,
-            f"{run.model!r} names fewer parameters than its embeddings and one layer have",
+        raise row.refused(
+            f"{row.run.model!r} names fewer parameters than its embeddings and one layer have",
         )
     count = max(1, round(layers / pp)) * pp
-    said.append(
+    row.said.append(
         f"{count} layers ({wanted / 1e9:g} billion parameters in the name need {layers:.1f}; "
         f"a multiple of pp={pp})"
     )

@@ -1,109 +1,92 @@
-"""The words of published runs in ours: recompute, precision and schedule, and what was assumed."""
+"""The words of published runs in ours: recompute, precision, schedule and kind of peak, and what
+was assumed."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 
-from profiles.hardware.catalogue.catalog import get_device
+from profiles.errors import InputError
 from profiles.published.run import PublishedRun
 from simulator.schedules.schedule import pipeline_names, schedule_kind
-from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.training_run.reading.described_row import DescribedRow
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
 
-PRECISIONS = {
-    "bf16": "bf16",
-    "bfloat16": "bf16",
-    "bf16-mixed": "bf16",
-    "fp16": "fp16",
-    "float16": "fp16",
-    "half": "fp16",
-    "fp16-mixed": "fp16",
-    "fp32": "fp32",
-    "float32": "fp32",
+_PRECISION_WORDS = {
+    "bf16": "bf16 bfloat16 bf16-mixed bf16-true",
+    "fp16": "fp16 float16 half fp16-mixed fp16-true",
     # What torch calls TF32 is fp32 tensors, their products on the TF32 units.
-    "tf32": "fp32",
-    "fp32-true": "fp32",
-    "bf16-true": "bf16",
-    "fp16-true": "fp16",
-    "fp8": "fp8",
+    "fp32": "fp32 float32 tf32 fp32-true",
+    # Transformer Engine's recipes of one scale per tensor, by their names there.
+    "fp8": "fp8 fp8-hybrid fp8-delayed fp8-current fp8-tensorwise fp8_cs fp8-cs fp8-ds fp8_full",
     # MaxText's and AQT's 8-bit integers.
     "int8": "int8",
-    # Transformer Engine's recipes of one scale per tensor, by their names there.
-    "fp8-hybrid": "fp8",
-    "fp8-delayed": "fp8",
-    "fp8-current": "fp8",
-    "fp8-tensorwise": "fp8",
-    "fp8_cs": "fp8",
-    "fp8-cs": "fp8",
-    "fp8-ds": "fp8",
-    "fp8_full": "fp8",
-    "mxfp8": "mxfp8",
-    "fp8-mx": "mxfp8",
-    "fp8_mx": "mxfp8",
-    "nvfp4": "nvfp4",
-    "mxfp4": "nvfp4",
+    "mxfp8": "mxfp8 fp8-mx fp8_mx",
+    "nvfp4": "nvfp4 mxfp4",
 }
-# The words that mean that everything in a layer is computed again.
-_FULL = ("full", "rematerialization", "re-materialization", "checkpoint", "uniform", "all layers")
+PRECISIONS = {word: name for name, words in _PRECISION_WORDS.items() for word in words.split()}
+_FP4 = "float4_e2m1fn_x2"
+# Words of recompute that need no framework, the first that is found; True: the answer is assumed.
+# MaxText keeps the outputs of `qkv_proj` and `out_proj` alone (get_remat_policy, layers/models.py).
+_RECOMPUTE_WORDS = (
+    (re.compile(r"^no|^(0|0\.0|false|off)$"), "none", False),
+    (re.compile(r"^minimal"), "minimal", False),
+    (re.compile(r"except_mlp"), "mlp", True),
+    (re.compile(r"qkv_proj|out_proj"), "full", True),
+    (re.compile(r"save_"), "minimal", True),
+)
+_SELECTIVE_WORDS = re.compile(r"selective|core attention|core_attn")
+# Everything in a layer is computed again; a column that is a switch: on is what every framework had
+# first, whole layers.
+_FULL_WORDS = re.compile(
+    r"full|re-?materialization|checkpoint|uniform|all layers|^(1|1\.0|true|yes|on)$"
+)
 # What frameworks do whose "selective" is not the attention core alone.
 _SELECTIVE = {"alternate": "every second matmul", "attention": "the attention module"}
-# Columns that are a switch: on is what every framework had first, whole layers.
-_SWITCHED_ON = ("1", "1.0", "true", "yes", "on")
-_SWITCHED_OFF = ("0", "0.0", "false", "off")
-# Parts of a layer whose activations a fused attention does not keep anyway, or that are small.
 _LLAMA_8B = re.compile(r"llama-?3(\.1)?[\s_-]*8b", re.I)
 _MODULE_LIST = re.compile(r"selective modules:(.*)$|selective \((.*)\)$")
 _MODULE_WORDS = ("mlp", "moe", "norm", "shared_experts", "act", "core_attn", "mla_up_proj")
+# Tools that read the device, context and NCCL with everything that the allocator holds.
+_DEVICE_PEAK = re.compile(
+    r"\b(nvidia|rocm|hl|amd|npu)-smi\b|memory\.used|\bnvml\b|\bdcgm\b|\bdevice\b", re.I
+)
+_RESERVED_PEAK = re.compile(r"reserved|cached", re.I)
+_ALLOCATED_PEAK = re.compile(r"allocated|tensors", re.I)
 
 
-def recompute_of(run: PublishedRun, stack: str, said: list[str]) -> str:
+def recompute_of(row: DescribedRow) -> str:
     """The run's recompute as one of TrainingRun's words; silent: none, but full in MaxText, whose
     default it is (MaxText configs/base.yml, remat_policy). Raises UnsupportedRunError."""
-    text = run.recompute.strip().lower()
-    if not text and stack == "maxtext":
-        said.append("recompute full (MaxText's default)")
-        return "full"
+    printed, stack, said = row.run.recompute, row.stack, row.said
+    text = printed.strip().lower()
     if not text:
-        said.append("no recompute")
-        return "none"
+        full = stack.name == "maxtext"
+        said.append("recompute full (MaxText's default)" if full else "no recompute")
+        return "full" if full else "none"
     if "offload" in text:
-        said.append(f"what {run.recompute!r} offloads to the host is not modelled")
+        said.append(f"what {printed!r} offloads to the host is not modelled")
     modules = _modules(text)
     if modules:
         kind = _kind_of_modules(modules)
         said.append(f"recompute of {', '.join(modules)} taken as {kind!r}")
         return kind
-    for start, kind in (("none", "none"), ("no", "none"), ("minimal", "minimal")):
-        if text.startswith(start):
+    for words, kind, assumed in _RECOMPUTE_WORDS:
+        if words.search(text):
+            if assumed:
+                said.append(f"recompute {printed!r} taken as {kind!r}")
             return kind
-    if text in _SWITCHED_OFF:
-        return "none"
-    if "except_mlp" in text:
-        said.append(f"recompute {run.recompute!r} taken as 'mlp'")
-        return "mlp"
-    if "qkv_proj" in text or "out_proj" in text:
-        # MaxText keeps the outputs of these matmuls alone (get_remat_policy, layers/models.py).
-        said.append(f"recompute {run.recompute!r} taken as 'full'")
-        return "full"
-    if "save_" in text:
-        said.append(f"recompute {run.recompute!r} taken as 'minimal'")
-        return "minimal"
-    framework = load_framework(stack)
-    if "selective" in text and framework.selective != "selective":
-        own = framework.selective
-        said.append(f"selective as {_SELECTIVE.get(own, own)} ({stack}'s default)")
+    if "selective" in text and stack.selective != "selective":
+        own = stack.selective
+        said.append(f"selective as {_SELECTIVE.get(own, own)} ({stack.name}'s default)")
         return own
-    if "selective" in text or "core attention" in text or "core_attn" in text:
+    if _SELECTIVE_WORDS.search(text):
         return "selective"
     if text in RECOMPUTE_KINDS:
-        return framework.recompute_meant(text)
-    if text in _SWITCHED_ON or any(word in text for word in _FULL):
-        said.append(f"recompute {run.recompute!r} taken as 'full'")
+        return stack.recompute_meant(text)
+    if _FULL_WORDS.search(text):
+        said.append(f"recompute {printed!r} taken as 'full'")
         return "full"
-    raise UnsupportedRunError(run.id, f"the recompute {run.recompute!r} is not known")
+    raise row.refused(f"the recompute {printed!r} is not known")
 
 
 def _modules(text: str) -> list[str]:
@@ -117,37 +100,16 @@ def _modules(text: str) -> list[str]:
     return modules if known or text.startswith("selective modules") else []
 
 
-def _kind_of_modules(modules: Sequence[str]) -> str:
+def _kind_of_modules(modules: list[str]) -> str:
     """The kind that recomputes modules of Megatron-Core's --recompute-modules. All but the norms
     and the feed-forward keep little that a fused attention does not keep anyway."""
     norm = any("norm" in module for module in modules)
     activation = any("act" in module for module in modules)
-    inner = any(
-        word in module
-        for module in modules
-        for word in ("mlp", "moe", "shared_experts")
-        if "act" not in module
-    )
-    if inner:
+    if any(re.search("mlp|moe|shared_experts", each) for each in modules if "act" not in each):
         return "norm-mlp" if norm else "mlp"
     if norm:
         return "norm-activation" if activation else "norm"
     return "activation" if activation else "selective"
-
-
-def _fp32_products(run: PublishedRun, text: str, name: str) -> str:
-    """Which units multiply fp32; raises UnsupportedRunError for TF32 where there is none."""
-    device = get_device(name)
-    if "tf32" in device.peak_flop_per_s:
-        return "fp32 products on the TF32 units"
-    if text == "tf32":
-        raise UnsupportedRunError(run.id, f"device {device.name} has no TF32 units")
-    return f"fp32 products at {device.name}'s rate for float32"
-
-
-def _scales_blocks(name: str) -> bool:
-    """Scaled blocks came with the FP4 units (NVIDIA Blackwell, AMD CDNA 4))."""
-    return "float4_e2m1fn_x2" in get_device(name).peak_flop_per_s
 
 
 def is_mlperf(run: PublishedRun) -> bool:
@@ -155,12 +117,7 @@ def is_mlperf(run: PublishedRun) -> bool:
     return "mlperf" in f"{run.id} {run.source}".lower()
 
 
-def _is_fp8_gpu(name: str) -> bool:
-    device = get_device(name)
-    return device.type == "gpu" and "float8_e4m3fn" in device.peak_flop_per_s
-
-
-def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) -> str:
+def precision_of(row: DescribedRow) -> str:
     """The run's precision; silent: fp16 on V100 and in stacks of 2021 on A100, fp8 in a submission
     to MLPerf Training on a device that has it (all of NVIDIA's and AMD's language models from v3.1
     on, by their published configurations), but nvfp4 for Llama 3.1 8B, which came with v5.1, where
@@ -169,41 +126,56 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
     submissions"), else bf16.
 
     Megatron-LM trained in fp16 until bf16 came with A100 (arXiv 2104.04473, section 5; BLOOM's
-    chronicles switch late). Raises UnsupportedRunError for an unknown word.
+    chronicles switch late). Raises UnsupportedRunError for an unknown word and for a type that the
+    device has not.
     """
-    text = re.sub(r"\s+", "-", run.precision.strip().lower())
-    if text:
-        known = [word for word in re.split(r"[^a-z0-9_]", text) if word in PRECISIONS]
-        if text not in PRECISIONS and known:
-            said.append(f"precision {run.precision!r} taken as {PRECISIONS[known[0]]}")
-            text = known[0]
-        if text not in PRECISIONS:
-            raise UnsupportedRunError(
-                run.id,
-                f"the precision {run.precision!r} is not known; known: "
-                f"{', '.join(sorted(PRECISIONS))}",
-            )
-        if PRECISIONS[text] == "mxfp8" and not _scales_blocks(device):
-            said.append(
-                f"mxfp8 at {get_device(device).name}'s fp8 rate: it scales no blocks itself"
-            )
-        if PRECISIONS[text] == "fp32":
-            said.append(_fp32_products(run, text, device))
-        return PRECISIONS[text]
-    if is_mlperf(run) and _is_fp8_gpu(device):
-        if _LLAMA_8B.match(run.model) and "float4_e2m1fn_x2" in get_device(device).peak_flop_per_s:
-            said.append("nvfp4, in which MLPerf's Llama 3.1 8B is trained where there is FP4")
-            return "nvfp4"
-        said.append("fp8, in which MLPerf's language models are trained where there is fp8")
-        return "fp8"
-    if is_mlperf(run) and "int8" in get_device(device).peak_flop_per_s:
-        said.append("int8, in which MaxText's submissions to MLPerf are trained")
-        return "int8"
-    early = stack in ("megatron-2021", "megatron-deepspeed")
-    old = device.startswith("v100") or (device.startswith("a100") and early)
-    precision = "fp16" if old else "bf16"
-    said.append(precision)
+    text = re.sub(r"\s+", "-", row.run.precision.strip().lower())
+    precision = _named_precision(row, text) if text else _usual_precision(row)
+    try:
+        row.device.peak(precision)
+    except InputError as error:
+        raise row.refused(str(error)) from error
     return precision
+
+
+def _named_precision(row: DescribedRow, text: str) -> str:
+    device, printed = row.device, row.run.precision
+    known = [word for word in re.split(r"[^a-z0-9_]", text) if word in PRECISIONS]
+    if text not in PRECISIONS and known:
+        row.said.append(f"precision {printed!r} taken as {PRECISIONS[known[0]]}")
+        text = known[0]
+    if text not in PRECISIONS:
+        raise row.refused(
+            f"the precision {printed!r} is not known; known: {', '.join(sorted(PRECISIONS))}"
+        )
+    precision = PRECISIONS[text]
+    # Scaled blocks came with the FP4 units (NVIDIA Blackwell, AMD CDNA 4).
+    if precision == "mxfp8" and _FP4 not in device.peak_flop_per_s:
+        row.said.append(f"mxfp8 at {device.name}'s fp8 rate: it scales no blocks itself")
+    if precision == "fp32" and "tf32" in device.peak_flop_per_s:
+        row.said.append("fp32 products on the TF32 units")
+    elif text == "tf32":
+        raise row.refused(f"device {device.name} has no TF32 units")
+    elif precision == "fp32":
+        row.said.append(f"fp32 products at {device.name}'s rate for float32")
+    return precision
+
+
+def _usual_precision(row: DescribedRow) -> str:
+    device, peaks = row.device, row.device.peak_flop_per_s
+    if is_mlperf(row.run) and device.type == "gpu" and "float8_e4m3fn" in peaks:
+        if _LLAMA_8B.match(row.run.model) and _FP4 in peaks:
+            row.said.append("nvfp4, in which MLPerf's Llama 3.1 8B is trained where there is FP4")
+            return "nvfp4"
+        row.said.append("fp8, in which MLPerf's language models are trained where there is fp8")
+        return "fp8"
+    if is_mlperf(row.run) and "int8" in peaks:
+        row.said.append("int8, in which MaxText's submissions to MLPerf are trained")
+        return "int8"
+    early = row.stack.name in ("megatron-2021", "megatron-deepspeed")
+    old = device.name.startswith("v100") or (device.name.startswith("a100") and early)
+    row.said.append("fp16" if old else "bf16")
+    return row.said[-1]
 
 
 # Layers of a chunk: the median of the published interleaved runs that print their chunks is
@@ -212,7 +184,7 @@ def precision_of(run: PublishedRun, device: str, stack: str, said: list[str]) ->
 _LAYERS_PER_CHUNK = 2
 
 
-def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[str]) -> int:
+def vpp_of(row: DescribedRow, pp: int, num_layers: int) -> int:
     """Model chunks per pipeline rank. Where the source gives none: 2 with a V-shaped schedule; with
     an interleaved one the number whose chunks are nearest to two layers, in proportion, of those
     that divide a rank's layers (Megatron-LM splits evenly; embedding and head may make the split
@@ -221,12 +193,12 @@ def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[s
     names no framework."""
     if pp == 1:
         return 1
-    if run.vpp is not None:
-        return run.vpp
-    text = run.schedule.strip().lower()
+    if row.run.vpp is not None:
+        return row.run.vpp
+    text, stack = row.run.schedule.strip().lower(), row.stack
     advised = text in ("", "none") and (
-        stack.startswith(("megatron-core", "megatron-bridge"))
-        or (stack.startswith("unknown") and not run.framework)
+        stack.name.startswith(("megatron-core", "megatron-bridge"))
+        or (stack.name.startswith("unknown") and not row.run.framework)
     )
     padded = num_layers % pp != 0 and (num_layers + 2) % pp == 0
     if "interleav" in text or (advised and (num_layers % pp == 0 or padded)):
@@ -235,36 +207,56 @@ def vpp_of(run: PublishedRun, pp: int, num_layers: int, stack: str, said: list[s
         nearest = min(
             counts, key=lambda n: abs(math.log(per_rank / n / _LAYERS_PER_CHUNK)), default=1
         )
-        chunks = load_framework(stack).usual_chunks or nearest
-        said.append(f"{chunks} chunks per pipeline rank")
+        chunks = stack.usual_chunks or nearest
+        row.said.append(f"{chunks} chunks per pipeline rank")
         return chunks
     named = _schedule_named(text)
     if named and schedule_kind(named).stages_per_rank > 1:
         return schedule_kind(named).stages_per_rank
-    said.append("1 chunk per pipeline rank")
+    row.said.append("1 chunk per pipeline rank")
     return 1
 
 
-def schedule_of(run: PublishedRun, pp: int, vpp: int, said: list[str]) -> str:
+def schedule_of(row: DescribedRow, pp: int, vpp: int) -> str:
     """The run's schedule in our words; `none` without a pipeline. Raises UnsupportedRunError."""
     if pp == 1:
         return "none"
-    text = run.schedule.strip().lower()
+    text = row.run.schedule.strip().lower()
+    usual = "interleaved" if vpp > 1 else "1f1b"
     if text in ("", "none"):
-        schedule = "interleaved" if vpp > 1 else "1f1b"
-        said.append(f"schedule {schedule}")
-        return schedule
+        row.said.append(f"schedule {usual}")
+        return usual
     found = _schedule_named(text)
     if found in ("1f1b", "interleaved") or "interleav" in text:
-        return "interleaved" if vpp > 1 else "1f1b"
+        return usual
     if text == "zb":
         return "zbv" if vpp == 2 else "zb-h1"
     if found:
         return found
-    raise UnsupportedRunError(run.id, f"the schedule {run.schedule!r} is not known")
+    raise row.refused(f"the schedule {row.run.schedule!r} is not known")
 
 
 def _schedule_named(text: str) -> str:
     """The schedule that a word means, or ""."""
     word = text.replace("_", "-").replace(" ", "-")
     return next((n for n in pipeline_names() if word in (n, *schedule_kind(n).words)), "")
+
+
+def memory_kind_of(text: str, said: list[str]) -> str:
+    """`allocated`, `reserved` or `device` (simulator/memory/footprint.py).
+
+    "" where the words are silent, or name two: what the framework's own report prints. A peak of
+    which the source names no tool is taken as the device's, which every tool prints; that goes to
+    `said`.
+    """
+    if not text.strip():
+        return ""
+    if _DEVICE_PEAK.search(text):
+        return "device"
+    reserved, allocated = bool(_RESERVED_PEAK.search(text)), bool(_ALLOCATED_PEAK.search(text))
+    if reserved != allocated:
+        return "reserved" if reserved else "allocated"
+    if reserved:
+        return ""
+    said.append(f"peak memory {text!r} taken as what the device shows")
+    return "device"

@@ -1,4 +1,4 @@
-"""`framework_candidates`: the frameworks that a row may have run, each with a probability.
+"""`stack_of`: the most probable framework of a row, of the candidates that it may have run.
 
 A named framework is dated by the row's text (source and framework; the notes are never read, they
 may print the result), else by its device and its model. A row without a framework is judged by its
@@ -18,7 +18,8 @@ from simulator.training_run.framework.framework import (
     framework_of_device,
     load_framework,
 )
-from simulator.training_run.reading.complete_words import is_mlperf
+from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
+from simulator.training_run.reading.complete_words import PRECISIONS, is_mlperf
 
 # A framework of 2023 or later that nobody here knows.
 UNKNOWN = "unknown-2023"
@@ -58,6 +59,31 @@ class Candidate:
     probability: float
 
 
+def stack_of(run: PublishedRun, device: Device, said: list[str]) -> tuple[str, str]:
+    """The framework's name and TrainingRun.stack_assumed; what was assumed is added to `said`."""
+    candidates = framework_candidates(run, device)
+    stack, assumed = candidates[0].stack, _how_assumed(run, candidates)
+    if assumed:
+        named = f" for {run.framework!r}" if run.framework else ""
+        others = ", ".join(f"{each.stack} {each.probability:.0%}" for each in candidates[1:])
+        said.append(
+            f"stack {stack}{named}{_why(stack, assumed)}" + (f" (or {others})" if others else "")
+        )
+    compiled = load_framework(stack).compiled_name
+    if compiled and PRECISIONS.get(run.precision.strip().lower()) in LOW_PRECISIONS:
+        said.append(f"torch.compile, which fuses the casts of {run.precision}")
+        stack = compiled
+    return stack, assumed
+
+
+def _why(stack: str, assumed: str) -> str:
+    if assumed == "fork":
+        return ", a fork or wrapper of it"
+    if stack == UNKNOWN:
+        return ": FlashAttention, the mean of what frameworks of 2023 and later do"
+    return ", by the row's date, device or model" if assumed == "dated" else ""
+
+
 def framework_candidates(run: PublishedRun, device: Device) -> tuple[Candidate, ...]:
     """The candidates, most probable first; their probabilities add up to 1."""
     named = named_framework(run)
@@ -80,7 +106,7 @@ def named_framework(run: PublishedRun) -> str:
     return framework_of(run.framework) or fork_of(run.framework)
 
 
-def how_assumed(run: PublishedRun, candidates: tuple[Candidate, ...]) -> str:
+def _how_assumed(run: PublishedRun, candidates: tuple[Candidate, ...]) -> str:
     """How the most probable candidate was chosen, in the words of TrainingRun.stack_assumed."""
     if not named_framework(run):
         return "inferred"

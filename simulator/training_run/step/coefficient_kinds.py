@@ -15,19 +15,23 @@ class Kind:
     start    the physical starting value, its origin in `source`
     spread   prior standard deviation of the logarithm around the start
     between  prior standard deviation of the logarithm between sources: how far one source's value
-             lies from the common one. The fit estimates it from here (`Variances`)
+             lies from the common one, 2 x `spread` if 0. The fit estimates it from here
     least, most   physical limits: a message is never faster than alone, no share exceeds 1
     """
 
     name: str
-    owner: str
     start: float
     spread: float
-    between: float
     meaning: str
     source: str
+    owner: str = ""
+    between: float = 0.0
     least: float = 0.0
     most: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.between:
+            object.__setattr__(self, "between", 2.0 * self.spread)
 
 
 KINDS = (
@@ -36,16 +40,13 @@ KINDS = (
         owner="stack",
         start=1.0,
         spread=0.05,
-        between=0.10,
         meaning="measured step time over the sum of all other terms",
         source="1 by definition; its variation between sources is the effect of a source",
     ),
     Kind(
         name="matmul",
-        owner="",
         start=0.8,
         spread=0.03,
-        between=0.06,
         meaning="matmul time in a step over that of the kernel surface (power limit, layouts of "
         "gradients, cache contents)",
         source="kernels of 3 ms run 7 to 18 % slower than bursts (gemm_surface.py). `power` covers "
@@ -64,7 +65,6 @@ KINDS = (
     ),
     Kind(
         name="grouped",
-        owner="",
         start=1.3,
         spread=0.12,
         between=0.25,
@@ -83,10 +83,8 @@ KINDS = (
     ),
     Kind(
         name="state",
-        owner="",
         start=1.5,
         spread=0.25,
-        between=0.5,
         meaning="time of the recurrence of state layers (Mamba-2 and relatives) over that of its "
         "products as batched matmuls and of its bytes at full bandwidth",
         source="assumed: kernels in Triton, tiles of 64 to 128; one measured forward takes 0.8 of "
@@ -94,7 +92,6 @@ KINDS = (
     ),
     Kind(
         name="passes",
-        owner="",
         start=1.6,
         spread=0.17,
         between=0.25,
@@ -105,40 +102,32 @@ KINDS = (
     ),
     Kind(
         name="casts",
-        owner="",
         start=0.5,
         spread=0.25,
-        between=0.5,
         meaning="bytes of casts to 8 or 4 bits over those of separate kernels "
-        "(quantised_bytes.py); casts fused into the preceding kernel cost nothing",
+        "(matmul.py); casts fused into the preceding kernel cost nothing",
         source="assumed: Transformer Engine fuses the cast into two of a layer's four inputs",
     ),
     Kind(
         name="scores",
-        owner="",
         start=1.1,
         spread=0.15,
-        between=0.3,
         meaning="bytes that softmax and dropout of an unfused attention core move over those "
         "counted, at full bandwidth",
         source="measured copies reach 0.78 to 0.96 of the bandwidth (kernels/memory_rates.toml)",
     ),
     Kind(
         name="launch_us",
-        owner="",
         start=25.0,
         spread=0.3,
-        between=0.6,
         meaning="host microseconds per kernel counted: dispatch, autograd, Python",
         source="assumed: a launch takes 4 to 10 us (device files, launch_us); eager PyTorch adds "
         "Python and autograd of each op, of which some are no kernel",
     ),
     Kind(
         name="hop_us",
-        owner="",
         start=400.0,
         spread=0.25,
-        between=0.5,
         meaning="latency of a hop between nodes in a collective of tensor parallelism in jobs "
         "whose hosts block on messages, for links of 12 us: every rank waits for the others' hosts",
         source="layers of nanotron take 3.3 ms longer with tp 16 than they compute and move bytes "
@@ -147,10 +136,8 @@ KINDS = (
     ),
     Kind(
         name="wait_us",
-        owner="",
         start=300.0,
         spread=0.25,
-        between=0.5,
         meaning="host microseconds per rank of a collective in jobs whose collectives wait for the "
         "host (blocked_host.py)",
         source="nanotron with stages on several nodes: layers of eight collectives take 5 ms + "
@@ -159,20 +146,16 @@ KINDS = (
     ),
     Kind(
         name="stall_ms",
-        owner="",
         start=280.0,
         spread=0.15,
-        between=0.3,
         meaning="milliseconds of a message between stages in jobs whose messages stall",
         source="nanotron: 280 ms, 5 % apart, over 2 to 64 nodes and 4 to 32 stages (ultra rows, "
         "2026-11-21)",
     ),
     Kind(
         name="inner",
-        owner="",
         start=1.05,
         spread=0.05,
-        between=0.1,
         least=1.0,
         meaning="time of messages inside a node in a step over that of the measured curves, or of "
         "the link's rate and efficiency where no curve was measured",
@@ -180,7 +163,6 @@ KINDS = (
     ),
     Kind(
         name="outer",
-        owner="",
         start=1.02,
         spread=0.03,
         between=0.1,
@@ -191,10 +173,8 @@ KINDS = (
     ),
     Kind(
         name="congestion",
-        owner="",
         start=0.03,
         spread=0.35,
-        between=0.7,
         meaning="share by which bytes between nodes take longer, per doubling of the nodes: flows "
         "of different groups collide on shared switches",
         source="assumed: collisions of hashed flows cost a third of the rate at a thousand nodes. "
@@ -203,19 +183,15 @@ KINDS = (
     ),
     Kind(
         name="inner_step_us",
-        owner="",
         start=12.0,
         spread=0.25,
-        between=0.5,
         meaning="latency in a step of a message inside a node where no curve was measured",
         source="small collectives of 8 GPUs take 20 to 40 us (collectives.csv.gz)",
     ),
     Kind(
         name="outer_step_us",
-        owner="",
         start=30.0,
         spread=0.5,
-        between=1.0,
         meaning="latency in a step of a message of data parallelism between nodes whose link has "
         "12 us alone; links of other latency in proportion (run_links.py)",
         source="12 us alone (profiles/data/links/ib-ndr.toml); exchanges whose buckets are not "
@@ -223,20 +199,16 @@ KINDS = (
     ),
     Kind(
         name="cut_step_us",
-        owner="",
         start=60.0,
         spread=0.3,
-        between=0.6,
         meaning="microseconds of a send between stages in addition to its bytes: launch, "
         "synchronization, waiting for the peer's host",
         source="assumed",
     ),
     Kind(
         name="reduce_exposed",
-        owner="",
         start=1.1,
         spread=0.2,
-        between=0.4,
         meaning="time of a gradient exchange that nothing hides over that of its messages: bucket "
         "copies, waiting for the slowest rank",
         source="1 and the copies: a bucket is read and written once more at memory bandwidth, some "
@@ -244,17 +216,14 @@ KINDS = (
     ),
     Kind(
         name="slice_us",
-        owner="",
         start=10.0,
         spread=0.25,
-        between=0.5,
         meaning="host microseconds to copy one rank's slice of a gathered tensor to its place",
         source="an op of PyTorch without autograd takes the host about 5 us; here two (a view, a "
         "copy) and a slice in Python",
     ),
     Kind(
         name="tensor_exposed",
-        owner="",
         start=0.95,
         spread=0.07,
         between=0.15,
@@ -264,30 +233,24 @@ KINDS = (
     ),
     Kind(
         name="expert_exposed",
-        owner="",
         start=0.8,
         spread=0.15,
-        between=0.3,
         most=1.0,
         meaning="exposed share of the experts' all-to-alls",
         source="assumed: shared experts and the sorting of tokens may overlap with them",
     ),
     Kind(
         name="context_exposed",
-        owner="",
         start=0.5,
         spread=0.25,
-        between=0.5,
         most=1.0,
         meaning="exposed share of context-parallel messages that fit under the attention",
         source="assumed: a ring's next keys and values arrive while the last are processed",
     ),
     Kind(
         name="gather_exposed",
-        owner="",
         start=0.25,
         spread=0.3,
-        between=0.6,
         most=1.0,
         meaning="exposed share of messages of weights and gradients that fit under the layers "
         "during which they are sent",
@@ -296,38 +259,30 @@ KINDS = (
     ),
     Kind(
         name="cut_exposed",
-        owner="",
         start=0.7,
         spread=0.3,
-        between=0.6,
         most=1.0,
         meaning="exposed share of sends between stages in the steady state",
         source="assumed",
     ),
     Kind(
         name="optimizer",
-        owner="",
         start=1.3,
         spread=0.2,
-        between=0.4,
         meaning="time of the optimizer over that of its bytes at full bandwidth",
         source="assumed",
     ),
     Kind(
         name="step_ms",
-        owner="",
         start=10.0,
         spread=0.4,
-        between=0.8,
         meaning="milliseconds per step of any size: gradient norm, loss scale, data, logging",
         source="assumed",
     ),
     Kind(
         name="microbatch_ms",
-        owner="",
         start=1.0,
         spread=0.4,
-        between=0.8,
         meaning="milliseconds of host work outside the layers per micro-batch and model chunk",
         source="assumed",
     ),

@@ -36,19 +36,25 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
         return f"{processor_of(run.device)}.{_BITS.get(run.precision, 16)}"
     if kind.owner == "attention kernel":
         return f"{attention_kernel(run, load_framework(run.stack))}-kernels"
-    return stack_owner(run) if kind.owner == "stack" else "*"
+    if kind.owner == "stack":
+        # On devices of graph compilers a framework has another level.
+        return software_of(run) + (" (compiled)" if compiles_graphs(run) else "")
+    return "*"
+
+
+def family_of(kind: Kind, run: TrainingRun) -> str:
+    """The architecture and data type of a device's coefficient, all frameworks of a framework's:
+    what an owner without rows takes. "" for all other kinds."""
+    if kind.owner == "device and bits":
+        architecture = architecture_of(run.device)
+        return f"{architecture}.{_BITS.get(run.precision, 16)}" if architecture else ""
+    return "frameworks" if kind.owner == "stack" else ""
 
 
 def software_of(run: TrainingRun) -> str:
     """The framework whose coefficients a run takes."""
     framework = load_framework(run.stack)
     return framework.coefficients_of or framework.name
-
-
-def stack_owner(run: TrainingRun) -> str:
-    """The framework, and on devices of graph compilers that it is compiled there."""
-    name = software_of(run)
-    return f"{name} (compiled)" if compiles_graphs(run) else name
 
 
 @functools.cache
@@ -64,30 +70,13 @@ def processor(device: Device) -> str:
     if not device.efficiency_of:
         return device.name
     lender = get_device(device.efficiency_of)
-    return lender.name if _datasheet(device) == _datasheet(lender) else device.name
-
-
-def _datasheet(device: Device) -> tuple[object, ...]:
-    peaks = {kind: rate.value for kind, rate in device.peak_flop_per_s.items()}
-    return tuple(sorted(peaks.items())), device.power_w.value
-
-
-def family_of(kind: Kind, run: TrainingRun) -> str:
-    """The architecture and data type of a device's coefficient, all frameworks of a framework's:
-    what an owner without rows takes. "" for all other kinds."""
-    if kind.owner == "stack":
-        return "frameworks"
-    if kind.owner != "device and bits":
-        return ""
-    architecture = architecture_of(run.device)
-    return f"{architecture}.{_BITS.get(run.precision, 16)}" if architecture else ""
+    mine, lenders = (
+        ({kind: rate.value for kind, rate in each.peak_flop_per_s.items()}, each.power_w.value)
+        for each in (device, lender)
+    )
+    return lender.name if mine == lenders else device.name
 
 
 def architecture_of(device: str) -> str:
     """The architecture of a device by its name in the catalogue; "" if none is known."""
     return next((name for start, name in _ARCHITECTURES if device.startswith(start)), "")
-
-
-def cluster_of(run: TrainingRun) -> str:
-    """The device whose level differs between the clusters of one source."""
-    return processor_of(run.device)

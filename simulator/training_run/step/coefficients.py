@@ -63,29 +63,33 @@ def shipped_coefficients() -> CoefficientFile:
     return read_document(COEFFICIENTS_FILE, CoefficientFile, schema=COEFFICIENTS_SCHEMA)
 
 
+def coefficient(kind: str, *owners: str) -> float:
+    """The shipped value of the first owner that has one, else the start of the kind."""
+    values = shipped_coefficients().values
+    names = (f"{kind}.{owner}" for owner in owners)
+    return next((values[name] for name in names if name in values), BY_NAME[kind].start)
+
+
 def matmul_coefficients(device: Device, bits: int) -> tuple[float, float]:
     """The shipped `matmul` and `power` of a device's matmuls in a data type of so many bits."""
-    values = shipped_coefficients().values
-    names = (f"power.{processor(device)}.{bits}", f"power.{architecture_of(device.name)}.{bits}.*")
-    power = next((values[name] for name in names if name in values), BY_NAME["power"].start)
-    return values.get("matmul.*", BY_NAME["matmul"].start), power
+    family = f"{architecture_of(device.name)}.{bits}.*"
+    return coefficient("matmul", "*"), coefficient("power", f"{processor(device)}.{bits}", family)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
     """The coefficient of each kind that each run takes.
 
-    names, kinds   of every coefficient; index  per kind the coefficient of every run
-    family_names, family_kinds   of every family of coefficients of one kind
-    families       the family of every coefficient, -1 for none
+    names, kinds   of every coefficient; families  the name of its family, "" for none
+    family_kinds   by the name of every family
+    index          per kind the coefficient of every run
     """
 
     names: tuple[str, ...]
     kinds: tuple[int, ...]
+    families: tuple[str, ...]
+    family_kinds: Mapping[str, int]
     index: Mapping[str, NDArray[np.intp]]
-    family_names: tuple[str, ...] = ()
-    family_kinds: tuple[int, ...] = ()
-    families: tuple[int, ...] = ()
 
     def of(self, values: Array) -> dict[str, Array]:
         """Per kind the value of every run."""
@@ -95,11 +99,6 @@ class Assigned:
         """Those of some of the runs."""
         return replace(self, index={kind: found[index] for kind, found in self.index.items()})
 
-    def family_name(self, place: int) -> str:
-        """The family of a coefficient, "" for none."""
-        family = self.families[place]
-        return self.family_names[family] if family >= 0 else ""
-
     def starts(self) -> Array:
         """Where fits begin, per coefficient."""
         return np.asarray([KINDS[k].start for k in self.kinds])
@@ -107,40 +106,31 @@ class Assigned:
     def from_file(self, file: CoefficientFile) -> Array:
         """[coefficients] The values of a file: the coefficient's own, otherwise its family's,
         otherwise the start of its kind."""
-        found = []
-        for name, k, family in zip(self.names, self.kinds, self.families, strict=True):
-            names = (name, self.family_names[family]) if family >= 0 else (name,)
-            found.append(next((file.values[n] for n in names if n in file.values), KINDS[k].start))
+        found = [
+            file.values.get(name, file.values.get(family, KINDS[kind].start))
+            for name, kind, family in zip(self.names, self.kinds, self.families, strict=True)
+        ]
         return np.asarray(found)
 
 
 def assign(runs: Sequence[TrainingRun]) -> Assigned:
     """The coefficients that runs take."""
-    names: dict[str, int] = {}
-    kinds: list[int] = []
-    families: list[int] = []
-    family_names: dict[str, int] = {}
-    family_kinds: list[int] = []
+    # name -> its place, kind and family
+    places: dict[str, tuple[int, int, str]] = {}
     index: dict[str, NDArray[np.intp]] = {}
     for k, kind in enumerate(KINDS):
         rows = []
         for run in runs:
             name = f"{kind.name}.{owner_of(kind, run)}"
-            if name not in names:
-                names[name] = len(names)
-                kinds.append(k)
+            if name not in places:
                 family = family_of(kind, run)
-                if family and f"{kind.name}.{family}.*" not in family_names:
-                    family_names[f"{kind.name}.{family}.*"] = len(family_names)
-                    family_kinds.append(k)
-                families.append(family_names[f"{kind.name}.{family}.*"] if family else -1)
-            rows.append(names[name])
+                places[name] = (len(places), k, f"{kind.name}.{family}.*" if family else "")
+            rows.append(places[name][0])
         index[kind.name] = np.asarray(rows, dtype=np.intp)
     return Assigned(
-        names=tuple(names),
-        kinds=tuple(kinds),
+        names=tuple(places),
+        kinds=tuple(kind for _, kind, _ in places.values()),
+        families=tuple(family for _, _, family in places.values()),
+        family_kinds={family: kind for _, kind, family in places.values() if family},
         index=index,
-        family_names=tuple(family_names),
-        family_kinds=tuple(family_kinds),
-        families=tuple(families),
     )

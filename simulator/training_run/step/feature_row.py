@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from profiles.hardware.catalogue.catalog import get_device
+from simulator.memory.footprint import footprint
+from simulator.memory.host_offload import activation_host_s, optimizer_host_s
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.blocked_host import stalls, waiting_ranks
 from simulator.training_run.framework.framework import Framework
 from simulator.training_run.framework.graph_compiler import compiles_graphs
 from simulator.training_run.framework.run_conditions import BLOCK_SCALED
-from simulator.training_run.memory.footprint import footprint
-from simulator.training_run.memory.host_offload import activation_host_s, optimizer_host_s
 from simulator.training_run.messages.gradient_buckets import copied_slices, waiting_buckets
 from simulator.training_run.messages.message_row import layer_messages_row, mesh_messages_row
 from simulator.training_run.messages.run_links import links_of
@@ -30,6 +30,24 @@ from simulator.training_run.work.stage_layers import (
 from simulator.training_run.work.wide_layers import wide_stages_row
 from simulator.training_run.work.work_seconds import WorkSeconds
 
+# Features and the seconds that they are made of, averaged over dense layers and those with experts.
+_AVERAGED = tuple(
+    (f"{name}_{way}", f"{name}_{way}_s")
+    for name in ("matmul", "peak", "grouped")
+    for way in ("forward", "backward")
+)
+# Those that are alike in both.
+_OF_DENSE = tuple(
+    (f"{name}_{way}", f"{name}_{way}_s")
+    for name in ("attention", "state")
+    for way in ("forward", "backward")
+)
+# Passes with their fields of bytes and kernels, and products of each matmul in them.
+_WAYS = (
+    ("forward", "forward_pass_bytes", "forward_cast_bytes", "kernels_forward", 1),
+    ("backward", "backward_pass_bytes", "backward_cast_bytes", "kernels_backward", 2),
+)
+
 
 def layer_row(
     run: TrainingRun,
@@ -46,14 +64,11 @@ def layer_row(
     expert_share = model.num_expert_layers / model.num_layers
     bandwidth = get_device(run.device).memory_bandwidth_bytes_per_s.value
 
-    def mixed(dense: float, expert: float) -> float:
+    def average(dense: float, expert: float) -> float:
         return dense * (1 - expert_share) + expert * expert_share
 
     dense, expert, head = seconds
     dense_work, expert_work, head_load = works
-    backward = "frozen_backward_s" if run.lora else "matmul_backward_s"
-    ideal = "frozen_peak_backward_s" if run.lora else "peak_backward_s"
-    again = recomputed_shares(run, stack)
     heads = 1.0 + model.predicted_ahead
     blocks = 0.5 * model.blocks_per_layer
     adapters = adapter_work(run)
@@ -63,54 +78,31 @@ def layer_row(
     row = {
         "launches": launched,
         "all_layers": float(model.num_layers + predicting_layers(run)),
-        "matmul_forward": mixed(dense.matmul_forward_s, expert.matmul_forward_s),
-        "matmul_backward": mixed(getattr(dense, backward), getattr(expert, backward)),
-        "peak_forward": mixed(dense.peak_forward_s, expert.peak_forward_s),
-        "peak_backward": mixed(getattr(dense, ideal), getattr(expert, ideal)),
-        "grouped_forward": expert_share * expert.grouped_forward_s,
-        "grouped_backward": expert_share * expert.grouped_backward_s,
-        "attention_forward": dense.attention_forward_s,
-        "attention_backward": dense.attention_backward_s,
-        "state_forward": dense.state_forward_s,
-        "state_backward": dense.state_backward_s,
-        "pass_forward": (
-            mixed(dense_work.forward_pass_bytes, expert_work.forward_pass_bytes)
-            + adapters.forward_pass_bytes
-        )
-        / bandwidth,
-        "pass_backward": (
-            mixed(dense_work.backward_pass_bytes, expert_work.backward_pass_bytes)
-            + adapters.backward_pass_bytes
-        )
-        / bandwidth,
-        "cast_forward": mixed(dense_work.forward_cast_bytes, expert_work.forward_cast_bytes)
-        / bandwidth,
-        "cast_backward": mixed(dense_work.backward_cast_bytes, expert_work.backward_cast_bytes)
-        / bandwidth,
         "score_forward": dense_work.score_bytes / bandwidth,
-        "kernels_forward": dispatched
-        * mixed(
-            blocks * stack.kernels_forward + adapters.kernels_forward,
-            _expert_kernels(run, stack, blocks * stack.kernels_forward, products=1)
-            + adapters.kernels_forward,
-        ),
-        "kernels_backward": dispatched
-        * mixed(
-            blocks * stack.kernels_backward + adapters.kernels_backward,
-            _expert_kernels(run, stack, blocks * stack.kernels_backward, products=2)
-            + adapters.kernels_backward,
-        ),
-        "recomputed_matmul": again[0],
-        "recomputed_attention": again[1],
-        "recomputed_pass": again[2],
-        "head_matmul": heads * (head.matmul_forward_s + getattr(head, backward)),
-        "head_peak": heads * (head.peak_forward_s + getattr(head, ideal)),
+        "head_matmul": heads * (head.matmul_forward_s + head.matmul_backward_s),
+        "head_peak": heads * (head.peak_forward_s + head.peak_backward_s),
         "head_pass": heads
         * (head_load.forward_pass_bytes + head_load.backward_pass_bytes)
         / bandwidth,
     }
+    shares = recomputed_shares(run, stack)
+    row |= zip(
+        ("recomputed_matmul", "recomputed_attention", "recomputed_pass"), shares, strict=True
+    )
+    for name, field in _AVERAGED:
+        row[name] = average(getattr(dense, field), getattr(expert, field))
+    for name, field in _OF_DENSE:
+        row[name] = getattr(dense, field)
+    for way, moved, cast, launches, products in _WAYS:
+        passes = average(getattr(dense_work, moved), getattr(expert_work, moved))
+        row[f"pass_{way}"] = (passes + getattr(adapters, moved)) / bandwidth
+        casts = average(getattr(dense_work, cast), getattr(expert_work, cast))
+        row[f"cast_{way}"] = casts / bandwidth
+        kernels, added = blocks * getattr(stack, launches), getattr(adapters, launches)
+        experts = _expert_kernels(run, stack, kernels, products=products)
+        row[launches] = dispatched * average(kernels + added, experts + added)
     row |= layer_messages_row(run, stack, links_of(run))
-    row["host_layer_s"] = activation_host_s(run)
+    row["host_layer_s"] = activation_host_s(run, stack)
     row["overlaps_experts"] = float(schedule_kind(run.schedule).pairs)
     row["overlaps_host"] = float(stack.overlaps_host)
     table = 0.0 if run.lora else vocabulary_share(run, stack) * model.hidden_size
@@ -127,8 +119,6 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
         "microbatches": float(run.num_microbatches),
         "pp": float(run.degrees.pp),
         "vpp": float(run.degrees.vpp),
-        "dp": float(run.degrees.dp),
-        "devices": float(run.degrees.num_devices),
         "nodes": float(run.num_nodes),
         "layers": full,
         "last_layers": last,

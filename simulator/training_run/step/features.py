@@ -78,8 +78,6 @@ class Features:
     microbatches: Array
     pp: Array
     vpp: Array
-    dp: Array
-    devices: Array
     nodes: Array
     layers: Array
     last_layers: Array
@@ -163,8 +161,11 @@ class Features:
     data_nodes: Array
 
     def rows(self, index: NDArray[np.intp]) -> Features:
-        """The features of some of the runs; arrays of one number are of all runs alike."""
-        return Features(**{f.name: of_rows(getattr(self, f.name), index) for f in fields(Features)})
+        """The features of some of the runs; arrays of one number are of all runs alike, but that of
+        micro-batches has a number for each."""
+        found = {f.name: of_rows(getattr(self, f.name), index) for f in fields(Features)}
+        found["microbatches"] = np.broadcast_to(found["microbatches"], index.shape)
+        return Features(**found)
 
 
 def of_rows(values: Array, index: NDArray[np.intp] | slice) -> Array:

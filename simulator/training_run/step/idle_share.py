@@ -6,7 +6,7 @@ count here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ _ROUNDS = (4, 2)
 _MOST_ACTIONS = 150_000
 
 
-def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
+def idle_share(run: TrainingRun, row: Mapping[str, float]) -> float:
     """Idle time over the busiest stage's time per micro-batch; 0 where a closed form serves.
 
     run, row  the run, and its features so far (features.py)
@@ -41,24 +41,14 @@ def idle_share(run: TrainingRun, row: dict[str, float]) -> float:
     kind = schedule_kind(run.schedule)
     if run.degrees.pp < 2 or kind.closed_form:
         return 0.0
-    forward, backward = pass_seconds(row)
-    send = row["cut_inner"] + row["cut_outer"]
     if kind.stages_per_rank:
-        return _fixed_chunks_share(run, kind, row, forward, backward, send)
-    return _interleaved_share(run, row, forward, backward, send) if run.degrees.vpp > 1 else 0.0
+        return _fixed_chunks_share(run, kind, row)
+    return _interleaved_share(run, row) if run.degrees.vpp > 1 else 0.0
 
 
-def _fixed_chunks_share(
-    run: TrainingRun,
-    kind: ScheduleKind,
-    row: dict[str, float],
-    forward: float,
-    backward: float,
-    send: float,
-) -> float:
-    weight = 0.5 * row["matmul_backward"]
-    chunks = kind.stages_per_rank
-    stages = run.degrees.pp * chunks
+def _fixed_chunks_share(run: TrainingRun, kind: ScheduleKind, row: Mapping[str, float]) -> float:
+    pp, chunks = run.degrees.pp, kind.stages_per_rank
+    stages = pp * chunks
     layers = [row["layers"] / chunks] * stages
     head = 0.0
     if chunks == 1:
@@ -66,31 +56,20 @@ def _fixed_chunks_share(
         # and its chunks are taken as even.
         layers[-1] = row["last_layers"]
         head = row["head_matmul"] + row["head_pass"]
-    thirds = [0.0] * (stages - 1) + [head / 3]
     # Copies of every stage run a part of the micro-batches each.
-    stages, layers, thirds = kind.copies * stages, kind.copies * layers, kind.copies * thirds
-    durations = Durations(
-        forward_s=tuple(forward * n + h for n, h in zip(layers, thirds, strict=True)),
-        backward_s=tuple(backward * n + 2 * h for n, h in zip(layers, thirds, strict=True)),
-        backward_input_s=tuple(
-            (backward - weight) * n + h for n, h in zip(layers, thirds, strict=True)
-        ),
-        backward_weight_s=tuple(weight * n + h for n, h in zip(layers, thirds, strict=True)),
-        send_forward_s=(send,) * stages,
-        send_backward_s=(send,) * stages,
-    )
-    count = _micro_batches(run, 3 * stages)
+    durations = _durations(row, kind.copies * layers, kind.copies * [*[0.0] * (stages - 1), head])
+    count = _micro_batches(run, 3 * kind.copies * stages)
     if kind.even:
         count = count // 2 * 2
-    if count == 0 or kind.why_not(run.degrees.pp, count):
+    if count == 0 or kind.why_not(pp, count):
         return 0.0  # what the schedule does not exist for idles as 1f1b
-    layer = forward + backward
+    layer: float = sum(pass_seconds(row))
     busy = max(row["layers"] * layer, layers[-1] * layer + head)
     if busy <= 0.0:
         return 0.0  # fewer layers than ranks: the others have nothing to idle between
     schedule = build_schedule(
         run.schedule,
-        num_ranks=run.degrees.pp,
+        num_ranks=pp,
         num_microbatches=count,
         stages_per_rank=chunks,
         # Most orders depend on no duration: one schedule serves all layouts of as many ranks.
@@ -101,35 +80,43 @@ def _fixed_chunks_share(
     return max(_NEXT_TO_NONE, longest_rank_s(timeline) / busy - count)
 
 
-def _interleaved_share(
-    run: TrainingRun, row: dict[str, float], forward: float, backward: float, send: float
-) -> float:
-    stages = run.degrees.num_stages
+def _interleaved_share(run: TrainingRun, row: Mapping[str, float]) -> float:
+    stages, pp, vpp = run.degrees.num_stages, run.degrees.pp, run.degrees.vpp
     count = _micro_batches(run, 2 * stages)
-    if count == 0 or count % run.degrees.pp:
+    if count == 0 or count % pp:
         return 0.0
     layers = [row["all_layers"] / stages] * stages
     if row["last_layers"] < row["layers"]:
-        layers = [row["layers"] / run.degrees.vpp] * stages
-        layers[0] = layers[-1] = max(0.0, row["layers"] / run.degrees.vpp - 1)
+        layers = [row["layers"] / vpp] * stages
+        layers[0] = layers[-1] = max(0.0, row["layers"] / vpp - 1)
     head = row["head_matmul"] + row["head_pass"]
-    heads = [0.0] * (stages - 1) + [head]
-    durations = Durations(
-        forward_s=tuple(forward * n + h / 3 for n, h in zip(layers, heads, strict=True)),
-        backward_s=tuple(backward * n + 2 * h / 3 for n, h in zip(layers, heads, strict=True)),
-        send_forward_s=(0.0, *[send] * (stages - 1)),
-        send_backward_s=(0.0, *[send] * (stages - 1)),
-    )
+    durations = _durations(row, layers, [*[0.0] * (stages - 1), head])
     schedule = build_schedule(
-        run.schedule,
-        num_ranks=run.degrees.pp,
-        num_microbatches=count,
-        stages_per_rank=run.degrees.vpp,
+        run.schedule, num_ranks=pp, num_microbatches=count, stages_per_rank=vpp
     )
-    end = max(simulate(schedule, durations).end_s)
-    layer = forward + backward
+    layer: float = sum(pass_seconds(row))
     busy = max(row["layers"] * layer, row["last_layers"] * layer + head)
-    return max(0.0, end / busy - count)
+    return max(0.0, max(simulate(schedule, durations).end_s) / busy - count)
+
+
+def _durations(
+    row: Mapping[str, float], layers: Sequence[float], heads: Sequence[float]
+) -> Durations:
+    """Of stages with so many layers and so much time of the head, a third of it forward."""
+    forward, backward = pass_seconds(row)
+    weight, send = 0.5 * row["matmul_backward"], row["cut_inner"] + row["cut_outer"]
+
+    def of(each: float, thirds: int) -> tuple[float, ...]:
+        return tuple(each * n + thirds * (h / 3) for n, h in zip(layers, heads, strict=True))
+
+    return Durations(
+        forward_s=of(forward, 1),
+        backward_s=of(backward, 2),
+        backward_input_s=of(backward - weight, 1),
+        backward_weight_s=of(weight, 1),
+        send_forward_s=(send,) * len(layers),
+        send_backward_s=(send,) * len(layers),
+    )
 
 
 def _micro_batches(run: TrainingRun, actions_each: int) -> int:

@@ -81,9 +81,9 @@ def known_meshes(base: TrainingRun, options: Hashable) -> KnownFeatures:
 
 
 def without_size(base: TrainingRun) -> TrainingRun:
-    """The run without its name, its devices and its batch: equal for neighbouring questions."""
+    """The run without its name, degrees and batch: equal for neighbouring questions."""
     one = Degrees(axis_order=base.degrees.axis_order)
-    return replace(base, id="", degrees=one, node_devices=1, global_batch=1, defaults=())
+    return replace(base, id="", degrees=one, global_batch=1, defaults=())
 
 
 @functools.lru_cache(maxsize=2 * _RUNS)

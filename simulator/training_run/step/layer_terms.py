@@ -23,15 +23,47 @@ from simulator.training_run.step.step_term import (
 )
 
 _WAYS = ("forward", "backward")
+_Kernel = Callable[[Features, Coefficients, str], Array]
+_KERNELS: tuple[tuple[str, _Kernel], ...] = (
+    ("matmuls", lambda x, c, way: larger(*_matmuls(x, c, way))),
+    ("attention", lambda x, c, way: c["attention"] * getattr(x, f"attention_{way}")),
+    ("recurrence of states", lambda x, c, way: c["state"] * getattr(x, f"state_{way}")),
+    (
+        "experts' matmuls",
+        lambda x, c, way: c["grouped"] * c["matmul"] * getattr(x, f"grouped_{way}"),
+    ),
+    ("elementwise work", lambda x, c, way: c["passes"] * getattr(x, f"pass_{way}")),
+    ("casts to fewer bits", lambda x, c, way: c["casts"] * getattr(x, f"cast_{way}")),
+    (
+        "softmax and dropout",
+        lambda x, c, way: (1.5 if way == "backward" else 1.0) * c["scores"] * x.score_forward,
+    ),
+)
+# Kernels of the forward that the backward does again, and whose share of them.
+_RECOMPUTED = (
+    *(("matmuls", "matmul"), ("experts' matmuls", "matmul"), ("casts to fewer bits", "matmul")),
+    *(("attention", "attention"), ("softmax and dropout", "attention")),
+    *(("recurrence of states", "matmul"), ("elementwise work", "pass")),
+)
+
+
+def _matmuls(x: Features, c: Coefficients, way: str) -> tuple[Array, Array]:
+    return c["matmul"] * getattr(x, f"matmul_{way}"), c["power"] * getattr(x, f"peak_{way}")
 
 
 def _kernels(name: str, seconds: Formula) -> Term:
     return Term(name, "compute_s", seconds, per=LAYER)
 
 
-def _recomputed(name: str, share: Callable[[Features], Array]) -> Term:
-    """The share of a forward's kernels that the backward does again."""
-    return _kernels(f"{name}, recomputed", lambda x, c, e: share(x) * e.of[f"{name}, forward"])
+def _of_pass(name: str, seconds: _Kernel, way: str) -> Term:
+    return _kernels(f"{name}, {way}", lambda x, c, e: seconds(x, c, way))
+
+
+def _recomputed(name: str, share: str) -> Term:
+    return _kernels(
+        f"{name}, recomputed",
+        lambda x, c, e: getattr(x, f"recomputed_{share}") * e.of[f"{name}, forward"],
+    )
 
 
 def _tensor(x: Features, c: Coefficients, e: Earlier) -> Array:
@@ -80,50 +112,10 @@ def _host_memory(x: Features, c: Coefficients, e: Earlier) -> Array:
     return np.where(x.overlaps_host > 0, beside, x.host_layer_s)
 
 
-_FORWARD = (
-    _kernels(
-        "matmuls, forward",
-        lambda x, c, e: larger(c["matmul"] * x.matmul_forward, c["power"] * x.peak_forward),
-    ),
-    _kernels("attention, forward", lambda x, c, e: c["attention"] * x.attention_forward),
-    _kernels("recurrence of states, forward", lambda x, c, e: c["state"] * x.state_forward),
-    _kernels(
-        "experts' matmuls, forward",
-        lambda x, c, e: c["grouped"] * c["matmul"] * x.grouped_forward,
-    ),
-    _kernels("elementwise work, forward", lambda x, c, e: c["passes"] * x.pass_forward),
-    _kernels("casts to fewer bits, forward", lambda x, c, e: c["casts"] * x.cast_forward),
-    _kernels("softmax and dropout, forward", lambda x, c, e: c["scores"] * x.score_forward),
-)
-_BACKWARD = (
-    _kernels(
-        "matmuls, backward",
-        lambda x, c, e: larger(c["matmul"] * x.matmul_backward, c["power"] * x.peak_backward),
-    ),
-    _kernels("attention, backward", lambda x, c, e: c["attention"] * x.attention_backward),
-    _kernels("recurrence of states, backward", lambda x, c, e: c["state"] * x.state_backward),
-    _kernels(
-        "experts' matmuls, backward",
-        lambda x, c, e: c["grouped"] * c["matmul"] * x.grouped_backward,
-    ),
-    _kernels("elementwise work, backward", lambda x, c, e: c["passes"] * x.pass_backward),
-    _kernels("casts to fewer bits, backward", lambda x, c, e: c["casts"] * x.cast_backward),
-    _kernels("softmax and dropout, backward", lambda x, c, e: 1.5 * c["scores"] * x.score_forward),
-    _kernels("adding gradients to their sums", lambda x, c, e: c["optimizer"] * x.accumulation_s),
-)
-_RECOMPUTED = (
-    _recomputed("matmuls", lambda x: x.recomputed_matmul),
-    _recomputed("experts' matmuls", lambda x: x.recomputed_matmul),
-    _recomputed("casts to fewer bits", lambda x: x.recomputed_matmul),
-    _recomputed("attention", lambda x: x.recomputed_attention),
-    _recomputed("softmax and dropout", lambda x: x.recomputed_attention),
-    _recomputed("recurrence of states", lambda x: x.recomputed_matmul),
-    _recomputed("elementwise work", lambda x: x.recomputed_pass),
-)
 LAYER_TERMS = (
-    *_FORWARD,
-    *_BACKWARD,
-    *_RECOMPUTED,
+    *(_of_pass(name, seconds, way) for way in _WAYS for name, seconds in _KERNELS),
+    _kernels("adding gradients to their sums", lambda x, c, e: c["optimizer"] * x.accumulation_s),
+    *(_recomputed(name, share) for name, share in _RECOMPUTED),
     Term("tensor parallelism's collectives", "tensor_s", _tensor, per=LAYER),
     Term("context parallelism's collectives", "context_s", _context, per=LAYER),
     Term("experts' all-to-alls", "expert_s", _experts, per=LAYER),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +41,5 @@ def _slopes(x: Features, c: Mapping[str, Array], rows: NDArray[np.intp]) -> Arra
     nudged = {kind: np.tile(value[rows], variants) for kind, value in c.items()}
     for place, values in enumerate(nudged.values(), start=1):
         values[place * rows.size : (place + 1) * rows.size] *= math.exp(NUDGE)
-    some = x.rows(repeated)
-    # One run's features are arrays of one number, which are of all runs alike.
-    some = replace(some, microbatches=np.broadcast_to(some.microbatches, repeated.shape))
-    seconds = step_parts(some, nudged).total_s.reshape(variants, rows.size)
+    seconds = step_parts(x.rows(repeated), nudged).total_s.reshape(variants, rows.size)
     return np.asarray(np.log(seconds[1:] / seconds[0]) / NUDGE)

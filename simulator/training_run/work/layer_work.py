@@ -10,7 +10,7 @@ tokens that ep ranks send to it, balanced (a load imbalance multiplies the token
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.transformer import Transformer
@@ -18,7 +18,7 @@ from simulator.training_run.framework.framework import Framework
 from simulator.training_run.framework.graph_compiler import attention_kernel
 from simulator.training_run.framework.tensor_width import padded_vocabulary as padded
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.work.quantised_bytes import quantised_bytes
+from simulator.training_run.work.matmul import Matmul, cast_bytes
 from simulator.training_run.work.state_work import SCAN_BACKWARD, state_work
 
 # Data types that the matmuls of a layer run in; attention and head stay in 16 bits
@@ -32,23 +32,6 @@ _MATMUL_TYPES = {
     "nvfp4": "float4_e2m1fn_x2",
 }
 _WIDE_TYPES = {"fp16": "float16"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matmul:
-    """`count` products [m, k] x [k, n] in data type `dtype`."""
-
-    m: float
-    n: float
-    k: float
-    dtype: str
-    count: float = 1.0
-
-
-def gradient_sizes(m: float, n: float, k: float) -> tuple[tuple[float, float, float], ...]:
-    """The (m, n, k) of the two products in the backward of [m, k] x [k, n]: for its input, then for
-    its weights, which frozen weights have not."""
-    return (m, k, n), (k, n, m)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,21 +58,21 @@ class LayerWork:
     """One layer, or the head, on one device and micro-batch.
 
     matmuls       forward; attention  calls of the fused core
-    grouped       forward matmuls of experts, which run as a group; frozen_experts  their weights
-                  have no gradient
+    grouped       forward matmuls of experts, which run as a group
+    frozen        weights have no gradient
     score_matmuls  products of unfused attention, each with two in the backward
     state_matmuls  products of a state's recurrence, each with two in the backward
     state_again    products that its backward takes beside those
     state_pass_bytes   moved around those, forward (backward: `backward_passes` as many)
     scan_forward_flop, scan_backward_flop   of a recurrence without matmuls, on vector units
     forward_pass_bytes, backward_pass_bytes   moved by everything elementwise
-    forward_cast_bytes, backward_cast_bytes   moved by casts to fewer bits (quantised_bytes.py)
+    forward_cast_bytes, backward_cast_bytes   moved by casts to fewer bits (matmul.py)
     score_bytes   moved by the unfused core's softmax and dropout, forward (backward: 1.5 times)
     """
 
     matmuls: tuple[Matmul, ...]
     grouped: tuple[Matmul, ...] = ()
-    frozen_experts: bool = False
+    frozen: bool = False
     attention: tuple[Attention, ...] = ()
     score_matmuls: tuple[Matmul, ...] = ()
     forward_pass_bytes: float = 0.0
@@ -159,11 +142,11 @@ def layer_work(
         taken = model.expert_width
         grouped = _feed_forward(model, per_expert, taken, model.expert_size, 1, dtype, local)
         inner += routed * model.expert_size
-        matmuls.append(Matmul(m=tokens, n=model.num_experts, k=h, dtype=wide_type(run)))
+        matmuls.append(Matmul(tokens, model.num_experts, h, dtype=wide_type(run)))
         if model.expert_input:
             # Into the experts' width and back, on a tp-th of the tokens each.
-            matmuls.append(Matmul(m=tokens / degrees.tp, n=taken, k=h, dtype=dtype))
-            matmuls.append(Matmul(m=tokens / degrees.tp, n=h, k=taken, dtype=dtype))
+            matmuls.append(Matmul(tokens / degrees.tp, taken, h, dtype=dtype))
+            matmuls.append(Matmul(tokens / degrees.tp, h, taken, dtype=dtype))
         if model.num_shared_experts:
             size = model.expert_size * model.num_shared_experts
             matmuls += _feed_forward(model, tokens, h, size, degrees.tp, dtype, 1.0)
@@ -187,21 +170,18 @@ def layer_work(
     moved = scan = 0.0
     if model.state is not None:
         share = model.state_share
-        state = state_work(model, tokens, run.seq_len, degrees.tp)
+        state = state_work(model, tokens, run.seq_len, degrees.tp, wide_type(run))
         moved = share * (width * tokens * state.pass_width + state.state_bytes)
         scan = share * state.scan_flop
         states, again = (
-            tuple(
-                Matmul(m=x.m, n=x.n, k=x.k, dtype=wide_type(run), count=share * x.count)
-                for x in products
-            )
+            tuple(replace(x, count=share * x.count) for x in products)
             for products in (state.products, state.again)
         )
-    casts = quantised_bytes(run.precision, (*matmuls, *grouped))
+    casts = cast_bytes(run.precision, (*matmuls, *grouped))
     return LayerWork(
         matmuls=tuple(matmuls),
         grouped=tuple(grouped),
-        frozen_experts=run.lora,
+        frozen=run.lora,
         attention=attention,
         score_matmuls=scores,
         forward_pass_bytes=passes,
@@ -220,10 +200,13 @@ def layer_work(
 def head_work(run: TrainingRun, stack: Framework) -> LayerWork:
     """The logits and their loss."""
     vocabulary = vocabulary_share(run, stack)
-    logits = Matmul(m=run.tokens, n=vocabulary, k=run.model.hidden_size, dtype=wide_type(run))
+    logits = Matmul(run.tokens, vocabulary, run.model.hidden_size, dtype=wide_type(run))
     moved = stack.loss_bytes * run.tokens * vocabulary
     return LayerWork(
-        matmuls=(logits,), forward_pass_bytes=0.5 * moved, backward_pass_bytes=0.5 * moved
+        matmuls=(logits,),
+        frozen=run.lora,
+        forward_pass_bytes=0.5 * moved,
+        backward_pass_bytes=0.5 * moved,
     )
 
 
@@ -233,32 +216,32 @@ def _projections(model: Transformer, tokens: float, tp: int, dtype: str) -> Iter
     if model.state is not None:
         state, share = model.state, model.state_share
         size = state.input_size / tp
-        yield Matmul(m=tokens, n=size, k=h, dtype=dtype, count=share)
+        yield Matmul(tokens, size, h, dtype=dtype, count=share)
         if state.rule == "scan":
             made = state.step_rank + 2 * state.state_size
             inner = state.inner_size / tp
-            yield Matmul(m=tokens, n=made, k=inner, dtype=dtype, count=share)
-            yield Matmul(m=tokens, n=inner, k=state.step_rank, dtype=dtype, count=share)
-        yield Matmul(m=tokens, n=h, k=state.inner_size / tp, dtype=dtype, count=share)
+            yield Matmul(tokens, made, inner, dtype=dtype, count=share)
+            yield Matmul(tokens, inner, state.step_rank, dtype=dtype, count=share)
+        yield Matmul(tokens, h, state.inner_size / tp, dtype=dtype, count=share)
     share = model.attention_share
     if not share:
         return
     if model.latent is None:
         kv = max(model.num_kv_heads, tp)  # a rank holds one head of keys and values at least
         size = model.head_size * (heads + 2 * kv) / tp
-        yield Matmul(m=tokens, n=size, k=h, dtype=dtype, count=share)
-        yield Matmul(m=tokens, n=h, k=model.head_size * heads / tp, dtype=dtype, count=share)
+        yield Matmul(tokens, size, h, dtype=dtype, count=share)
+        yield Matmul(tokens, h, model.head_size * heads / tp, dtype=dtype, count=share)
         return
     x = model.latent
     if x.query_rank:
-        yield Matmul(m=tokens, n=x.query_rank, k=h, dtype=dtype, count=share)
+        yield Matmul(tokens, x.query_rank, h, dtype=dtype, count=share)
     key = x.nope_size + x.rope_size
     queries = heads * key / tp
-    yield Matmul(m=tokens, n=queries, k=x.query_rank or h, dtype=dtype, count=share)
-    yield Matmul(m=tokens, n=x.key_value_rank + x.rope_size, k=h, dtype=dtype, count=share)
+    yield Matmul(tokens, queries, x.query_rank or h, dtype=dtype, count=share)
+    yield Matmul(tokens, x.key_value_rank + x.rope_size, h, dtype=dtype, count=share)
     size = heads * (x.nope_size + x.value_size) / tp
-    yield Matmul(m=tokens, n=size, k=x.key_value_rank, dtype=dtype, count=share)
-    yield Matmul(m=tokens, n=h, k=heads * x.value_size / tp, dtype=dtype, count=share)
+    yield Matmul(tokens, size, x.key_value_rank, dtype=dtype, count=share)
+    yield Matmul(tokens, h, heads * x.value_size / tp, dtype=dtype, count=share)
 
 
 def _feed_forward(
@@ -266,8 +249,8 @@ def _feed_forward(
 ) -> list[Matmul]:
     ways = 2 if model.gated else 1
     return [
-        Matmul(m=tokens, n=ways * inner / tp, k=h, dtype=dtype, count=count),
-        Matmul(m=tokens, n=h, k=inner / tp, dtype=dtype, count=count),
+        Matmul(tokens, ways * inner / tp, h, dtype=dtype, count=count),
+        Matmul(tokens, h, inner / tp, dtype=dtype, count=count),
     ]
 
 
@@ -308,8 +291,8 @@ def _attention(
         return calls, (), 0.0
     # Unfused scores are computed whole and masked, window or not.
     count = run.micro_batch * heads / degrees.cp * model.attention_share
-    scores = Matmul(m=run.seq_len, n=run.seq_len, k=size, dtype=dtype, count=count)
-    values = Matmul(m=run.seq_len, n=size, k=run.seq_len, dtype=dtype, count=count)
+    scores = Matmul(run.seq_len, run.seq_len, size, dtype=dtype, count=count)
+    values = Matmul(run.seq_len, size, run.seq_len, dtype=dtype, count=count)
     # Scores: written, read and written by mask and softmax, read and written with a byte of mask
     # by dropout, read again (arXiv 2205.05198, section 4.1: 5 a s^2 b bytes of them are kept).
     moved = count * run.seq_len**2 * (2 * 4 + 2 * 2 + 1)

@@ -31,21 +31,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.model.figures.transformer import Transformer
+from simulator.training_run.work.matmul import Matmul
 
 # Flop per channel, state and token of the selective scan (arXiv 2312.00752, appendix D).
 _SCAN_FLOP = 9.0
 # The backward of a scan runs the forward again, then both recurrences (section 3.3.2 there).
 SCAN_BACKWARD = 3.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateProduct:
-    """`count` products [m, k] x [k, n] of one chunk each."""
-
-    m: float
-    n: float
-    k: float
-    count: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +48,14 @@ class StateWork:
     state_bytes  of the chunks' states, written and read in fp32, forward
     """
 
-    products: tuple[StateProduct, ...]
+    products: tuple[Matmul, ...]
     scan_flop: float
     pass_width: float
     state_bytes: float
-    again: tuple[StateProduct, ...] = ()
+    again: tuple[Matmul, ...] = ()
 
 
-def state_work(model: Transformer, tokens: float, seq_len: int, tp: int) -> StateWork:
+def state_work(model: Transformer, tokens: float, seq_len: int, tp: int, dtype: str) -> StateWork:
     """One layer's recurrence on one of tp ranks, each of which has a share of heads and groups.
 
     Raises AssertionError for a model without a state (the caller's mistake).
@@ -90,27 +81,26 @@ def state_work(model: Transformer, tokens: float, seq_len: int, tp: int) -> Stat
     chunks = tokens / chunk
     states = 4.0 * chunks * inner * state
 
-    def product(m: float, n: float, k: float, each: float) -> StateProduct:
-        return StateProduct(m=m, n=n, k=k, count=each * chunks)
+    def product(m: float, n: float, k: float, each: float) -> Matmul:
+        return Matmul(m, n, k, dtype, count=each * chunks)
 
     mixed = product(chunk, size, chunk, heads)
     into = product(state, size, chunk, heads)
     out = product(chunk, size, state, heads)
-    if x.rule == "ssd":
-        scores = product(chunk, chunk, state, groups)
-        return StateWork(
-            products=(scores, mixed, into, out),
-            scan_flop=0.0,
-            pass_width=width,
-            # Written by chunks, read and written once more by the pass over chunks.
-            state_bytes=3.0 * states,
-            again=(scores, into, product(chunk, chunk, size, heads)),
-        )
     scores = product(chunk, chunk, state, groups)
-    keys = product(chunk, state, chunk, heads)
+    products: tuple[Matmul, ...]
+    again: tuple[Matmul, ...] = ()
+    if x.rule == "ssd":
+        products = (scores, mixed, into, out)
+        again = (scores, into, product(chunk, chunk, size, heads))
+    else:
+        keys = product(chunk, state, chunk, heads)
+        products = (scores, scores, keys, mixed, mixed, into, out, out)
     return StateWork(
-        products=(scores, scores, keys, mixed, mixed, into, out, out),
+        products=products,
+        again=again,
         scan_flop=0.0,
         pass_width=width,
-        state_bytes=2.0 * states,
+        # Written by chunks; of `ssd` read and written once more by the pass over chunks.
+        state_bytes=(3.0 if x.rule == "ssd" else 2.0) * states,
     )

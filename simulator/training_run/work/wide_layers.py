@@ -10,12 +10,7 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_layers import stage_layers
 from simulator.training_run.work.work_seconds import WorkSeconds
 
-_NO_WIDE_LAYERS = {
-    "wide_forward": 0.0,
-    "wide_backward": 0.0,
-    "wide_grouped_forward": 0.0,
-    "wide_grouped_backward": 0.0,
-}
+_NAMES = ("forward", "backward", "grouped_forward", "grouped_backward")
 
 
 def precisions(run: TrainingRun) -> tuple[TrainingRun, ...]:
@@ -29,23 +24,17 @@ def wide_layers_row(
     run: TrainingRun, low: Sequence[WorkSeconds], wide: Sequence[WorkSeconds]
 ) -> dict[str, float]:
     """What layers in bf16 take beyond those at the run's precision (dense, with experts)."""
+    row = {f"wide_{name}": 0.0 for name in _NAMES}
     if not run.wide_layers or run.precision not in LOW_PRECISIONS:
-        return _NO_WIDE_LAYERS
+        return row
     share = run.model.num_expert_layers / run.model.num_layers
-
-    def beyond(name: str) -> float:
+    for name in _NAMES:
+        field = f"{name}_s" if name.startswith("grouped") else f"matmul_{name}_s"
         dense, expert = (
-            getattr(b, name) - getattr(a, name) for a, b in zip(low, wide, strict=True)
+            getattr(b, field) - getattr(a, field) for a, b in zip(low, wide, strict=True)
         )
-        return float(dense * (1 - share) + expert * share)
-
-    backward = "frozen_backward_s" if run.lora else "matmul_backward_s"
-    return {
-        "wide_forward": beyond("matmul_forward_s"),
-        "wide_backward": beyond(backward),
-        "wide_grouped_forward": beyond("grouped_forward_s"),
-        "wide_grouped_backward": beyond("grouped_backward_s"),
-    }
+        row[f"wide_{name}"] = float(dense * (1 - share) + expert * share)
+    return row
 
 
 def wide_stages_row(run: TrainingRun) -> dict[str, float]:

@@ -18,7 +18,8 @@ from profiles.hardware.kernels.attention_surface import (
     NEWER_THAN_FLASH_2,
 )
 from simulator.kernel_speed import attention_s, matmul_s
-from simulator.training_run.work.layer_work import LayerWork, Matmul, gradient_sizes
+from simulator.training_run.work.layer_work import LayerWork
+from simulator.training_run.work.matmul import Matmul, gradient_sizes
 
 Array = NDArray[np.float64]
 
@@ -28,14 +29,10 @@ Array = NDArray[np.float64]
 # with 96 heads and 157 s with 128 heads of 108, which is some 10 TFLOP/s for those products.
 _ALIGNED_BYTES = 16
 _NARROW_TYPES = {"tf32": 4, "float8_e4m3fn": 1}
-# Columns of sums: 0 and 1 are of the layer's matmuls, forward and backward, then the backward where
-# weights are frozen, and forward and backward of experts.
-_FROZEN, _GROUPED = 2, 3
-# First of two columns of sums, forward and backward, of the attention core.
-_SCORES = 5
-# The same of a state's recurrence, batched as scores are.
-_STATES = 10
-_BATCHED = (_SCORES, _SCORES + 1, _STATES, _STATES + 1)
+# Columns of sums: each of two, forward and backward.
+_MATMULS, _GROUPED, _ATTENTION, _STATES, _PEAK = 0, 2, 4, 6, 8
+# A state's recurrence is batched as scores are.
+_BATCHED = (_ATTENTION, _ATTENTION + 1, _STATES, _STATES + 1)
 # Triton's kernels of state layers are hardly faster on Blackwell than on Hopper: two of Mamba-3
 # take 0.75 and 1.02 times as long on a GB200 as on an H200, while cuBLAS takes 0.41 times as long
 # (github.com/state-spaces/mamba issue 904, table of kernels; a third, which a compiler's fault
@@ -44,7 +41,7 @@ _STATES_DEVICE = "h100-sxm-80gb"
 _NEWER_THAN_HOPPER = ("b200", "b300", "gb200", "gb300")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class WorkSeconds:
     """Seconds of a LayerWork on its device at the surfaces' speed, before any coefficient.
 
@@ -52,57 +49,52 @@ class WorkSeconds:
     grouped_*     matmuls of experts
     state_*       the recurrence of a state, with what moves around it at the full bandwidth
     peak_*        `matmul_*` at the datasheet's peak
-    frozen_backward_s   the backward matmuls where the weights are frozen
     """
 
     matmul_forward_s: float
     matmul_backward_s: float
-    frozen_backward_s: float
-    attention_forward_s: float
-    attention_backward_s: float
     grouped_forward_s: float
     grouped_backward_s: float
+    attention_forward_s: float
+    attention_backward_s: float
+    state_forward_s: float
+    state_backward_s: float
     peak_forward_s: float
     peak_backward_s: float
-    frozen_peak_backward_s: float
-    state_forward_s: float = 0.0
-    state_backward_s: float = 0.0
 
 
 def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
     """The seconds of each (device name, work); equal shapes are priced together."""
-    sums = np.zeros((len(works), 12))
+    sums = np.zeros((len(works), 10))
     products: dict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
     calls: dict[tuple[str, str, int, bool, int], list[tuple[float, ...]]] = defaultdict(list)
 
-    def add(device: str, x: Matmul, row: int, slots: tuple[int, ...]) -> None:
-        """A product, its gradients together and, if asked, that of its input alone, in slots."""
+    def add(device: str, x: Matmul, row: int, slot: int, *, frozen: bool = False) -> None:
+        """A product and its gradients, that of frozen weights left out."""
         if x.m <= 0 or x.n <= 0 or x.k <= 0:  # a model all of experts has no dense feed-forward
             return
         m, n, k = max(1.0, x.m), max(1.0, x.n), max(1.0, x.k)
-        found = products[device, x.dtype]
-        forward, *backward = slots
-        found.append((m, n, k, x.count, row, forward))
         of_input, of_weight = gradient_sizes(m, n, k)
-        for slot in backward:
-            found.append((*of_input, x.count, row, slot))
-            if slot != _FROZEN and not (slot == _GROUPED + 1 and works[row][1].frozen_experts):
-                found.append((*of_weight, x.count, row, slot))
+        found = products[device, x.dtype]
+        found.append((m, n, k, x.count, row, slot))
+        found.append((*of_input, x.count, row, slot + 1))
+        if not frozen:
+            found.append((*of_weight, x.count, row, slot + 1))
 
     for row, (device, work) in enumerate(works):
         for matmul in work.matmuls:
-            add(device, matmul, row, (0, 1, _FROZEN))
+            add(device, matmul, row, _MATMULS, frozen=work.frozen)
         for matmul in work.grouped:
-            add(device, matmul, row, (_GROUPED, _GROUPED + 1))
+            add(device, matmul, row, _GROUPED, frozen=work.frozen)
         for matmul in work.score_matmuls:
-            add(device, matmul, row, (_SCORES, _SCORES + 1))
+            add(device, matmul, row, _ATTENTION)
         for x in work.attention:
             calls[device, x.dtype, x.head_size, x.newest, x.window].append(
                 (x.batch, x.seq, x.heads, x.kv_heads, x.count, row)
             )
         runs_like = _STATES_DEVICE if device.startswith(_NEWER_THAN_HOPPER) else device
         for matmul in work.state_matmuls:
-            add(runs_like, matmul, row, (_STATES, _STATES + 1))
+            add(runs_like, matmul, row, _STATES)
         for matmul in work.state_again:
             m, n, k = (max(1.0, size) for size in (matmul.m, matmul.n, matmul.k))
             products[runs_like, matmul.dtype].append((m, n, k, matmul.count, row, _STATES + 1))
@@ -126,9 +118,9 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
             each,
         )
         np.add.at(sums, (rows.astype(int), slots.astype(int)), each)
-        main = slots < 3
+        main = slots < _GROUPED
         ideal = 2 * m * n * k * count / _peak_flop_per_s(device, dtype)
-        np.add.at(sums, (rows[main].astype(int), 7 + slots[main].astype(int)), ideal[main])
+        np.add.at(sums, (rows[main].astype(int), _PEAK + slots[main].astype(int)), ideal[main])
     for (device, dtype, head_size, newest, window), asked in calls.items():
         batch, seq, heads, kv_heads, count, rows = np.asarray(asked).T
         # What holds long matmuls back on a device whose kernels were not measured (clocks under its
@@ -140,25 +132,9 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
             device, dtype, head_size, batch, seq, heads, kv_heads, window=window
         )
         forward, backward = factor * forward, factor * backward
-        np.add.at(sums, (rows.astype(int), _SCORES), forward * count)
-        np.add.at(sums, (rows.astype(int), _SCORES + 1), backward * count)
-    return [
-        WorkSeconds(
-            matmul_forward_s=row[0],
-            matmul_backward_s=row[1],
-            frozen_backward_s=row[2],
-            grouped_forward_s=row[3],
-            grouped_backward_s=row[4],
-            attention_forward_s=row[_SCORES],
-            attention_backward_s=row[_SCORES + 1],
-            peak_forward_s=row[7],
-            peak_backward_s=row[8],
-            frozen_peak_backward_s=row[9],
-            state_forward_s=row[_STATES],
-            state_backward_s=row[_STATES + 1],
-        )
-        for row in sums.tolist()
-    ]
+        np.add.at(sums, (rows.astype(int), _ATTENTION), forward * count)
+        np.add.at(sums, (rows.astype(int), _ATTENTION + 1), backward * count)
+    return [WorkSeconds(*row) for row in sums.tolist()]
 
 
 def _without_tensor_cores(dtype: str, *sizes: Array) -> NDArray[np.bool_]:

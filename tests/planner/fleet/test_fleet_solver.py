@@ -19,7 +19,7 @@ from planner.fleet.fleet_problem import (
     values_of,
 )
 from planner.fleet.fleet_relax import relax_fleet
-from planner.fleet.fleet_solver import FleetModel, solve_fleet
+from planner.fleet.fleet_solver import FleetModel, Least, solve_fleet
 
 
 def one_way(nodes, steps, usd=0.0, pool=0):
@@ -270,4 +270,4 @@ def test_equal_problems_give_equal_schedules():
 def test_a_target_beyond_64_bits_proves_nothing():
     problem = FleetProblem(pools=(Pool(nodes=4),), jobs=(job(one_way(4, 10)),))
     model = FleetModel(problem)
-    assert model.least(2**61 * model.end, 1.0, 0, 0.0) == ("unknown", 0.0, None)
+    assert model.least(2**61 * model.end, 1.0, 0, 0.0) == Least(status="unknown")

@@ -1,9 +1,9 @@
 """Questions that several tests ask."""
 
+from planner.axes import Axes
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
-from planner.layout.layout_space import LayoutSpace
-from planner.layout.run_option import AskedOptions
+from planner.run_option import AskedOptions
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
@@ -22,15 +22,13 @@ def question(model="llama-3.1-8b", on="2x8xh100-sxm", stack="megatron-core", bat
         global_batch=batch,
         seq_len=seq,
         precision=precision,
-        space=LayoutSpace(**pins),
+        space=Axes(**pins),
         options=options or AskedOptions(),
     )
 
 
 def solved(asked, **options):
-    return plan_layout(
-        asked, price=lambda _: None, rebuild=get_cluster, clock=lambda: 0.0, **options
-    )
+    return plan_layout(asked, rebuild=get_cluster, clock=lambda: 0.0, **options)
 
 
 def seconds_of(runs):

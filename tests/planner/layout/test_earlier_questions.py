@@ -13,9 +13,7 @@ from tests.simulator.described_runs import GPT_RUN, changed
 
 
 def answer(asked):
-    return plan_layout(
-        asked, price=lambda _: None, rebuild=get_cluster, clock=lambda: 0.0, alone=True
-    )
+    return plan_layout(asked, rebuild=get_cluster, clock=lambda: 0.0, alone=True)
 
 
 def forgotten():

@@ -12,7 +12,7 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import trace_model
-from simulator.training_run.memory.footprint import footprint
+from simulator.memory.footprint import footprint
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 from tests.planner.layout.asked import question, solved
@@ -62,8 +62,8 @@ def test_the_plan_file_tells_the_layouts_numbers(traced):
     # Every rank's parts add up to what it allocates.
     ranks = footprint(answer.chosen.run).ranks
     for mine, theirs in zip(found.prediction.ranks, ranks, strict=True):
-        assert mine.peak_bytes == pytest.approx(theirs.allocated_bytes)
-        assert mine.required_bytes == theirs.needed_bytes
+        assert mine.peak_bytes == pytest.approx(theirs.peak_bytes)
+        assert mine.required_bytes == theirs.required_bytes
         assert mine.reserved_bytes == theirs.reserved_bytes
     assert max(event.end_s for event in found.prediction.events) == pytest.approx(
         found.step_time_s, rel=0.02

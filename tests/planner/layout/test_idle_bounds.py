@@ -1,13 +1,17 @@
-"""What pipelines of two stages in a V wait at least, against their own timelines."""
+"""What pipelines wait at least, against their own timelines."""
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner.layout.layout_question import ground_of
-from planner.layout.layout_space import layouts_of, meshes_of
-from planner.layout.mesh_bound import MeshBounds
+from planner.layout.layouts import layouts_of, meshes_of
+from planner.layout.mesh_bound import MeshBounds, _least_waiting
 from planner.layout.prices import LayoutPrices
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule, pipeline_names, schedule_kind
+from simulator.schedules.timeline import simulate
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question
 
@@ -17,11 +21,41 @@ def priced(batch, pp, **pins):
     asked = question(
         "gpt3-175b", "9x8xh100-sxm", stack="torchtitan", batch=batch, seq=2048, pp=(pp,), **pins
     )
-    base, ground = ground_of(asked, [])
+    base, ground = ground_of(asked)
     prices = LayoutPrices(base, shipped_coefficients())
     meshes = meshes_of(asked.space, ground)
     least = MeshBounds(prices, asked.space, ground).of(meshes)
     return layouts_of(asked.space, ground, meshes), prices, meshes, least
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    name=st.sampled_from(sorted(set(pipeline_names()) - {"dualpipe"})),
+    pp=st.integers(2, 8),
+    micro=st.integers(1, 24),
+    vpp=st.integers(2, 3),
+    forward=st.floats(1 / 6, 1 / 2),
+    weights=st.floats(0.0, 0.4),
+)
+def test_equal_stages_wait_no_less_than_the_bound_says(name, pp, micro, vpp, forward, weights):
+    """Pipelines of equal stages and messages of no time, a rank's time per micro-batch being 1."""
+    kind = schedule_kind(name)
+    assume(not kind.why_not(pp, micro))
+    vpp = kind.stages_per_rank or vpp
+    durations = Durations.even(
+        pp * vpp,
+        forward_s=forward / vpp,
+        backward_input_s=(1 - forward - weights) / vpp,
+        backward_weight_s=weights / vpp,
+    )
+    schedule = build_schedule(
+        name, num_ranks=pp, num_microbatches=micro, stages_per_rank=vpp, durations=durations
+    )
+    waited = max(simulate(schedule, durations).end_s) - micro
+    least = _least_waiting(name, pp, vpp, micro)
+    assert least <= waited + 1e-9
+    if kind.closed_form:
+        assert least == pytest.approx(waited)
 
 
 @settings(deadline=None, max_examples=12)

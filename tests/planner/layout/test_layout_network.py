@@ -29,7 +29,6 @@ def test_plan_and_predict_see_one_network(name: str) -> None:
         global_batch=64,
         seq_len=4096,
         precision="bf16",
-        said=[],
     )
     read = network_of(name, run.device, run.node_devices)
     assert replace(run.node_network, source="", assumed=False) == replace(

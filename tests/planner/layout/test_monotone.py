@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from planner.axes import Axes
 from planner.layout.layout_question import solve_layouts
-from planner.layout.layout_sensitivity import _faster_network
-from planner.layout.layout_space import LayoutSpace
+from planner.layout.layout_relax import _faster_network
 from planner.layout.memory_floor import MemoryLimit
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
@@ -46,8 +46,8 @@ ASKED = asked_of((1, 2, 3, 5, 8), NODES)
 def fastest(asked, **more):
     """The best layout, or None where none fits."""
     try:
-        outcome, _ = solve_layouts(
-            asked, shipped_coefficients(), [], clock=more.pop("clock", lambda: 0.0), **more
+        outcome = solve_layouts(
+            asked, shipped_coefficients(), clock=more.pop("clock", lambda: 0.0), **more
         )
     except InputError:
         return None
@@ -80,7 +80,7 @@ def check(words, change, amount):
             pins = {axis.removesuffix("_stage"): (other,)}
             if axis == "zero_stage" and other > 3:
                 continue
-            assert now <= seconds(replace(asked, space=LayoutSpace(**pins))) * SAME
+            assert now <= seconds(replace(asked, space=Axes(**pins))) * SAME
     elif change == "limit":
         ticks = [0.0]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from planner.axes import Axes
 from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
-from planner.layout.layout_space import LayoutSpace, legal_layouts
-from planner.layout.layouts import RECOMPUTE, SCHEDULES
+from planner.layout.layouts import RECOMPUTE, SCHEDULES, legal_layouts
 from planner.search.search import search
-from planner.search.space import Space
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
+from simulator.memory.footprint import footprint
 from simulator.schedules import schedule as registry
 from simulator.schedules.action import backward, forward
 from simulator.schedules.in_flight import most_in_flight
@@ -27,7 +27,6 @@ from simulator.schedules.schedule import (
 )
 from simulator.traced.stack import load_stack
 from simulator.training_run.explain.predict_runs import predicted_parts
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.runnable import runnable_schedules
@@ -70,7 +69,7 @@ def question(stack: str, **space: object) -> LayoutQuestion:
 
 
 def planned(asked: LayoutQuestion) -> TrainingRun:
-    outcome, _ = solve_layouts(asked, shipped_coefficients(), [], clock=lambda: 0.0)
+    outcome = solve_layouts(asked, shipped_coefficients(), clock=lambda: 0.0)
     return outcome.layouts[0].run
 
 
@@ -89,7 +88,7 @@ def test_a_schedule_is_one_function(late: str) -> None:
         HandMadeModel(6),
         get_cluster("2xh100-sxm"),
         Workload(global_batch=8, sequence_length=2048),
-        space=Space(schedule=(late,), pp=(2,)),
+        space=Axes(schedule=(late,), pp=(2,)),
         stack=load_stack(),
         clock=lambda: 0.0,
     )
@@ -124,14 +123,14 @@ def test_a_framework_is_one_file(tmp_path: Path) -> None:
     assert predicted_parts([run]).total_s[0] == predicted_parts([same]).total_s[0]
     assert footprint(run).needed_bytes == footprint(same).needed_bytes
     with pytest.raises(InputError, match="has no such axis"):
-        legal_layouts(LayoutSpace(tp=(2,)), ground_of(question(str(path)), [])[1])
+        legal_layouts(Axes(tp=(2,)), ground_of(question(str(path)))[1])
 
 
 def test_what_selective_means_is_the_frameworks() -> None:
     for stack, kind in (("torch", "attention"), ("torchtitan", "alternate")):
         for word in ("selective", kind):
             asked = question(stack, recompute=(word,))
-            layouts = legal_layouts(asked.space, ground_of(asked, [])[1])
+            layouts = legal_layouts(asked.space, ground_of(asked)[1])
             assert {RECOMPUTE[index] for index in layouts.recompute.tolist()} == {kind}
     asked = question("megatron-core", recompute=("attention",))
     assert asked.space.recompute == ("selective",)

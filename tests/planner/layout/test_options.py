@@ -7,15 +7,15 @@ import pytest
 
 from planner.layout.layout_question import ground_of
 from planner.layout.layout_relax import offload_candidates
-from planner.layout.layout_space import legal_layouts
+from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
-from planner.layout.run_option import AskedOptions, RunOption, run_options
+from planner.run_option import AskedOptions, RunOption, run_options
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link
+from simulator.memory.footprint import footprint
+from simulator.memory.host_offload import host_memory_short
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.memory.footprint import footprint
-from simulator.training_run.memory.host_offload import host_memory_short
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question, seconds_of, solved
 from tests.planner.layout.clusters import fat_tree, torus, two_sites
@@ -64,7 +64,7 @@ ASKED = {
 def laid_out(name):
     asked, options = ASKED[name]
     asked = replace(asked, options=options)
-    base, ground = ground_of(asked, [])
+    base, ground = ground_of(asked)
     return asked, base, legal_layouts(asked.space, ground)
 
 
@@ -101,7 +101,7 @@ def small(name):
 @pytest.mark.parametrize("name", ASKED)
 def test_the_optimum_of_enumeration(name):
     asked = small(name)
-    base, ground = ground_of(asked, [])
+    base, ground = ground_of(asked)
     layouts = legal_layouts(asked.space, ground)
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)
     fitting = []
@@ -125,7 +125,7 @@ def test_the_optimum_of_enumeration(name):
 
 def test_nothing_asked_is_one_option():
     asked = question()
-    _, ground = ground_of(asked, [])
+    _, ground = ground_of(asked)
     assert ground.options == (RunOption(),)
     assert legal_layouts(asked.space, ground).plain
 
@@ -236,7 +236,7 @@ def test_a_single_precision_is_checked_too():
 def test_any_precision_is_what_both_have():
     def offered(device, stack):
         asked = question(on=f"8x{device}", stack=stack, batch=8)
-        base, _ = ground_of(asked, [])
+        base, _ = ground_of(asked)
         options = run_options(
             AskedOptions(precisions=("any",)), base, load_framework(stack).rules, get_device(device)
         )
@@ -253,7 +253,7 @@ def test_a_torus_is_laid_the_way_that_is_fastest():
     asked = replace(question(stack="maxtext", batch=64, tp=(4,)), cluster=torus((4, 4, 2)))
     best = solved(asked).chosen
     assert best.run.torus in {(4, 4, 2), (4, 2, 4), (2, 4, 4)}
-    base, ground = ground_of(asked, [])
+    base, ground = ground_of(asked)
     layouts = legal_layouts(asked.space, ground)
     worst = max(seconds_of([layouts.run(base, i) for i in range(len(layouts))]))
     assert best.prediction.step_time_s.value < worst
@@ -316,8 +316,11 @@ def test_another_link_inside_a_node():
     pcie = replace(asked.cluster, levels=(replace(node, link=get_link("pcie5")),))
     fast, slow = solved(asked).chosen, solved(replace(asked, cluster=pcie)).chosen
     assert slow.prediction.step_time_s.value > fast.prediction.step_time_s.value
-    base, _ = ground_of(replace(asked, cluster=pcie), said := [])
+    base, ground = ground_of(replace(asked, cluster=pcie))
     link = get_link("pcie5")
     rate = link.bandwidth_bytes_per_s.value * link.efficiency.value
     assert base.inner_bytes_per_s == rate
-    assert "inside a node, messages are priced at the rate and efficiency of pcie5" in said[0]
+    assert (
+        "inside a node, messages are priced at the rate and efficiency of pcie5"
+        in ground.assumptions[0]
+    )

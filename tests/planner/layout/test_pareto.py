@@ -5,20 +5,20 @@ from dataclasses import replace
 import pytest
 
 from planner.layout.layout_question import ground_of
-from planner.layout.layout_space import legal_layouts
+from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.pareto import device_front, memory_front
 from planner.layout.prices import LayoutPrices
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
-from simulator.training_run.memory.footprint import footprint
+from simulator.memory.footprint import footprint
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question, solved
 
 
 def test_the_front_of_memory_is_that_of_enumeration():
     asked = question(tp=(1, 2), cp=(1,), pp=(1, 2, 4))
-    base, ground = ground_of(asked, [])
+    base, ground = ground_of(asked)
     layouts = legal_layouts(asked.space, replace(ground, may_idle=False))
     prices = LayoutPrices(base, shipped_coefficients())
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)

@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.layout.layout_space import LayoutGround, LayoutSpace, legal_layouts
-from planner.layout.layouts import SCHEDULES, row_numbers
+from planner.axes import Axes
+from planner.layout.layout_question import layout_ground
+from planner.layout.layouts import SCHEDULES, legal_layouts, row_numbers
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import _OWN, LayoutPrices
 from profiles.model.figures.config_figures import figures_of_config
 from profiles.model.loaders import resolve_model
+from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.memory.footprint import footprint
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import layer_features, mesh_features
 from tests.planner.layout.asked import seconds_of
@@ -46,15 +47,8 @@ def laid_out(case):
         precision="bf16",
         stack=stack,
     )
-    ground = LayoutGround(
-        model=figures,
-        rules=rules,
-        num_devices=count,
-        node_devices=8,
-        global_batch=batch,
-        seq_len=seq,
-    )
-    return base, legal_layouts(LayoutSpace(**pins), ground)
+    whole = changed(base, dp=count, node_devices=8)
+    return base, legal_layouts(Axes(**pins), layout_ground(whole, rules))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}-{len(case[6])}")

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from planner.layout.layout_question import LayoutQuestion, ground_of
-from planner.layout.layout_space import LayoutSpace, legal_layouts
+from planner.layout.layouts import Axes, legal_layouts
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.described_model import describe_model, traced_figures
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
+from simulator.memory.footprint import footprint
 from simulator.training_run.explain.predict_runs import predicted_parts
-from simulator.training_run.memory.footprint import footprint
 
 # Model, cluster, global batch, sequence length: of the size that it is trained at.
 MODELS = {
@@ -48,10 +48,10 @@ def same_numbers(figures: Transformer, other: Transformer, model: str, stack: st
         global_batch=batch,
         seq_len=seq,
         precision="bf16",
-        space=LayoutSpace(),
+        space=Axes(),
     )
     try:
-        base, ground = ground_of(question, [])
+        base, ground = ground_of(question)
     except UnknownNameError:
         pytest.skip(f"{stack} is no framework here")
     layouts = legal_layouts(question.space, ground)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.op_sharding import Mesh
 from planner.op_sharding.flow import SHARED, WHOLE
 from planner.op_sharding.megatron import megatron_kinds
-from planner.op_sharding.op_seconds import Training, weight_sync_s
+from planner.op_sharding.mesh import Mesh
+from planner.op_sharding.op_seconds import weight_sync_s
 from planner.op_sharding.resharding import Resharding, forms_of, is_innermost
 from planner.op_sharding.shard_model import ShardQuestion, shard_model
 from planner.op_sharding.strategies import strategies_of
@@ -155,7 +155,7 @@ def test_ways_between_placements_are_steps_that_can_be_made(
     """Every step changes one axis, the innermost of those that split its dim, and the prices of
     the steps add up to that of the way; no triangle is cheaper."""
     tensor = GraphTensor(shape=shape, dtype="bfloat16", needs_gradient=True, storage=0)
-    resharding = Resharding(Mesh(cluster=NODE, names=("dp", "tp"), sizes=sizes))
+    resharding = Resharding(Mesh(cluster=NODE, sizes=sizes))
     table = resharding._table(tensor)
     forms = forms_of(tensor, sizes)
     for before, after in itertools.product(forms, repeat=2):
@@ -166,18 +166,18 @@ def test_ways_between_placements_are_steps_that_can_be_made(
             total += resharding._change(tensor.memory_bytes, at, form)
             at = form
         assert at == after
-        assert total == pytest.approx(resharding.seconds(tensor, before, after))
-    for a, b, c in itertools.product(forms[:6], repeat=3):
-        way = resharding.seconds(tensor, a, b) + resharding.seconds(tensor, b, c)
-        assert resharding.seconds(tensor, a, c) <= way * (1 + 1e-12) + 1e-18
+        assert total == pytest.approx(table.seconds[table.index[before], table.index[after]])
+    for a, b, c in itertools.product(range(min(6, len(forms))), repeat=3):
+        way = table.seconds[a, b] + table.seconds[b, c]
+        assert table.seconds[a, c] <= way * (1 + 1e-12) + 1e-18
 
 
 def test_a_tied_weight_is_summed_once() -> None:
     tensor = GraphTensor(shape=(64, 8), dtype="bfloat16", parameter="w", storage=0)
-    mesh = Mesh(cluster=NODE, names=("tp",), sizes=(4,))
+    mesh = Mesh(cluster=NODE, sizes=(4,))
     whole, partial = (WHOLE,), (SHARED,)
-    one = weight_sync_s(tensor, partial, (), mesh, Training())
+    one = weight_sync_s(tensor, (partial,), mesh, 1)
     assert one > 0
-    assert weight_sync_s(tensor, whole, (), mesh, Training()) == 0
-    assert weight_sync_s(tensor, whole, (partial,), mesh, Training()) == one
-    assert weight_sync_s(tensor, partial, (partial,), mesh, Training()) == one
+    assert weight_sync_s(tensor, (whole,), mesh, 1) == 0
+    assert weight_sync_s(tensor, (whole, partial), mesh, 1) == one
+    assert weight_sync_s(tensor, (partial, partial), mesh, 1) == one

@@ -1,6 +1,6 @@
 """Small sizing questions that several tests ask."""
 
-from planner.sizing.run_goal import PowerCurve
+from planner.layout.layout_question import LayoutSolver
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
 from planner.sizing.sizing_search import size_device
 from profiles.model.figures.config_figures import figures_of_config
@@ -11,8 +11,6 @@ from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.prediction import Interval
 
 PUE = SourcedRange(value=1.2, low=1.1, high=1.3, source="assumed here", date="2026-11-22")
-# 500 W idle, 1,000 W at full utilisation.
-POWER = PowerCurve(mfu=(0.0, 1.0), watts=(500.0, 1000.0))
 
 
 def choice(device="h100-sxm", node=8, fewest=1, most=6, usd=3.0, widths=None):
@@ -47,10 +45,5 @@ def size_question(model="gpt2", tokens=1e11, minimise="cost", stacks=("megatron-
 
 
 def sized(question, picked=None, **more):
-    return size_device(
-        question,
-        picked or question.choices[0],
-        power=POWER,
-        coefficients=shipped_coefficients(),
-        **{"clock": lambda: 0.0, **more},
-    )
+    solver = LayoutSolver(coefficients=shipped_coefficients(), **{"clock": lambda: 0.0, **more})
+    return size_device(question, picked or question.choices[0], solver)

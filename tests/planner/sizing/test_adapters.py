@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import InputError
-from simulator.training_run.memory.footprint import footprint
+from simulator.memory.footprint import footprint
 from tests.planner.layout.asked import question, solved
 
 

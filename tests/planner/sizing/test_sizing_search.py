@@ -15,7 +15,7 @@ from profiles.errors import InputError
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import framework_names, load_framework
 from simulator.training_run.step.coefficients import shipped_coefficients
-from tests.planner.sizing.sized_questions import POWER, choice, size_question, sized
+from tests.planner.sizing.sized_questions import choice, size_question, sized
 from tests.simulator.described_runs import LLAMA_RUN, MIXTRAL
 
 SAME = 1 + 1e-9
@@ -35,14 +35,14 @@ def enumerated(question, picked):
     best = math.inf
     for batch in question.batches:
         for stack in question.stacks:
-            goal = goal_of(question, picked, stack, batch, POWER)
+            goal = goal_of(question, picked, stack, batch)
             for nodes in range(1, picked.most + 1):
                 asked = layout_question_of(
                     question, picked, stack, batch, picked.node_devices, nodes
                 )
                 try:
-                    found, _ = solve_layouts(
-                        asked, shipped_coefficients(), [], clock=lambda: 0.0, runners_up=0
+                    found = solve_layouts(
+                        asked, shipped_coefficients(), clock=lambda: 0.0, runners_up=0
                     )
                 except InputError:
                     continue

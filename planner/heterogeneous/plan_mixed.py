@@ -1,0 +1,282 @@
+"""`plan_mixed`: the best plan on devices of several types, with replicas that differ or alike."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from planner.axes import Axes
+from planner.costs.priced_model import PricedModel
+from planner.divisors import divisors
+from planner.heterogeneous.parts import Part, parts_of
+from planner.heterogeneous.stage_prices import StagePrices, check_rates
+from planner.heterogeneous.unlike_search import MOST_STAGES, search_unlike, unlike_keys
+from planner.search.search import search
+from planner.tolerances import status_of
+from planner.traced import Traced
+from profiles.errors import InputError
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.sourced import Sourced
+from simulator.money import usd_per_million
+from simulator.traced.stack import Stack
+from simulator.values.plan_file import Compared, Comparison, LeftOut, PlanFile
+from simulator.values.plan_title import plan_title
+from simulator.values.workload import Workload
+
+UNLIKE = "replicas that differ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The answer on a part of the cluster, or why there is none."""
+
+    part: Part
+    answer: PlanFile | None = None
+    why_not: str = ""
+
+    @property
+    def step_time_s(self) -> float:
+        found = self.answer.step_time_s if self.answer else None
+        return found if found is not None else float("inf")
+
+    @property
+    def bytes_over(self) -> float:
+        """Bytes by which the nearest plan exceeds the memory, if none fits."""
+        why = self.answer.infeasibility if self.answer else None
+        return why.bytes_over if why else float("inf")
+
+
+def plan_mixed(
+    traced: Traced,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    space: Axes,
+    stack: Stack,
+    usd_per_hour: Mapping[str, Sourced],
+    solver: str = "auto",
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> PlanFile:
+    """The best plan, its bound, and the comparison of all kinds of plans.
+
+    usd_per_hour  of a device of each type, as far as known
+    time_limit_s  for all searches together: of what is left each has an equal share
+
+    Searched are plans with replicas alike on each part of the cluster (`parts`) and, for 1F1B,
+    replicas that differ (`unlike_search`). Raises InputError where a device has no rate for the
+    precision and where the pins leave nothing to search.
+    """
+    start = clock()
+
+    def left_s(share: int = 1) -> float | None:
+        if time_limit_s is None:
+            return None
+        return max(0.0, start + time_limit_s - clock()) / share
+
+    check_rates(cluster, workload.precision, workload.compute_dtype)
+    prices = _prices(traced, cluster, workload, space=space, stack=stack)
+    seconds = prices.fastest_s(1, 1)
+    slowest = max(zip(seconds, prices.types(1), strict=True), key=lambda pair: pair[0])[1]
+    parts = parts_of(cluster, space, slowest.device.name)
+
+    def alike(part: Part, share: int) -> _Found:
+        """The answer on a part in an equal share of the time that is left."""
+        limit_s = left_s(share)
+        if limit_s == 0.0:
+            return _Found(part=part, why_not="not searched: the time limit was reached")
+        one_type = len(set(part.devices)) == 1
+        try:
+            answer = search(
+                traced,
+                part.cluster,
+                workload,
+                space=part.space,
+                stack=stack,
+                solver=solver,
+                price=usd_per_hour.get(part.devices[0]) if one_type else None,
+                seed=seed,
+                time_limit_s=limit_s,
+                clock=clock,
+            )
+        except InputError as error:
+            return _Found(part=part, why_not=str(error))
+        return _Found(part=part, answer=answer)
+
+    found = [alike(part, len(parts) - i + 1) for i, part in enumerate(parts)]
+    keys = unlike_keys(prices, space) if prices.stages else ()
+    if not keys and not any(each.answer for each in found):
+        reasons: dict[str, list[str]] = {}
+        for each in found:
+            reasons.setdefault(each.why_not, []).append(each.part.title)
+        raise InputError(
+            f"no plan on cluster {cluster.name} obeys {' '.join(space.pins()) or 'the pins'}. "
+            + " ".join(f"{'; '.join(titles)}: {why}" for why, titles in reasons.items())
+        )
+    unlike = search_unlike(
+        prices,
+        keys,
+        below_s=min(each.step_time_s for each in found),
+        clock=clock,
+        time_limit_s=left_s(),
+    )
+    used = unlike.plan.devices if unlike.plan is not None else ()
+    found.append(
+        _Found(
+            part=Part(
+                title=UNLIKE,
+                cluster=cluster,
+                space=space,
+                devices=tuple(cluster.device_at(index).name for index in used),
+            ),
+            answer=unlike if unlike.plan is not None else None,
+            why_not="none is faster" if keys else "the pins allow none",
+        )
+    )
+    found = [_with_dollars(each, usd_per_hour) for each in found]
+    best = min(found, key=lambda each: (each.step_time_s, each.bytes_over))
+    if best.answer is None:
+        raise InputError(f"the searches ended without a plan: {found[0].why_not}")
+    compared = map(_compared, found)
+    bounds = [each.answer.bound for each in found if each.answer and each.part.exact]
+    bound = min(b for b in (unlike.bound, *bounds) if b is not None)
+    answer = replace(
+        _chosen(best, bound, prices),
+        assumptions=(*_assumptions(prices, space), *unlike.assumptions),
+        comparison=Comparison(
+            model=traced.name,
+            cluster=cluster.name,
+            chosen=best.part.title,
+            compared=tuple(sorted(compared, key=lambda each: each.step_time_s or math.inf)),
+            left_out=_left_out(prices, best) if best.answer.plan is not None else (),
+            prices_usd_per_hour=dict(usd_per_hour),
+            keys=unlike.cells_considered,
+            keys_solved=unlike.cells_refined,
+        ),
+    )
+    return replace(answer, search_time_s=clock() - start)
+
+
+def _prices(
+    traced: Traced, cluster: Cluster, workload: Workload, *, space: Axes, stack: Stack
+) -> StagePrices:
+    graph = traced.at(1, 1)
+    schedules = {name for name in ("none", "1f1b") if space.allows("schedule", name)}
+    stages = tuple(
+        count
+        for count in (space.pp if space.pp is not None else range(1, MOST_STAGES + 1))
+        if ("none" if count == 1 else "1f1b") in schedules
+        and count <= (len(graph.chain) if graph.cuttable else 1)
+    )
+    sizes = [size for size in divisors(workload.global_batch) if space.allows("micro_batch", size)]
+    model = PricedModel(
+        traced=traced,
+        cluster=cluster,
+        workload=workload,
+        stack=stack,
+        strategies=space.strategies,
+        micro_batches=tuple(sizes) or (1,),
+    )
+    return StagePrices(model, stages if space.allows("vpp", 1) and sizes else ())
+
+
+def _chosen(best: _Found, bound: float, prices: StagePrices) -> PlanFile:
+    """The best answer with the bound of all searches, as a plan for the whole cluster."""
+    answer, cluster = best.answer, prices.model.cluster
+    assert answer is not None
+    if answer.plan is None:
+        return answer
+    if not best.part.exact:
+        # It was searched on a view of the cluster.
+        plan = replace(answer.plan, cluster=cluster.name, cluster_hash=prices.cluster_hash)
+        answer = replace(answer, plan=plan, machine=cluster.machine)
+    step_s = best.step_time_s
+    bound = min(bound, step_s)
+    gap = (step_s - bound) / step_s
+    status = status_of(gap) if best.part.exact else "feasible"
+    return replace(answer, status=status, bound=bound, gap=gap)
+
+
+def _compared(found: _Found) -> Compared:
+    part, answer = found.part, found.answer
+    line = Compared(
+        title=part.title,
+        plan=found.why_not or "does not fit",
+        num_devices=len(part.devices),
+        exact=part.exact,
+    )
+    if answer is None or answer.plan is None:
+        return line
+    return replace(
+        line,
+        plan=plan_title(answer.plan),
+        step_time_s=answer.step_time_s,
+        usd_per_million_tokens=answer.usd_per_million_tokens,
+        usd_per_million_samples=answer.usd_per_million_samples,
+    )
+
+
+def _with_dollars(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> _Found:
+    """The answer with the dollars of all devices of the part, if each has a price."""
+    devices, answer, usd = found.part.devices, found.answer, None
+    if answer is None or answer.prediction is None:
+        return found
+    prediction = answer.prediction
+    if all(name in usd_per_hour for name in devices):
+        usd = usd_per_million(prediction.per_s, [(1, usd_per_hour[name]) for name in devices])
+    tokens = prediction.counted_in == "tokens"
+    prediction = replace(
+        prediction,
+        usd_per_million_tokens=usd if tokens else None,
+        usd_per_million_samples=None if tokens else usd,
+    )
+    return replace(found, answer=answer.with_prediction(prediction))
+
+
+def _left_out(prices: StagePrices, best: _Found) -> tuple[LeftOut, ...]:
+    """Per type the unused devices: no whole group of tp, too slow, or not needed."""
+    plan = best.answer.plan if best.answer else None
+    assert plan is not None
+    tp, used = plan.degrees.tp, Counter(best.part.devices)
+    seconds = prices.fastest_s(tp, plan.micro_batch)
+    speed = {
+        kind.device.name: (s, len(kind.groups) * tp)
+        for kind, s in zip(prices.types(tp), seconds, strict=True)
+    }
+    best_s = min(seconds)
+    found = []
+    names = list(dict.fromkeys(group.device.name for group in prices.model.cluster.groups))
+    for name in names:
+        groups = [group for group in prices.model.cluster.groups if group.device.name == name]
+        have = sum(group.count * group.devices_per_node for group in groups)
+        left = have - used[name]
+        if not left:
+            continue
+        slow_s, able = speed.get(name, (0.0, 0))
+        why = "no faster plan that uses them was found: "
+        if left == have - able:
+            why = f"nodes of {groups[0].devices_per_node} leave no whole group of tp {tp}"
+        elif slow_s > best_s * 1.01:
+            why += (
+                f"a micro-batch takes {slow_s / best_s:.2g} times as long on them as on the "
+                "fastest type"
+            )
+        else:
+            why += "shares and stages do not come out even"
+        found.append(LeftOut(device=name, num_devices=left, why=why))
+    return tuple(found)
+
+
+def _assumptions(prices: StagePrices, space: Axes) -> tuple[str, ...]:
+    found = ["devices may be left out"]
+    if prices.stages and space.pp is None:
+        found.append(f"replicas that differ have up to {max(prices.stages)} stages (--pp)")
+    found.append(
+        "replicas that differ run 1F1B, one tp and one micro-batch for all, ZeRO 0 to 2; one "
+        "recompute kind per stage, or two of them in quarters (--tp, --micro-batch, --zero)"
+    )
+    return tuple(found)

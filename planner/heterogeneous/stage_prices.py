@@ -1,0 +1,278 @@
+"""The times of every stage on every type of device, from a traced model and a cluster.
+
+A "device" of the abstract problem (`splits`) is a tensor-parallel group inside a node. Times,
+memory and tails come from the functions that price cells of replicas alike, so that they are those
+of the prediction, except for what is not known before devices are numbered: messages and exchanges
+of gradients are taken to cross the widest level of the cluster, or, for lower bounds, to take no
+time. Every stage is taken to have more micro-batches than are in flight, which needs the most
+memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.cell import Cell
+from planner.chain.problem import Array
+from planner.costs.cell_memory import CellMemory, edges
+from planner.costs.priced_model import ChainCosts, PricedModel, crossings_of, of_each
+from planner.heterogeneous.splits import StageTables, range_sums, ranged
+from profiles.document import content_hash
+from profiles.errors import InputError
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import Device, twin_type
+from simulator.memory.held import Held
+from simulator.traced.in_step import message_in_step
+from simulator.values.degrees import Degrees
+from simulator.values.plan import Recompute
+
+_QUARTERS = (1, 2, 3)  # of the blocks that take the second of two recompute kinds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceType:
+    """A type of device of a cluster. groups  its tensor-parallel groups, node by node."""
+
+    device: Device
+    groups: tuple[tuple[int, ...], ...]
+
+
+def device_types(cluster: Cluster, tp: int) -> tuple[DeviceType, ...]:
+    """The types that have nodes of `tp` devices or more, as the cluster lists them.
+
+    >>> from profiles.hardware.catalogue.catalog import get_cluster
+    >>> [kind.groups for kind in device_types(get_cluster("1x4xh100-sxm"), 2)]
+    [((0, 1), (2, 3))]
+    """
+    found: dict[str, list[tuple[int, ...]]] = {}
+    devices: dict[str, Device] = {}
+    first = 0
+    for group in cluster.groups:
+        name = group.device.name
+        devices.setdefault(name, group.device)
+        for _ in range(group.count):
+            for at in range(0, group.devices_per_node - tp + 1, tp):
+                found.setdefault(name, []).append(tuple(range(first + at, first + at + tp)))
+            first += group.devices_per_node
+    return tuple(
+        DeviceType(device=devices[name], groups=tuple(groups)) for name, groups in found.items()
+    )
+
+
+def check_rates(cluster: Cluster, precision: str, dtype: str) -> None:
+    """Raises InputError where a type of device has no rate for the precision."""
+    for group in cluster.groups:
+        rates = set(group.device.peak_flop_per_s)
+        if {dtype, twin_type(dtype)} & rates:
+            continue
+        raise InputError(
+            f"device {group.device.name} of cluster {cluster.name} has no rate for {dtype} "
+            f"(--precision {precision}); it has rates for {', '.join(sorted(rates))}. Take its "
+            "[[groups]] out of the cluster file, or choose a precision that all types have"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """Constants while stages, shares and devices are chosen.
+
+    degrees   tp, and dp: the number of replicas, over which ZeRO shards
+    """
+
+    degrees: Degrees
+    micro_batch: int
+    zero_stage: int
+
+    def with_replicas(self, count: int) -> Key:
+        """The same with another number of replicas."""
+        return replace(self, degrees=replace(self.degrees, dp=count))
+
+
+class StagePrices:
+    """Stage times of keys; what they share is priced once.
+
+    stages  how many a pipeline may have
+    """
+
+    def __init__(self, model: PricedModel, stages: tuple[int, ...]) -> None:
+        self.model, self.stages = model, stages
+        self.cluster_hash = content_hash(model.cluster)
+        self._memory = CellMemory(model)
+        self.types = functools.cache(functools.partial(device_types, model.cluster))
+        self._chain = functools.cache(self._price_chain)
+        self._fitting = functools.cache(self._find_fitting)
+        self._tail = functools.cache(self._price_tail)
+
+    def num_groups(self, tp: int) -> int:
+        """Tensor-parallel groups of all types."""
+        return sum(len(kind.groups) for kind in self.types(tp))
+
+    def fastest_s(self, tp: int, micro_batch: int) -> tuple[float, ...]:
+        """Per type, seconds of the whole chain with the fastest recompute kinds."""
+        kinds = self.model.kinds(micro_batch, tp)
+        chains = [self._chain(tp, micro_batch, at) for at in range(len(self.types(tp)))]
+        return tuple(
+            float((chain.forward_s + chain.backward_s.min(axis=1))[kinds].sum()) for chain in chains
+        )
+
+    def tables(self, key: Key, *, least: bool = False) -> StageTables:
+        """The times of every stage that fits.
+
+        least  without messages and exchange: none is above a prediction's
+        """
+        tp = key.degrees.tp
+        n, types = len(self.model.graph(key.micro_batch, tp).chain), self.types(tp)
+        depths = range(1, min(max(self.stages), n) + 1)
+        crossing = 0.0 if least else self._crossing(key)[None, :]
+        return StageTables(
+            counts=tuple(len(kind.groups) for kind in types),
+            seconds=tuple(
+                tuple(self._fits(key, kind, from_end)[0] + crossing for from_end in depths)
+                for kind in range(len(types))
+            ),
+            tails_s=tuple(
+                np.zeros((n, n + 1)) if least else self._tail(key.degrees, key.zero_stage, kind)
+                for kind in range(len(types))
+            ),
+            stages=tuple(count for count in self.stages if count <= n),
+            num_microbatches=self.model.workload.global_batch // key.micro_batch,
+        )
+
+    def recompute(
+        self, key: Key, kind: int, from_end: int, first: int, last: int
+    ) -> tuple[Recompute, ...]:
+        """The recompute kinds of blocks [first, last) of a stage in the fastest way that fits."""
+        pattern = self._fits(key, kind, from_end)[1]
+        chosen = self._patterns(len(self.model.graph(key.micro_batch, key.degrees.tp).chain))
+        return tuple(
+            self.model.strategies[index] for index in chosen[int(pattern[first, last])][first:last]
+        )
+
+    # Times and memory.
+
+    def _price_chain(self, tp: int, micro_batch: int, kind: int) -> ChainCosts:
+        return self.model.chain(micro_batch, self.types(tp)[kind].groups[0])
+
+    def _patterns(self, blocks: int) -> tuple[tuple[int, ...], ...]:
+        """Strategies of the chain's blocks: one for all, or two of them in quarters."""
+        count = len(self.model.strategies)
+        return (
+            *((strategy,) * blocks for strategy in range(count)),
+            *(
+                tuple(dear if at * quarters % 4 < quarters else cheap for at in range(blocks))
+                for cheap, dear in itertools.combinations(range(count), 2)
+                for quarters in _QUARTERS
+            ),
+        )
+
+    def _fits(self, key: Key, kind: int, from_end: int) -> tuple[Array, Array]:
+        """[n, n+1] each: seconds of the fastest pattern that fits a stage, and which that is."""
+        in_flight = min(from_end, self.model.workload.global_batch // key.micro_batch)
+        if not key.zero_stage:
+            # Nothing is sharded: replicas count for the buckets of gradients that they exchange.
+            key = key.with_replicas(min(key.degrees.dp, 2))
+        return self._fitting(key, kind, in_flight)
+
+    def _find_fitting(self, key: Key, kind: int, in_flight: int) -> tuple[Array, Array]:
+        tp = key.degrees.tp
+        graph, kinds = self.model.graph(key.micro_batch, tp), self.model.kinds(key.micro_batch, tp)
+        chain, over = self._chain(tp, key.micro_batch, kind), crossings_of(graph)
+        # Two ranks: parameters stay whole between micro-batches, as under a pipeline; one
+        # micro-batch more than in flight, so that all are in flight beside all gradients.
+        cell = Cell(
+            degrees=replace(key.degrees, pp=2),
+            zero_stage=key.zero_stage if key.degrees.dp > 1 else 0,
+            micro_batch=key.micro_batch,
+            schedule="1f1b",
+            global_batch=key.degrees.dp * key.micro_batch * (in_flight + 1),
+        )
+        statics, (loads,) = self._memory.moments(
+            cell, (in_flight,), over.arrives, over.leaves, chain.first_bytes[kinds]
+        )
+        edge = edges(over.arrives, over.leaves, branched=chain.branched)
+        n, room = len(kinds), self.types(tp)[kind].device.usable_bytes
+        best, which = np.full((n, n + 1), np.inf), np.zeros((n, n + 1))
+        for number, pattern in enumerate(self._patterns(n)):
+            at = (kinds, list(pattern))
+            seconds = ranged(chain.forward_s[kinds] + chain.backward_s[at])
+            saved = np.ceil(chain.kept_bytes[at])
+            kept, risen = range_sums(saved) + edge, _risen(chain, kinds, at, saved)
+            needed = np.max(
+                [statics[m.static] + m.in_flight * kept + m.rises * risen for m in loads], axis=0
+            )
+            better = (needed <= room) & (seconds < best)
+            best = np.where(better, seconds, best)
+            which = np.where(better, number, which)
+        return best, which
+
+    # Messages and tails.
+
+    def _crossing(self, key: Key) -> Array:
+        """[n + 1] seconds of both messages over the cut before a block."""
+        tp = key.degrees.tp
+        groups = [group[0] for kind in self.types(tp) for group in kind.groups]
+        sizes = crossings_of(self.model.graph(key.micro_batch, tp)).arrives[1:].tolist()
+        if len(groups) < 2:
+            return np.zeros(len(sizes) + 2)
+        ends = (groups[0], groups[-1])
+        one_way = {
+            size: message_in_step("send", size, ends, self.model.cluster, sharing=tp).time_s
+            for size in set(sizes)
+        }
+        return np.asarray([0.0, *(2 * one_way[size] for size in sizes), 0.0])
+
+    def _price_tail(self, degrees: Degrees, zero_stage: int, kind: int) -> Array:
+        """[n, n+1] seconds of a stage after its last backward.
+
+        Gradients are exchanged with devices spread over all; the stage's own device is the first
+        and decides about the optimizer.
+        """
+        types = self.types(degrees.tp)
+        groups = [group[0] for each in types for group in each.groups]
+        own = types[kind].groups[0][0]
+        spread = [groups[at * len(groups) // degrees.dp] for at in range(degrees.dp)]
+        others = [index for index in spread if index != own]
+        ends = (own, *others[len(others) - (degrees.dp - 1) :])
+
+        def seconds(count: float, trained: float) -> float:
+            held = Held(trained=(int(trained),), frozen=int(count - trained))
+            return self.model.tail(
+                held, ends, zero_stage=zero_stage, tp=degrees.tp, pipelined=True
+            ).total_s
+
+        return of_each(
+            seconds,
+            self._memory.parameters(degrees.tp).count,
+            self._memory.trained(degrees.tp).count,
+        )
+
+
+def _risen(
+    chain: ChainCosts, kinds: list[int], at: tuple[list[int], list[int]], saved: Array
+) -> Array:
+    """[n, n+1] rise above all that is saved while one of blocks [i, j) runs. With branches a
+    block's outputs are among what it keeps."""
+    outputs = chain.output_bytes[kinds]
+    backward, forward = chain.backward_transient_bytes[at], chain.forward_transient_bytes[at]
+    if chain.branched:
+        return _rises(saved, np.ceil(np.maximum(backward, forward - outputs)))
+    least = float(outputs[:-1].min(initial=0.0))
+    risen = _rises(saved, np.ceil(np.maximum(backward, forward - least)))
+    # The last stage sends nothing on, so its forward peak may count for more.
+    risen[:, -1] = _rises(saved, np.ceil(np.maximum(backward, forward)))[:, -1]
+    return risen
+
+
+def _rises(saved: Array, transient: Array) -> Array:
+    """[n, n+1] the highest of blocks [i, j): the transient of a block less what blocks behind it
+    saved, which is gone when its backward runs (planner.chain.problem.BlockCosts)."""
+    n = len(saved)
+    found = np.zeros((n, n + 1))
+    for block in range(n):
+        before = np.maximum(found[: block + 1, block] - saved[block], 0.0)
+        found[: block + 1, block + 1] = np.maximum(before, transient[block])
+    return found

@@ -1,0 +1,310 @@
+"""`RunOption`: what a layout may choose beside its mesh, as one value of the space.
+
+Where nothing is asked there is one option, the run as it is, and it costs nothing to search.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
+from simulator.training_run.framework.framework import FrameworkRules
+from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
+from simulator.training_run.run.compression import REDUCTIONS, compression_of
+from simulator.training_run.run.low_bits import FROZEN_TYPES, USUAL_OPTIMIZER, moments_bytes
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.degrees import AXIS_ORDERS
+
+# MX formats and NVFP4 came with the same tensor cores (NVIDIA Blackwell architecture brief, 2024;
+# AMD CDNA 4 white paper, 2025): a device without an FP4 rate scales no blocks.
+_BLOCK_SCALED = ("mxfp8", "nvfp4")
+_FP4 = PRECISION_TYPES["nvfp4"]
+ANY = "any"
+EVERY_REPLICA = 0
+# What of the offers changes what is computed.
+_NUMERICS: tuple[str, ...] = ("bf16-reduce", "compression", "local-steps", "low-bit-weights")
+_NUMERICS += ("8-bit-states", "4-bit-states")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOption:
+    """Fields of `TrainingRun`; precision "" is the question's own, and local_workers may be
+    EVERY_REPLICA."""
+
+    precision: str = ""
+    axis_order: str = AXIS_ORDERS[0]
+    torus: tuple[int, ...] = ()
+    gradient_reduction: str = ""
+    compression: str = ""
+    local_steps: int = 1
+    local_workers: int = 1
+    wide_layers: int = 0
+    optimizer_offload: bool = False
+    activation_offload: float = 0.0
+    frozen_type: str = ""
+    optimizer: str = USUAL_OPTIMIZER
+
+    def applied(self, run: TrainingRun) -> TrainingRun:
+        """The run with this option; what `base` says of a precision and a torus stays where the
+        option says nothing."""
+        if self == _NONE:
+            return run
+        return replace(
+            run,
+            precision=self.precision or run.precision,
+            degrees=replace(run.degrees, axis_order=self.axis_order),
+            torus=self.torus or run.torus,
+            local_workers=self.local_workers or run.degrees.dp,
+            **{name: getattr(self, name) for name in _ALIKE},
+        )
+
+    def sensible(self, *, pp: int, dp: int, cp: int) -> bool:
+        """False where a mesh cannot have the option, or it is another one under another name: an
+        order of axes of which one is 1, a way to reduce what is not reduced."""
+        usual = self.axis_order == AXIS_ORDERS[0]
+        if not usual and (pp == 1 or dp == 1):
+            return False
+        if (self.gradient_reduction or self.compression) and dp * cp == 1:
+            return False
+        if self.local_steps > 1 and dp == 1:
+            return False
+        return self.local_workers == EVERY_REPLICA or dp % self.local_workers == 0
+
+    def allowed(self, *, pp: int, zero_stage: int, recompute: str, rules: FrameworkRules) -> bool:
+        """Factors and chosen entries are of whole gradients, which ZeRO 2 and 3 never have;
+        replicas that step alone share no states with others; and what the framework refuses."""
+        if self.compression and zero_stage > 1:
+            return False
+        if self.local_workers == EVERY_REPLICA and zero_stage:
+            return False
+        if not self.activation_offload:
+            return True
+        if "pipeline" in rules.activation_offload_without and pp > 1:
+            return False
+        return "recompute" not in rules.activation_offload_without or recompute == "none"
+
+
+_NONE = RunOption()
+# Fields that a run takes as they are.
+_ALIKE: tuple[str, ...] = ("gradient_reduction", "compression", "local_steps", "wide_layers")
+_ALIKE += ("optimizer_offload", "activation_offload", "frozen_type", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedOptions:
+    """What a question asks beside the axes; () leaves a choice as the framework has it.
+
+    precisions    to choose from, or `any`;  orders  of axes (axis_order.AXIS_ORDERS), or `any`
+    reductions    of gradients between replicas: `fp32`, `bf16`
+    compressions  `powersgd-R`, `topk-S`, and `none` beside them
+    local_steps   numbers of steps between exchanges, 1 for every step
+    local_workers parts of the replicas that then step alone; 0: the machine's outermost parts, or
+                  every replica where it has none
+    wide_layers   first and last layers in bf16 where the rest is lower
+    optimizer_offload   states may be in host memory, those of the usual optimizer
+    activation_offloads  shares (0 to 1) of saved activations that may be
+    frozen_type   `nf4`, `int8`: what frozen weights beside adapters are kept in
+    optimizer     of low_bits.OPTIMIZERS
+    """
+
+    precisions: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
+    reductions: tuple[str, ...] = ()
+    compressions: tuple[str, ...] = ()
+    local_steps: tuple[int, ...] = ()
+    local_workers: int = 0
+    wide_layers: int = 0
+    optimizer_offload: bool = False
+    activation_offloads: tuple[float, ...] = ()
+    frozen_type: str = ""
+    optimizer: str = USUAL_OPTIMIZER
+
+    def __post_init__(self) -> None:
+        moments_bytes(self.optimizer)
+        for kind, flag, names, known, more in (
+            ("type of frozen weights", "--base-precision", (self.frozen_type,), FROZEN_TYPES, ""),
+            ("precision", "--precision", self.precisions, PRECISION_TYPES, ANY),
+            ("order", "--order", self.orders, AXIS_ORDERS, ANY),
+            ("reduction", "--reduce", self.reductions, REDUCTIONS, None),
+        ):
+            for name in names:
+                if name not in known and name != more:
+                    raise UnknownNameError(kind, name, known, where=flag)
+        for name in self.compressions:
+            if name != "none":
+                try:
+                    compression_of(name)
+                except InputError as error:
+                    raise InputError(f"--compress: {error}") from error
+        for flag, value, least in (
+            ("--local-steps", min(self.local_steps, default=1), 1),
+            ("--local-workers", self.local_workers or 2, 2),
+            ("--wide-layers", self.wide_layers, 0),
+        ):
+            if value < least:
+                raise InputError(f"{flag} must be {least} or more, got {value}")
+        if any(not 0 <= share <= 1 for share in self.activation_offloads):
+            raise InputError(
+                "--activation-offload takes shares of the saved activations from 0 to 1, got "
+                + ",".join(f"{share:g}" for share in self.activation_offloads)
+            )
+
+    @property
+    def offloads(self) -> bool:
+        """Whether states may be in host memory, where only fp32 ones are priced."""
+        return self.optimizer_offload and self.optimizer == USUAL_OPTIMIZER
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is asked, as flags; a single precision is the question's own flag."""
+        given = {
+            "--precision": self.precisions if len(self.precisions) > 1 else (),
+            "--order": self.orders,
+            "--reduce": self.reductions,
+            "--compress": self.compressions,
+            "--local-steps": self.local_steps,
+            "--local-workers": (self.local_workers or "",),
+            "--wide-layers": (self.wide_layers or "",),
+            "--activation-offload": tuple(f"{share:g}" for share in self.activation_offloads),
+            "--base-precision": (self.frozen_type,),
+            "--optimizer": (self.optimizer if self.optimizer != USUAL_OPTIMIZER else "",),
+        }
+        texts = {flag: ",".join(map(str, values)) for flag, values in given.items()}
+        flags = tuple(f"{flag} {text}" for flag, text in texts.items() if text)
+        return flags + (("--optimizer-offload",) if self.optimizer_offload else ())
+
+
+def run_options(
+    asked: AskedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
+) -> tuple[RunOption, ...]:
+    """Every option that is asked of a framework on a device, the framework's own ways first.
+
+    Raises InputError for a precision that the device or the framework lacks.
+    """
+    far, workers = base.far_levels, asked.local_workers
+    if not workers and far:
+        workers = -(-base.degrees.num_devices // far[-1].part_devices)
+    compressions = tuple(name if name != "none" else "" for name in asked.compressions)
+    choices: dict[str, Sequence[Any]] = {
+        "precision": _precisions(asked, base, rules, device),
+        "axis_order": _orders(asked.orders, rules, several_levels=bool(far)),
+        "torus": _turned(base.torus),
+        "gradient_reduction": asked.reductions or ("",),
+        "compression": compressions or ("",),
+        "local_steps": asked.local_steps or (1,),
+        "optimizer_offload": (False, True) if asked.offloads else (False,),
+        "activation_offload": asked.activation_offloads or (0.0,),
+    }
+    found = []
+    for values in itertools.product(*choices.values()):
+        option = RunOption(
+            frozen_type=asked.frozen_type,
+            optimizer=asked.optimizer,
+            **dict(zip(choices, values, strict=True)),
+        )
+        low = (option.precision or base.precision) in LOW_PRECISIONS
+        found.append(
+            replace(
+                option,
+                local_workers=1 if option.local_steps == 1 else workers,
+                wide_layers=asked.wide_layers if low else 0,
+            )
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def unoffered(asked: AskedOptions, rules: FrameworkRules) -> list[str]:
+    """What is asked beyond what the framework does, and what changes the numerics, in words."""
+    wanted = {
+        "bf16-reduce": "bf16" in asked.reductions,
+        "compression": any(name != "none" for name in asked.compressions),
+        "local-steps": any(steps > 1 for steps in asked.local_steps),
+        "wide-layers": asked.wide_layers > 0,
+        "optimizer-offload": asked.offloads,
+        "activation-offload": any(share > 0 for share in asked.activation_offloads),
+        "low-bit-weights": bool(asked.frozen_type),
+        "8-bit-states": asked.optimizer == "adamw8bit",
+        "4-bit-states": asked.optimizer == "adamw4bit",
+    }
+    said = [
+        f"{name}: {rules.name} has none of its own; priced as if it had"
+        for name, asks in wanted.items()
+        if asks and name not in rules.offers
+    ]
+    if asked.optimizer_offload and not asked.offloads:
+        said.append(f"optimizer-offload: states of {asked.optimizer} stay on the device")
+    numerics = [name for name in _NUMERICS if wanted[name]]
+    if len(asked.precisions) > 1 or ANY in asked.precisions:
+        numerics.append("precision")
+    if numerics:
+        said.append(
+            f"{', '.join(numerics)}: changes what is computed, not only how fast; whether the "
+            "model still learns as well is for you to judge"
+        )
+    return said
+
+
+def _precisions(
+    asked: AskedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
+) -> tuple[str, ...]:
+    """The precisions to choose from; ("",) where the question has one."""
+    if not asked.precisions:
+        _must_have(base.precision, rules, device)
+        return ("",)
+    if ANY in asked.precisions:
+        # Wider types than the widest 16-bit one that both have are never faster.
+        narrow = ("bf16", *LOW_PRECISIONS)
+        offered = [x for x in rules.precisions if x in narrow and _has(device, x)]
+        return tuple(offered) or ("",)
+    for name in asked.precisions:
+        _must_have(name, rules, device)
+    return asked.precisions
+
+
+def _must_have(name: str, rules: FrameworkRules, device: Device) -> None:
+    """Raises InputError for a precision that the device or the framework lacks."""
+    if name not in PRECISION_TYPES:
+        raise UnknownNameError("precision", name, PRECISION_TYPES, where="--precision")
+    device.peak(name)
+    if name in _BLOCK_SCALED and not _has(device, name):
+        raise InputError(
+            f"--precision {name}: {device.name} has no block-scaled tensor cores (its file has "
+            f"no rate for {_FP4}); it runs "
+            + ", ".join(found for found in PRECISION_TYPES if _has(device, found))
+        )
+    if name in LOW_PRECISIONS and name not in rules.precisions:
+        raise InputError(
+            f"--precision {name}: {rules.name} trains in {', '.join(rules.precisions)} "
+            f"(rules of its framework file)"
+        )
+
+
+def _has(device: Device, precision: str) -> bool:
+    if precision in _BLOCK_SCALED and _FP4 not in device.peak_flop_per_s:
+        return False
+    return PRECISION_TYPES[precision] in device.peak_flop_per_s
+
+
+def _orders(
+    asked: tuple[str, ...], rules: FrameworkRules, *, several_levels: bool
+) -> tuple[str, ...]:
+    """Where nothing is asked, all that the framework has on a machine of several levels, and its
+    usual one on two, which the coefficients were fitted in."""
+    if ANY in asked or (not asked and several_levels):
+        return rules.orders
+    for order in asked:
+        if order not in rules.orders:
+            raise InputError(
+                f"--order {order}: {rules.name} numbers ranks as {', '.join(rules.orders)} "
+                f"(rules of its framework file)"
+            )
+    return asked or rules.orders[:1]
+
+
+def _turned(sides: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Every way to lay the ranks on a torus: which of its axes is innermost."""
+    return tuple(sorted(set(itertools.permutations(sides)), reverse=True)) or ((),)

@@ -1,0 +1,263 @@
+"""Memory of the ranks of a plan, from its blocks' bytes and its timeline: what is there all step
+long, and what comes and goes with the actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.graph import ModelGraph
+from profiles.model.tracing.block_order import crossing_bytes
+from simulator.memory.held import (
+    BlockBytes,
+    elements_of,
+    exchange_bytes,
+    executor_static_bytes,
+    held_by_stages,
+)
+from simulator.memory.sharded_units import unit_buffers
+from simulator.memory.static import StaticBytes
+from simulator.schedules.schedule import ActionKind, schedule_kind
+from simulator.schedules.timeline import Timeline
+from simulator.training_run.framework.executor_states import ExecutorStates
+from simulator.values.plan import Plan
+from simulator.values.prediction import MemorySample, RankMemory
+
+MESSAGE_COUNTS = (2, 1)
+"""Messages that a pipeline stage has room for whatever is in flight, of the size of what it
+receives forward and of what it sends forward: an activation received ahead of its forward, a
+gradient still being sent and a gradient received (executor/torch_pipeline.py, Messages). torch's
+runtime by itself has a buffer per micro-batch and direction during the whole step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBytes:
+    """What a micro-batch adds to the rank of a virtual stage.
+
+    kept_bytes       from the forward to the backward of a micro-batch
+    forward_peak_bytes, backward_peak_bytes   highest bytes while the micro-batch runs, beyond what
+                     is kept of the other micro-batches
+    received_bytes, sent_bytes   of the activations that cross its cuts, per micro-batch; the
+                     gradients that cross the other way are as large
+    first_transient_bytes   while the backward of its first block runs, the last of all
+    weight_bytes     from the I to the W of a micro-batch, where the backward is split
+    """
+
+    kept_bytes: float
+    forward_peak_bytes: float
+    backward_peak_bytes: float
+    received_bytes: float
+    sent_bytes: float
+    first_transient_bytes: float = 0.0
+    weight_bytes: float = 0.0
+
+
+def stage_bytes(
+    blocks: Sequence[BlockBytes],
+    *,
+    received: float,
+    sent: float,
+    branched: bool = False,
+    splits_backward: bool = False,
+) -> StageBytes:
+    """The bytes of a stage from its blocks, in the order in which they run.
+
+    received, sent  bytes over the cuts before and behind the stage
+    branched       of a graph with branches: a tensor between blocks is there to the end of the
+                   micro-batch's backward, once however many blocks use it and however many stages
+                   hand it on. In a chain a block's output goes when the next block's backward ends
+    splits_backward  an I sets aside, block by block from the last to the first, what W needs: that
+                   of the blocks behind the one that runs is there in its backward. (Of the block
+                   itself it is counted from its end on. A whole B of such a schedule is taken for
+                   an I.)
+    """
+    outputs = [block.output_bytes for block in blocks]
+    if not branched:
+        outputs = [*(block.input_bytes for block in blocks[1:]), sent]
+    held = first = received
+    forward_peak = backward_peak = 0.0
+    weights = [block.weight_bytes * splits_backward for block in blocks]
+    aside = sum(weights)
+    for block, weight, output in zip(blocks, weights, outputs, strict=True):
+        before = held + block.saved_bytes
+        forward_peak = max(forward_peak, before + block.forward_transient_bytes)
+        held = before + output
+        aside -= weight
+        alive = held if branched else before + sent
+        backward_peak = max(backward_peak, alive + block.backward_transient_bytes + aside)
+    opening = blocks[0]
+    first += opening.saved_bytes + opening.backward_transient_bytes + sum(weights[1:])
+    return StageBytes(
+        kept_bytes=held,
+        forward_peak_bytes=max(forward_peak, held),
+        backward_peak_bytes=backward_peak,
+        received_bytes=received,
+        sent_bytes=sent,
+        first_transient_bytes=first + outputs[0] * branched,
+        weight_bytes=sum(weights),
+    )
+
+
+def stage_memory(
+    graph: ModelGraph, plan: Plan, stage: int, blocks: Sequence[BlockBytes]
+) -> StageBytes:
+    """What a virtual stage of a plan keeps of its micro-batches."""
+    cut = plan.stages[stage]
+    return stage_bytes(
+        blocks,
+        received=crossing_bytes(graph, cut.first_block),
+        sent=crossing_bytes(graph, cut.last_block),
+        branched=bool(graph.branches),
+        splits_backward=schedule_kind(plan.schedule).splits_backward,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Bytes of a rank at a time, and what of them is gradients and kept activations."""
+
+    total: float
+    time_s: float
+    gradients: float = 0.0
+    kept: float = 0.0
+
+
+def rank_memory(
+    plan: Plan,
+    rank: int,
+    *,
+    stages: dict[int, StageBytes],
+    static: StaticBytes,
+    timeline: Timeline,
+    capacity_bytes: float,
+    exchange_bytes: float = 0.0,
+) -> RankMemory:
+    """Peak and course of a pipeline rank's memory over the step.
+
+    exchange_bytes  what the exchange of gradients makes and frees
+
+    Gradients are dropped after the optimizer step, so a stage's are there from its first backward.
+    What micro-batches in flight received is counted with the activations, and what is under way as
+    communication. Where the backward is split, a micro-batch keeps `weight_bytes` from its I to its
+    W, which needs no more.
+    """
+    communication = 0.0
+    if plan.degrees.pp > 1:
+        arriving, leaving = MESSAGE_COUNTS
+        communication = sum(
+            arriving * s.received_bytes + leaving * s.sent_bytes for s in stages.values()
+        )
+    level = static.parameters + static.optimizer + communication
+    share = static.gradients / max(1, len(stages))
+    samples = [MemorySample(time_s=0.0, memory_bytes=level)]
+    moments = [_Moment(level, 0.0)]
+    begun: set[int] = set()
+    kept = 0.0
+    for i, action in enumerate(timeline.actions):
+        if timeline.ranks[i] != rank:
+            continue
+        stage = stages[action.stage]
+        gradients = share * len(begun)
+        if action.kind is ActionKind.FORWARD:
+            high = kept + stage.forward_peak_bytes
+            after = kept + stage.kept_bytes
+        elif action.kind is ActionKind.BACKWARD_WEIGHT:
+            high, after = kept, kept - stage.weight_bytes
+        else:
+            others = kept - stage.kept_bytes
+            high = max(kept, others + stage.backward_peak_bytes)
+            released = action.kind is ActionKind.BACKWARD
+            after = others if released else others + stage.weight_bytes
+            if action.stage not in begun:
+                # Gradients come into being block by block while activations go.
+                begun.add(action.stage)
+                first = others + share + stage.first_transient_bytes
+                if first > high:
+                    high, gradients = first - share, share * len(begun)
+        start_s, end_s = timeline.start_s[i], timeline.end_s[i]
+        now = level + gradients + high
+        moments.append(_Moment(now, start_s, gradients, min(kept, high)))
+        samples.append(MemorySample(time_s=start_s, memory_bytes=now))
+        kept = after
+        left = level + share * len(begun) + kept
+        samples.append(MemorySample(time_s=end_s, memory_bytes=left))
+    step_end_s = max(timeline.end_s)
+    end_bytes = level + static.gradients
+    if exchange_bytes:
+        samples += [
+            MemorySample(time_s=step_end_s, memory_bytes=end_bytes + more)
+            for more in (exchange_bytes, 0.0)
+        ]
+    moments.append(_Moment(end_bytes + exchange_bytes, step_end_s, static.gradients))
+    peak = max(moments, key=lambda moment: moment.total)
+    return RankMemory(
+        rank=plan.degrees.rank(pp=rank),
+        parameters_bytes=static.parameters,
+        gradients_bytes=peak.gradients,
+        optimizer_bytes=static.optimizer,
+        activations_bytes=peak.kept,
+        transient_bytes=max(0.0, peak.total - level - peak.gradients - peak.kept),
+        communication_bytes=communication,
+        capacity_bytes=capacity_bytes,
+        peak_time_s=peak.time_s,
+        timeline=tuple(samples),
+    )
+
+
+def plan_memory(
+    plan: Plan,
+    graph: ModelGraph,
+    blocks: Sequence[Sequence[BlockBytes]],
+    timeline: Timeline,
+    cluster: Cluster,
+    stack: ExecutorStates,
+) -> tuple[RankMemory, ...]:
+    """Each rank's peak and its course.
+
+    graph   of the plan's micro-batch and tp;  blocks  those of each virtual stage
+    """
+    degrees, work = plan.degrees, plan.workload
+    buffers = unit_buffers(
+        graph,
+        zero_stage=0 if plan.pipelined else plan.zero_stage,
+        dp=degrees.dp,
+        num_microbatches=plan.num_microbatches,
+        sizes=stack.bytes_of(work.precision),
+        on_cpu=cluster.device_at(0).type == "cpu",
+    )
+    refs = [graph.chain[cut.first_block : cut.last_block] for cut in plan.stages]
+    blocks = [
+        [buffers[ref.kind].beside(block) for ref, block in zip(mine, own, strict=True)]
+        for mine, own in zip(refs, blocks, strict=True)
+    ]
+    found = []
+    for rank in range(degrees.pp):
+        stages = plan.stages_of(rank)
+        held = held_by_stages(graph, [refs[s] for s in stages])
+        # Without a pipeline what FSDP2 gathers and sums goes with the blocks.
+        units = [block for s in stages for block in blocks[s]] if plan.pipelined else []
+        found.append(
+            rank_memory(
+                plan,
+                rank,
+                stages={s: stage_memory(graph, plan, s, blocks[s]) for s in stages},
+                static=executor_static_bytes(
+                    elements_of(held, units),
+                    stack=stack,
+                    precision=work.precision,
+                    optimizer=work.optimizer,
+                    zero_stage=plan.zero_stage,
+                    dp=degrees.dp,
+                    # A stage alone keeps its parameters whole between micro-batches as
+                    # under a pipeline.
+                    pp=max(2, degrees.pp) if plan.pipelined else 1,
+                ),
+                timeline=timeline,
+                capacity_bytes=cluster.device_at(degrees.rank(pp=rank)).usable_bytes,
+                exchange_bytes=exchange_bytes(
+                    float(sum(held.trained)), zero_stage=plan.zero_stage, dp=degrees.dp
+                ),
+            )
+        )
+    return tuple(found)

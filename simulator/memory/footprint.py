@@ -1,0 +1,264 @@
+"""`footprint`: the memory of a training run that is described by figures, part by part.
+
+A rank's peak is what it always holds, the activations of the micro-batches in flight, and the
+tensors of the fullest moment of the step. Three numbers follow from it: what the framework
+allocates, what its allocator reserves, and what the device must have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profiles.hardware.catalogue.catalog import get_device
+from simulator.memory.run_tensors import RankFacts, run_tensors
+from simulator.memory.static import run_static_bytes
+from simulator.training_run.framework.framework import FrameworkMemory, load_framework
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.frozen_weights import widened_bytes
+from simulator.training_run.work.stage_share import StageShare, rank_conditions, stage_split
+from simulator.values.prediction import RankMemory
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLayers:
+    """So many layers of a rank that keep as many bytes each of one micro-batch."""
+
+    name: str
+    count: int
+    bytes_each: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakDetails:
+    """What the peak of a pipeline rank was counted from.
+
+    here          the facts that its tensors depend on
+    kept          what its layers keep of one micro-batch;  in_flight  such micro-batches at once
+    moment        the fullest moment
+    working_set_bytes   tensors that come and go while one layer computes: the moment's and what a
+                  layer keeps
+    lingering_bytes     blocks that wait for a collective's stream, as far as the device has room
+    """
+
+    here: RankFacts
+    kept: tuple[KeptLayers, ...]
+    in_flight: float
+    moment: str
+    working_set_bytes: float
+    lingering_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """The peaks of a run, in bytes.
+
+    ranks            one per pipeline rank, numbered so, and the details of each
+    allocated_bytes  of the fullest rank, as torch.cuda.max_memory_allocated counts
+    reserved_bytes   as torch.cuda.max_memory_reserved counts, where there is room
+    needed_bytes     what must be there for the run not to fail
+    device_bytes     as nvidia-smi shows it: with the context, loaded kernels and NCCL
+    shown_bytes      what the framework's own report prints, of the rank that it prints,
+                     `shown_rank`; another kind of peak where the run asks for it
+    refused          why the framework would not run this layout, "" if it would
+    """
+
+    ranks: tuple[RankMemory, ...]
+    details: tuple[PeakDetails, ...]
+    allocated_bytes: float
+    reserved_bytes: float
+    needed_bytes: float
+    device_bytes: float
+    shown_bytes: float
+    shown_rank: int
+    refused: str = ""
+
+    @property
+    def fullest(self) -> RankMemory:
+        """The rank that needs the most."""
+        return max(self.ranks, key=lambda rank: rank.limiting_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the framework runs the layout and its fullest rank stays within what the device
+        leaves to a framework."""
+        return not self.refused and self.fullest.fits
+
+    @property
+    def fullest_details(self) -> PeakDetails:
+        """What the fullest rank's peak was counted from."""
+        return self.details[self.fullest.rank]
+
+
+def footprint(run: TrainingRun) -> Footprint:
+    """The memory that a device of each pipeline rank needs.
+
+    Raises InputError where the framework's file does not describe the run's ZeRO stage.
+    """
+    counter = _Counter(run)
+    memory, device = counter.memory, counter.device
+    counted = [counter.rank(rank) for rank in range(run.degrees.pp)]
+    ranks = tuple(rank for rank, _ in counted)
+    needed = max(rank.limiting_bytes for rank in ranks)
+    # What is outside torch takes room from cached blocks.
+    held = max(rank.held_bytes for rank in ranks) + memory.device_extra_gib.value * GIB
+    on_device = min(held, max(device.usable_bytes, needed)) + device.reserved_bytes.value
+    kind = run.memory_kind or memory.shows
+    # The device's memory is the fullest rank's, whichever prints it.
+    printing = ranks[:1] if memory.peak_rank == "first" and kind != "device" else ranks
+    if kind == "allocated":
+        shown = max(printing, key=lambda rank: rank.peak_bytes)
+        shown_bytes = shown.peak_bytes
+    else:
+        shown = max(printing, key=lambda rank: (rank.held_bytes, rank.reserved_bytes))
+        shown_bytes = on_device if kind == "device" else shown.held_bytes
+    return Footprint(
+        ranks=ranks,
+        details=tuple(details for _, details in counted),
+        allocated_bytes=max(rank.peak_bytes for rank in ranks),
+        reserved_bytes=max(rank.reserved_bytes or 0.0 for rank in ranks),
+        needed_bytes=needed,
+        device_bytes=on_device,
+        shown_bytes=shown_bytes,
+        shown_rank=shown.rank,
+        refused=_refusal(run, memory, counter.shares),
+    )
+
+
+def rank_footprint(run: TrainingRun, rank: int) -> RankMemory:
+    """The footprint of one pipeline rank alone."""
+    return _Counter(run).rank(rank)[0]
+
+
+class _Counter:
+    """Counts the ranks of one run.
+
+    layer, plain   of a layer under the run's recompute kind, and of one that is not recomputed
+    """
+
+    def __init__(self, run: TrainingRun) -> None:
+        self.run, self.framework = run, load_framework(run.stack)
+        self.tensors = run_tensors(run, self.framework)
+        self.memory = self.tensors.memory
+        self.layer = self.tensors.layer(run.recompute)
+        self.plain = self.tensors.layer("none") if run.recompute_layers else self.layer
+        self.shares = stage_split(run)
+        self.in_flight = run.in_flight
+        self.device = get_device(run.device)
+
+    def rank(self, rank: int) -> tuple[RankMemory, PeakDetails]:
+        """The peak of a pipeline rank."""
+        run, memory, tensors, layer = self.run, self.memory, self.tensors, self.layer
+        mine = tuple(share for share in self.shares if share.rank == rank)
+        static, parameters = run_static_bytes(run, self.framework, memory, mine, tensors.vocabulary)
+        here = RankFacts(
+            num_parameters=parameters, conditions=tuple(sorted(rank_conditions(rank, mine)))
+        )
+        always = tensors.total(memory.always, here)
+        kept = self._kept_layers(mine)
+        # Chunks of a rank are alike; in flight are whole chunks of a micro-batch.
+        in_flight = self.in_flight[rank] / len(mine)
+        activations = self._on_device(sum(k.count * k.bytes_each for k in kept) * in_flight)
+        rerun = max(
+            layer.expert_rerun if any(share.expert_layers for share in mine) else 0.0,
+            layer.dense_rerun if any(share.dense_layers for share in mine) else 0.0,
+        )
+        moments = [("end of the forward pass", activations, 0.0)]
+        for moment in memory.moments:
+            extra = tensors.total(moment.tensors, here)
+            if moment.where == "step":
+                moments.append((moment.name, 0.0, extra))
+            elif moment.where == "layer" and any(share.num_layers for share in mine):
+                moments.append((moment.name, activations, extra + rerun + widened_bytes(run)))
+            elif moment.where == "head" and any(share.has_head for share in mine):
+                # Every further token that is predicted has logits and a loss of its own.
+                moments.append((moment.name, activations, extra * (1 + run.model.predicted_ahead)))
+            elif moment.where == "embedding" and any(share.has_embedding for share in mine):
+                moments.append((moment.name, activations, extra))
+        name, held, extra = max(moments, key=lambda item: item[1] + item[2])
+        lasting, passing = static.total + always, held + extra
+        # Micro-batches that wait fill blocks of equal sizes again and again. Blocks are left over
+        # from tensors that come and go while one layer computes.
+        working_set = extra + (max((k.bytes_each for k in kept), default=0.0) if held else 0.0)
+        reserved = lasting + passing + working_set * memory.cached_over_working_set.value
+        layers_in_flight = sum(share.num_layers for share in mine) * in_flight
+        waiting = sum(
+            tensors.bytes_of(tensor.one(), here) * min(tensor.most, tensor.each * layers_in_flight)
+            for tensor in memory.lingering
+        )
+        # Without room for them the allocator waits for the device and takes them back.
+        lingering = min(waiting, max(0.0, self.device.usable_bytes - reserved))
+        found = RankMemory(
+            rank=rank,
+            parameters_bytes=static.parameters,
+            gradients_bytes=static.gradients,
+            optimizer_bytes=static.optimizer,
+            activations_bytes=held,
+            transient_bytes=extra,
+            communication_bytes=always,
+            capacity_bytes=self.device.usable_bytes,
+            peak_time_s=0.0,
+            reserved_bytes=reserved + lingering,
+            # They come back in pieces between kept tensors: the runs that failed needed room for
+            # both.
+            required_bytes=lasting + passing * memory.needed_over_allocated.value + waiting,
+        )
+        details = PeakDetails(
+            here=here,
+            kept=kept,
+            in_flight=in_flight,
+            moment=name,
+            working_set_bytes=working_set,
+            lingering_bytes=lingering,
+        )
+        return found, details
+
+    def _kept_layers(self, shares: Sequence[StageShare]) -> tuple[KeptLayers, ...]:
+        """What the layers of a rank's virtual stages keep; a stage's first are recomputed."""
+        dense = expert = 0
+        for share in shares:
+            count = self.run.recompute_layers or share.num_layers
+            first = min(share.dense_layers, count)
+            dense += first
+            expert += min(share.expert_layers, count - first)
+        others = sum(share.dense_layers for share in shares) - dense
+        other_experts = sum(share.expert_layers for share in shares) - expert
+        found = (
+            ("layers", dense, self.layer.dense),
+            ("expert layers", expert, self.layer.expert),
+            ("layers not recomputed", others, self.plain.dense),
+            ("expert layers not recomputed", other_experts, self.plain.expert),
+        )
+        return tuple(
+            KeptLayers(name=name, count=count, bytes_each=each)
+            for name, count, each in found
+            if count
+        )
+
+    def _on_device(self, kept: float) -> float:
+        """Of the kept activations what is not in host memory. A layer that computes needs its own
+        back, and the next one's are on their way: two buffers (Transformer Engine,
+        pytorch/cpu_offload.py, AsyncDoubleBufferGroupOffloadHandler)."""
+        share = self.run.activation_offload
+        away = share * kept
+        largest = max(max(layer.dense, layer.expert) for layer in (self.layer, self.plain))
+        return kept - away + min(away, 2.0 * share * largest)
+
+
+def _refusal(run: TrainingRun, memory: FrameworkMemory, shares: tuple[StageShare, ...]) -> str:
+    """nanotron builds no empty stage and its 1F1B engine asserts p - 1 micro-batches
+    (src/nanotron/parallel/pipeline_parallel/engine.py, OneForwardOneBackwardPipelineEngine)."""
+    empty = sum(share.is_empty for share in shares)
+    pp = run.degrees.pp
+    if empty:
+        return (
+            f"{empty} of {run.degrees.pp} pipeline ranks would hold no block of {memory.name}'s cut"
+        )
+    if memory.stage_split == "cost" and run.num_microbatches < pp - 1:
+        return (
+            f"{run.num_microbatches} micro-batches are fewer than the pp - 1 = {pp - 1} that "
+            f"{memory.name}'s 1F1B needs"
+        )
+    return ""

@@ -1,0 +1,154 @@
+"""`RunTensors`: the bytes that a framework's tensors take in one run, and what its layers keep.
+
+Tensors, widths and splits are data (`[memory]` of a framework's file); those of an unfused GPT
+layer add up to equations 1 to 6 of Korthikanti et al. (arXiv 2205.05198), which tests check.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from simulator.training_run.framework.framework import Framework
+from simulator.training_run.framework.kept_tensor import KeptTensor
+from simulator.training_run.framework.run_conditions import run_conditions
+from simulator.training_run.framework.tensor_width import (
+    TOKEN_WIDTHS,
+    WEIGHT_WIDTHS,
+    padded_vocabulary,
+)
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.recompute_kind import recompute_kind
+
+_BOTH = ("input", "norm", "normed", "attention", "attention-again", "core")
+_DENSE_PARTS = (*_BOTH, "mlp", "mlp-again", "activation")
+_EXPERT_PARTS = (*_BOTH, "routing", "experts", "expert-activation", "shared")
+# Of an element of bf16 or fp16.
+_HALF_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """What tensors depend on in addition to the run: the rank's parameters after tensor, pipeline
+    and expert parallelism, and the conditions that hold on it."""
+
+    num_parameters: float = 0.0
+    conditions: tuple[str, ...] = ()
+
+
+EVERY_RANK = RankFacts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerBytes:
+    """Bytes of one layer and micro-batch on one device.
+
+    dense, expert              kept from its forward to its backward
+    dense_rerun, expert_rerun  what recomputation brings back for its backward
+    """
+
+    dense: float
+    expert: float
+    dense_rerun: float
+    expert_rerun: float
+
+
+class RunTensors:
+    """Bytes of a framework's tensors, on one device, for one micro-batch of a run.
+
+    memory      what the framework keeps at the run's ZeRO stage
+    conditions  those of `run_conditions`
+
+    Raises InputError where the framework's file does not describe the ZeRO stage.
+    """
+
+    def __init__(
+        self, run: TrainingRun, framework: Framework, conditions: frozenset[str] | None = None
+    ) -> None:
+        self.memory = framework.memory_at(run.zero_stage)
+        self._conditions = run_conditions(run, framework) if conditions is None else conditions
+        self._run, self._framework, self._fp32 = run, framework, run.precision == "fp32"
+        tp = run.degrees.tp
+        self._splits = {"tp": tp, "sequence": tp if run.sequence_parallel else 1, "none": 1}
+        self._elements: dict[str, float] = {}
+        self._layers: dict[str, LayerBytes] = {}
+
+    @functools.cached_property
+    def vocabulary(self) -> int:
+        """The padded vocabulary."""
+        multiple = self._framework.vocabulary_multiple
+        return padded_vocabulary(self._run.model, multiple, self._run.degrees.tp)
+
+    def elements(self, width: str) -> float:
+        """Elements of a tensor of one micro-batch, before any split; computed once."""
+        found = self._elements.get(width)
+        if found is None:
+            run, per_token = self._run, TOKEN_WIDTHS.get(width)
+            if per_token is None:
+                found = WEIGHT_WIDTHS[width](run, self.vocabulary)
+            else:
+                found = per_token(run, self.vocabulary) * run.tokens
+            self._elements[width] = found
+        return found
+
+    def bytes_of(self, tensor: KeptTensor, here: RankFacts = EVERY_RANK) -> float:
+        """0 where a condition of the tensor does not hold."""
+        for condition in tensor.only:
+            if condition not in self._conditions and condition not in here.conditions:
+                return 0.0
+        # Where a framework keeps 16 bits, a run in fp32 keeps 32.
+        element = 4.0 if self._fp32 and tensor.bytes == _HALF_BYTES else tensor.bytes
+        each = element * tensor.count
+        if tensor.width == "parameters":
+            return each * min(here.num_parameters, tensor.most or math.inf)
+        return each * self.elements(tensor.width) / self._splits[tensor.split]
+
+    def total(self, tensors: Iterable[KeptTensor], here: RankFacts = EVERY_RANK) -> float:
+        """Bytes of all of them."""
+        return sum(self.bytes_of(tensor, here) for tensor in tensors)
+
+    def layer(self, recompute: str) -> LayerBytes:
+        """A layer under a recompute kind (`TrainingRun.recompute`); computed once."""
+        if recompute not in self._layers:
+            parts = dict.fromkeys((*_DENSE_PARTS, *_EXPERT_PARTS), 0.0)
+            for tensor in self.memory.layers:
+                parts[tensor.part] += self.bytes_of(tensor)
+            freed = recompute_kind(recompute).frees
+            self._layers[recompute] = LayerBytes(
+                dense=sum(parts[name] for name in _DENSE_PARTS if name not in freed),
+                expert=sum(parts[name] for name in _EXPERT_PARTS if name not in freed),
+                dense_rerun=sum(parts[name] for name in _DENSE_PARTS if name in freed),
+                expert_rerun=sum(parts[name] for name in _EXPERT_PARTS if name in freed),
+            )
+        return self._layers[recompute]
+
+
+_KNOWN: dict[tuple[object, ...], RunTensors] = {}
+_MOST_KNOWN = 1 << 13
+
+
+def run_tensors(run: TrainingRun, framework: Framework) -> RunTensors:
+    """The tensors of a run, made once for all that differ in what no size depends on: a search asks
+    for those of thousands of meshes."""
+    conditions = run_conditions(run, framework)
+    key = (
+        run.model,
+        run.stack,
+        run.zero_stage,
+        run.precision,
+        run.seq_len,
+        run.micro_batch,
+        run.expert_imbalance,
+        run.degrees.tp,
+        run.degrees.cp,
+        run.sequence_parallel,
+        conditions,
+    )
+    found = _KNOWN.get(key)
+    if found is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        found = _KNOWN[key] = RunTensors(run, framework, conditions)
+    return found

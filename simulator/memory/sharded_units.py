@@ -1,0 +1,220 @@
+"""What FSDP2 makes and frees around each block if a plan without a pipeline shards its weights.
+
+The executor gives FSDP2 a unit per module that holds weights and no cut (executor/parallelize.py);
+weights that several blocks read, or that stand in no such module, are the root's. Of a unit of P
+elements, T of them trained, on dp replicas, with c bytes a weight as it is computed with and g a
+gradient as it is summed (torch 2.13, torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`,
+`_fsdp_collectives.py`):
+
+    gathered   c P in one flat tensor and c P taken out of it; in the forward the flat one goes when
+               the next unit's is taken apart; gloo, on a CPU, gathers into c P more
+    backward   c P, the flat tensor of the unit before, which is fetched ahead (ZeRO 3), and the g T
+               of the unit behind that were sent to be summed
+    summed     g T as they are sent, g T / dp as they come, on a CPU gloo's copy of the g T, and of
+               the gradients c T the last parameter's, which a variable of torch's loop still names
+
+Units that are given no tensor with a gradient (the first block's, tables of words) and the root are
+summed one after the other when the backward is over: until its turn each keeps its weights and
+gradients whole. Modules of the first block that take what another of them made are counted so, too.
+Against measured peaks: tests/oracles/test_sharded_memory.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+from profiles.model.graph import Block, BlockRef, ModelGraph, Parameter
+from simulator.memory.held import BlockBytes, parameter_name
+from simulator.training_run.framework.executor_states import PrecisionBytes
+
+AnyBlock = TypeVar("AnyBlock", bound=BlockBytes)
+
+
+class UnitBuffers(NamedTuple):
+    """Bytes of FSDP2's in addition to a block's, less what stays whole all step long (ZeRO 2: all
+    weights).
+
+    forward, backward   while the block's ops run;  gathering, summing  while they do not
+    """
+
+    forward: float = 0.0
+    gathering: float = 0.0
+    backward: float = 0.0
+    summing: float = 0.0
+
+    def beside(self, block: AnyBlock) -> AnyBlock:
+        """The block with them: before its forward and behind its backward nothing is saved of
+        it."""
+        forward, saved = block.forward_transient_bytes + self.forward, block.saved_bytes
+        backward = block.backward_transient_bytes + self.backward
+        return replace(
+            block,
+            forward_transient_bytes=max(forward, self.gathering - saved),
+            backward_transient_bytes=max(backward, self.summing - saved),
+        )
+
+
+class _Unit(NamedTuple):
+    """Elements: of all parameters, of those trained, of the largest and of the last of these.
+
+    late  it is summed when the backward is over
+    """
+
+    total: int = 0
+    trained: int = 0
+    widest: int = 0
+    last: int = 0
+    late: bool = False
+
+
+_NONE = _Unit()
+
+
+def unit_buffers(
+    graph: ModelGraph,
+    *,
+    zero_stage: int,
+    dp: int,
+    num_microbatches: int,
+    sizes: PrecisionBytes,
+    on_cpu: bool,
+) -> tuple[UnitBuffers, ...]:
+    """Of each kind of block the most over its places in the chain; 0 where nothing is sharded."""
+    if zero_stage < 2 or dp == 1:
+        return (UnitBuffers(),) * len(graph.kinds)
+    c, g = sizes.compute_bytes, sizes.gradient_bytes
+    stays_whole = zero_stage == 2
+    root, read, blocks = _units(graph)
+    # Elements gathered for a unit, and those of the units that stay whole while others run.
+    copies = (2 if on_cpu else 1) + (1 / dp if sizes.working_copy_bytes else 0.0)
+    kept = [[unit.total * stays_whole for unit in units] for units in blocks]
+    static = c * (root.total + sum(map(sum, kept))) if stays_whole else 0.0
+
+    def summed(unit: _Unit) -> float:
+        """Bytes while a unit's gradients are summed; the first micro-batch's share becomes the
+        gradient, which is counted by itself."""
+        if not unit.trained:
+            return 0.0
+        sent = g * unit.trained
+        share = g * unit.trained / dp * (num_microbatches > 1)
+        return sent + max(c * unit.trained, share + sent * on_cpu + c * unit.last)
+
+    most: dict[int, UnitBuffers] = {}
+    before, earlier = root, 0
+    for position, (ref, units) in enumerate(zip(graph.chain, blocks, strict=True)):
+        later = [unit for block in blocks[position + 1 :] for unit in block]
+        waiting = sum(unit.total + unit.trained for unit in later if unit.late)
+        made = _root_made(read, position)
+        present = c * (root.total + earlier)
+        gathering = summing = 0.0
+        previous = before
+        for unit, whole in zip(units, kept[position], strict=True):
+            gathering = max(gathering, present + c * (previous.total + copies * unit.total))
+            ahead = 0 if stays_whole or not position else previous.total
+            if not unit.late:
+                summing = max(summing, present + c * (ahead + waiting + made) + summed(unit))
+            present += c * whole
+            previous = unit
+        if not position:
+            # The root and the late units, one after the other when the backward is over.
+            order = [root, *(unit for unit in (*units, *later) if unit.late)]
+            waits = [c * (unit.total + unit.trained) for unit in order]
+            last = (sum(waits[i + 1 :]) + summed(unit) for i, unit in enumerate(order))
+            summing = max(summing, *last)
+        run = max(units, key=lambda unit: unit.total, default=_NONE)
+        own = sum(unit.total for unit in units) if stays_whole else run.total
+        weights = c * (root.total + earlier + own)
+        ahead = 0 if stays_whole or before is root else before.total
+        made = _root_made(read, position, running=True) + run.trained - run.widest
+        behind = next((unit for unit in later if not unit.late), _NONE)
+        here = (
+            weights + c * run.total,
+            gathering,
+            weights + c * (ahead + waiting + made) + g * behind.trained,
+            summing,
+        )
+        found = UnitBuffers(*(size - static for size in here))
+        most[ref.kind] = UnitBuffers(*map(max, most.get(ref.kind, found), found))
+        before, earlier = previous, earlier + sum(kept[position])
+    return tuple(most.get(kind, UnitBuffers()) for kind in range(len(graph.kinds)))
+
+
+def _root_made(read: Sequence[dict[str, int]], position: int, *, running: bool = False) -> int:
+    """Elements of the root's gradients behind the backward of this block, or while it runs, beyond
+    the one that is being made."""
+    before: dict[str, int] = {}
+    for each in read[position + 1 :]:
+        before |= each
+    here = [size for name, size in read[position].items() if name not in before]
+    return sum(before.values()) + sum(here) - max(here, default=0) * running
+
+
+def _units(graph: ModelGraph) -> tuple[_Unit, list[dict[str, int]], list[list[_Unit]]]:
+    """The root; elements of its trained parameters by name that each block reads; the units of each
+    block in the order of their parameters."""
+    opening = {ref.entry for ref in graph.chain if ref.entry} or {""}
+    above = {entry[:i] for entry in opening for i, c in enumerate(entry) if c == "."}
+    held: list[dict[str, dict[str, Parameter]]] = []
+    readers: Counter[str] = Counter()
+    for ref in graph.chain:
+        groups: dict[str, dict[str, Parameter]] = {}
+        for parameter in graph.kinds[ref.kind].parameters:
+            name = parameter_name(ref, parameter)
+            groups.setdefault(_unit_path(name, opening, above), {})[name] = parameter
+        held.append(groups)
+        readers.update({name for group in groups.values() for name in group})
+    roots = {
+        path
+        for groups in held
+        for path, group in groups.items()
+        if not path or any(readers[name] > 1 for name in group)
+    }
+    root: dict[str, Parameter] = {}
+    read: list[dict[str, int]] = []
+    blocks = []
+    first = True  # no block before this one holds weights
+    for ref, groups in zip(graph.chain, held, strict=True):
+        shared: dict[str, Parameter] = {}
+        for path, group in groups.items():
+            shared |= group if path in roots else {}
+        root |= shared
+        read.append({name: p.spec.num_elements for name, p in shared.items() if p.trainable})
+        block = graph.kinds[ref.kind]
+        blocks.append(
+            [
+                _unit(group, late=first or _is_table(path, block, ref))
+                for path, group in groups.items()
+                if path not in roots
+            ]
+        )
+        first = first and not groups
+    return _unit(root), read, blocks
+
+
+def _unit(group: dict[str, Parameter], *, late: bool = False) -> _Unit:
+    sizes = [p.spec.num_elements for p in group.values()]
+    trained = [p.spec.num_elements for p in group.values() if p.trainable] or [0]
+    return _Unit(
+        total=sum(sizes), trained=sum(trained), widest=max(trained), last=trained[-1], late=late
+    )
+
+
+def _is_table(path: str, block: Block, ref: BlockRef) -> bool:
+    """Whether a unit is a table, of which rows are looked up: it is given whole numbers alone."""
+    own = "" if path == ref.entry else path.removeprefix(f"{ref.entry}.")
+    return any(op.name.endswith("embedding") and op.module == own for op in block.forward_ops)
+
+
+def _unit_path(name: str, opening: set[str], above: set[str]) -> str:
+    """The top-most module that holds a parameter and no cut; "" where there is none."""
+    if "" in opening:  # a model that is not cut is one unit
+        return ""
+    path = ""
+    for part in name.split(".")[:-1]:
+        path = f"{path}.{part}" if path else part
+        if path in opening or path not in above:
+            return path
+    return ""

@@ -1,0 +1,214 @@
+"""What a rank holds all step long: parameters, gradients and the optimizer's states."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from profiles.model.figures.transformer import Transformer
+from simulator.schedules.schedule import schedule_kind
+from simulator.training_run.framework.framework import Framework, FrameworkMemory
+from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
+from simulator.training_run.run.low_bits import saved_moments_bytes
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.adapter_work import adapter_parameters
+from simulator.training_run.work.frozen_weights import frozen_weight_bytes
+from simulator.training_run.work.stage_share import StageShare
+
+_FP32_BYTES, _HALF_BYTES = 4.0, 2.0
+# No rank shares a state at any ZeRO stage.
+NEVER_SHARED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticBytes:
+    """Bytes that a rank holds during the whole step."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer
+
+
+class State(NamedTuple):
+    """A tensor of each parameter of a rank: bytes per element, elements and those of experts, and
+    the ZeRO stage from which data-parallel ranks share it."""
+
+    bytes_each: float
+    elements: float
+    experts: float = 0.0
+    shared_from: int = NEVER_SHARED
+
+
+def static_bytes(
+    *,
+    parameters: Sequence[State],
+    gradients: Sequence[State],
+    optimizer: Sequence[State],
+    zero_stage: int,
+    ranks: float,
+    expert_ranks: float = 1.0,
+) -> StaticBytes:
+    """What one of `ranks` data-parallel ranks holds, of which `expert_ranks` hold the same experts.
+
+    ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5) shards optimizer states (1), gradients
+    (2) and parameters (3) over them; frameworks differ in what stays whole.
+    """
+
+    def held(states: Sequence[State]) -> float:
+        return sum(
+            state.bytes_each * (state.elements / ranks + state.experts / expert_ranks)
+            if zero_stage >= state.shared_from
+            else state.bytes_each * (state.elements + state.experts)
+            for state in states
+        )
+
+    return StaticBytes(
+        parameters=held(parameters), gradients=held(gradients), optimizer=held(optimizer)
+    )
+
+
+def run_static_bytes(
+    run: TrainingRun,
+    framework: Framework,
+    memory: FrameworkMemory,
+    shares: tuple[StageShare, ...],
+    vocabulary: int,
+) -> tuple[StaticBytes, float]:
+    """Of a rank that holds the virtual stages `shares`, with the parameters that it computes with.
+
+    Matrices are divided by tp; experts by the expert-parallel ranks, which are a part of dp x tp x
+    cp, so that fewer ranks share the states of experts (Megatron-Core, docs of expert parallelism).
+    Norms and the router are whole on each rank. Frozen weights have neither gradient nor state.
+    """
+    degrees = run.degrees
+    tp = degrees.tp if framework.splits_vocabulary else 1
+    # Stages of our executor hold copies of their own (executor/rank.py), those of others one.
+    whole_sums = framework.own_executor and degrees.pp > 1
+    once = degrees.pp > 1 and not framework.own_executor
+    whole = _rank_parameters(run.model, degrees.tp, degrees.ep, once, shares, vocabulary / tp)
+    trained = (_adapter_parameters(run, shares), 0.0) if run.lora else whole
+    ranks = run.sharing_ranks * schedule_kind(run.schedule).copies
+    # Without expert parallelism experts are divided by tp as the other matrices are.
+    expert_ranks = ranks if degrees.ep == 1 else max(1.0, ranks * degrees.tp / degrees.ep)
+    each = _weight_bytes(run, memory)
+    parameters = [State(each, *whole, 3)]
+    if run.frozen_type:
+        # Of frozen linear layers in the place of what they are computed with.
+        linear = _linear_parameters(run.model, degrees.tp, degrees.ep, shares)
+        parameters.append(State(frozen_weight_bytes(run) - each, *linear, 3))
+    if run.lora:
+        parameters.append(State(memory.weight_bytes, *trained, 3))
+    found = static_bytes(
+        parameters=parameters,
+        gradients=[
+            State(_gradient_bytes(run, memory), *trained, NEVER_SHARED if whole_sums else 2)
+        ],
+        optimizer=[State(_state_bytes(run, memory), *trained, 1)],
+        zero_stage=run.zero_stage,
+        ranks=ranks,
+        expert_ranks=expert_ranks,
+    )
+    return found, sum(whole)
+
+
+def _adapter_parameters(run: TrainingRun, shares: Sequence[StageShare]) -> float:
+    """Of a rank; both matrices of a pair are divided by tp (NeMo, ParallelLinearAdapter)."""
+    each = adapter_parameters(run.model, run.lora_rank)
+    return sum(share.num_layers for share in shares) * each / run.degrees.tp
+
+
+def _weight_bytes(run: TrainingRun, memory: FrameworkMemory) -> float:
+    if run.optimizer_offload and not run.lora:
+        return memory.offloaded_weight_bytes
+    if run.lora and run.precision in LOW_PRECISIONS:
+        return memory.frozen_fp8_weight_bytes
+    if run.precision == "fp32":
+        return _FP32_BYTES
+    # Frozen weights need no more bits than they are computed with, and are loaded so.
+    return min(_HALF_BYTES, memory.weight_bytes) if run.lora else memory.weight_bytes
+
+
+def _state_bytes(run: TrainingRun, memory: FrameworkMemory) -> float:
+    """fp32 weights are their own master: Adam's two moments are left. Offloaded, none is."""
+    if run.optimizer_offload:
+        return 0.0
+    whole = 2 * _FP32_BYTES if run.precision == "fp32" else memory.state_bytes
+    return whole - saved_moments_bytes(run.optimizer)
+
+
+def _gradient_bytes(run: TrainingRun, memory: FrameworkMemory) -> float:
+    if run.optimizer_offload:
+        return memory.offloaded_gradient_bytes
+    if run.precision in LOW_PRECISIONS:
+        return memory.fp8_gradient_bytes
+    if run.precision == "fp32":
+        return _FP32_BYTES
+    return memory.fp16_gradient_bytes if run.precision == "fp16" else memory.gradient_bytes
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _rank_parameters(
+    model: Transformer,
+    tp: int,
+    expert_parallel: int,
+    once: bool,
+    shares: tuple[StageShare, ...],
+    table_rows: float,
+) -> tuple[float, float]:
+    """Parameters of a rank after tensor and expert parallelism: all but experts, and experts.
+
+    once  a tied table is held once where the rank has both ends of the model
+
+    Computed once: uncached, counting a rank in a search took 51 us, with it 36 us.
+    """
+    dense, experts = _linear_parameters(model, tp, expert_parallel, shares)
+    for share in shares:
+        dense += share.num_layers * model.small_parameters
+        dense += share.expert_layers * model.router_parameters
+        if share.has_embedding:
+            dense += model.hidden_size * (table_rows + model.learned_positions)
+        if share.has_head:
+            dense += model.hidden_size * (2 if model.biases else 1)
+            if not (model.tied_embeddings and share.has_embedding):
+                dense += model.hidden_size * table_rows
+    predicting = sum(share.predicting_layers for share in shares)
+    if predicting:
+        # The projection of hidden state and embedding together, their two norms, and a copy of the
+        # table where the rank has none (Megatron-Core, multi_token_prediction.py).
+        tokens_ahead = predicting / model.predicting_layers
+        dense += tokens_ahead * (2 * model.hidden_size**2 / tp + 2 * model.hidden_size)
+        has_table = any(
+            share.has_embedding or (share.has_head and model.tied_embeddings) for share in shares
+        )
+        if not has_table:
+            dense += model.hidden_size * table_rows
+    if model.tied_embeddings and once and _holds_both_ends(shares):
+        dense -= model.hidden_size * table_rows
+    return dense, experts
+
+
+def _linear_parameters(
+    model: Transformer, tp: int, expert_parallel: int, shares: Sequence[StageShare]
+) -> tuple[float, float]:
+    """The matrices of a rank's layers but for the router: all but experts, and experts."""
+    dense = experts = 0.0
+    for share in shares:
+        dense += share.num_layers * model.mixer_parameters / tp
+        dense += share.dense_layers * model.dense_density * model.dense_parameters / tp
+        dense += share.expert_layers * model.shared_expert_parameters / tp
+        split = expert_parallel if expert_parallel > 1 else tp
+        experts += share.expert_layers * model.num_experts * model.expert_parameters / split
+    return dense, experts
+
+
+def _holds_both_ends(shares: Sequence[StageShare]) -> bool:
+    """First and last stage on one rank (V schedules): a tied table is there once."""
+    return any(share.has_embedding for share in shares) and any(
+        share.has_head and not share.has_embedding for share in shares
+    )

@@ -1,0 +1,185 @@
+"""A replica with every cost that its step is made of, and the step of all replicas together.
+
+Every replica runs its own pipeline on its own micro-batches. Replicas that differ exchange the
+gradients of each part of the model, that lies in one stage of all of them, when the last of them
+has done its last backward of it, from the model's end to its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.graph import ModelGraph
+from profiles.model.tracing.block_order import crossing_bytes
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import Timeline, simulate
+from simulator.traced.block_cost import BlockCost, price_block
+from simulator.traced.comm_cost import CommCost
+from simulator.traced.in_step import message_in_step
+from simulator.traced.stack import Stack
+from simulator.traced.stage_cost import StageCost, stage_cost
+from simulator.traced.step_tail import Tail, tail_of
+from simulator.traced.weight_gradients import stage_weight_s
+from simulator.values.plan import Plan
+
+_ENDS = {"value": "time_s", "low": "low_s", "high": "high_s"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedReplica:
+    """One replica of a plan whose replicas are alike.
+
+    blocks, costs  of every virtual stage;  tails  of every pipeline rank
+    sends          of crossing the cut before each stage; None where both sides are one rank
+    timelines      with every cost at one end of its interval (`value`, `low`, `high`), and with
+                   messages that take no time (`free`)
+    """
+
+    plan: Plan
+    blocks: list[list[BlockCost]]
+    costs: list[StageCost]
+    sends: list[CommCost | None]
+    tails: list[Tail]
+    timelines: dict[str, Timeline]
+
+    def backward_ends_s(self, end: str) -> list[float]:
+        """When each pipeline rank has done its last action."""
+        return [self.timelines[end].rank_end_s(rank) for rank in range(self.plan.degrees.pp)]
+
+
+def price_replica(plan: Plan, graph: ModelGraph, cluster: Cluster, stack: Stack) -> PricedReplica:
+    """A replica of a plan whose replicas are alike; graph  of its micro-batch and tp, in its
+    order."""
+    stages, degrees = range(len(plan.stages)), plan.degrees
+    blocks = [_stage_blocks(plan, s, graph, cluster) for s in stages]
+    costs = [
+        replace(
+            stage_cost(plan, s, blocks[s], cluster, stack),
+            weight_s=stage_weight_s(plan, s, graph, cluster),
+        )
+        for s in stages
+    ]
+    sends = [_send(plan, s, graph, cluster) for s in stages]
+    schedule = build_schedule(
+        plan.schedule,
+        num_ranks=degrees.pp,
+        num_microbatches=plan.num_microbatches,
+        stages_per_rank=degrees.vpp,
+    )
+    timelines = {end: simulate(schedule, _durations(costs, sends, end)) for end in _ENDS}
+    free = _durations(costs, [None for _ in sends], "value")
+    return PricedReplica(
+        plan=plan,
+        blocks=blocks,
+        costs=costs,
+        sends=sends,
+        tails=[tail_of(plan, r, graph, cluster=cluster, stack=stack) for r in range(degrees.pp)],
+        timelines={**timelines, "free": simulate(schedule, free)},
+    )
+
+
+def _stage_blocks(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> list[BlockCost]:
+    cut = plan.stages[stage]
+    devices = plan.degrees.group("tp", pp=plan.pp_rank_of(stage))
+    refs = graph.chain[cut.first_block : cut.last_block]
+    return [
+        price_block(graph.kinds[ref.kind], recompute=kind, devices=devices, cluster=cluster)
+        for ref, kind in zip(refs, cut.recompute, strict=True)
+    ]
+
+
+def _send(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> CommCost | None:
+    source, target = plan.pp_rank_of(max(0, stage - 1)), plan.pp_rank_of(stage)
+    if source == target:
+        return None
+    devices = (plan.degrees.rank(pp=source), plan.degrees.rank(pp=target))
+    size = crossing_bytes(graph, plan.stages[stage].first_block)
+    return message_in_step("send", size, devices, cluster, sharing=plan.degrees.tp)
+
+
+def _durations(costs: list[StageCost], sends: Sequence[CommCost | None], end: str) -> Durations:
+    crossing = tuple(0.0 if s is None else float(getattr(s, _ENDS[end])) for s in sends)
+    forward = tuple(float(getattr(c.forward, end)) * c.slowest for c in costs)
+    backward = tuple(float(getattr(c.backward, end)) * c.slowest for c in costs)
+    shares = [c.weight_s / c.backward.value if c.backward.value else 0.0 for c in costs]
+    return Durations(
+        forward_s=forward,
+        backward_s=backward,
+        backward_input_s=tuple(b * (1 - w) for b, w in zip(backward, shares, strict=True)),
+        backward_weight_s=tuple(b * w for b, w in zip(backward, shares, strict=True)),
+        send_forward_s=crossing,
+        send_backward_s=crossing,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Seconds of a step, and the replica and pipeline rank that end last.
+
+    exchange_s  [replicas][ranks] from the last backward until the gradients are exchanged
+    """
+
+    step_s: float
+    replica: int
+    rank: int
+    exchange_s: list[list[float]]
+
+
+def step_of(replicas: Sequence[PricedReplica], parts: Sequence[Tail], end: str) -> Step:
+    """The step with every cost at one end of its interval.
+
+    parts  tails of `Plan.parts`, where replicas differ; () where they are alike
+    """
+    ends_s = [replica.backward_ends_s(end) for replica in replicas]
+    update_s = [[float(getattr(t.optimizer, end)) for t in each.tails] for each in replicas]
+    if parts:
+        firsts = [[stage.first_block for stage in each.plan.stages] for each in replicas]
+        cuts = sorted({first for row in firsts for first in row})
+        done_s = exchange(
+            ends_s,
+            [[cuts.index(first) for first in row] for row in firsts],
+            [float(getattr(tail.exchange, end)) for tail in parts],
+        )
+        exchange_s = [_sums(done, ends, -1) for done, ends in zip(done_s, ends_s, strict=True)]
+        over_s = [_sums(*rows) for rows in zip(done_s, update_s, strict=True)]
+    else:
+        exchange_s = [[float(getattr(t.exchange, end)) for t in each.tails] for each in replicas]
+        tails_s = [_sums(*rows) for rows in zip(exchange_s, update_s, strict=True)]
+        over_s = [_sums(*rows) for rows in zip(ends_s, tails_s, strict=True)]
+    step_s = max(map(max, over_s))
+    last = next(number for number, row in enumerate(over_s) if step_s in row)
+    rank = over_s[last].index(step_s)
+    return Step(step_s=step_s, replica=last, rank=rank, exchange_s=exchange_s)
+
+
+def _sums(first: Sequence[float], second: Sequence[float], sign: int = 1) -> list[float]:
+    return [a + sign * b for a, b in zip(first, second, strict=True)]
+
+
+def exchange(
+    backward_ends_s: Sequence[Sequence[float]],
+    first_parts: Sequence[Sequence[int]],
+    reduce_s: Sequence[float],
+) -> list[list[float]]:
+    """[replicas][stages] when each rank has exchanged all of its gradients.
+
+    backward_ends_s  [replicas][stages] end of the last backward
+    first_parts      [replicas][stages] the first part of the model that a stage holds
+    reduce_s         [parts] seconds to reduce each over all replicas
+
+    The parts are reduced from the model's end to its beginning, the order in which backwards end;
+    a rank that holds several reduces one after another.
+    """
+    free = [list(row) for row in backward_ends_s]
+    for part in reversed(range(len(reduce_s))):
+        holders = [
+            (row, max(stage for stage, first in enumerate(firsts) if first <= part))
+            for row, firsts in zip(free, first_parts, strict=True)
+        ]
+        done_s = max(row[stage] for row, stage in holders) + reduce_s[part]
+        for row, stage in holders:
+            row[stage] = done_s
+    return free

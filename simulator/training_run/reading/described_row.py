@@ -1,0 +1,24 @@
+"""`DescribedRow`: a published row while it is completed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.hardware.catalogue.device import Device
+from profiles.published.run import PublishedRun
+from simulator.training_run.framework.framework import Framework
+from simulator.training_run.run.unsupported import UnsupportedRunError
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedRow:
+    """The row, its device and framework; each assumption is added to `said`, in words."""
+
+    run: PublishedRun
+    device: Device
+    stack: Framework
+    said: list[str]
+
+    def refused(self, reason: str) -> UnsupportedRunError:
+        """The error of a row that cannot be predicted."""
+        return UnsupportedRunError(self.run.id, reason)

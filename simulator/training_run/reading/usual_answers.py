@@ -1,0 +1,215 @@
+"""`complete_as_usual`: a published run with the usual answer to every question.
+
+What a source does not say is answered by general rules, never by the row, the table or the name
+(well-known models' public figures aside), and each such answer is in `TrainingRun.defaults`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalogue.node_network import NodeNetwork
+from profiles.published.known_models import KnownModel, known_model
+from profiles.published.recipes import fill_from_recipe
+from profiles.published.run import PublishedRun
+from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.reading.complete_layout import complete_layout, node_devices_of
+from simulator.training_run.reading.complete_model import complete_model
+from simulator.training_run.reading.complete_options import with_run_options
+from simulator.training_run.reading.complete_words import (
+    memory_kind_of,
+    precision_of,
+    recompute_of,
+    schedule_of,
+    vpp_of,
+)
+from simulator.training_run.reading.described_row import DescribedRow
+from simulator.training_run.reading.device_text import device_of
+from simulator.training_run.reading.framework_candidates import stack_of
+from simulator.training_run.reading.network_text import network_of
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.values.degrees import Degrees
+
+_USUAL_SEQ_LEN = 2048
+
+
+def complete_as_usual(run: PublishedRun) -> TrainingRun:
+    """The run with the usual answer to each silence, whether it fits or not.
+
+    Raises UnsupportedRunError with the reason where the source says too little (no device, no
+    number of devices, no global batch, no model that can be told), contradicts itself, or describes
+    what is not modelled.
+    """
+    if run.faults:
+        raise UnsupportedRunError(run.id, "; ".join(run.faults))
+    said: list[str] = []
+    device = device_of(run, said)
+    stack, stack_assumed = stack_of(run, device, said)
+    known = known_model(run.model)
+    if known is not None:
+        run = fill_from_recipe(run, model=known.name, device=device.name, said=said)
+    row = DescribedRow(run, device, load_framework(stack), said)
+    seq_len = _seq_len(row, known)
+    global_batch = _global_batch(row, seq_len, known)
+    degrees = complete_layout(row, global_batch, seq_len)
+    model = complete_model(row, seq_len, degrees)
+    zero_stage = _zero_stage(row, degrees.pp)
+    degrees = replace(degrees, vpp=vpp_of(row, degrees.pp, model.num_layers))
+    node_devices = node_devices_of(row, degrees.num_devices)
+    degrees = replace(degrees, ep=_expert_parallel(row, degrees, model.num_experts))
+    completed = TrainingRun(
+        id=run.id,
+        model=model,
+        device=device.name,
+        degrees=degrees,
+        node_devices=node_devices,
+        network=_network(row, node_devices),
+        sequence_parallel=_sequence_parallel(row, degrees.tp),
+        zero_stage=zero_stage,
+        recompute=recompute_of(row),
+        micro_batch=_micro_batch(row, degrees, zero_stage, global_batch),
+        global_batch=global_batch,
+        seq_len=seq_len,
+        precision=precision_of(row),
+        schedule=schedule_of(row, degrees.pp, degrees.vpp),
+        stack=stack,
+        stack_assumed=stack_assumed,
+        lora=run.family == "lora",
+        memory_kind=memory_kind_of(run.peak_memory_kind, said),
+    )
+    completed = with_run_options(run, completed, said)
+    _check(row, completed)
+    return _with_defaults(completed, said)
+
+
+def _network(row: DescribedRow, node_devices: int) -> NodeNetwork:
+    try:
+        return network_of(row.run.inter_node_link, row.device.name, node_devices)
+    except (InputError, UnknownNameError) as error:
+        raise row.refused(f"inter_node_link: {error}") from error
+
+
+def _seq_len(row: DescribedRow, known: KnownModel | None) -> int:
+    if row.run.seq_len is not None:
+        return row.run.seq_len
+    if known is not None and known.seq_len:
+        row.said.append(f"sequence length {known.seq_len} ({known.name}'s pretraining)")
+        return known.seq_len
+    row.said.append(f"sequence length {_USUAL_SEQ_LEN}")
+    return _USUAL_SEQ_LEN
+
+
+def _global_batch(row: DescribedRow, seq_len: int, known: KnownModel | None) -> int:
+    if row.run.global_batch is not None:
+        return row.run.global_batch
+    if known is None or not known.global_batch:
+        raise row.refused("no global batch is given")
+    # Recipes hold the tokens of a step, not its sequences, when the sequence length changes.
+    batch = max(1, round(known.global_batch * known.seq_len / seq_len))
+    row.said.append(f"global batch {batch} ({known.name}, {known.source})")
+    return batch
+
+
+def _zero_stage(row: DescribedRow, pp: int) -> int:
+    stage = row.run.zero_stage
+    if stage is None:
+        stage = row.stack.usual_zero_stage
+        row.said.append(f"ZeRO stage {stage}")
+    if pp > 1 and stage > 1 and row.stack.gathered_in_pipelines:
+        words = f"ZeRO {stage} keeps parameters gathered beside a pipeline: ZeRO 1 by its work"
+        row.said.append(words)
+        return 1
+    return stage
+
+
+def _expert_parallel(row: DescribedRow, degrees: Degrees, experts: int) -> int:
+    if not experts:
+        return 1
+    if row.run.ep is None:
+        if degrees.dp * degrees.tp > 1:
+            row.said.append("experts not spread over ranks (ep 1)")
+        return 1
+    ranks = degrees.stage_ranks
+    ep = math.gcd(row.run.ep, ranks, experts)
+    if ep != row.run.ep:
+        row.said.append(
+            f"ep {ep}: {row.run.ep} as printed does not divide the {ranks} ranks of a stage and "
+            f"{experts} experts"
+        )
+    return ep
+
+
+def _sequence_parallel(row: DescribedRow, tp: int) -> bool:
+    """Silent: on where Megatron's successors shard by default, off in stacks from before
+    Korthikanti et al. (arXiv 2205.05198, May 2022) and where there is nothing to shard."""
+    if tp == 1:
+        return False
+    if row.run.sequence_parallel is not None:
+        return row.run.sequence_parallel
+    on = row.stack.usual_sequence_parallel
+    row.said.append(f"sequence parallelism {'on' if on else 'off'}")
+    return on
+
+
+def _micro_batch(row: DescribedRow, degrees: Degrees, zero_stage: int, global_batch: int) -> int:
+    per_rank = max(1, global_batch // degrees.dp)
+    printed = row.run.micro_batch
+    if printed is not None:
+        if printed > per_rank:
+            row.said.append(
+                f"micro-batch {per_rank}: {printed} as printed is more than the {per_rank} "
+                f"sequences that each of dp={degrees.dp} ranks has"
+            )
+        return min(printed, per_rank)
+    whole = degrees.pp == 1 and (row.device.type == "tpu" or zero_stage == 3)
+    micro_batch = per_rank if whole else 1
+    if degrees.pp > 1 and row.stack.microbatch_per_stage:
+        micro_batch = max(1, per_rank // degrees.num_stages)
+    row.said.append(f"micro-batch {micro_batch}")
+    return micro_batch
+
+
+def _check(row: DescribedRow, done: TrainingRun) -> None:
+    """Raises UnsupportedRunError for what cannot be run at all."""
+    run, degrees = row.run, done.degrees
+    heads, kv_heads = done.model.num_heads, done.model.num_kv_heads
+    if heads % degrees.tp:
+        raise row.refused(f"tp={degrees.tp} does not divide {heads} attention heads")
+    if heads % kv_heads:
+        raise row.refused(f"{kv_heads} heads of keys and values do not divide {heads} of queries")
+    if run.dp is run.tp is run.pp is None and row.device.type != "tpu" and done.zero_stage < 3:
+        # Without a layout the rules above say plain data parallelism: only for what it can hold.
+        need = (2 if done.lora else 6) * done.model.parameters
+        has = row.device.memory_bytes.value
+        if need > has:
+            raise row.refused(
+                f"no layout is given, and data parallelism alone cannot be it: weights"
+                f"{'' if done.lora else ' and gradients'} of {need / 2**30:.0f} GiB on a device of "
+                f"{has / 2**30:.0f} GiB"
+            )
+    per_pass = degrees.dp * done.micro_batch
+    if done.global_batch < per_pass:
+        raise row.refused(
+            f"a global batch of {done.global_batch} does not fill dp={degrees.dp} ranks of "
+            f"micro-batch {done.micro_batch}"
+        )
+
+
+def _with_defaults(done: TrainingRun, said: list[str]) -> TrainingRun:
+    degrees = done.degrees
+    if done.model.num_layers < degrees.pp:
+        said.append(f"pp={degrees.pp} stages for {done.model.num_layers} layers: some hold none")
+    if done.num_nodes > 1:
+        network = done.node_network
+        if network.assumed:
+            said.append(f"{network.words} ({network.source})")
+    rest = done.global_batch % (degrees.dp * done.micro_batch)
+    if rest:
+        said.append(
+            f"{done.num_microbatches} micro-batches, of which the last holds {rest} of "
+            f"{degrees.dp * done.micro_batch} sequences"
+        )
+    return replace(done, defaults=tuple(said))

@@ -1,0 +1,83 @@
+"""One class holds the axes that a user fixes, and one file enumerates meshes and pipelines."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.architecture.test_imports import ROOT, modules
+
+AXES = {"tp", "pp", "dp", "vpp", "zero", "micro_batch", "schedule", "recompute"}
+HOLDER = "planner/axes.py: Axes"
+ENUMERATOR = "planner/space.py"
+# Whatever enumerates draws degrees from divisors, schedules from the executor's or a framework's
+# list, and ZeRO stages from a framework's; these draw one of them for another reason.
+DRAWN = ("divisors", "free_schedules", "zero_stages_at")
+ALSO_DRAWN = {
+    "planner/search/search.py: divisors": "micro-batches that a model runs on",
+    "planner/search/space.py: free_schedules": "the rules of the executor",
+    "planner/heterogeneous/unlike_search.py: divisors": "replicas that differ have no mesh",
+    "planner/heterogeneous/plan_mixed.py: divisors": "replicas that differ have no mesh",
+    "planner/layout/layout_question.py: divisors": "degrees that suit a model",
+    "planner/divisors.py: divisors": "the function",
+    "planner/sizing/sizing_search.py: zero_stages_at": "the most sharded run, for a bound",
+    "profiles/model/loaders.py: divisors": "a message's heads",
+    "interop/changes/single_change.py: zero_stages_at": "the neighbours of one run",
+    "shardwright/asking/executor_layouts.py: divisors": "tp degrees that the executor can split",
+    "simulator/training_run/framework/framework.py: zero_stages_at": "the rule",
+    "simulator/values/runnable.py: free_schedules": "the rule",
+}
+
+
+def holders(path: str, source: str) -> list[str]:
+    """Classes with every axis as a field of an optional tuple."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            fields = {
+                ast.unparse(each.target)
+                for each in node.body
+                if isinstance(each, ast.AnnAssign)
+                and ast.unparse(each.annotation).startswith("tuple[")
+                and ast.unparse(each.annotation).endswith("| None")
+            }
+            if fields >= AXES:
+                found.append(f"{path}: {node.name}")
+    return found
+
+
+def drawn(path: str, source: str) -> set[str]:
+    """Names of DRAWN that a file mentions."""
+    names = {
+        name
+        for node in ast.walk(ast.parse(source))
+        for name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", ""))
+    }
+    return {f"{path}: {name}" for name in names & set(DRAWN)}
+
+
+def sources() -> list[tuple[str, str]]:
+    return [(_name(path), path.read_text(encoding="utf-8")) for path in modules()]
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_one_class_holds_the_axes() -> None:
+    assert [each for path, source in sources() for each in holders(path, source)] == [HOLDER]
+
+
+def test_one_file_enumerates() -> None:
+    found = {each for path, source in sources() for each in drawn(path, source)}
+    expected = {f"{ENUMERATOR}: {name}" for name in ("divisors", "zero_stages_at")}
+    assert found == expected | set(ALSO_DRAWN)
+
+
+def test_the_checks_see_a_second_class_and_a_second_enumeration() -> None:
+    body = "\n".join(f"    {axis}: tuple[int, ...] | None = None" for axis in sorted(AXES))
+    assert holders("a.py", f"class Space:\n{body}") == ["a.py: Space"]
+    assert drawn("a.py", "for tp in divisors(8): rules.zero_stages_at(1)") == {
+        "a.py: divisors",
+        "a.py: zero_stages_at",
+    }
