@@ -4,14 +4,13 @@ plan must hold at least, and how many micro-batches each stage keeps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array, Load
+from planner.costs.known import Known
 from planner.costs.placement import sides
 from planner.costs.priced_model import (
     HeldParameters,
@@ -28,8 +27,6 @@ from simulator.schedules.in_flight import in_flight as held_by_ranks
 # The moments of a step that `CellMemory.moments` counts, in the order of its static bytes.
 _BEFORE, _FIRST, _AFTER, _END = range(4)
 
-Found = TypeVar("Found")
-
 
 class CellMemory:
     """Bytes that cells need; what they share is priced once. They grow with the micro-batch, so
@@ -37,15 +34,8 @@ class CellMemory:
 
     def __init__(self, model: PricedModel) -> None:
         self.model = model
-        self._known: dict[tuple[object, ...], Any] = {}
+        self._known = Known()
         self.capacity_bytes = max(group.device.usable_bytes for group in model.cluster.groups)
-
-    def _once(self, key: tuple[object, ...], find: Callable[[], Found]) -> Found:
-        """What `find` returns, computed once per key."""
-        if key not in self._known:
-            self._known[key] = find()
-        found: Found = self._known[key]
-        return found
 
     def missing_bytes(self, cell: Cell) -> float:
         """Bytes that some device lacks in every plan of the cell; 0 or less where none must.
@@ -55,7 +45,7 @@ class CellMemory:
         """
         degrees = cell.degrees
         key = ("lacks", degrees.tp, cell.micro_batch, cell.zero_stage, degrees.dp, degrees.pp)
-        alone, over_cut = self._once(key, lambda: self._lacks(cell))
+        alone, over_cut = self._known.once(key, lambda: self._lacks(cell))
         return alone + min(sides(cell, 0), sides(cell, degrees.pp - 1)) * over_cut
 
     def _lacks(self, cell: Cell) -> tuple[float, float]:
@@ -79,7 +69,9 @@ class CellMemory:
 
     def parameters(self, tp: int) -> HeldParameters:
         """What every range of blocks holds at a tp degree."""
-        return self._once(("held", tp), lambda: self.find_held(self._graph(tp), trained=False))
+        return self._known.once(
+            ("held", tp), lambda: self.find_held(self._graph(tp), trained=False)
+        )
 
     def trained(self, tp: int) -> HeldParameters:
         """The same of those that are not frozen."""
@@ -89,7 +81,7 @@ class CellMemory:
             held = self.parameters(tp)
             return held if all(every) else self.find_held(self._graph(tp), trained=True)
 
-        return self._once(("trained", tp), find)
+        return self._known.once(("trained", tp), find)
 
     def _graph(self, tp: int) -> ModelGraph:
         return self.model.graph(self.model.micro_batches[0], tp)
@@ -165,7 +157,7 @@ class CellMemory:
         degrees = cell.degrees
         if degrees.pp == 1:
             return 0.0
-        return self._once(
+        return self._known.once(
             ("crossing", degrees.tp, micro_batch),
             lambda: crossings_of(self.model.graph(micro_batch, degrees.tp)).least,
         )
@@ -203,7 +195,7 @@ class CellMemory:
             return found[..., 0], found[..., 1]
 
         key = ("states", degrees.tp, cell.zero_stage, degrees.dp, degrees.pp > 1)
-        return self._once(key, find)
+        return self._known.once(key, find)
 
     def exchange_bytes(self, cell: Cell, total: Figures) -> Figures:
         """Bytes that come and go behind the last backward (simulator/memory/held.py)."""
@@ -220,7 +212,7 @@ class CellMemory:
             return np.asarray([f + (g if several else 0.0) for f, g in states])
 
         key = ("alone", degrees.tp, cell.zero_stage, degrees.dp, several, degrees.pp > 1)
-        return self._once(key, find)
+        return self._known.once(key, find)
 
     def _least_activations(self, tp: int, micro_batch: int) -> Array:
         """[n] bytes that running a block alone needs with the strategy that needs least; of a
@@ -235,7 +227,7 @@ class CellMemory:
             chain = self.model.chain(micro_batch, tuple(range(tp)))
             return np.asarray(chain.first_bytes[self.model.kinds(micro_batch, tp)])
 
-        return self._once(("activations", tp, micro_batch), find)
+        return self._known.once(("activations", tp, micro_batch), find)
 
 
 def _leaving(leaves: Array) -> Array:

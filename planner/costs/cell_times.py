@@ -4,14 +4,12 @@ and of each rank after its last backward (`CellTails`). What cells share is pric
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array, BlockCosts
 from planner.costs.cell_memory import CellMemory
+from planner.costs.known import Known
 from planner.costs.placement import Places
 from planner.costs.priced_model import ChainCosts, PricedModel, chain_costs, of_each
 from planner.costs.split_problem import Ranges
@@ -22,23 +20,6 @@ from simulator.traced.in_step import message_in_step
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.traced.stage_cost import copy_seconds, gather_seconds, missing_overhead
 from simulator.traced.step_tail import Tail, Tie, price_tie
-
-Key = tuple[object, ...]
-T = TypeVar("T")
-
-
-class Known:
-    """Values by their key, each made once."""
-
-    def __init__(self) -> None:
-        self._values: dict[Key, Any] = {}
-
-    def once(self, key: Key, make: Callable[[], T]) -> T:
-        """The value of a key; made if it is not known."""
-        if key not in self._values:
-            self._values[key] = make()
-        value: T = self._values[key]
-        return value
 
 
 class CellTimes:

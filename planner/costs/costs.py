@@ -24,7 +24,8 @@ from planner.costs.bound import (
     unlike_busiest_s,
 )
 from planner.costs.cell_memory import CellMemory, edges, in_flight
-from planner.costs.cell_times import CellTails, CellTimes, Known
+from planner.costs.cell_times import CellTails, CellTimes
+from planner.costs.known import Known
 from planner.costs.placement import Places
 from planner.costs.priced_model import (
     HeldParameters,
