@@ -6,6 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
   done)
 VENV := .venv
 BIN := $(VENV)/bin
+PLUGINS := $(patsubst %,-e ./%,$(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
 READY := $(VENV)/.ready
 
 .PHONY: help demo test page frameworks lint bench validate clean
@@ -20,11 +21,11 @@ help:
 	@echo "make validate  predictions against runs on this machine and published ones, and long studies"
 	@echo "make clean     remove .venv and caches"
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed, none was found; set PYTHON=/path/to/python" >&2; exit 2; }
 	@echo "Setting up $(VENV) (once; a few minutes) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,cluster,tables,notebook,ui,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,cluster,tables,notebook,ui,dev]' $(PLUGINS)
 	@touch $(READY)
 
 demo: $(READY)

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from shardwright.plugins import Command, plugin_commands
+
 # What each command is for, in the order of the help.
 COMMANDS = {
     "fit": "What a model is made of, and on which devices its training fits.",
@@ -33,10 +35,6 @@ COMMANDS = {
     "predict": (
         "One plan in depth: where the time and the memory go, and what the numbers rest on. Or "
         "one prediction per row of a table of runs (--runs) or of modules (--modules)."
-    ),
-    "fleet": (
-        "Several training runs on one or more clusters over time: which nodes each gets, when, "
-        "with which plan; what is late, what it costs, what to buy next."
     ),
     "profile": (
         "Measure this machine; the result is what `--on local` names. Or calibrate the "
@@ -74,24 +72,33 @@ COMMANDS = {
 }
 
 
-# Commands whose word is one of Python's own.
+# Commands whose name is a keyword of Python.
 _FILES = {"import": "import_config"}
 
 
+def _core_command(name: str) -> Command:
+    file = _FILES.get(name, name)
+    return Command(help=COMMANDS[name], module=f"shardwright.commands.{file}", function=file)
+
+
 class _Commands(typer.core.TyperGroup):
-    """The commands; one is imported when it is asked for, and none for the help of them all."""
+    """The commands of the core and of plug-ins; the file of a command is imported when it runs."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = {n: typer.core.TyperCommand(n, help=said) for n, said in COMMANDS.items()}
+        self.known = {name: _core_command(name) for name in COMMANDS} | plugin_commands()
+        self.commands = {
+            name: typer.core.TyperCommand(name, help=each.help) for name, each in self.known.items()
+        }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
-        assert name is not None  # what is no command has ended in an error
-        file = _FILES.get(name, name)
-        module = importlib.import_module(f"shardwright.commands.{file}")
+        assert name is not None  # an unknown command has ended in an error
+        command = self.known[name]
+        module = importlib.import_module(command.module)
         alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        alone.command(name, help=COMMANDS[name], epilog=module.EXAMPLES)(getattr(module, file))
+        run = getattr(module, command.function)
+        alone.command(name, help=command.help, epilog=module.EXAMPLES)(run)
         return name, typer.main.get_command(alone), rest
 
 

@@ -102,12 +102,12 @@ def report_html(
 
 
 @functools.cache
-def template(name: str) -> Any:
-    """A page of this folder, which includes its style."""
+def template(name: str, folder: Path | None = None) -> Any:
+    """A page of this folder, or of a plug-in's folder; it includes the style of this folder."""
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([*([folder] if folder else []), Path(__file__).parent]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.fleet.fleet_answer import FleetAnswer, PlannedPhase, PlannedRun
 from profiles.units import format_percent, format_time, format_usd
-from shardwright.reports.fleet.fleet_words import advice_words, date_of, level_words
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import table
+from shardwright_fleet.answer import FleetAnswer, PlannedPhase, PlannedRun
+from shardwright_fleet.words import advice_words, date_of, level_words
 
 _NAME, _CHART = 18, 64
 _MARK, _LATE, _DUE, _IDLE = "█", "▒", "|", "·"

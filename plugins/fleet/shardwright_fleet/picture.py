@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from planner.fleet.fleet_answer import FleetAnswer, PlannedPhase, PlannedRun
 from profiles.units import format_usd
-from shardwright.reports.fleet.fleet_words import date_of
 from shardwright.reports.picture import (
     GRID,
     INK,
@@ -20,6 +18,8 @@ from shardwright.reports.picture import (
     line,
     tick_below,
 )
+from shardwright_fleet.answer import FleetAnswer, PlannedPhase, PlannedRun
+from shardwright_fleet.words import date_of
 
 _LEFT = 150.0
 _LANE, _BAR = 26.0, 18.0

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from planner.fleet.fleet_problem import (
+from shardwright_fleet.problem import (
     Choice,
     FleetProblem,
     Job,
@@ -18,8 +17,8 @@ from planner.fleet.fleet_problem import (
     end_of,
     values_of,
 )
-from planner.fleet.fleet_relax import relax_fleet
-from planner.fleet.fleet_solver import FleetModel, Least, solve_fleet
+from shardwright_fleet.relax import relax_fleet
+from shardwright_fleet.solver import FleetModel, Least, solve_fleet
 
 
 def one_way(nodes, steps, usd=0.0, pool=0):

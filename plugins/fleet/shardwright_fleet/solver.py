@@ -20,7 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from planner.fleet.fleet_problem import (
+from planner.tolerances import OPTIMAL_GAP, status_of
+from shardwright_fleet.problem import (
     COST,
     END,
     LATENESS,
@@ -30,7 +31,6 @@ from planner.fleet.fleet_problem import (
     Schedule,
     values_of,
 )
-from planner.tolerances import OPTIMAL_GAP, status_of
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner.fleet.fleet_problem import (
+from shardwright_fleet.phase_price import PhasePrice
+from shardwright_fleet.problem import (
     COST,
     FleetProblem,
     end_of,
     late_steps,
     values_of,
 )
-from planner.fleet.fleet_question import FleetQuestion, Priced, usd_of
-from planner.fleet.fleet_relax import Relaxed
-from planner.fleet.fleet_solver import Proof, Solution
-from planner.fleet.phase_price import PhasePrice
+from shardwright_fleet.question import FleetQuestion, Priced, usd_of
+from shardwright_fleet.relax import Relaxed
+from shardwright_fleet.solver import Proof, Solution
 from simulator.log_interval import probability_below, total
 
 _LEVEL_WORDS = {

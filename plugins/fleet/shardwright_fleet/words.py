@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 
-from planner.fleet.fleet_answer import Advice, FleetAnswer, Level
 from profiles.units import format_percent, format_usd
+from shardwright_fleet.answer import Advice, FleetAnswer, Level
 
 # With a larger gap more time may well bring more.
 _SURE = 0.05

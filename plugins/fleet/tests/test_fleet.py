@@ -6,13 +6,13 @@ import json
 import re
 
 import pytest
+from shardwright_fleet.file import read_fleet
+from shardwright_fleet.prices import step_task
+from shardwright_fleet.reader import part_of
 from typer.testing import CliRunner
 
 from profiles.errors import DocumentError, InfeasibleError
 from profiles.hardware.catalogue.catalog import get_cluster
-from shardwright.asking.fleet.fleet_file import read_fleet
-from shardwright.asking.fleet.fleet_prices import step_task
-from shardwright.asking.fleet.fleet_reader import part_of
 from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.cli import app
 

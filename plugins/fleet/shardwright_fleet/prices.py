@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.axes import Axes
-from planner.fleet.fleet_question import (
+from planner.layout.layout_question import LayoutQuestion
+from planner.many.answer_cache import code_and_data_version
+from planner.space import EXECUTOR
+from profiles.document import content_hash, read_document, write_document
+from profiles.errors import InfeasibleError, ShardwrightError
+from shardwright.asking.executor_layouts import executor_space
+from shardwright_fleet.phase_price import StepAnswer, StepTask, all_steps, phase_of
+from shardwright_fleet.question import (
     FleetQuestion,
     FleetRun,
     Priced,
@@ -14,13 +21,6 @@ from planner.fleet.fleet_question import (
     node_counts,
     undominated,
 )
-from planner.fleet.phase_price import StepAnswer, StepTask, all_steps, phase_of
-from planner.layout.layout_question import LayoutQuestion
-from planner.many.answer_cache import code_and_data_version
-from planner.space import EXECUTOR
-from profiles.document import content_hash, read_document, write_document
-from profiles.errors import InfeasibleError, ShardwrightError
-from shardwright.asking.executor_layouts import executor_space
 from simulator.goodput.reliability_inputs import DEFAULT, SPOT
 
 STEP_SCHEMA = "shardwright/fleet-step@1"

@@ -8,7 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.fleet.fleet_question import (
+from planner.run_option import AskedOptions
+from planner.space import EXECUTOR
+from profiles.errors import InputError, ShardwrightError, UnknownNameError
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.prices.offer import Offer
+from profiles.units import parse_probability, parse_quantity
+from shardwright.asking.asked_price import given_price, price_for
+from shardwright.asking.named_model import described_of
+from shardwright.asking.plan_options import first_precision
+from shardwright.asking.plan_request import default_precision
+from shardwright.asking.sizing.size_flags import Faults, range_of
+from shardwright_fleet.entries import ClusterEntry, FleetFile, JobEntry
+from shardwright_fleet.question import (
     AVOID,
     FINE,
     NEVER,
@@ -18,19 +31,6 @@ from planner.fleet.fleet_question import (
     FleetRun,
     node_counts,
 )
-from planner.run_option import AskedOptions
-from planner.space import EXECUTOR
-from profiles.errors import InputError, ShardwrightError, UnknownNameError
-from profiles.hardware.catalogue.catalog import get_cluster
-from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.prices.offer import Offer
-from profiles.units import parse_probability, parse_quantity
-from shardwright.asking.asked_price import given_price, price_for
-from shardwright.asking.fleet.fleet_entries import ClusterEntry, FleetFile, JobEntry
-from shardwright.asking.named_model import described_of
-from shardwright.asking.plan_options import first_precision
-from shardwright.asking.plan_request import default_precision
-from shardwright.asking.sizing.size_flags import Faults, range_of
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 from simulator.training_run.run.low_bits import FROZEN_TYPES, OPTIMIZERS
 

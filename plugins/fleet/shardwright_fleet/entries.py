@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.fleet.fleet_question import AVOID
 from planner.sizing.size_phases import Phase
+from shardwright_fleet.question import AVOID
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from planner.fleet.fleet_problem import FleetProblem, Job, end_of, late_steps
-from planner.fleet.fleet_solver import FleetModel
+from shardwright_fleet.problem import FleetProblem, Job, end_of, late_steps
+from shardwright_fleet.solver import FleetModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,16 +27,16 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from planner.fleet.fleet_question import (
-    FleetQuestion,
-)
 from profiles.document import decode, read_mapping
 from profiles.errors import DocumentError, ShardwrightError
 from profiles.hardware.prices.offer import Offer
 from profiles.text_file import read_text
 from shardwright.asking.file_lines import with_lines
-from shardwright.asking.fleet.fleet_entries import FleetFile
-from shardwright.asking.fleet.fleet_reader import FleetReader
+from shardwright_fleet.entries import FleetFile
+from shardwright_fleet.question import (
+    FleetQuestion,
+)
+from shardwright_fleet.reader import FleetReader
 
 FLEET_SCHEMA = "shardwright/fleet@1"
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from planner.fleet.fleet_problem import COST, END, LATENESS, Choice, FleetProblem, Job, Pool
-from planner.fleet.phase_price import PhasePrice
 from planner.run_option import AskedOptions
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
+from shardwright_fleet.phase_price import PhasePrice
+from shardwright_fleet.problem import COST, END, LATENESS, Choice, FleetProblem, Job, Pool
 
 _BELOW = 3
 NEVER, AVOID, FINE = "never", "avoid", "fine"

@@ -16,9 +16,6 @@ from profiles.errors import InfeasibleError
 from profiles.hardware.prices.price_file import offers_with
 from profiles.units import parse_quantity
 from shardwright.asking.asked_price import price_notes
-from shardwright.asking.fleet.fleet_file import read_fleet
-from shardwright.asking.fleet.fleet_prices import PhasePrices
-from shardwright.asking.fleet.fleet_solved import rented_beside, solve_question
 from shardwright.asking.places import answer_cache
 from shardwright.asking.provenance import provenance
 from shardwright.console.flags import Json, Prices, Quiet
@@ -31,8 +28,11 @@ from shardwright.console.output import (
     tell_price,
     write_or_print,
 )
-from shardwright.reports.fleet.fleet_html import fleet_html
-from shardwright.reports.fleet.fleet_report import fleet_report
+from shardwright_fleet.file import read_fleet
+from shardwright_fleet.page import fleet_html
+from shardwright_fleet.prices import PhasePrices
+from shardwright_fleet.report import fleet_report
+from shardwright_fleet.solved import rented_beside, solve_question
 
 EXAMPLES = (
     "Examples:\n\n  shardwright fleet jobs.toml\n\n  shardwright fleet jobs.toml -o plans --html "

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from planner.fleet.fleet_answer import FleetAnswer
 from profiles.errors import InputError
 from profiles.units import format_percent, format_usd
-from shardwright.reports.fleet.fleet_picture import fleet_picture
-from shardwright.reports.fleet.fleet_words import advice_words, date_of, level_words
 from shardwright.reports.html import fact, template
+from shardwright_fleet.answer import FleetAnswer
+from shardwright_fleet.picture import fleet_picture
+from shardwright_fleet.words import advice_words, date_of, level_words
 
 
 def fleet_html(answer: FleetAnswer, *, provenance: Mapping[str, object] | None = None) -> str:
@@ -26,7 +27,7 @@ def fleet_html(answer: FleetAnswer, *, provenance: Mapping[str, object] | None =
         fact("Largest gap", format_percent(answer.gap or 0.0), answer.status),
     ]
     return str(
-        template("fleet/fleet.html.j2").render(
+        template("fleet.html.j2", folder=Path(__file__).parent).render(
             title=f"{len(answer.runs)} runs on {len(answer.clusters)} clusters",
             subtitle=f"from {date_of(answer, 0.0)} on; "
             + "; ".join(level_words(level) for level in answer.levels),

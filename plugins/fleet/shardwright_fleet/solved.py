@@ -6,29 +6,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from planner.fleet.fleet_answer import (
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.prices.offer import Offer
+from shardwright.asking.asked_price import price_for
+from shardwright_fleet.answer import (
     Advice,
     FleetAnswer,
     advice_of,
     fleet_answer,
     infeasible_answer,
 )
-from planner.fleet.fleet_problem import FleetProblem
-from planner.fleet.fleet_question import (
+from shardwright_fleet.prices import PhasePrices
+from shardwright_fleet.problem import FleetProblem
+from shardwright_fleet.question import (
     FleetCluster,
     FleetQuestion,
     Priced,
     node_counts,
     problem_of,
 )
-from planner.fleet.fleet_relax import relax_fleet
-from planner.fleet.fleet_solver import Solution, solve_fleet
-from profiles.errors import InputError
-from profiles.hardware.catalogue.catalog import get_cluster
-from profiles.hardware.prices.offer import Offer
-from shardwright.asking.asked_price import price_for
-from shardwright.asking.fleet.fleet_prices import PhasePrices
-from shardwright.asking.fleet.fleet_reader import part_of
+from shardwright_fleet.reader import part_of
+from shardwright_fleet.relax import relax_fleet
+from shardwright_fleet.solver import Solution, solve_fleet
 
 # Of what is left of the time: the schedule, and each what-if.
 _SCHEDULE = 0.7

@@ -22,7 +22,7 @@ from simulator.goodput.time_to_train import time_to_train
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.prediction import Interval
 
-_FUNCTION = "planner.fleet.phase_price:step_text"
+_FUNCTION = "shardwright_fleet.phase_price:step_text"
 _RUNS = 1000
 
 
