@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from shardwright.plugins import Command, plugin_commands
+from shardwright.plugins.plugin import Command, plugin_commands
 
 # What each command is for, in the order of the help.
 COMMANDS = {
@@ -43,10 +43,6 @@ COMMANDS = {
     "run": (
         "Run a plan through torchrun on this machine and measure it; of a sharding file compare "
         "values, gradients and collectives with what was planned."
-    ),
-    "shard": (
-        "How every op of a model, or of one block, is best split over a mesh of devices: DTensor "
-        "placements with a bound, beside Megatron's layout. `run` applies the file."
     ),
     "compare": (
         "Predicted against measured, part by part; or the difference of two plans; or a plan "

@@ -9,16 +9,14 @@ import typer
 from rich.text import Text
 
 from executor.launch import run_plan
-from executor.sharding.launch_sharding import run_sharding
 from profiles.document import read_mapping
-from profiles.errors import InputError, ToleranceError, UnknownNameError
+from profiles.errors import ToleranceError, UnknownNameError
 from profiles.units import format_time, parse_quantity
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import open_plan
 from shardwright.console.flags import Quiet
 from shardwright.console.output import Bar, need_room_for, note, show
-from shardwright.reports.sharding import sharded_run_report
-from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
+from shardwright.plugins.plugin import file_runner
 
 EXAMPLES = (
     "Examples:\n\n  shardwright run plan.json --steps 20\n\n  shardwright run plan.json "
@@ -49,26 +47,17 @@ def run(
     if device not in ("cpu", "cuda"):
         raise UnknownNameError("device", device, ("cpu", "cuda"), where="--device")
     seconds = parse_quantity(timeout, "time", where="--timeout")
-    if read_mapping(plan_file).get("schema") == OP_SHARDING_SCHEMA:
-        if device != "cpu":
-            raise InputError(
-                f"--device {device}: placements are compared with one process on the CPU, in fp32"
-            )
-        found = run_sharding(
+    run_file = file_runner(str(read_mapping(plan_file).get("schema", "")))
+    if run_file is not None:
+        run_file(
             plan_file,
             model=model,
             steps=steps,
             output=output,
             processes=processes,
+            device=device,
             timeout_s=seconds,
-            announce=_announce,
         )
-        show(sharded_run_report(found))
-        if not found.passed:
-            raise ToleranceError(
-                f"{plan_file}: what ran is not what was planned; the table above says where"
-            )
-        note(f"written: {output}")
         return
     opened = open_plan(plan_file)
     import_from_here(model or opened.plan.model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.plugins import COMMAND_GROUP, PUBLIC_MODULES, Command, plugin_commands
+from shardwright.plugins.plugin import GROUP, PUBLIC_MODULES, plugins
 from tests.architecture.test_imports import PACKAGES, ROOT, imported_names, modules
 
 PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
@@ -77,11 +78,14 @@ def test_the_core_imports_no_plugin() -> None:
     assert faults == []
 
 
-def test_commands_of_plugins_are_found() -> None:
-    for plugin in PLUGINS:
-        settings = tomllib.loads((plugin / "pyproject.toml").read_text(encoding="utf-8"))
-        for name in settings["project"]["entry-points"][COMMAND_GROUP]:
-            assert isinstance(plugin_commands()[name], Command)
+def test_installed_plugins_are_found_and_what_they_name_exists() -> None:
+    assert len(plugins()) == len(PLUGINS)
+    for plugin in plugins():
+        places = [*plugin.runs.values(), *plugin.functions.values()]
+        places += [f"{each.module}:{each.function}" for each in plugin.commands.values()]
+        for place in places:
+            module, _, name = place.partition(":")
+            assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_the_core_works_without_plugins() -> None:
@@ -97,10 +101,10 @@ def test_the_core_works_without_plugins() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_an_entry_point_that_is_no_command_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_that_is_no_plugin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from profiles.errors import InputError
 
-    point = importlib.metadata.EntryPoint("odd", "profiles.units:format_usd", COMMAND_GROUP)
+    point = importlib.metadata.EntryPoint("odd", "profiles.units:format_usd", GROUP)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: (point,))
     with pytest.raises(InputError, match="'odd'"):
-        plugin_commands()
+        plugins.__wrapped__()

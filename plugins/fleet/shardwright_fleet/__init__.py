@@ -1,8 +1,8 @@
 """Plug-in of Shardwright: several training runs on shared clusters over time (docs/fleets.md)."""
 
-from shardwright.plugins import Command
+from shardwright.plugins.plugin import Command, Plugin
 
-COMMAND = Command(
+_FLEET = Command(
     help=(
         "Several training runs on one or more clusters over time: which nodes each gets, when, "
         "with which plan; what is late, what it costs, what to buy next."
@@ -10,4 +10,5 @@ COMMAND = Command(
     module="shardwright_fleet.command",
     function="fleet",
 )
-"""Found through the entry point `fleet` of the group `shardwright.commands` (pyproject.toml)."""
+PLUGIN = Plugin(commands={"fleet": _FLEET})
+"""Named by the entry point in pyproject.toml."""
