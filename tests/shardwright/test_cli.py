@@ -14,6 +14,7 @@ import typer
 
 from profiles.document import write_document
 from shardwright.cli import app, main
+from shardwright.plugins.plugin import plugin_commands
 from simulator.values.measurement import MEASUREMENT_SCHEMA
 from simulator.values.plan import PLAN_SCHEMA
 from tests.forked import run_main
