@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -16,7 +18,8 @@ from tests.shardwright.test_cli import ROOT, shardwright
 # These measure or train for minutes: `make demo` and the measuring tests run the same code.
 LONG = ("profile", "run", "demo")
 # Pages that name files of users and of other projects.
-LOOSE = ("case-studies.md", "accuracy.md", "accuracy_modules.md")
+LOOSE = ("case-studies.md", "accuracy.md", "accuracy_modules.md", "frameworks.md")
+PACKAGES = "profiles|simulator|planner|executor|interop|shardwright|tests|tools|bench|docs|examples"
 
 
 def fenced(path: Path, language: str) -> list[str]:
@@ -36,10 +39,8 @@ def is_heavy(command: list[str]) -> bool:
 
 def pages() -> list[Path]:
     """Every page that is read on its own, with paths from the root."""
-    return sorted(
-        [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-        + list((ROOT / "docs").glob("**/*.md"))
-    )
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    return [*found, *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
 def test_the_readme_is_short_and_names_every_command() -> None:
@@ -52,21 +53,27 @@ def test_the_readme_is_short_and_names_every_command() -> None:
     assert sorted(named) == sorted(COMMANDS)
 
 
+@functools.cache
+def project_files() -> tuple[str, ...]:
+    """Paths of the project's files from its root."""
+    # Not in .venv and other folders that are no part of the project.
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
+    return tuple(str(path.relative_to(ROOT)) for each in folders for path in each.rglob("*.*"))
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_links_and_named_files_exist(page: Path) -> None:
-    """Links from the page's folder; files in backticks by their path from the root, or by a part
-    of it in one of the packages; `*` as in a shell."""
+    """Links from the page's folder; files in backticks by their path, or by its end; `*` as in a
+    shell."""
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         if "://" not in target:
             assert (page.parent / target).is_file(), target
-    if page.name in LOOSE:
-        return
-    # Not in .venv and other folders that are no part of the project.
-    folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
-    for path in re.findall(r"`([\w/.*]+\.(?:py|toml|md))`", text):
-        within = (any(folder.glob(f"**/{path}")) for folder in folders)
-        assert any(ROOT.glob(path)) or any(within), path
+    if page.name not in LOOSE:
+        for path in re.findall(rf"`([\w/*]+\.py|(?:{PACKAGES})/[\w/.*-]+\.\w+)`", text):
+            assert fnmatch.filter(project_files(), path) or fnmatch.filter(
+                project_files(), f"*/{path}"
+            ), path
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tour.md"])
