@@ -77,7 +77,7 @@ def test_links_and_named_files_exist(page: Path) -> None:
 
 
 def test_the_commands_of_the_tour_run(tmp_path: Path) -> None:
-    """In order, in an empty folder, without those that measure or train; README's are among them."""
+    """In order, in an empty folder, without those that measure or train."""
     ran, helped = 0, set()
     for command in commands_of("docs/tour.md"):
         if is_heavy(command):
