@@ -16,61 +16,61 @@ import typer.core
 
 # What each command is for, in the order of the help.
 COMMANDS = {
-    "fit": "What a model is made of, and on which devices its training fits.",
+    "fit": "Show the parts and memory of a model, and the devices on which its training fits.",
     "plan": (
-        "The best plan for a model on a cluster, with its bound and its runners-up. Or the plans "
-        "of many models, clusters and prices: a sweep, into the folder -o. Missing folders are "
-        "made."
+        "Find the fastest plan of a model on a cluster, with its bound and runners-up. Lists of "
+        "models, clusters or prices make a sweep into the folder -o. With --from, rank the "
+        "changes of an imported run."
     ),
     "sweep": (
-        "Thousands of questions of `plan` and `size` from one file, each answered once; killed and "
-        "begun again it goes on; results in SQLite, Parquet and CSV."
+        "Answer thousands of `plan` and `size` requests from one file, into SQLite, Parquet and "
+        "CSV. An interrupted sweep continues with the same command."
     ),
     "size": (
-        "What to rent for a training run: devices, days, dollars, energy, how sure; any of tokens, "
-        "deadline, budget and devices may be the unknown."
+        "Find what to rent for a training run: devices, days, dollars and energy, with "
+        "probabilities. Leave out tokens, deadline, budget or devices to solve for them."
     ),
     "predict": (
-        "One plan in depth: where the time and the memory go, and what the numbers rest on. Or "
-        "one prediction per row of a table of runs (--runs) or of modules (--modules)."
+        "Explain one plan: parts of its time and memory, with sources. Or predict each row of a "
+        "table of runs (--runs) or modules (--modules)."
     ),
     "fleet": (
-        "Several training runs on one or more clusters over time: which nodes each gets, when, "
-        "with which plan; what is late, what it costs, what to buy next."
+        "Schedule several training runs on shared clusters: nodes, times and plan of each run, "
+        "lateness and cost, and what to buy next."
     ),
     "profile": (
-        "Measure this machine; the result is what `--on local` names. Or calibrate the "
-        "predictions of described runs to a cluster by a handful of its own (--from)."
+        "Measure this machine for `--on local`. Or calibrate predictions to your cluster with "
+        "its logs, runs or nccl-tests (--from)."
     ),
     "run": (
-        "Run a plan through torchrun on this machine and measure it; of a sharding file compare "
-        "values, gradients and collectives with what was planned."
+        "Run a plan with torchrun on this machine and measure it. For a sharding file, compare "
+        "values, gradients and collectives with the plan."
     ),
     "shard": (
-        "How every op of a model, or of one block, is best split over a mesh of devices: DTensor "
-        "placements with a bound, beside Megatron's layout. `run` applies the file."
+        "Split every op of a model, or of one block, over a mesh of devices: DTensor placements "
+        "with a bound, compared with Megatron's layout. `run` applies the file."
     ),
     "compare": (
-        "Predicted against measured, part by part; or the difference of two plans; or a plan "
-        "beside the log of a training (--log)."
+        "Compare a prediction with a measurement, part by part; or two plans; or a plan with a "
+        "training log (--log)."
     ),
-    "watch": "A training beside its plan while it runs, by its log; says when it is off.",
+    "watch": "Compare the log of a running training with its plan, and report deviations.",
     "export": (
-        "A plan in the words of a framework and a launcher: what is run, what its first steps must "
-        "show, and what of the plan it cannot say, with its cost."
+        "Write the files that run a plan with a framework and a launcher, with the expected first "
+        "steps and the cost of what the framework cannot express."
     ),
-    "check": "A configuration beside its plan: ends with 4 where it is no longer what was planned.",
-    "validate": "Predictions beside what others measured: errors, intervals, choices, by source.",
-    "catalog": "The devices that are known, with every number's source.",
+    "check": "Check that a configuration matches its plan; exit code 4 if it does not.",
+    "validate": "Compare predictions with published measurements, by source.",
+    "catalog": "List devices and prices, with the source of each number.",
     "import": (
-        "What the configuration of another framework says: Megatron-LM, torchtitan, DeepSpeed, "
-        "accelerate, nanotron, MaxText, NeMo and others; nothing of it is run."
+        "Read the configuration or logs of another framework (Megatron-LM, torchtitan, DeepSpeed, "
+        "accelerate, nanotron, MaxText, NeMo and others) without running it."
     ),
     "ui": (
-        "A page on this machine to try out models, clusters, runs and prices: `plan` and `size` "
-        "with pictures; every view is an address and a command line."
+        "Open a local web page for `plan` and `size`, with charts. Every view has an address and a "
+        "command line."
     ),
-    "demo": "The whole way once on this machine: profile, plan, run on two processes, compare.",
+    "demo": "Profile this machine, plan, run on two processes and compare.",
 }
 
 
@@ -118,7 +118,9 @@ def _version(asked: bool) -> None:
 def _common(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="the release, and end"),
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="print the version and exit"
+        ),
     ] = False,
 ) -> None:
     """Plan, predict, run and verify distributed training."""

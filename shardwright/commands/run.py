@@ -28,19 +28,24 @@ EXAMPLES = (
 
 def run(
     plan_file: Annotated[
-        Path, typer.Argument(metavar="PLAN", help="a plan file, or a sharding file of `shard`")
+        Path, typer.Argument(metavar="PLAN", help="plan file, or sharding file of `shard`")
     ],
-    model: Annotated[str, typer.Option("--model", help="if different from the plan's model")] = "",
-    steps: Annotated[int, typer.Option(min=1, help="measured steps")] = 10,
-    check: Annotated[bool, typer.Option("--check", help="compare loss and every gradient")] = False,
-    output: Annotated[Path, typer.Option("-o", help="measurement file; folders are made")] = Path(
+    model: Annotated[str, typer.Option("--model", help="other name of the plan's model")] = "",
+    steps: Annotated[int, typer.Option(min=1, help="number of measured steps")] = 10,
+    check: Annotated[
+        bool, typer.Option("--check", help="compare loss and every gradient with the unsplit model")
+    ] = False,
+    output: Annotated[Path, typer.Option("-o", help="measurement file to write")] = Path(
         "run.json"
     ),
-    processes: Annotated[int | None, typer.Option("--processes", min=1)] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, help="number of processes (default: as planned)"),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    timeout: Annotated[str, typer.Option(help="timeout per rank")] = "300s",
+    timeout: Annotated[str, typer.Option(help="time limit of each rank")] = "300s",
     any_machine: Annotated[
-        bool, typer.Option("--any-machine", help="run on a different machine than planned for")
+        bool, typer.Option("--any-machine", help="run on another machine than the planned one")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
