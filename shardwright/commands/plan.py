@@ -146,8 +146,10 @@ def plan(
     activation_offload: ActivationOffload = None,
     lora: Lora = 0,
     base_precision: BasePrecision = None,
-    optimizer: Optimizer = Optimizer.ADAMW,
-    solver: Solver = Solver.AUTO,
+    optimizer: Annotated[Optimizer, typer.Option(help="optimizer and its state")] = Optimizer.ADAMW,
+    solver: Annotated[
+        Solver, typer.Option(help="solver of the search block by block")
+    ] = Solver.AUTO,
     imported: Annotated[
         Path | None,
         typer.Option("--from", help="rank the single changes of this imported run"),
@@ -167,7 +169,7 @@ def plan(
         str | None,
         typer.Option("--time-limit", help="limit of the search: 30s, 10min (default: 60s)"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the search")] = 0,
     price: Annotated[
         str,
         typer.Option(help="on-demand, spot, reserved-1y, reserved-3y, or dollars per device-hour"),

@@ -40,7 +40,7 @@ def run(
     ),
     processes: Annotated[
         int | None,
-        typer.Option("--processes", min=1, help="number of processes (default: as planned)"),
+        typer.Option("--processes", min=1, help="number of processes; must match the plan"),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     timeout: Annotated[str, typer.Option(help="time limit of each rank")] = "300s",

@@ -144,7 +144,7 @@ def size(
     workers: Annotated[
         int, typer.Option("--workers", min=0, help="number of processes; 0 for one per core")
     ] = 0,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the simulated runs")] = 0,
     quiet: Quiet = False,
 ) -> None:
     """`shardwright size`."""
