@@ -44,21 +44,25 @@ FILE = "fleet.json"
 
 
 def fleet(
-    jobs: Annotated[Path, typer.Argument(help="clusters and jobs, as TOML (docs/fleets.md)")],
+    jobs: Annotated[Path, typer.Argument(help="TOML file of clusters and jobs (docs/fleets.md)")],
     output: Annotated[
-        Path | None, typer.Option("-o", help="write fleet.json and fleet.html into this folder")
+        Path | None, typer.Option("-o", help="folder for fleet.json and fleet.html")
     ] = None,
     json_output: Json = False,
-    html: Annotated[Path | None, typer.Option("--html", help="write the page here")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="write an offline HTML page")] = None,
     buy: Annotated[
-        str, typer.Option("--buy", help="what to try beside, rented: 4x8xb200, or a list")
+        str, typer.Option("--buy", help="try to rent in addition: 4x8xb200, or a list")
     ] = "",
     prices: Prices = None,
     time_limit: Annotated[
-        str, typer.Option("--time-limit", help=f"of everything [{_TIME_LIMIT}]")
+        str, typer.Option("--time-limit", help="limit of the whole command")
     ] = _TIME_LIMIT,
-    workers: Annotated[int, typer.Option("--workers", min=0, help="processes [cores]")] = 0,
-    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="keep what was priced")] = True,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="number of processes; 0 for one per core")
+    ] = 0,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="use the cache of step times")
+    ] = True,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     quiet: Quiet = False,
 ) -> None:

@@ -27,13 +27,13 @@ EXAMPLES = (
 def import_config(
     config: Annotated[
         Path | None,
-        typer.Argument(metavar="CONFIG", help="a script, YAML, JSON, TOML, or a folder"),
+        typer.Argument(metavar="CONFIG", help="script, YAML, JSON, TOML, or a folder"),
     ] = None,
     logs: Annotated[
         list[Path] | None,
-        typer.Option("--logs", help="logs and profiles of the run; CONFIG may be left out"),
+        typer.Option("--logs", help="logs or profiles of the run; CONFIG is then optional"),
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", help="write imported.json here")] = None,
+    output: Annotated[Path | None, typer.Option("-o", help="file to write")] = None,
     json_output: Json = False,
 ) -> None:
     """`shardwright import`."""

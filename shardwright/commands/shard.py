@@ -30,25 +30,30 @@ EXAMPLES = (
 
 def shard(
     model: Model,
-    on: Annotated[str, typer.Option("--on", help="8xh100-sxm, a cluster file, or local")],
-    mesh: Annotated[str, typer.Option("--mesh", help="8, or 2x4: devices of one or two axes")],
+    on: Annotated[str, typer.Option("--on", help="cluster: 8xh100-sxm, a cluster file, or local")],
+    mesh: Annotated[str, typer.Option("--mesh", help="devices along one or two axes: 8 or 2x4")],
     block: Annotated[
         str, typer.Option("--block", help="class or path of one block (default: the whole model)")
     ] = "",
     seq: Seq = None,
     micro_batch: Annotated[int, typer.Option("--micro-batch", min=1)] = 1,
     micro_batches: Annotated[
-        int, typer.Option("--micro-batches", min=1, help="micro-batches per gradient reduction")
+        int,
+        typer.Option(
+            "--micro-batches", min=1, help="number of micro-batches per gradient reduction"
+        ),
     ] = 1,
     memory: Annotated[
         str | None,
         typer.Option("--memory", help="memory per device: 40GiB (default: the device's)"),
     ] = None,
     precision: Precision = Precision.BF16,
-    time_limit: Annotated[str, typer.Option("--time-limit", help="of the search")] = "20s",
-    output: Annotated[Path | None, typer.Option("-o", help="write the sharding file here")] = None,
+    time_limit: Annotated[str, typer.Option("--time-limit", help="limit of the search")] = "20s",
+    output: Annotated[Path | None, typer.Option("-o", help="sharding file to write")] = None,
     json_output: Json = False,
-    explain: Annotated[bool, typer.Option("--explain", help="every op, message, source")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="print every op, message and source")
+    ] = False,
     local: Local = None,
 ) -> None:
     """`shardwright shard`."""
