@@ -64,7 +64,7 @@ def _head(study: AccuracyStudy) -> str:
         "# Accuracy\n\nThis page compares predictions with published measurements. An error is "
         "predicted / measured - 1. Published figures for equal runs differ by about 5 %. The "
         f"hardest test comes first: runs that were not seen before.\n\n{SCORES_NOTE}\n\n"
-        f"Data: {cell(study.table)}, {whole.rows} runs, {whole.measured} with a "
+        f"Data: {cell(study.table)}: {whole.rows} runs, {whole.measured} with a "
         f"measured step time, {percent(whole.predicted_share)} predicted.{locked}"
     )
 
