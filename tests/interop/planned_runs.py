@@ -11,7 +11,7 @@ from interop.exports.values.planned_run import (
     stages_of_run,
 )
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.model.figures.config_figures import figures_of_config
+from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.loaders import resolve_model
 from simulator.memory.footprint import footprint
 from simulator.training_run.explain.predict_runs import predicted_parts

@@ -15,8 +15,8 @@ from profiles.model.graph import OpKind
 from profiles.model.loaders import resolve_model
 from profiles.model.op_graphs.trace_op_graph import trace_op_graph
 from profiles.model.tracing.trace_derive_tensor_parallel import Derived, derive_rules
-from profiles.model.tracing.trace_small_block import block_calls, small_block
-from profiles.model.tracing.trace_split_check import NotSplit, Recording, check_split
+from profiles.model.tracing.trace_random_block import block_calls, small_block
+from profiles.model.tracing.trace_tensor_parallel_check import NotSplit, Recording, check_split
 from profiles.model.tracing.traced import trace_model
 
 GATED = {("w1", "column"), ("w3", "column"), ("w2", "row")}

@@ -1,13 +1,13 @@
-"""Whole blocks of a model, measured in place on this machine: what makes a prediction close.
+"""Measure whole blocks of a model in place on this machine, for accurate predictions.
 
-Sums of isolated ops are 4-9 % too low on a CPU, whole blocks predict a stage within 1-5 %
-(DESIGN.md, section 4): in place a block finds the caches as the block before it left them, and
-pays for what runs between the ops. Every process trains the whole model at the same time, so that
-the shared memory is as busy as in training.
+Sums of isolated ops are 4-9 % too low on a CPU; whole blocks predict a stage within 1-5 %: in
+place, the caches are as the block before left them, and code between the ops is included. All
+processes train the whole model at the same time, so that the shared memory is as busy as in
+training.
 
-Forward: a stamp when the module that opens a block is called. Backward: the tensors that cross the
-cut pass through an identity whose backward stamps when the gradients of all of them have arrived,
-which is when the backward of the block behind the cut has ended. Nothing of the model is rewritten.
+Forward: the time is noted when the module that opens a block is called. Backward: the tensors that
+cross the cut pass through an identity. Its backward notes the time when all their gradients have
+arrived, which is the end of the backward of the block after the cut. The model is not changed.
 
 Micro-batches run as on the first of two pipeline ranks: the forward of the next one comes before
 the backward of the last one, so that two graphs are alive, and gradients accumulate in `.grad`.
@@ -53,18 +53,18 @@ from profiles.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSample:
-    """One micro-batch: per block of the chain what its forward and its backward took."""
+    """One micro-batch: times of the forward and the backward of each block."""
 
     forward: tuple[Sample, ...]
     backward: tuple[Sample, ...]
 
 
 class _Stamps:
-    """Where the running micro-batch is in the chain, and the times of its cuts.
+    """The times of the running micro-batch.
 
-    starts, ends  of the blocks in forward: making a cut costs some 20 us, which belong to neither
-                  the block before it nor the one behind
-    backward      per cut, when the gradients passed
+    starts, ends  of the blocks' forwards; inserting the identity at a cut takes some 20 us, which
+                  count for neither block
+    backward      cut -> when its gradients arrived
     """
 
     def __init__(self, entries: Sequence[str], clock: ThreadClock) -> None:
@@ -79,14 +79,14 @@ class _Stamps:
         self.backward: dict[int, ClockReading] = {}
 
     def now(self) -> ClockReading:
-        """The clocks; on an accelerator, when the kernels that were launched have ended."""
+        """The clocks; on an accelerator, after the end of all launched kernels."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return self.clock.read()
 
 
 class _Cut(torch.autograd.Function):
-    """Identity; its backward stamps cut number `index` of the micro-batch that made it."""
+    """Identity; its backward notes the time of cut number `index` of its micro-batch."""
 
     @staticmethod
     def forward(
@@ -109,12 +109,12 @@ class _Cut(torch.autograd.Function):
 def sample_chain(
     forward: Callable[[], Tensor], module: nn.Module, entries: Sequence[str]
 ) -> Generator[ChainSample, None, None]:
-    """Endless samples of one micro-batch each; the caller decides how many it takes.
+    """Unlimited samples of one micro-batch each.
 
     forward  runs the whole model and returns the scalar loss
     entries  per block the path of the module whose call opens it, "" for the first
 
-    Raises ModelError where the forward pass does not call the entries in their order.
+    Raises ModelError if the forward pass does not call the entries in order.
     """
     with ThreadClock() as clock:
         stamps = _Stamps(entries, clock)
@@ -127,7 +127,7 @@ def sample_chain(
 
 
 _Forward = tuple[Tensor, tuple[Sample, ...], dict[int, ClockReading]]
-"""The loss of a micro-batch, its forwards, and where the cuts' backwards are stamped."""
+"""The loss of a micro-batch, its forward times, and the times of its cuts in the backward."""
 
 
 def _run_forward(forward: Callable[[], Tensor], stamps: _Stamps) -> _Forward:
@@ -153,8 +153,8 @@ def _run_backward(
     first = stamps.now()
     loss.backward()
     ends = [stamps.now()]
-    # Ends of the blocks' backwards, first block first. Where no gradient crosses the cut before a
-    # block nothing runs backward before it either: its own backward lasts until the next end.
+    # Ends of the blocks' backwards, first block first. If no gradient crosses the cut before a
+    # block, nothing runs backward before it: its backward lasts until the next end.
     for index in range(1, len(forward)):
         ends.append(readings.get(index, ends[-1]))
     passed = tuple(between(a, b) for a, b in zip([*ends[1:], first], ends, strict=True))
@@ -184,7 +184,7 @@ def _entry_hook(entry: str, stamps: _Stamps) -> Callable[..., Any]:
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         index = len(stamps.starts)
         if index >= len(stamps.entries) or stamps.entries[index] != entry:
-            return None  # another call of a module that is used more than once
+            return None  # a further call of a module that is used more than once
         stamps.ends.append(stamps.now())
         passed = through_cut((args, kwargs), index, stamps.backward, stamps.now)
         stamps.starts.append(stamps.now())
@@ -199,9 +199,9 @@ def through_cut(
     readings: dict[int, ClockReading],
     now: Callable[[], ClockReading],
 ) -> Any:
-    """The arguments with every tensor that has a gradient passed through one identity.
+    """The arguments, with all tensors that have a gradient passed through one identity.
 
-    readings  where its backward stamps `now()` under `index`, once all those gradients are there
+    readings  its backward stores `now()` there under `index`, once all the gradients have arrived
     """
     leaves, structure = pytree.tree_flatten(arguments)
     positions = [i for i, leaf in enumerate(leaves) if _carries_gradient(leaf)]
@@ -213,11 +213,11 @@ def through_cut(
 
 
 def _carries_gradient(leaf: object) -> bool:
-    """True for a tensor that crosses the cut with a gradient; a parameter stands on both sides."""
+    """True for a tensor that crosses the cut with a gradient; parameters belong to both sides."""
     return isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, nn.Parameter)
 
 
-# The first micro-batches make gradients, connections and caches; they are not counted.
+# The first micro-batches allocate gradients, connections and caches; they are not counted.
 _WARM_UP = 3
 # Interpreter, torch and transformers of one process (measured: 0.23 GiB with torch alone).
 _PROCESS_BYTES = 0.5 * 2**30
@@ -235,16 +235,13 @@ def measure_graph(
     """One point per distinct block of the model at one micro-batch size.
 
     graph        of the model, traced (tp = 1) for this machine's kind of device
-    num_samples  counted micro-batches of every process; repeated blocks of one kind are further
-                 samples
+    num_samples  counted micro-batches per process; repeated blocks of one kind add samples
 
-    Times are seconds of an undisturbed core (CPU time) where a device is one thread, else wall
-    time. Gradients accumulate in `.grad` and two micro-batches are alive, as in a pipeline stage.
-    Raises ModelError where the model does not fit into memory `num_processes` times, and RunError
-    where a process fails.
+    Times are CPU seconds if a device is one thread, otherwise wall time. Raises ModelError if the
+    model does not fit into memory `num_processes` times, and RunError if a process fails.
     """
     if num_samples < 1:
-        raise InputError(f"blocks are measured for a sample at least, asked for {num_samples}")
+        raise InputError(f"measuring blocks needs at least one sample, got {num_samples}")
     _check_memory(graph, num_processes)
     total = _WARM_UP + num_samples
     progress(0, total, f"starting {num_processes} processes")
@@ -283,11 +280,8 @@ def measure_graph(
 
 
 def training_bytes(graph: ModelGraph) -> float:
-    """Bytes that one process needs to train the whole model with two micro-batches alive.
-
-    Weights and gradients of every parameter (tied ones once), the saved tensors of two
-    micro-batches, and the highest working set of a block.
-    """
+    """Bytes that one process needs to train the whole model with two micro-batches alive: weights
+    and gradients (tied ones once), the saved tensors, and the largest working set of a block."""
     blocks = graph.blocks
     weights = sum(p.spec.memory_bytes for b in blocks for p in b.parameters if not p.tied_to)
     saved = sum(block.saved_bytes for block in blocks)
@@ -360,16 +354,16 @@ def with_blocks(
 ) -> Cluster:
     """The cluster with block points on its device; a point replaces an earlier one of its kind.
 
-    references, action, step  as in Measurements; none keeps what the device has
+    references, action, step  as in Measurements; None keeps the device's
 
-    Raises InputError where the cluster has several kinds of device, or none was measured on it.
+    Raises InputError if the cluster has several kinds of device or an unmeasured one.
     """
     names = sorted({group.device.name for group in cluster.groups})
     before = cluster.groups[0].device.measurements
     if len(names) > 1 or before is None:
         raise InputError(
-            f"blocks are measured on a machine of one kind of device whose ops were measured: "
-            f"cluster {cluster.name} has {', '.join(names)}; run `shardwright profile` on it first"
+            "block times need a profiled machine with one kind of device: cluster "
+            f"{cluster.name} has {', '.join(names)}; run `shardwright profile` on it first"
         )
     merged = {point.kind: point for point in (*before.blocks, *points)}
     measurements = replace(

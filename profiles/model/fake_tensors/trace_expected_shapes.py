@@ -30,7 +30,7 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profiles.model.fake_tensors.trace_masks import KnownValues
+from profiles.model.fake_tensors.trace_known_values import KnownValues
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """`describe_model`: the figures of whatever a user names as a model.
 
-A configuration of a known type is read (config_figures.py). Any other, and
-`package.module:factory`, is traced, and its figures are read from the trace (figures_of_trace.py).
-Traced figures are kept beside the traces; a factory's are not, since its code may change.
-"""
+A configuration of a known type is read (figures_from_config.py). Any other, and
+`package.module:factory`, is traced, and its figures are read from the trace
+(figures_from_trace.py). Traced figures are kept beside the traces; a factory's are not, since its
+code may change."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import TraceError
-from profiles.model.figures.config_figures import CONFIG_KINDS, figures_of_config, model_type
-from profiles.model.figures.figures_of_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
+from profiles.model.figures.figures_from_config import CONFIG_KINDS, figures_of_config, model_type
+from profiles.model.figures.figures_from_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.tracing.traced import kept

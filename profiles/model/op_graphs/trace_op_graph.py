@@ -31,8 +31,12 @@ from profiles.model.op_graphs.trace_op_options import (
     call_options,
     view_strides,
 )
-from profiles.model.tracing.trace_cuts import container_members, cut_candidates, repeated
-from profiles.model.tracing.trace_failure import told_loss, what_failed
+from profiles.model.tracing.trace_block_boundaries import (
+    container_members,
+    cut_candidates,
+    repeated,
+)
+from profiles.model.tracing.trace_errors import traced_loss, what_failed
 from profiles.model.tracing.trace_ops import dtype_name
 
 _TENSOR_ATTRIBUTES = ("T", "mT", "H", "data")
@@ -66,7 +70,7 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
         stack.enter_context(tracer)
         try:
             output = built.call(built.module, *built.args)
-            told_loss(built, output, built.targets)
+            traced_loss(built, output, built.targets)
         except ShardwrightError:
             raise
         except Exception as error:

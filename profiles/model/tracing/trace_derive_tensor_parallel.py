@@ -5,8 +5,8 @@ query, key and value give meets in the attention and ends in the output projecti
 in a product that down reads. A region without an input or output of the block may work on a share
 of its features: the layers that produce it are split by columns, those that read it by rows
 (Megatron-LM, arXiv 1909.08053, section 3). Every such group of layers is tried, and the split of
-the block is verified, by trace_split_check.py. Names of layers and classes decide nothing.
-"""
+the block is verified, by trace_tensor_parallel_check.py. Names of layers and classes decide
+nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from profiles.errors import TraceError
 from profiles.model.building.build import BuiltModel
 from profiles.model.building.tensor_parallel_rules import Rule, fused, matches
-from profiles.model.tracing.trace_small_block import (
+from profiles.model.tracing.trace_random_block import (
     Call,
     SmallBlock,
     block_calls,
@@ -31,7 +31,7 @@ from profiles.model.tracing.trace_small_block import (
     small_runs,
     whole_model_call,
 )
-from profiles.model.tracing.trace_split_check import (
+from profiles.model.tracing.trace_tensor_parallel_check import (
     Event,
     NotSplit,
     Recording,

@@ -1,6 +1,6 @@
 """`config_of_figures`: a configuration that transformers builds, for a model of given figures.
 
-The other way round from config_figures.py: the architecture is chosen by what the figures have
+The other way round from figures_from_config.py: the architecture is chosen by what the figures have
 (biases, learned positions, a gated feed-forward, experts, latent attention), so that a described
 model can be built and traced. Keys as transformers 5.23 reads them (models/<type>/, 2026-11-22).
 """
@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from profiles.errors import ModelError
-from profiles.model.figures.config_figures import CONFIG_KINDS, KEYS
+from profiles.model.figures.figures_from_config import CONFIG_KINDS, KEYS
 from profiles.model.figures.transformer import LatentAttention, Transformer
 
 # Rotary positions and ALiBi have no table that ends; the builder refuses longer sequences.

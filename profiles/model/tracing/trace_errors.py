@@ -1,4 +1,4 @@
-"""What is told of a pass on shapes that fails."""
+"""Messages for failures of a pass on shapes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _WAY_OUT = (
     "settings"
 )
 VALUE_DECIDES = f"a value decides what runs (`.item()`, `if tensor`), {_WAY_OUT}"
-# What torch raises where a module asks for values, which a trace of shapes does not have.
-_ASKS_FOR_VALUES = {
+# Errors of torch for modules that read values, which a trace of shapes does not have.
+_READS_VALUES = {
     "DataDependentOutputException": VALUE_DECIDES,
     "DynamicOutputShapeException": (
         f"a shape depends on values (`nonzero`, a mask as an index), {_WAY_OUT}"
@@ -25,11 +25,11 @@ _ASKS_FOR_VALUES = {
 
 
 def what_failed(error: Exception) -> str:
-    """torch's error of a failed trace, in one line, and its meaning where that is known."""
+    """torch's error of a failed trace in one line, with an explanation if there is one."""
     kind = type(error).__name__
     line = next(iter(str(error).splitlines()), "")
-    meaning = f": {_ASKS_FOR_VALUES[kind]}" if kind in _ASKS_FOR_VALUES else ""
-    if "shape_env" in line:  # torch 2.13 asks for it where fake tensors are made a nested one
+    meaning = f": {_READS_VALUES[kind]}" if kind in _READS_VALUES else ""
+    if "shape_env" in line:  # torch 2.13, for a nested tensor made of fake tensors
         meaning += (
             ": nested tensors have shapes that depend on values, and are not traced; pad their "
             "parts to one length and mask what is behind them"
@@ -37,7 +37,7 @@ def what_failed(error: Exception) -> str:
     return f"{kind}: {line}{meaning}" + (f"; {WAY_OUT}" if names_half(line) else "")
 
 
-def told_loss(built: BuiltModel, output: Any, targets: Any) -> Any:
+def traced_loss(built: BuiltModel, output: Any, targets: Any) -> Any:
     """The loss; raises TraceError for an error inside the loss function."""
     try:
         return built.loss_fn(output, targets)
@@ -52,7 +52,7 @@ def told_loss(built: BuiltModel, output: Any, targets: Any) -> Any:
 
 
 def check_loss(loss: object) -> None:
-    """Raises TraceError where it is no number, or nothing is trained by it."""
+    """Raises TraceError if the loss is no scalar tensor, or no parameter affects it."""
     why = ""
     if not isinstance(loss, Tensor):
         why = f"the loss must be a scalar tensor, loss_fn returned {type(loss).__name__}"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from profiles.errors import InputError, ModelError
-from profiles.model.figures.config_figures import CONFIG_KINDS, figures_of_config
 from profiles.model.figures.described_model import describe_model, traced_figures
+from profiles.model.figures.figures_from_config import CONFIG_KINDS, figures_of_config
 from profiles.model.figures.transformer import LatentAttention, Transformer
 from profiles.model.loaders import ModelSpec
 from tests.profiles.model import unusual_modules
-from tests.profiles.test_config_figures import config_of
+from tests.profiles.test_figures_from_config import config_of
 
 MODULES = unusual_modules.__name__
 # kimi_k2 and ministral have no configuration in the tests of configurations.

@@ -27,7 +27,7 @@ from profiles.model.building.tensor_parallel_rules import (
     UnevenSizeError,
     local_sizes_kinds,
 )
-from profiles.model.tracing.trace_small_block import SmallBlock, Watch, product, tensors
+from profiles.model.tracing.trace_random_block import SmallBlock, Watch, product, tensors
 from profiles.model.tracing.trace_tensor_parallel import (
     divided,
     integers,

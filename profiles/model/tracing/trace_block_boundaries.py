@@ -1,4 +1,4 @@
-"""Where a model may be cut into blocks, and how repeated blocks are skipped while tracing."""
+"""Candidates for the first modules of blocks, and repeated blocks that a trace skips."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _INDEX_NAMES = ("idx", "index", "layer_id", "layer_number")
 def cut_candidates(module: nn.Module) -> tuple[str, ...]:
     """Paths of the modules at whose first call a block may begin.
 
-    The members of the outermost lists and sequences of modules (a sequence inside a sequence is
-    opened, ResNet's stages for example), and the parameter-holding modules beside them. Where there
-    is no list, the top-most modules that hold parameters.
+    The members of the outermost lists and sequences of modules (of nested sequences the inner ones,
+    as in ResNet's stages), and the modules with parameters outside of lists. Without a list, the
+    outermost modules with parameters.
     """
     inside: list[str] = []
-    beside: list[str] = []
+    outside: list[str] = []
 
     def visit(path: str, child: nn.Module, contained: bool) -> None:
         if not _holds_parameters(child):
@@ -37,17 +37,17 @@ def cut_candidates(module: nn.Module) -> tuple[str, ...]:
             for name, member in child.named_children():
                 visit(_join(path, name), member, False)
         else:
-            beside.append(path)
+            outside.append(path)
 
     for name, member in module.named_children():
         visit(name, member, isinstance(module, _CONTAINERS))
-    # A module that is reached by several names opens a block by its first.
+    # A module with several names opens a block by the first of them.
     first = {path for path, _ in module.named_modules()}
-    return tuple(path for path in inside + beside if path in first)
+    return tuple(path for path in inside + outside if path in first)
 
 
 def container_members(module: nn.Module, candidates: tuple[str, ...]) -> frozenset[str]:
-    """The candidates that are members of a list or sequence (the others stand beside them)."""
+    """The candidates that are members of a list or sequence."""
     lists = {path for path, child in module.named_modules() if isinstance(child, _CONTAINERS)}
     return frozenset(path for path in candidates if path.rpartition(".")[0] in lists)
 
@@ -68,12 +68,12 @@ def _join(path: str, name: str) -> str:
 
 
 def structure(module: nn.Module) -> Any:
-    """What must be equal for two modules to be expected to trace alike.
+    """A key that is equal for modules whose traces should be equal.
 
-    Class tree, parameters, buffers and plain attributes; layer numbers are left out (equal traces
-    are checked on members of each group, see trace.py).
+    Class tree, parameters, buffers and plain attributes without layer numbers (trace.py compares
+    the traces of some members of each group).
     """
-    own = tuple(
+    attributes = tuple(
         (name, value)
         for name, value in sorted(vars(module).items())
         if isinstance(value, (bool, int, float, str))
@@ -87,16 +87,16 @@ def structure(module: nn.Module) -> Any:
         (name, tuple(b.shape)) if b is not None else (name,) for name, b in module._buffers.items()
     )
     children = tuple((name, structure(child)) for name, child in module._modules.items() if child)
-    return (type(module), own, parameters, buffers, children)
+    return (type(module), attributes, parameters, buffers, children)
 
 
 def repeated(
     module: nn.Module, candidates: tuple[str, ...], *, trusted: bool = False, alone: int = 1
 ) -> dict[str, str]:
-    """For each candidate to be skipped, the one of its group whose trace stands for it.
+    """Skipped candidate -> the traced candidate that it repeats.
 
-    Groups of equal structure: the first, the second and the last `alone` are traced and the second
-    stands for the rest; where they are trusted to be equal, the first for all others.
+    Of a group of equal structure the first, the second and the last `alone` are traced, and the
+    others repeat the second; if the group is `trusted` to be equal, all others repeat the first.
     """
     groups: dict[Any, list[str]] = defaultdict(list)
     modules = dict(module.named_modules())
@@ -113,20 +113,21 @@ def repeated(
 
 @contextmanager
 def other_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Inside it, a call of the module runs `forward`."""
-    before, own = module.forward, "forward" in vars(module)
+    """Within the context, a call of the module runs `forward`."""
+    before, overridden = module.forward, "forward" in vars(module)
     module.forward = forward
     try:
         yield
     finally:
-        if own:
+        if overridden:
             module.forward = before
         else:
             del module.forward
 
 
 class Output:
-    """The outputs of a traced call as a recipe: which leaves are inputs, and new tensors' specs."""
+    """The structure of a traced call's outputs: leaves that are inputs, and specs of new
+    tensors."""
 
     def __init__(self, args: Any, kwargs: Any, out: Any) -> None:
         inputs = tree_leaves((args, kwargs))
@@ -143,7 +144,7 @@ class Output:
                 self.leaves.append(("plain", leaf))
 
     def fits(self, args: Any, kwargs: Any) -> bool:
-        """Whether a call is given what the remembered one was given, but for values."""
+        """Whether the arguments of a call equal the recorded ones apart from values."""
         return [_spec(x) for x in tree_leaves((args, kwargs))] == self.inputs
 
     def make(self, args: Any, kwargs: Any) -> Any:
@@ -158,7 +159,7 @@ class Output:
         return self.filled(args, kwargs, (x if leaf[2] else x.detach() for x, leaf in pairs))
 
     def filled(self, args: Any, kwargs: Any, new: Iterator[Tensor]) -> Any:
-        """Outputs with the inputs of this call and these new tensors."""
+        """Outputs made of this call's inputs and the new tensors."""
         inputs = tree_leaves((args, kwargs))
         made = []
         for leaf in self.leaves:

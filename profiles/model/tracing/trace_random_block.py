@@ -27,14 +27,14 @@ from profiles.model.building.build import BuiltModel
 from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
 from profiles.model.fake_tensors.trace_fakes import as_in_real_runs, plain_kernels
-from profiles.model.tracing.trace_cuts import (
+from profiles.model.tracing.trace_block_boundaries import (
     Output,
     container_members,
     cut_candidates,
     other_forward,
     repeated,
 )
-from profiles.model.tracing.trace_failure import what_failed
+from profiles.model.tracing.trace_errors import what_failed
 from profiles.model.tracing.trace_tensor_parallel import function_name
 
 _SHORT = 12  # positions of a sequence in the small run, where a model takes that many

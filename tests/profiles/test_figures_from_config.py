@@ -8,7 +8,7 @@ import pytest
 
 from profiles.errors import ModelError
 from profiles.model.building.build import build_model
-from profiles.model.figures.config_figures import CONFIG_KINDS, figures_of_config
+from profiles.model.figures.figures_from_config import CONFIG_KINDS, figures_of_config
 from profiles.model.loaders import ModelSpec
 
 _USUAL: dict[str, Any] = {
