@@ -1,9 +1,9 @@
-"""Runs of a model's block on random numbers, small enough for a CPU, watched call by call.
+"""Run one block of a model on random numbers on the CPU, and observe every call.
 
-The whole model runs once on shapes alone; then each distinct block gets random weights and inputs.
-Linear layers multiply with the product of two thin matrices instead of their weight, so that a
-block of any width runs in milliseconds. Two runs of one block make the same calls in the same
-order, so that a run on a rank's share can be compared with the run of the whole block.
+The whole model runs once on shapes; then each distinct block gets random weights and inputs. Linear
+layers multiply with the product of two thin matrices instead of their weight, so that a block of
+any width runs in milliseconds. Two runs of one block make the same calls in the same order, so that
+a run on a rank's share can be compared with that of the whole block.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from profiles.model.tracing.trace_block_boundaries import (
 from profiles.model.tracing.trace_errors import what_failed
 from profiles.model.tracing.trace_tensor_parallel import function_name
 
-_SHORT = 12  # positions of a sequence in the small run, where a model takes that many
-_LONG = 256  # longer ones are shortened for a block where the model takes one length alone
+_SHORT = 12  # positions of a sequence, if the model accepts that length
+_LONG = 256  # longer sequences are shortened per block if the model accepts only one length
 _THIN = 8
 _MOST_ELEMENTS = 2**27
 _LARGE_MODULE = 2**24
@@ -46,7 +46,7 @@ _LARGE_MODULE = 2**24
 
 @contextmanager
 def small_runs() -> Iterator[None]:
-    """Around runs of small blocks: more threads than one would make them slower."""
+    """Context for runs of small blocks: one thread is faster than several."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -62,7 +62,7 @@ def tensors(tree: Any) -> list[Tensor]:
 
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Module]:
-    """Layers that may be split: nn.Linear, or transformers' Conv1D, with their own forward."""
+    """Layers that may be split: nn.Linear with its original forward, or transformers' Conv1D."""
     return {path: child for path, child in module.named_modules() if path and _is_linear(child)}
 
 
@@ -75,9 +75,9 @@ def _is_linear(module: nn.Module) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A block as the model calls it, on meta tensors.
+    """A call of a block on meta tensors.
 
-    unused  positions of output tensors that reach no loss (attention weights that nobody reads)
+    unused  indices of output tensors without effect on the loss (unused attention weights)
     large   path of a module with too many weights to run (experts in one tensor) -> its output
     """
 
@@ -92,7 +92,7 @@ class Call:
 def block_calls(built: BuiltModel) -> tuple[list[Call], dict[str, str]]:
     """The first call of every distinct block, and the path of each repeat -> that of its block.
 
-    Raises TraceError where the model does not run on shapes alone.
+    Raises TraceError if the model does not run on shapes.
     """
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
@@ -108,7 +108,7 @@ def whole_model_call(built: BuiltModel) -> Call:
 
 
 def _called(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> list[Call]:
-    """On short sequences where the model takes them; repeats return what their block returned."""
+    """On short sequences if the model accepts them; repeats return outputs like their block's."""
     short = _shortened(built)
     try:
         return _run(short, paths, stands_for)
@@ -119,7 +119,7 @@ def _called(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> 
 
 
 def _shortened(built: BuiltModel) -> BuiltModel:
-    """With shorter sequences in its inputs and targets."""
+    """The model with shorter sequences in its inputs and targets."""
     sequences = [x for x in built.args if x.dim() == 2 or (x.dim() == 3 and x.is_floating_point())]
     long = {x.shape[1] for x in sequences if x.shape[1] > _SHORT}
     if not long:
@@ -141,7 +141,7 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
     def note(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         found.setdefault(path, Call(path, module, args, kwargs))
         recipes.setdefault(path, Output(args, kwargs, output))
-        # Other tensors than those inside the block: what uses them is behind it.
+        # New tensors: their consumers are after the block.
         output = tree_map_only(Tensor, lambda x: x.view_as(x), output)
         outputs.setdefault(path, tensors(output))
         return output
@@ -167,7 +167,7 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
         for path, model in stands_for.items():
             module = built.module.get_submodule(path)
             stack.enter_context(other_forward(module, partial(repeat, module.forward, model)))
-        stack.enter_context(torch.device("meta"))  # where stubs make their tensors
+        stack.enter_context(torch.device("meta"))  # for the tensors of stubs
         stack.enter_context(as_in_real_runs(built.module))
         stack.enter_context(expected_shapes(unknown=True))
         stack.enter_context(plain_kernels())
@@ -185,14 +185,14 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
 
 
 def _short_call(call: Call) -> Call:
-    """On a short sequence where the block takes one and the model does not."""
+    """The call on a short sequence, if the block accepts one and the model does not."""
     given = tensors((call.args, call.kwargs))
     length = max((x.shape[1] for x in given if x.dim() == 3 and x.is_floating_point()), default=0)
     if length <= _LONG or call.large or not call.path:
         return call
 
     def cut(x: Tensor) -> Tensor:
-        for dim in range(x.dim() - (x.dim() == 3)):  # of [batch, length, width] not the width
+        for dim in range(x.dim() - (x.dim() == 3)):  # not the width of [batch, length, width]
             if x.shape[dim] == length:
                 x = x.narrow(dim, 0, _SHORT)
         return x
@@ -201,7 +201,7 @@ def _short_call(call: Call) -> Call:
     try:
         call.module(*args, **kwargs)
     except Exception:
-        return call  # its code takes no other length
+        return call  # its code accepts only this length
     return replace(call, args=args, kwargs=kwargs)
 
 
@@ -228,8 +228,8 @@ def _unused(loss: Tensor, outputs: list[Tensor]) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class SmallBlock:
-    """A block with random values. Its linear layers have parameters `outer` [out, thin], `inner`
-    [in, thin] and `offset`: they multiply with outer @ inner.T and add the offset."""
+    """A block with random values. Its linear layers have the parameters `outer` [out, thin],
+    `inner` [in, thin] and `offset`; their weight is outer @ inner.T."""
 
     call: Call
     module: nn.Module
@@ -237,7 +237,7 @@ class SmallBlock:
     kwargs: dict[str, Any]
 
     def fresh(self) -> SmallBlock:
-        """A copy that shares no gradient."""
+        """A copy with separate gradients."""
         memo: dict[int, Any] = {}
         module = copy.deepcopy(self.module, memo)
 
@@ -252,9 +252,9 @@ class SmallBlock:
 
 
 def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:
-    """Random values for a block and its inputs; raises TraceError where that takes too much memory.
+    """Random values for a block and its inputs; raises TraceError if they need too much memory.
 
-    thin    give the linear layers no weight: not where code reads it outside their own forward
+    thin    linear layers have no weight; not possible if code reads it outside their forward
     """
     generator = torch.Generator().manual_seed(seed)
     layers = linear_layers(call.module)
@@ -281,7 +281,7 @@ def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:
     size = sum(x.numel() for x in real.values())
     if size > _MOST_ELEMENTS:
         raise TraceError(
-            f"{type(call.module).__name__} has {size / 1e9:.2f} G weights and inputs beside its "
+            f"{type(call.module).__name__} has {size / 1e9:.2f} G weights and inputs without its "
             "linear layers: its split cannot be verified here"
         )
     values: dict[int, Any] = {key: _value(x, generator) for key, x in real.items()}
@@ -290,15 +290,15 @@ def small_block(call: Call, seed: int, *, thin: bool = True) -> SmallBlock:
         if first is not None:
             values[id(first)].requires_grad_()
     module = copy.deepcopy(call.module, dict(values))
-    for path, own in thin_weights.items():  # next to the weight and bias, which may have no values
+    for path, own in thin_weights.items():  # in addition to weight and bias without values
         module.get_submodule(path)._parameters.update(own)
     args, kwargs = tree_map_only(Tensor, lambda x: values.get(id(x), x), (call.args, call.kwargs))
     return SmallBlock(call, module, args, kwargs)
 
 
 def _value(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Of a meta tensor: normal numbers, True with probability a half, 0 or 1 as whole numbers (a
-    mask of zeros would hide everything)."""
+    """Values for a meta tensor: normal numbers, True with probability 1/2, integers 0 or 1 (a mask
+    of zeros would hide everything)."""
     if x.is_complex():
         made = torch.view_as_complex(torch.randn((*x.shape, 2), generator=generator)).to(x.dtype)
     elif x.is_floating_point():
@@ -315,8 +315,8 @@ def _value(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 class Watch(TorchFunctionMode):
-    """One run of a copy of a block, random draws left out: `called` sees every torch function of
-    the modules' own code, `layered` every linear layer."""
+    """One run of a copy of a block without dropout: `called` receives every torch function called
+    by the modules, `layered` every linear layer."""
 
     def __init__(self, block: SmallBlock) -> None:
         super().__init__()
@@ -339,10 +339,10 @@ class Watch(TorchFunctionMode):
             child.register_forward_hook(self._leave, always_call=True)
 
     def run(self) -> list[Tensor]:
-        """Call the block; the tensors of its output that are used."""
+        """Call the block; returns the output tensors that affect the loss."""
         copies: dict[int, Tensor] = {}
 
-        def own(x: Tensor) -> Tensor:  # models change in place what they are given
+        def own(x: Tensor) -> Tensor:  # models may change their inputs in place
             return copies.setdefault(id(x), x.clone())
 
         self.given = copies.values()
@@ -353,7 +353,7 @@ class Watch(TorchFunctionMode):
         return [x for i, x in enumerate(tensors(output)) if i not in self.block.call.unused]
 
     def backward(self, outputs: list[Tensor]) -> dict[str, Tensor | None]:
-        """The gradients of inputs and parameters, from random ones of the outputs."""
+        """The gradients of inputs and parameters for random gradients of the outputs."""
         generator = torch.Generator().manual_seed(1)
         roots = [x for x in outputs if x.requires_grad]
         seeds = [torch.randn(x.shape, generator=generator).to(x.dtype) for x in roots]
@@ -364,7 +364,7 @@ class Watch(TorchFunctionMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside it nothing is seen."""
+        """Within the context, calls are not observed."""
         before, self._paused = self._paused, True
         try:
             yield
@@ -378,7 +378,7 @@ class Watch(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def given_whole(self, path: str, inputs: list[Tensor]) -> None:
-        """A module begins that stays whole."""
+        """Called before a module that stays whole, with its inputs."""
 
     def layered(self, path: str, layer: Any, x: Tensor) -> Tensor:
         """Run a linear layer that has values."""
@@ -392,7 +392,7 @@ class Watch(TorchFunctionMode):
         number = counts[name]
         counts[name] += 1
         kwargs = dict(kwargs or {})
-        if name.rstrip("_").endswith("dropout"):  # another draw in every run
+        if name.rstrip("_").endswith("dropout"):  # would differ between runs
             return args[0] if args else kwargs["input"]
         if kwargs.get("dropout_p"):
             kwargs["dropout_p"] = 0.0
@@ -407,8 +407,8 @@ class Watch(TorchFunctionMode):
         return forward
 
     def _large(self, path: str, recipe: Output) -> Callable[..., Any]:
-        """In the place of a module with too many weights: random numbers of the right shapes, times
-        a number that depends on all of its inputs."""
+        """The forward of a module with too many weights: random numbers of the right shapes, times
+        a number that depends on all inputs."""
         generator = torch.Generator().manual_seed(1)
         shapes = [leaf[1] for leaf in recipe.leaves if leaf[0] == "new"]
         drawn = [torch.randn(shape, generator=generator).to(dtype) for shape, dtype, _ in shapes]
@@ -430,6 +430,6 @@ class Watch(TorchFunctionMode):
 
 
 def product(x: Tensor, layer: Any) -> Tensor:
-    """What a linear layer of a small block returns."""
+    """The output of a linear layer of a small block."""
     y: Tensor = x @ layer.inner @ layer.outer.T
     return y if layer.offset is None else y + layer.offset

@@ -1,12 +1,11 @@
-"""Watches over a traced pass: code whose effects a pipeline of stages would not reproduce.
+"""Side effects in a traced pass that a pipeline of stages would not reproduce.
 
-`StateWatch`: buffers and weights that the forward changes and computes with. Such state belongs to
-one copy of its module: two stages, or two replicas, would each have another. Running statistics
-that training does not read, and counters, do not count.
-`GivenWatch`: modules that change the lists and dictionaries that they are given.
-`watched_functions`: autograd functions written in Python, `torch.utils.checkpoint` among them. The
-backward is known to autograd alone, and what the forward calls is not in the graph: it may run
-whole blocks, now and again in the backward.
+`StateWatch`: buffers and weights that the forward changes and computes with. Two stages or replicas
+would have different copies of such state. Counters, and running statistics that training does not
+read, are excluded.
+`GivenWatch`: modules that change lists and dictionaries among their arguments.
+`watched_functions`: autograd functions written in Python, including `torch.utils.checkpoint`. The
+calls in their forward are not in the graph: they may run whole blocks, again in the backward.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from profiles.model.fake_tensors.trace_fakes import arguments_of, tensors_in
 
 
 class StateWatch:
-    """What a pass does with buffers; told of every forward op."""
+    """Uses of buffers in a pass, from all forward ops."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -43,13 +42,13 @@ class StateWatch:
         self._written: set[str] = set()
         self._read: set[str] = set()
         self._touched: dict[str, set[int]] = defaultdict(set)
-        # What was made of buffers alone: storage -> (alive while the tensor is, their names).
+        # Tensors computed from buffers alone: storage -> (weak reference, names of the buffers).
         self._made: dict[int, tuple[Any, frozenset[str]]] = {}
 
     def note(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, segment: int
     ) -> None:
-        """An op of the forward has run in a segment."""
+        """Record an op of the forward in a segment."""
         if not self._names or "batch_norm" in func._schema.name:
             return
         names: set[str] = set()
@@ -75,8 +74,8 @@ class StateWatch:
                 self._note_made(x, frozenset(names))
 
     def state(self) -> dict[str, tuple[int, int]]:
-        """Each buffer that is changed and computed with, in words -> the first and the last segment
-        that use it; asked after the forward."""
+        """Description of each buffer that was changed and used -> its first and last segment; call
+        it after the forward."""
         after = _buffers(self._module)
         kept = {name: key for key, name in after.items()}
         replaced = {n for key, n in self._names.items() if kept.get(n, key) != key}
@@ -101,13 +100,13 @@ class StateWatch:
 
 
 def state_of_weights(names: Sequence[str], segments: int) -> dict[str, tuple[int, int]]:
-    """The same of weights that a forward writes to: any code may read one at any time, so that it
-    holds all segments together."""
+    """As `StateWatch.state`, for weights that a forward writes to: any code may read them, so they
+    span all segments."""
     return {f"the weight {name}": (0, segments - 1) for name in names}
 
 
 def _buffers(module: nn.Module) -> dict[int, str]:
-    """Storage -> the name of the buffer that it holds; those without storage (meta) left out."""
+    """Storage -> the name of its buffer; without buffers on meta."""
     named = module.named_buffers(remove_duplicate=False)
     found: dict[int, str] = {}
     for name, x in named:
@@ -120,9 +119,9 @@ _CHANGEABLE = (MutableMapping, MutableSequence)  # a UserDict, too
 
 
 class GivenWatch:
-    """Told of every call of a module as it begins and ends.
+    """Compares the arguments of every call of a module before and after it.
 
-    changing  paths of modules that changed what they were given, in the order of their calls
+    changing  paths of modules that changed an argument, in the order of their calls
     """
 
     def __init__(self) -> None:
@@ -130,12 +129,12 @@ class GivenWatch:
         self._running: list[list[tuple[Any, list[Any]]]] = []
 
     def enter(self, arguments: Iterable[Any]) -> None:
-        """A module is called with these."""
+        """A module is called with these arguments."""
         held = [x for x in arguments if isinstance(x, _CHANGEABLE)]
         self._running.append([(x, _members(x)) for x in held])
 
     def leave(self, path: str) -> None:
-        """The call that began last, of the module at `path`, has ended."""
+        """The innermost running call, of the module at `path`, has ended."""
         for x, before in self._running.pop():
             after = _members(x)
             if len(before) != len(after) or any(map(operator.is_not, before, after)):
@@ -149,8 +148,8 @@ def _members(x: Any) -> list[Any]:
 
 @contextmanager
 def watched_functions(on_apply: Callable[[str], None]) -> Iterator[None]:
-    """Inside it `on_apply` is called with the name of every such function that is given a tensor
-    with a gradient, as it is applied; those that stand for kernels in a trace are left out."""
+    """Within the context, `on_apply` receives the name of every Python autograd function that is
+    applied to a tensor with a gradient, except for the tracer's fused ops."""
     original: Any = vars(Function)["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,11 +1,11 @@
-"""Whether a block can be split over tensor-parallel ranks, found by running it.
+"""Verify by running it that a block can be split over tensor-parallel ranks.
 
 `local_sizes` runs the block on one rank's share of its features and compares every call with the
-run of the whole block: its result must be the whole's, or the rank's share of it along one
-dimension. Where a call names sizes of the whole (`view(batch, length, num_heads, head_dim)`), the
-sizes to divide are found by trying. `check_split` then runs the ranks one after the other, each
-with the whole's values where tensor parallelism sums over ranks (the outputs of row-split layers,
-the gradients of column-split layers' inputs), and compares these sums, outputs and gradients.
+run of the whole block: the results must be equal, or the rank's share along one dimension. If a
+call uses sizes of the whole block (`view(batch, length, num_heads, head_dim)`), combinations of
+sizes to divide are tried. `check_split` then runs the ranks one after the other, each with the
+whole block's values in place of sums over ranks (the outputs of row-split layers, the gradients of
+column-split layers' inputs), and compares these sums, outputs and gradients.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Roles = Mapping[str, tuple[str, tuple[int, ...]]]
 _MOST_NUMBERS = 8
 _TOLERANCE = 1e-5
 _SMALL = 1e-2
-"""Of the whole gradient's norm: what is below is compared with this, since one that is zero but for
-rounding (the bias of an attention's keys) has no size of its own."""
+"""Share of the norm of all gradients: smaller tensors are compared relative to it, since some are
+zero except for rounding (the bias of an attention's keys)."""
 _PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "bmm", "einsum", "_grouped_mm", "grouped_mm"}
 _CHANGING = re.compile(
     r"__(setitem|iadd|isub|imul|itruediv|ifloordiv|imod|ipow|imatmul|iand|ior|ixor)__|.*[^_]_"
@@ -49,7 +49,7 @@ _CHANGING = re.compile(
 
 
 class NotSplit(Exception):
-    """Why a split does not work, and how many calls worked."""
+    """The reason why a split is invalid, and the number of calls that succeeded before."""
 
     def __init__(self, reason: str, calls: int = 0) -> None:
         super().__init__(reason)
@@ -58,11 +58,11 @@ class NotSplit(Exception):
 
 @dataclass(slots=True)
 class Event:
-    """A call of the whole block; `layer` is the path of a linear layer, else "".
+    """A call of the whole block; `layer` is the path of a linear layer, otherwise "".
 
-    values  of the tensors that it makes or changes;  given  of a linear layer: its input
-    inputs, outputs  the tensors, to follow the flow
-    gradient  of a linear layer's input, as far as this call makes it
+    values  of the tensors that it creates or changes;  given  a linear layer's input
+    inputs, outputs  the tensors, for the data flow
+    gradient  part of the gradient of a linear layer's input that comes from this call
     """
 
     name: str
@@ -76,7 +76,7 @@ class Event:
 
     @property
     def work_flop(self) -> float:
-        """Of products with weights and of matrices; 0 for what else there is."""
+        """FLOPs of linear layers, matrix products and convolutions; 0 for other calls."""
         if self.layer or self.name in _PRODUCTS:
             return 2.0 * self.values[0].numel() * self.inputs[0].shape[-1]
         if self.name.startswith("conv") and len(self.inputs) > 1:
@@ -98,7 +98,7 @@ class Recording(Watch):
 
     @cached_property
     def gradients(self) -> dict[str, Tensor | None]:
-        """The gradients by name; `events` then have those of the layers' inputs, too."""
+        """The gradients by name; also sets the `gradient` of the events."""
         return self.backward(self.outputs)
 
     def called(
@@ -114,7 +114,7 @@ class Recording(Watch):
 
     def layered(self, path: str, layer: Any, x: Tensor) -> Tensor:
         seen = x.view_as(x)
-        # Noted first: a checkpoint stops its second run where it has what its backward needs.
+        # Recorded first: a checkpoint ends its second run once the backward's inputs exist.
         event = Event("linear", [], [x], [], layer=path, given=x.detach().clone())
         self.events.append(event)
         self.calls[path].append(event)
@@ -132,7 +132,7 @@ def _in_place(name: str) -> bool:
 
 
 def _made_by(name: str, args: Any, out: Any) -> list[Tensor]:
-    """The tensors that a call makes or changes."""
+    """The tensors that a call creates or changes."""
     found = tensors(args[:1]) if _in_place(name) else []
     return [*found, *(x for x in tensors(out) if all(x is not y for y in found))]
 
@@ -141,7 +141,7 @@ def _made_by(name: str, args: Any, out: Any) -> list[Tensor]:
 
 
 def local_sizes(whole: Recording, roles: Roles, tp: int) -> tuple[Rule, ...]:
-    """`local_sizes` rules: the sizes that the block's modules name of the whole; raises
+    """The `local_sizes` rules of the block: sizes of the whole block in its modules' code. Raises
     NotSplit."""
     trial = _Trial(whole, roles, tp)
     place = whole.block.call.path
@@ -150,7 +150,7 @@ def local_sizes(whole: Recording, roles: Roles, tp: int) -> tuple[Rule, ...]:
             found = trial.run()
     except NotSplit as error:
         raise NotSplit(str(error), trial.position) from error
-    except Exception as error:  # the model's own code refuses a share
+    except Exception as error:  # the model's code does not accept a share
         raise NotSplit(
             f"{place or 'the model'} fails on a share of its features: {first_line(error)}"
         ) from error
@@ -163,12 +163,12 @@ def local_sizes(whole: Recording, roles: Roles, tp: int) -> tuple[Rule, ...]:
 
 
 def first_line(error: Exception) -> str:
-    """Of an error's text, or its type."""
+    """The first line of an error's message, or its type."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 class _Trial(Watch):
-    """The run of the last of `tp` ranks; the others' shares are taken from the whole run."""
+    """The run of the last of `tp` ranks; shares of other ranks are from the whole run."""
 
     def __init__(self, whole: Recording, roles: Roles, tp: int) -> None:
         super().__init__(whole.original)
@@ -179,14 +179,14 @@ class _Trial(Watch):
         self._split: dict[int, tuple[Tensor, str]] = {}
 
     def layer_of(self, x: Tensor) -> str:
-        """Of a share: a layer of the group that made it; else ""."""
+        """The layer from which a share comes; "" for a whole tensor."""
         return self._split.get(id(x), (x, ""))[1]
 
     def _source(self, given: list[Tensor]) -> str:
         return next((layer for x in given if (layer := self.layer_of(x))), "")
 
     def _next(self, name: str) -> Event:
-        """What the whole block calls here."""
+        """The whole block's call at this position."""
         here = self.position
         if here == len(self._events) or self._events[here].name != name:
             raise NotSplit(f"other functions run on a share ({name})")
@@ -258,14 +258,14 @@ class _Trial(Watch):
         raise NotSplit(f"`{name}`{place} on a share of {source}'s features {failure}")
 
     def _choices(self, name: str, args: Any, kwargs: Any) -> Iterator[tuple[int, ...]]:
-        """Sizes to divide, none first; calls that change a tensor are made once."""
+        """Combinations of sizes to divide, none first; calls in place are made only once."""
         numbers = [] if _in_place(name) else integers(args, kwargs)
         able = [i for i, n in enumerate(numbers) if n >= self._tp and n % self._tp == 0]
         for count in range(len(able) + 1 if len(able) <= _MOST_NUMBERS else 1):
             yield from combinations(able, count)
 
     def _is_share(self, x: Tensor, whole: Tensor, name: str) -> bool | None:
-        """True for a share of the whole, False for the whole itself, None for anything else."""
+        """True for a share of the whole, False for the whole itself, otherwise None."""
         if x.shape == whole.shape:
             return False if _same(x, whole) else None
         if x.dim() != whole.dim():
@@ -273,7 +273,7 @@ class _Trial(Watch):
         dims = [d for d in range(x.dim()) if x.shape[d] != whole.shape[d]]
         if len(dims) != 1 or x.shape[dims[0]] * self._tp != whole.shape[dims[0]]:
             return None
-        if "empty" in name:  # its values are whatever was there
+        if "empty" in name:  # its values are undefined
             return True
         for parts in self._parts:
             try:
@@ -299,10 +299,10 @@ def _same(x: Tensor, y: Tensor) -> bool:
 def check_split(
     whole: Recording, roles: Roles, sizes: tuple[Rule, ...], tp: int
 ) -> tuple[str, ...]:
-    """The parameters whose gradients the ranks must sum; raises NotSplit where outputs or gradients
-    are not the whole block's within 1e-5.
+    """The parameters whose gradients must be summed over the ranks; raises NotSplit if outputs or
+    gradients differ from the whole block's by more than 1e-5.
 
-    sizes  the `local_sizes` rules, paths in the block
+    sizes  the `local_sizes` rules, with paths relative to the block
     """
     place = whole.block.call.path
     wanted = whole.gradients
@@ -316,7 +316,7 @@ def check_split(
             found.append(rank.backward(outputs))
         except UnevenSizeError as error:
             raise NotSplit(f"{error} in {place}") from error
-        except Exception as error:  # the model's own code refuses a share
+        except Exception as error:  # the model's code does not accept a share
             raise NotSplit(f"{place} fails when it is split: {first_line(error)}") from error
         if any(
             _error(x.detach(), y) > _TOLERANCE
@@ -353,7 +353,7 @@ def check_split(
 class _Rank(Watch):
     """The run of one rank.
 
-    shares  by call of the whole block, the rank's part of the sum over ranks: of the output of a
+    shares  call of the whole block -> the rank's term of the sum over ranks: of the output of a
             row-split layer, of the gradient of a column-split layer's input
     """
 
@@ -391,7 +391,7 @@ class _Rank(Watch):
 def _compared(
     whole: Tensor | None, parts: Sequence[Tensor | None], least: float
 ) -> tuple[bool, bool]:
-    """Whether each rank's part is the whole, and whether their sum is."""
+    """Whether each rank's part equals the whole, and whether their sum does."""
     known = next((x for x in (whole, *parts) if x is not None), None)
     if known is None:
         return True, True
@@ -401,7 +401,7 @@ def _compared(
 
 
 def _error(x: Tensor, y: Tensor, least: float = 0.0) -> float:
-    """Relative to the norm of y; infinite for NaN and other shapes."""
+    """Difference relative to the norm of y; infinite for NaN and different shapes."""
     if x.shape != y.shape:
         return float("inf")
     size = max(float(y.double().norm()), least, 1e-30)
