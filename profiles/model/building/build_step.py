@@ -1,8 +1,7 @@
 """A module of a factory with keyword arguments, its inputs, targets and loss, as shapes.
 
-Only `package.module:function` as the user wrote it is imported. Weights get no storage; small
-tables that a constructor counts with (`linspace`, `arange`, `tensor`) keep their values until the
-module is made, so that it may ask for them.
+Weights get no storage; small tables that a constructor computes with (`linspace`, `arange`,
+`tensor`) keep their values until the module is complete.
 """
 
 from __future__ import annotations
@@ -39,8 +38,9 @@ def build_step(
     """The module that `factory(**arguments)` returns, in training mode, on meta.
 
     weights  torch type of parameters and floating-point inputs; batch norms stay float32
-    channels_last  weights and inputs of four or five dimensions lie with channels innermost
-    Raises ModelError, naming the factory, where it cannot be imported, fails, or returns else.
+    channels_last  memory format of weights and inputs of four or five dimensions
+    Raises ModelError, with the factory's name, if it cannot be imported, fails, or returns another
+    type.
     """
     function = imported(factory)
     said = f"{factory}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
@@ -78,7 +78,7 @@ _CREATED = {torch.randperm, *(getattr(torch, name) for name in _FILLING)}
 
 
 class _ShapesOfWeights(TorchFunctionMode):
-    """Inside it tensors that are filled by a rule get no storage."""
+    """Within the context, newly filled tensors have no storage."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -90,7 +90,7 @@ class _ShapesOfWeights(TorchFunctionMode):
 
 
 def _to_meta(module: nn.Module, kind: torch.dtype) -> None:
-    """Parameters, buffers and other tensors of a module without storage; shared stay shared."""
+    """Remove the storage of a module's tensors; shared tensors stay shared."""
 
     def convert(part: nn.Module, x: Tensor) -> Tensor:
         normalises = isinstance(part, nn.modules.batchnorm._BatchNorm)
@@ -104,7 +104,7 @@ def _to_meta(module: nn.Module, kind: torch.dtype) -> None:
 
 
 def _shape_of(x: Tensor, kind: torch.dtype) -> Tensor:
-    """The tensor on meta, of type `kind` where it is of float32 or float64."""
+    """The tensor on meta, with float32 and float64 converted to `kind`."""
     change = x.dtype in (torch.float32, torch.float64)
     return torch.empty_like(x, dtype=kind if change else x.dtype, device="meta")
 

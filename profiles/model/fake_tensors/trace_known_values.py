@@ -1,8 +1,8 @@
-"""`KnownValues`: what masks of attention hold, under fake tensors that hold nothing.
+"""`KnownValues`: values of fake tensors that are computed from constants, such as attention masks.
 
-A mask is made of positions: arange, comparisons, a triangle. Such ops depend on no weight and no
-input, so they are computed beside the trace on real tensors, and a mask's values are known where
-attention takes it. What is made of anything else stays unknown, and so does what is large.
+A mask is computed from positions: arange, comparisons, a triangle. Such ops depend on no weight and
+no input, so they are also computed on real tensors during the trace, and a mask's values are known
+when attention uses it. Other values, and those of large tensors, are unknown.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from torch.utils._pytree import tree_map_only
 
 from profiles.model.fake_tensors.trace_fakes import tensors_in
 
-# Made from numbers alone; their contents are known.
+# Ops that create tensors from constants.
 _MADE = {"arange", "ones", "zeros", "full", "scalar_tensor", "eye", "tril_indices", "triu_indices"}
 _MADE |= {"linspace", "new_ones", "new_zeros", "new_full"}
 _MADE |= {"ones_like", "zeros_like", "full_like"}
-# Ops that mask scores: where their mask is among the arguments (-1: either of two), and whether it
-# is true for what is hidden.
+# Ops that mask scores: index of the mask among the arguments (-1: either of two), and whether the
+# mask is true for hidden keys.
 _MASKING = {"masked_fill": (1, True), "where": (0, False), "add": (-1, False)}
 # Bytes of the largest tensor that is computed: positions of 4,096 x 4,096, or a mask of 16,384.
 _MOST_BYTES = 1 << 28
 
 
 class KnownValues:
-    """Real values of fake tensors, by their storage and view; of none above `most_bytes`."""
+    """Real values of fake tensors up to `most_bytes`, by tensor."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._values: dict[int, Tensor] = {}
         self._most_bytes = most_bytes
 
     def answer(self, x: Tensor, question: Callable[[Tensor], Any]) -> Any | None:
-        """What a tensor's values answer, None where they are not known."""
+        """`question` of a tensor's values, None if they are unknown."""
         values = self._values.get(id(x))
         if values is None:
             return None
@@ -45,7 +45,7 @@ class KnownValues:
             return question(values)
 
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Computes the op for real where all that it reads is known."""
+        """Compute the op on real tensors if all inputs are known."""
         name = func._schema.name.removeprefix("aten::")
         if not self._values and name not in _MADE and name != "lift_fresh":
             return
@@ -66,7 +66,7 @@ class KnownValues:
             try:
                 given, named = self._real((args, kwargs))
                 real = func(*given, **named)
-            except Exception:  # a device or a type that this machine lacks: it stays unknown
+            except Exception:  # not possible on this machine: the values stay unknown
                 return
         for x, value in zip(leaves, tensors_in(real), strict=False):
             if id(x) not in self._values:
@@ -81,8 +81,8 @@ class KnownValues:
         return tree_map_only(Tensor, of, tree)
 
     def of_scores(self, func: Any, args: Any) -> int | None:
-        """What an element-wise op makes of attention's scores: `reach` of its mask, None where it
-        is no such op or its mask is not known."""
+        """`reach` of the mask of an element-wise op on attention scores; None for other ops and
+        unknown masks."""
         name = func._schema.name.removeprefix("aten::").rstrip("_")
         place, hides = _MASKING.get(name, (0, False))
         if name not in _MASKING or len(args) < 2:
@@ -94,18 +94,17 @@ class KnownValues:
         return self.reach(known[0], hides=hides) or None
 
     def reach(self, mask: Tensor, *, hides: bool = False) -> int | None:
-        """Keys that a query meets at most: itself and those right before it, as the mask says.
+        """The largest number of consecutive keys, up to the query's position, that a mask shows:
+        all keys for a causal mask, fewer for a window; 0 for another or an unknown mask, None for a
+        mask without effect.
 
-        hides  the mask is true where a key is hidden
-
-        The number of keys for a causal mask, fewer for a window; 0 where the mask is another or is
-        not known; None where it masks nothing.
+        hides  the mask is true for hidden keys
         """
         values = self._values.get(id(mask))
         if values is None or values.dim() < 2 or (hides and values.dtype != torch.bool):
             return 0
         with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
-            # Masks of several samples or heads are known here and alike: the first stands for all.
+            # Only masks that are equal for all samples and heads.
             flat = values.reshape(-1, *values.shape[-2:])
             if flat.shape[0] > 1 and not bool((flat == flat[:1]).all()):
                 return 0
@@ -121,5 +120,5 @@ class KnownValues:
 
 
 def _is_real(x: Tensor) -> bool:
-    """Whether a tensor has values itself (a constant that a model's code writes down)."""
+    """Whether a tensor has values itself (a constant in the model's code)."""
     return not isinstance(x, FakeTensor) and not x.is_meta

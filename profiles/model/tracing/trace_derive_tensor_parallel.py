@@ -1,12 +1,12 @@
-"""Tensor-parallel rules for a model that has none: derived from what it runs, and verified.
+"""Derive tensor-parallel rules from the calls of a model, and verify them.
 
-Cut at its linear layers, a block falls into regions of tensors that flow into each other: what
-query, key and value give meets in the attention and ends in the output projection; gate and up meet
-in a product that down reads. A region without an input or output of the block may work on a share
-of its features: the layers that produce it are split by columns, those that read it by rows
-(Megatron-LM, arXiv 1909.08053, section 3). Every such group of layers is tried, and the split of
-the block is verified, by trace_tensor_parallel_check.py. Names of layers and classes decide
-nothing."""
+Cut at its linear layers, the data flow of a block has several connected regions: the outputs of
+query, key and value meet in the attention, which the output projection reads; gate and up meet in a
+product that down reads. A region without an input or output of the block may work on a share of its
+features: the layers that produce it are split by columns, those that read it by rows (Megatron-LM,
+arXiv 1909.08053, section 3). Every such group of layers is tried and verified
+(trace_tensor_parallel_check.py), independent of the names of layers and classes.
+"""
 
 from __future__ import annotations
 
