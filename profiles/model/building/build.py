@@ -388,25 +388,18 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
             "against the model's card, or use package.module:factory"
         )
     values = {key: value for key, value in spec.config.items() if key != "model_type"}
-    # No key-value cache in training; random numbers (dropout, masks of audio) would make split and
-    # unsplit runs differ.
+    # No key-value cache in training; random masks of audio would make split and unsplit runs
+    # differ.
     values |= {"use_cache": False}
     try:
         config = cls.config_class(**values)
     except Exception as error:
         raise _not_built(spec, cls, error) from error
-    for part in (config, *(getattr(config, name, None) for name in _PARTS)):
-        for key, value in vars(part).items() if part is not None else ():
-            if "drop" in key and isinstance(value, float):
-                setattr(part, key, 0.0)
-            if key == "apply_spec_augment":
-                setattr(part, key, False)
+    if hasattr(config, "apply_spec_augment"):
+        config.apply_spec_augment = False
     if getattr(cls, "_supports_sdpa", False):
         config._attn_implementation = "sdpa"
     return config, cls
-
-
-_PARTS = ("text_config", "vision_config", "audio_config", "attn_config", "ffn_config")
 
 
 def _not_built(spec: ModelSpec, cls: Any, error: Exception) -> ModelError:

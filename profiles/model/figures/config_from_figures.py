@@ -1,8 +1,8 @@
-"""`config_of_figures`: a configuration that transformers builds, for a model of given figures.
+"""`config_of_figures`: a transformers configuration for a model of given figures.
 
-The other way round from figures_from_config.py: the architecture is chosen by what the figures have
+The inverse of figures_from_config.py: the architecture follows from the properties of the figures
 (biases, learned positions, a gated feed-forward, experts, latent attention), so that a described
-model can be built and traced. Keys as transformers 5.23 reads them (models/<type>/, 2026-11-22).
+model can be built and traced. Keys of transformers 5.23 (models/<type>/, 2026-11-22).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from profiles.errors import ModelError
 from profiles.model.figures.figures_from_config import CONFIG_KINDS, KEYS
 from profiles.model.figures.transformer import LatentAttention, Transformer
 
-# Rotary positions and ALiBi have no table that ends; the builder refuses longer sequences.
+# Rotary positions and ALiBi have no limit; the builder refuses longer sequences.
 _POSITIONS = 1 << 20
 _NEW = ("head_dim", "num_key_value_heads")
 
 
 def config_of_figures(figures: Transformer, num_layers: int) -> dict[str, Any]:
-    """The configuration of a model with these figures but for its number of layers and windows.
+    """The configuration of a model with these figures, another number of layers and no windows.
 
-    Raises ModelError where no architecture of transformers has them all.
+    Raises ModelError if no architecture of transformers has all properties.
     """
     for what, has in (
         ("layers with a state", figures.state is not None),
@@ -68,7 +68,7 @@ def config_of_figures(figures: Transformer, num_layers: int) -> dict[str, Any]:
 def _named(name: str, kind: str, keys: dict[str, Any], figures: Transformer) -> dict[str, Any]:
     """The configuration, with the keys of its model type."""
     own = CONFIG_KINDS[kind].keys
-    if own:  # an older type, which knows neither
+    if own:  # older types have neither
         keys = {own.get(key, key): keys[key] for key in keys if key not in _NEW}
     return {
         "architectures": [name],

@@ -1,9 +1,9 @@
 """`figures_of_config`: a transformer's figures from its Hugging Face configuration, without torch.
 
-Keys are those of transformers' configuration classes (`LlamaConfig`, `GPT2Config`, `MixtralConfig`,
-`Qwen3MoeConfig`, `DeepseekV3Config`, ...), with their defaults if a key is optional. What a model
-type implies if its configuration is silent is in profiles/data/models/model_types.toml; tests build
-and count each type.
+Keys and defaults are those of transformers' configuration classes (`LlamaConfig`, `GPT2Config`,
+`MixtralConfig`, `Qwen3MoeConfig`, `DeepseekV3Config`, ...). Properties of a model type that are not
+in its configuration are in profiles/data/models/model_types.toml; tests build each type and count
+its parameters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "rope_size": ("qk_rope_head_dim",),
     "value_size": ("v_head_dim",),
 }
-"""Figure of Transformer or LatentAttention -> the keys of a configuration that may give it."""
+"""Field of Transformer or LatentAttention -> candidate keys of a configuration."""
 KINDS_FILE = Path(__file__).parents[2] / "data" / "models" / "model_types.toml"
 
 
@@ -46,15 +46,15 @@ KINDS_FILE = Path(__file__).parents[2] / "data" / "models" / "model_types.toml"
 class ConfigKind:
     """One model type.
 
-    tied        embeddings are tied where the configuration does not say
-    learned     positions are learned; extra_positions  rows of their table beyond the positions
-    head_size   where `head_dim` is silent, 0 for hidden_size / heads
-    wide        the feed-forward is so many times the hidden size where no key gives it
-    shared_experts   of a layer with experts, where no key says how many
-    global_every     of layers with a window every so many-th has none, 1 for all with one, 0 where
-                     `sliding_window` alone means nothing
+    tied        embeddings are tied by default
+    learned     positions are learned; extra_positions  additional rows of their table
+    head_size   default of `head_dim`, 0 for hidden_size / heads
+    wide        default of the feed-forward's size over the hidden size
+    shared_experts   default number per layer with experts
+    global_every     every n-th layer has no window; 1: all layers have one, 0: `sliding_window`
+                     alone has no effect
     keys        usual key -> this type's key
-    both_ways   an encoder: a token's attention meets those behind it, too
+    both_ways   an encoder with attention in both directions
     """
 
     gated: bool = True
@@ -77,17 +77,16 @@ CONFIG_KINDS: Mapping[str, ConfigKind] = decode(
 
 
 def model_type(config: Mapping[str, Any]) -> str:
-    """The model type as CONFIG_KINDS spells it."""
+    """The model type as in CONFIG_KINDS."""
     return str(config.get("model_type", "")).replace("-", "_")
 
 
 def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
-    """The figures of a configuration; `where` names it in errors.
+    """The figures of a configuration; `where` is its name in errors.
 
-    Tokens predicted ahead are those of `num_nextn_predict_layers`, though transformers builds no
-    layers for them.
-    Raises ModelError for a model type that `CONFIG_KINDS` does not have, for a missing or
-    non-positive key, and for layers that differ in kind.
+    `num_nextn_predict_layers` counts tokens predicted ahead, although transformers builds no layers
+    for them. Raises ModelError for a model type that is not in `CONFIG_KINDS`, a missing or
+    non-positive key, and layers of several kinds.
     """
     name = model_type(config)
     if name not in CONFIG_KINDS:
@@ -134,7 +133,7 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
             rope_size=needed("rope_size"),
             value_size=needed("value_size"),
         )
-        # `head_dim` is that of the rotary part there: a query's head has both parts.
+        # There `head_dim` is the rotary part only; a query's head has both parts.
         head_size = latent.nope_size + latent.rope_size
     return Transformer(
         num_layers=needed("num_layers"),
@@ -162,9 +161,9 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
 
 
 def _window(config: Mapping[str, Any], kind: ConfigKind) -> tuple[int, int]:
-    """The window and the layers that have it: `layer_types` says which, else the type's own rule
-    (the configuration classes of transformers 5.23); Qwen's from `max_window_layers` on, and only
-    where `use_sliding_window` says so."""
+    """The window and the number of layers with it: from `layer_types`, otherwise by the type's rule
+    (configuration classes of transformers 5.23); for Qwen the layers from `max_window_layers` on,
+    if `use_sliding_window` is set."""
     window = int(config.get("sliding_window") or 0)
     layers = int(config.get("num_hidden_layers") or 0)
     types = config.get("layer_types")
@@ -185,7 +184,7 @@ def _window(config: Mapping[str, Any], kind: ConfigKind) -> tuple[int, int]:
 
 
 def _kv_heads(config: Mapping[str, Any], name: str) -> int:
-    """Heads of keys where the type has a rule of its own, else 0."""
+    """Heads of keys for types with a special rule, otherwise 0."""
     if name == "gpt_bigcode":
         return int(config.get("multi_query", True))
     if name == "falcon" and not config.get("new_decoder_architecture"):

@@ -1,9 +1,9 @@
-"""`figures_of_trace`: a `Transformer` from a traced module, and what it leaves out.
+"""`figures_of_trace`: a `Transformer` from a traced module.
 
-Nothing is read from names or configurations: layers from products and attention calls
-(layer_figures.py), the vocabulary from the head, tables from what no product uses. The figures are
-then checked against the trace they came from: parameters within 0.1 %, forward matmuls and
-attention within 1 %. What does not fit is refused with the block and the amount.
+Names and configurations are not used: layers come from products and attention calls
+(layer_figures.py), the vocabulary from the head, embedding tables from parameters without products.
+The result is checked against the trace: parameters within 0.1 %, FLOPs of forward matmuls and
+attention within 1 %. Otherwise an error names the block and the amount.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from profiles.model.graph import ModelGraph
 
 _PARAMETERS_WITHIN = 0.001
 _FLOP_WITHIN = 0.01
-# Norms and biases are counted one by one where the usual count misses them by more of the whole.
+# Norms and biases are counted individually if the usual count is off by more than this share of all
+# parameters.
 _SMALL_WITHIN = 0.0005
 SOFT_CAPPED = (
     "soft-capped attention scores are priced as the framework's own attention, without the cap"
@@ -40,8 +41,8 @@ _ADVICE = (
 class ModelFigures:
     """A model by its figures.
 
-    sequence_length  tokens per sample that were traced, 0 where the figures are of any length
-    notes            what the figures take for granted or leave out, in words
+    sequence_length  tokens per traced sample, 0 if the figures are valid for any length
+    notes            assumptions and omissions of the figures
     """
 
     figures: Transformer
@@ -50,10 +51,10 @@ class ModelFigures:
 
 
 def figures_of_trace(graph: ModelGraph) -> ModelFigures:
-    """The figures of a graph that was traced at tp = 1.
+    """The figures of a graph traced at tp = 1.
 
-    Raises InputError, naming the block and the parameters or FLOPs, for a module that is no chain
-    of alike transformer layers between a table of tokens and their logits.
+    Raises InputError, with the block and the parameters or FLOPs, unless the module is a chain of
+    equal transformer layers between an embedding of tokens and their logits.
     """
     try:
         return _Chain(graph).figures()
@@ -65,7 +66,7 @@ def figures_of_trace(graph: ModelGraph) -> ModelFigures:
 
 
 class _Chain:
-    """The blocks of a graph as what stands before the layers, the layers, and what follows."""
+    """The blocks of a graph: before the layers, the layers, and after them."""
 
     def __init__(self, graph: ModelGraph) -> None:
         self.graph = graph
@@ -89,8 +90,8 @@ class _Chain:
         mixing = [place for place, reading in enumerate(readings) if reading.attention]
         if not mixing:
             convolutions = sum(reading.convolutions for reading in readings)
-            what = f"; it has {convolutions} convolutions" if convolutions else ""
-            raise InputError(f"no block has attention that is recognised{what}")
+            note = f"; it has {convolutions} convolutions" if convolutions else ""
+            raise InputError(f"no block has attention that is recognised{note}")
         first, last = mixing[0], mixing[-1]
         shape = readings[first].inputs[0] if readings[first].inputs else ()
         if not shape:
@@ -108,7 +109,7 @@ class _Chain:
         self.hidden = shape[-1]
         self.tokens = math.prod(shape[:-1])
         self.sequence = self.tokens // graph.micro_batch
-        # Feed-forwards that are blocks of their own follow the last attention.
+        # Feed-forwards that are separate blocks follow the last attention.
         for behind in readings[last + 1 :]:
             if behind.tables or len([p for p in behind.products if not p.tied]) < 2:
                 break
@@ -128,7 +129,7 @@ class _Chain:
         self.head = self._head()
 
     def _head(self) -> WeightProduct:
-        """The logits: the widest product behind the layers, or at the end of the last one."""
+        """The logits: the widest product after the layers, or at the end of the last one."""
         tail = [p for reading in self.after for p in reading.products]
         rows = {p.full_shape[0] for reading in self.before for p in reading.tables}
         inside = [p for p in self.layers[-1].products if p.tied or p.n in rows]
@@ -149,7 +150,7 @@ class _Chain:
     def _layer(self, place: int) -> LayerFigures:
         reading = self.layers[place]
         multiplied = sum(p.elements for p in reading.products)
-        # Smaller ones are biases of experts and the like.
+        # Smaller ones are, for example, biases of experts.
         large = [p for p in reading.tables if 100 * math.prod(p.full_shape) > multiplied]
         if large:
             table = large[0]
@@ -163,7 +164,8 @@ class _Chain:
             raise InputError(f"block {self.first + place} ({reading.label}) has {error}") from error
 
     def _joined(self) -> list[LayerFigures]:
-        """The layers; where attention and feed-forward are blocks of their own, two make one."""
+        """The layers; if attention and feed-forward are separate blocks, two blocks are one
+        layer."""
         made: dict[int, LayerFigures] = {}
         found = [
             made.setdefault(id(reading), self._layer(place))
@@ -239,13 +241,13 @@ class _Chain:
         found = self._with_small(found)
         outside = [p for r in (*self.before, *self.after) for p in r.products]
         outside = [p for p in outside if p is not self.head and not p.tied]
-        _check_parameters(found, traced=self.graph.full_parameter_count, beside=outside)
+        _check_parameters(found, traced=self.graph.full_parameter_count, outside=outside)
         readings = (*self.before, *self.layers, *self.after)
         _check_flop(found, layers, readings, head=self.head, tokens=self.tokens)
         return ModelFigures(figures=found, sequence_length=self.sequence, notes=_notes(layers))
 
     def _learned(self) -> int:
-        """Rows of all tables of the hidden size but the vocabulary's."""
+        """Rows of all tables of the hidden size except the vocabulary's."""
         tables = [p for reading in (*self.before, *self.after) for p in reading.tables]
         tables = [p for p in tables if not p.tied_to]
         rows = []
@@ -259,7 +261,7 @@ class _Chain:
             rows.append(sizes[0])
         if not rows:
             raise InputError("it has no table of tokens: its inputs are no tokens")
-        # The tokens' table has a row per logit, but for what either is padded by.
+        # The tokens' table has one row per logit, apart from padding.
         return sum(rows) - min(rows, key=lambda count: abs(count - self.head.n))
 
     def _with_small(self, found: Transformer) -> Transformer:
@@ -285,8 +287,8 @@ class _Chain:
 
 
 def _single_layers(reading: BlockReading) -> Iterator[BlockReading]:
-    """The layers of a block that holds several equal ones: of every shape of weight and kind of
-    attention as many, each as many times; else the block itself."""
+    """The layers of a block with several equal ones: every shape of weight occurs equally often per
+    attention; otherwise the block itself."""
     count = len(reading.attention)
     shapes: dict[tuple[int, int, int, int], list[WeightProduct]] = {}
     for p in reading.products:
@@ -307,7 +309,7 @@ def _single_layers(reading: BlockReading) -> Iterator[BlockReading]:
 
 
 def _small(found: Transformer) -> int:
-    """Norms and biases of all layers and the final norm."""
+    """Elements of norms and biases of all layers and of the final norm."""
     return found.num_layers * found.small_parameters + found.hidden_size * (
         2 if found.biases else 1
     )
@@ -345,19 +347,19 @@ def _notes(layers: Sequence[LayerFigures]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _check_parameters(found: Transformer, *, traced: int, beside: Sequence[WeightProduct]) -> None:
-    """Raises InputError where the figures have others than the `traced` parameters; `beside` are
-    weights outside the layers and the head, for the message."""
-    told = found.parameters
-    if abs(traced - told) <= _PARAMETERS_WITHIN * traced:
+def _check_parameters(found: Transformer, *, traced: int, outside: Sequence[WeightProduct]) -> None:
+    """Raises InputError if the parameters of figures and trace differ; `outside` are weights
+    outside the layers and the head, for the message."""
+    counted = found.parameters
+    if abs(traced - counted) <= _PARAMETERS_WITHIN * traced:
         return
     where = ""
-    if beside:
-        largest = max(beside, key=lambda p: p.elements)
-        where = f"; beside the layers stands {largest.name} [{largest.k} x {largest.n}]"
+    if outside:
+        largest = max(outside, key=lambda p: p.elements)
+        where = f"; outside the layers there is {largest.name} [{largest.k} x {largest.n}]"
     raise InputError(
-        f"it has {traced:,} parameters, figures of {_title(found)} have {told:,}: "
-        f"{abs(traced - told):,} {'are left over' if traced > told else 'too many'}{where}"
+        f"it has {traced:,} parameters, figures of {_title(found)} have {counted:,}: "
+        f"{abs(traced - counted):,} {'are left over' if traced > counted else 'too many'}{where}"
     )
 
 
@@ -369,20 +371,20 @@ def _check_flop(
     head: WeightProduct,
     tokens: int,
 ) -> None:
-    """Raises InputError where the figures' forward FLOPs are others than the traced ones.
+    """Raises InputError if the forward FLOPs of figures and trace differ.
 
-    Attention counts as causal where the trace does not say (a mask without values, scores that are
-    written out), with whatever the module's own kernel computes and masks.
+    Attention counts as causal unless the trace shows that it is not (a mask with unknown values,
+    unfused scores).
     """
     traced = float(sum(reading.work_flop for reading in readings))
-    told = 2.0 * tokens * _met_weights(found, layers)
+    counted = 2.0 * tokens * _active_weights(found, layers)
     for layer in layers:
         if layer.call is not None:
             half = _causal_flop(layer.call)
-            told += half
+            counted += half
             if layer.call.causal is not False:
                 traced -= layer.call.work_flop - half
-    if abs(traced - told) <= _FLOP_WITHIN * traced:
+    if abs(traced - counted) <= _FLOP_WITHIN * traced:
         return
     why = ""
     if any(layer.call is not None and layer.call.causal is False for layer in layers):
@@ -398,24 +400,24 @@ def _check_flop(
         )
     raise InputError(
         f"its forward pass takes {traced:.4g} FLOPs in matmuls and attention, figures of "
-        f"{_title(found)} {told:.4g}{why}"
+        f"{_title(found)} {counted:.4g}{why}"
     )
 
 
-def _met_weights(found: Transformer, layers: Sequence[LayerFigures]) -> float:
-    """Weights that a token meets in matmuls, of experts as many as were traced."""
-    met = found.num_layers * found.attention_parameters
-    met += found.num_dense_layers * found.dense_parameters
+def _active_weights(found: Transformer, layers: Sequence[LayerFigures]) -> float:
+    """Weights per token in matmuls, with the traced number of experts."""
+    active = found.num_layers * found.attention_parameters
+    active += found.num_dense_layers * found.dense_parameters
     experts = found.num_expert_layers * (
         layers[-1].met * found.expert_parameters
         + found.shared_expert_parameters
         + found.router_parameters
     )
-    return met + experts + found.vocab_size * found.hidden_size
+    return active + experts + found.vocab_size * found.hidden_size
 
 
 def _causal_flop(call: AttentionCall) -> float:
-    """FLOPs where a query meets the keys before it alone: half of all pairs."""
+    """FLOPs of causal attention: half of all pairs."""
     pairs = call.batch * call.heads * call.q_len * call.kv_len
     return float(pairs * (call.head_size + call.value_size))
 
