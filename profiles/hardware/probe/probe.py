@@ -37,7 +37,12 @@ from profiles.hardware.probe.fingerprint import (
     machine_memory_bytes,
     num_cores,
 )
-from profiles.hardware.probe.probe_answers import RankAnswer, at_one_speed, in_parts
+from profiles.hardware.probe.probe_answers import (
+    RankAnswer,
+    RankJob,
+    at_one_speed,
+    in_parts,
+)
 from profiles.hardware.probe.probe_cases import MEMORY_OPS, Case, RecurrenceCase, probe_cases
 from profiles.hardware.probe.probe_ops import moved_bytes, traced_op, work_flop
 from profiles.hardware.probe.probe_reference import (
@@ -139,7 +144,7 @@ def measure_cases(
     def measured(part: Sequence[Case], begin: int) -> tuple[RankAnswer, ...]:
         found = run_workers(
             "profiles.hardware.probe.probe_job:run_cases",
-            {"cases": encode(tuple(part)), "effort": encode(effort)},
+            encode(RankJob(cases=tuple(part), effort=effort)),
             num_processes=num_devices,
             threads_per_process=threads_per_device,
             progress=lambda done, _, label: progress(begin + done, len(visited), label),

@@ -1,4 +1,4 @@
-"""`RankAnswer`: the measurements of one rank, and a long measurement in parts that can be resumed.
+"""Job and answer of one rank, and long measurements in parts that can be resumed.
 
 Each part is written to disk at once; an interrupted measurement continues with the first missing
 part. A virtual machine shares its cores: within minutes the reference kernels took 1.8 times as
@@ -18,6 +18,15 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.device import HostPoint, ReferencePoint
 from profiles.hardware.probe.cpu_clock import Sample
 from profiles.hardware.probe.probe_cases import Case
+from profiles.hardware.probe.probe_timing import Effort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankJob:
+    """The cases for every rank, and their effort."""
+
+    cases: tuple[Case, ...]
+    effort: Effort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,27 +245,37 @@ def measure_graph(
     _check_memory(graph, num_processes)
     total = _WARM_UP + num_samples
     progress(0, total, f"starting {num_processes} processes")
-    job = {
-        "spec": encode(spec),
-        "micro_batch": graph.micro_batch,
-        "sequence_length": graph.sequence_length,
-        "dtype": graph.dtype,
-        "entries": [ref.entry for ref in graph.chain],
-        "total": total,
-    }
+    job = _Job(
+        spec=spec,
+        micro_batch=graph.micro_batch,
+        sequence_length=graph.sequence_length,
+        dtype=graph.dtype,
+        entries=tuple(ref.entry for ref in graph.chain),
+        total=total,
+    )
     answers = run_workers(
         "profiles.hardware.probe.probe_blocks:run_blocks",
-        job,
+        encode(job),
         num_processes=num_processes,
         threads_per_process=threads_per_device,
         progress=progress,
     )
+    chains = [
+        sample
+        for answer in answers
+        for sample in decode(tuple[ChainSample, ...], answer["samples"], where="samples")
+    ]
     clock = "cpu" if threads_per_device == 1 and not torch.cuda.is_available() else "wall"
+
+    def summary(passes: Sequence[tuple[Sample, ...]], kind: int) -> Summary:
+        positions = [i for i, ref in enumerate(graph.chain) if ref.kind == kind]
+        samples = [blocks[position] for blocks in passes for position in positions]
+        return summarise(samples, clock=clock, compute_only=clock == "cpu")
+
     points = []
     for kind, block in enumerate(graph.kinds):
-        positions = [i for i, ref in enumerate(graph.chain) if ref.kind == kind]
-        forward = _summary(answers, "forward", positions, clock)
-        backward = _summary(answers, "backward", positions, clock)
+        forward = summary([chain.forward for chain in chains], kind)
+        backward = summary([chain.backward for chain in chains], kind)
         points.append(
             BlockPoint(
                 kind=block.kind,
@@ -289,34 +299,41 @@ def training_bytes(graph: ModelGraph) -> float:
     return 2.0 * weights + 2.0 * saved + working
 
 
-def run_blocks(job: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
-    """The job of one worker: samples per pass and position, `[wall_s, cpu_s, delay_s]`."""
-    spec: ModelSpec = decode(ModelSpec, job["spec"], where="model")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """The job of one worker: a model, its blocks' entries, and the number of micro-batches."""
+
+    spec: ModelSpec
+    micro_batch: int
+    sequence_length: int
+    dtype: str
+    entries: tuple[str, ...]
+    total: int
+
+
+def run_blocks(content: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
+    """Run a `_Job` in one worker: `samples` has a ChainSample per counted micro-batch."""
+    job: _Job = decode(_Job, content, where="job")
     built = build_model(
-        spec,
-        micro_batch=int(job["micro_batch"]),
-        sequence_length=int(job["sequence_length"]),
-        dtype=str(job["dtype"]),
+        job.spec,
+        micro_batch=job.micro_batch,
+        sequence_length=job.sequence_length,
+        dtype=job.dtype,
         device="cuda" if torch.cuda.is_available() else "cpu",
     )
 
     def forward() -> Tensor:
         return built.loss_fn(built.call(built.module, *built.args), built.targets)
 
-    entries, total = job["entries"], int(job["total"])
-    label = f"{spec.name}, micro-batch {job['micro_batch']}"
-    answer: dict[str, list[list[list[float | None]]]] = {
-        direction: [[] for _ in entries] for direction in ("forward", "backward")
-    }
-    chain = sample_chain(forward, built.module, entries)
+    label = f"{job.spec.name}, micro-batch {job.micro_batch}"
+    samples = []
+    chain = sample_chain(forward, built.module, job.entries)
     dist.barrier()
-    for number, sample in enumerate(islice(chain, total)):
-        for direction, kept in answer.items() if number >= _WARM_UP else ():
-            for position, block in enumerate(getattr(sample, direction)):
-                kept[position].append([block.wall_s, block.cpu_s, block.delay_s])
-        reporter(number + 1, total, label)
+    for number, sample in enumerate(islice(chain, job.total)):
+        samples.append(sample)
+        reporter(number + 1, job.total, label)
     chain.close()
-    return answer
+    return {"samples": encode(samples[_WARM_UP:])}
 
 
 def _check_memory(graph: ModelGraph, num_processes: int) -> None:
@@ -330,18 +347,6 @@ def _check_memory(graph: ModelGraph, num_processes: int) -> None:
             "measure a smaller micro-batch, fewer processes, or the same model with fewer layers "
             "(equal blocks have equal times)"
         )
-
-
-def _summary(
-    answers: Sequence[Mapping[str, Any]], direction: str, positions: Sequence[int], clock: str
-) -> Summary:
-    samples = [
-        Sample(wall_s=wall, cpu_s=cpu, delay_s=delay)
-        for answer in answers
-        for position in positions
-        for wall, cpu, delay in answer[direction][position]
-    ]
-    return summarise(samples, clock=clock, compute_only=clock == "cpu")
 
 
 def with_blocks(

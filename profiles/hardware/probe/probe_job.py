@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from profiles.document import decode, encode
 from profiles.errors import InputError, RunError
 from profiles.hardware.probe.cpu_clock import Sample, between, read_clock
-from profiles.hardware.probe.probe_answers import DeviceFacts, RankAnswer
+from profiles.hardware.probe.probe_answers import DeviceFacts, RankAnswer, RankJob
 from profiles.hardware.probe.probe_cases import Case
 from profiles.hardware.probe.probe_host import measure_host
 from profiles.hardware.probe.probe_ops import op_call, pieces_of, work_flop
@@ -36,13 +36,13 @@ _EMULATED_FLOP = 2 * 256**3
 _WINDOWS = 3
 
 
-def run_cases(job: dict[str, Any], reporter: Progress) -> dict[str, Any]:
-    """The `RankAnswer` of this rank as JSON values; skipped cases have no samples.
+def run_cases(content: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
+    """Run a `RankJob`; returns the `RankAnswer` as JSON values. Skipped cases have no samples.
 
     Rounds of the reference kernel are timed at `_WINDOWS` moments among the cases.
     """
-    cases: tuple[Case, ...] = decode(tuple[Case, ...], job["cases"], where="cases")
-    effort: Effort = decode(Effort, job["effort"], where="effort")
+    job: RankJob = decode(RankJob, content, where="job")
+    cases, effort = job.cases, job.effort
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", torch.cuda.current_device()) if _cuda() else torch.device("cpu")
     torch.manual_seed(rank)

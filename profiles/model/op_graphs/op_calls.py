@@ -1,7 +1,7 @@
-"""The calls behind an op graph, as they can be made again: what the executor replays.
+"""The calls of an op graph in a form that the executor can replay.
 
-A model whose repeated blocks are held once is a program: calls in order, and repeats that make the
-calls of the block that is held again, on the repeat's own weights.
+A program is a list of calls and repeats in order; a repeat replays the calls of a stored block on
+other weights.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from profiles.model.op_graphs.op_graph import OpGraph
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """Stands in a call's arguments for the tensor of this number."""
+    """Placeholder for a tensor in the arguments of a call, by its number."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCall:
-    """A call as the model's code makes it: function and arguments, slots in place of tensors.
+    """A call of the model's code, with slots in place of tensors.
 
-    has_gradient  whether it was made with gradients enabled;  is_in_place  whether it changes its
-    first argument, which is then its output
+    has_gradient  whether gradients were enabled
+    is_in_place   whether it changes its first argument, which is then its output
     """
 
     function: Any
@@ -37,10 +37,9 @@ class OpCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
-    """A block that runs as the one at `held` does.
+    """A block with the same calls as the stored one at `held`.
 
-    inputs   (tensor that the held block reads, tensor that this one reads in its place)
-    outputs  (tensor that the held block makes, its counterpart here)
+    inputs, outputs   (tensor of the stored block, tensor of this block) pairs
     """
 
     path: str
@@ -54,9 +53,9 @@ class Program:
     """An op graph with its calls.
 
     steps   op numbers and repeats in order of execution
-    spans   path of a held block -> its first op and the one after its last
-    origins tensor that no op makes -> (`parameter`, `buffer`, `argument` or `target`, its name)
-    outputs the tensors that the model returns, -1 for one that no op made
+    spans   path of a stored block -> its first op and the one after its last
+    origins tensor without a producer -> (`parameter`, `buffer`, `argument` or `target`, its name)
+    outputs the model's output tensors, -1 for one without a producer
     """
 
     graph: OpGraph

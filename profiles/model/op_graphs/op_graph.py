@@ -1,9 +1,9 @@
 """The op graph: the forward ops of a model's distinct blocks with the tensors between them.
 
-Where `graph.py` keeps what a block costs, this keeps who reads what: op-level sharding chooses a
-placement for every op, so it needs the edges. Ops are the calls that the model's code makes
-(`linear`, `scaled_dot_product_attention`, `view`), not their kernels; each holds the kernels that
-it launches, forward and backward. Repeated blocks are held once.
+`graph.py` has the costs of a block; this graph also has the data flow, since op-level sharding
+chooses a placement for every op. Ops are the calls of the model's code (`linear`,
+`scaled_dot_product_attention`, `view`), each with its forward and backward kernels. Repeated blocks
+are stored once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Option = tuple[int, ...] | str
 class GraphTensor:
     """A tensor of the forward pass.
 
-    producer        the op that made it, None for parameters, inputs and what stands for a tensor
-    needs_gradient  whether the backward pass makes its gradient
-    parameter       its name in the whole model where it is one, else ""
-    stands_for      for the output of a repeated block that is held once: the tensor of the block
-                    that is held; a parameter that shares a storage: the first one
-    storage         the first tensor in the same storage (itself where there is none)
+    producer        op that creates it, None for parameters, inputs and outputs of repeats
+    needs_gradient  whether the backward pass computes its gradient
+    parameter       name in the whole model if it is a parameter, otherwise ""
+    stands_for      for an output of a repeat: the tensor of the stored block; for a parameter with
+                    a shared storage: the first one
+    storage         the first tensor with the same storage (possibly itself)
     """
 
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class GraphTensor:
 
     @property
     def memory_bytes(self) -> float:
-        """Of the contents, without an allocator's rounding."""
+        """Bytes of the elements, without an allocator's rounding."""
         return self.num_elements * DTYPE_BYTES[self.dtype]
 
 
@@ -51,14 +51,14 @@ class GraphTensor:
 class GraphOp:
     """A call of the forward pass.
 
-    name      the function (`linear`); module  path in the whole model of the module that called it
+    name      the function (`linear`); module  path in the whole model of the calling module
     block     index into the graph's blocks
-    inputs    tensors read, in the order of the arguments; outputs  tensors made
-    options   what else decides its shape: (`dim`, `keepdim`, `equation`, `groups`, ...) by name
-    strides   for a view: strides of each output over a contiguous input, else ()
+    inputs    in the order of the arguments
+    options   other arguments that determine the shape (`dim`, `equation`, `groups`, ...) by name
+    strides   for a view: strides of each output over a contiguous input, otherwise ()
     forward, backward   the kernels
-    saved     of its inputs and outputs those that it keeps for its backward
-    saved_inner_bytes   what it keeps besides
+    saved     inputs and outputs that are kept for the backward
+    saved_inner_bytes   bytes of other tensors that are kept
     """
 
     name: str
@@ -80,10 +80,10 @@ class GraphOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphBlock:
-    """A distinct block: its class, and the module paths whose calls open each of its repeats.
+    """A distinct block: its class, and the paths of the modules that open its repeats.
 
-    carried   (tensor that enters the first repeat, tensor of the block that enters the next one in
-              its place) pairs: what flows from repeat to repeat
+    carried   data flow between repeats: pairs (input of the first repeat, tensor of the block that
+              is the same input of the next one)
     """
 
     label: str
@@ -92,13 +92,13 @@ class GraphBlock:
 
     @property
     def repeats(self) -> int:
-        """How many blocks of the model it stands for."""
+        """Number of equal blocks in the model."""
         return len(self.entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpGraph:
-    """Ops in order of execution; raises InputError where an op names a tensor that is not there."""
+    """Ops in order of execution; raises InputError for an op with an unknown tensor or block."""
 
     name: str
     tensors: tuple[GraphTensor, ...]
@@ -120,7 +120,7 @@ class OpGraph:
                 )
 
     def path_pattern(self, path: str, block: int) -> str:
-        """A path of a module or weight of a block, `*` where the number of its repeat stands."""
+        """A path of a module or weight of a block, with `*` for the number of the repeat."""
         entry = self.blocks[block].entries[0]
         if self.blocks[block].repeats == 1 or not entry or not path.startswith(entry):
             return path

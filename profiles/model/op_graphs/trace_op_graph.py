@@ -1,8 +1,8 @@
-"""Tracing the op graph: which call reads which tensor, and the kernels of each call.
+"""Trace the op graph: the inputs and outputs of each call, and its kernels.
 
-The forward pass runs on meta tensors under a function mode, which sees calls as the model's code
-makes them. Each call's kernels are recorded by a dispatch mode inside it; its backward is run on
-the spot, for this call alone, by asking autograd for the gradients of its direct inputs.
+The forward pass runs on meta tensors under a function mode, which receives the calls of the model's
+code. A dispatch mode inside it records each call's kernels; the call's backward is run immediately,
+as the gradients of its direct inputs.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _TENSOR_ATTRIBUTES = ("T", "mT", "H", "data")
 
 
 def trace_op_graph(built: BuiltModel, *, name: str) -> OpGraph:
-    """The op graph of a module that was built on meta, loss included.
+    """The op graph of a module on meta, including the loss.
 
-    Raises TraceError, naming the module, where the forward pass does not run on shapes alone.
+    Raises TraceError, with the module, if the forward pass does not run on shapes.
     """
     return trace_program(built, name=name).graph
 
 
 def trace_program(built: BuiltModel, *, name: str) -> Program:
-    """The op graph with its calls, so that they can be made again on real tensors.
+    """The op graph with its calls, for a replay on real tensors.
 
-    Raises TraceError, naming the module, where the forward pass does not run on shapes alone.
+    Raises TraceError, with the module, if the forward pass does not run on shapes.
     """
     candidates = cut_candidates(built.module)
     skipped = _in_one_list(
@@ -82,8 +82,8 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
 
 
 def _in_one_list(skipped: Mapping[str, str], members: frozenset[str]) -> dict[str, str]:
-    """The repeats with the first equal member of their own list standing for each: layers of two
-    towers may be built alike and be called on other shapes."""
+    """Repeat -> the first equal member of the same list: equal layers of two towers may be called
+    on different shapes."""
     first: dict[tuple[str, str], str] = {}
     for path in skipped.values():
         first.setdefault((path.rpartition(".")[0], path), path)
@@ -96,7 +96,7 @@ def _in_one_list(skipped: Mapping[str, str], members: frozenset[str]) -> dict[st
 
 
 class _Tracer(TorchFunctionMode):
-    """Records while it is entered."""
+    """Records all calls while it is active."""
 
     def __init__(
         self, module: nn.Module, candidates: tuple[str, ...], skipped: dict[str, str]
@@ -123,14 +123,14 @@ class _Tracer(TorchFunctionMode):
         self._replaced: dict[str, tuple[tuple[int, int], ...]] = {}
         self._origins: dict[int, tuple[str, str]] = {}
         self._known: dict[int, int] = {}
-        self._first: dict[int, int] = {}  # before any call changed it in place
+        self._first: dict[int, int] = {}  # numbers before any call in place
         self._storages: dict[int, int] = {}
-        self._alive: list[Any] = []  # numbers of objects are theirs while they live
+        self._alive: list[Any] = []  # so that ids stay unique
         self._seen: set[str] = set()
         self._names = {id(p): path for path, p in module.named_parameters()}
 
     def name_origins(self, built: BuiltModel) -> None:
-        """Where tensors come from that no op makes."""
+        """Record the origins of tensors without a producer."""
         for path, buffer in self.module.named_buffers():
             self._origins[id(buffer)] = ("buffer", path)
         for kind, values in (("argument", built.args), ("target", built.targets)):
@@ -138,10 +138,10 @@ class _Tracer(TorchFunctionMode):
                 if isinstance(x, Tensor):
                     self._origins.setdefault(id(x), (kind, str(i)))
 
-    # --- where we are -------------------------------------------------------------------------
+    # --- modules and blocks -------------------------------------------------------------------
 
     def hook(self, stack: ExitStack) -> None:
-        """Modules say when they are entered and left, until the stack unwinds."""
+        """Hook the entry and exit of all modules, until the stack unwinds."""
         for path, module in self.module.named_modules():
             if path:
                 first = module.register_forward_pre_hook(self._enter(path), with_kwargs=True)
@@ -151,9 +151,9 @@ class _Tracer(TorchFunctionMode):
 
     def _enter(self, path: str) -> Any:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            self.path.append(path)  # first: leaving takes it away whatever happens here
+            self.path.append(path)  # first, since _leave always removes it
             if self.skipped.get(path, path) not in {*self._seen, path}:
-                del self.skipped[path]  # what would stand for it runs later
+                del self.skipped[path]  # the block that it repeats runs later
             if path in self.candidates and path not in self._seen and not self.pauses:
                 self._cut(path, type(module).__name__)
                 self._note_arguments(path, tree_leaves((args, kwargs)))
@@ -196,7 +196,7 @@ class _Tracer(TorchFunctionMode):
         return leave
 
     def _note_arguments(self, path: str, leaves: list[Any]) -> None:
-        """Where a repeat is called with another tensor than the block that is held: which one."""
+        """Record the inputs of a repeat that differ from those of the stored block."""
         numbers = [self._number(x) if isinstance(x, Tensor) else None for x in leaves]
         model = self.skipped.get(path)
         if model is None:
@@ -261,7 +261,7 @@ class _Tracer(TorchFunctionMode):
         made = [self._add(x, producer=number) for x in outputs]
         strides = () if inplace else view_strides(func, name, args, kwargs, outputs)
         saved, inner = self._saved(kept, [*before, *made])
-        # A call that changes its input has no history to run again.
+        # The backward of a call in place cannot be run separately.
         trains = not inplace and any(x.requires_grad for x in outputs)
         op = GraphOp(
             name=name,
@@ -294,7 +294,7 @@ class _Tracer(TorchFunctionMode):
         return self._add(x) if found is None else found
 
     def _add(self, x: Tensor, *, producer: int | None = None, stands_for: int | None = None) -> int:
-        self.pauses += 1  # a module's hook is under the mode: these reads are none of the model's
+        self.pauses += 1  # hooks run under the mode too: these reads are not the model's
         number = len(self.tensors)
         key = x.untyped_storage()._cdata
         storage = self._storages.setdefault(key, number)
@@ -317,7 +317,7 @@ class _Tracer(TorchFunctionMode):
         return number
 
     def _saved(self, kept: list[Tensor], own: list[int]) -> tuple[tuple[int, ...], float]:
-        """Of the op's own tensors those that are kept, and the bytes of what else is."""
+        """The op's inputs and outputs that are kept, and the bytes of other kept tensors."""
         saved: dict[int, None] = {}
         inner: dict[int, float] = {}
         roots = {self.tensors[t].storage: t for t in reversed(own)}
@@ -332,7 +332,7 @@ class _Tracer(TorchFunctionMode):
         return tuple(saved), sum(inner.values())
 
     def program(self, name: str, outputs: list[Tensor]) -> Program:
-        """What was recorded, without blocks that hold no op."""
+        """The recorded program, without empty blocks."""
         used = sorted({op.block for op in self.ops})
         renumbered = {block: i for i, block in enumerate(used)}
         graph = OpGraph(

@@ -1,4 +1,4 @@
-"""The kernels of one call: those of its forward, and of its backward run for it alone."""
+"""The kernels of one call, forward and backward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from profiles.model.tracing.trace_ops import describe_op
 
 
 class Kernels(TorchDispatchMode):
-    """Collects the kernels that run inside it."""
+    """Collects all kernels while it is active."""
 
     def __init__(self, phase: Phase, module: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
@@ -35,14 +35,14 @@ class Kernels(TorchDispatchMode):
 
 
 def run_call(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call returns: attention as one fused op, grouped products with equal groups."""
+    """Make a call, with attention as one fused op and grouped products with equal groups."""
     if name in ("_grouped_mm", "grouped_mm") and args[0].dtype is not torch.bfloat16:
         return _equal_groups(args[0], args[1])
     return with_fused_attention(func, args, kwargs)
 
 
 def _equal_groups(x: Tensor, weight: Tensor) -> Tensor:
-    """A grouped product with equal groups: torch's own knows bfloat16 alone on meta tensors."""
+    """A grouped product with equal groups; on meta tensors torch's accepts only bfloat16."""
     groups, rows = weight.shape[0], -(-x.shape[0] // weight.shape[0])
     padded = torch.nn.functional.pad(x, (0, 0, 0, groups * rows - x.shape[0]))
     made = torch.bmm(padded.reshape(groups, rows, -1), weight)
@@ -52,7 +52,7 @@ def _equal_groups(x: Tensor, weight: Tensor) -> Tensor:
 def backward_kernels(
     func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], module: str
 ) -> tuple[Op, ...]:
-    """The kernels of this call's backward alone, run again on copies that have no history."""
+    """The kernels of this call's backward, from a repetition on detached inputs."""
     copies: dict[int, Tensor] = {}
 
     def copy(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a call's plain arguments say of how dims correspond: names, dims, strides of views."""
+"""Properties of a call that determine how tensor dims correspond: name, dims, strides of views."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _VIEW_TRIAL = ("view", "reshape", "flatten", "unflatten", "contiguous")
 
 
 def call_name(func: Any) -> str:
-    """The name of a torch function; reflected operators have that of the plain one."""
+    """The name of a torch function, the same for operators and reflected operators."""
     name = str(getattr(func, "__name__", func))
     plain = {"__rmul__": "mul", "__radd__": "add", "__matmul__": "matmul", "__rsub__": "rsub"}
     return plain.get(name, name)
 
 
 def attribute_name(func: Any) -> str:
-    """Of a property of tensors its name (`T`, `shape`), else empty."""
+    """The name of a tensor property (`T`, `shape`), otherwise ""."""
     return str(getattr(getattr(func, "__self__", None), "__name__", ""))
 
 
 def view_strides(
     func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Tensor]
 ) -> tuple[tuple[int, ...], ...]:
-    """Strides of the outputs over a contiguous input, where the call is a view of it, else ()."""
+    """Strides of the outputs over a contiguous input if the call is a view, otherwise ()."""
     first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
     if first is None:
         return ()
@@ -51,7 +51,7 @@ def view_strides(
     return tuple(tuple(x.stride()) for x in leaves)
 
 
-# Calls whose `dim` argument decides how dims correspond.
+# Calls whose `dim` argument determines how dims correspond.
 _JOINS = ("cat", "concat", "stack")
 _REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "min", "var", "std", "norm", "logsumexp")
 _SCANS = ("softmax", "log_softmax", "cumsum", "argmax", "topk", "sort", "index_select", "gather")
@@ -61,7 +61,7 @@ _OVER_DIMS = frozenset((*_JOINS, *_REDUCTIONS, *_SCANS))
 def call_options(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor]
 ) -> tuple[tuple[str, Option], ...]:
-    """What of the plain arguments decides how dims correspond."""
+    """The non-tensor arguments that determine how dims correspond."""
     found: dict[str, Option] = {}
     rank = inputs[0].dim() if inputs else 0
     dims = kwargs.get("dim")

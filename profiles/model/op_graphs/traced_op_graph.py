@@ -1,7 +1,7 @@
-"""The op graph of a model, kept on disk between uses: tracing one takes seconds, reading it a part.
+"""The op graph of a model, cached on disk: reading is faster than tracing, which takes seconds.
 
 A cached graph is for one configuration, micro-batch, sequence length, type, and version of the
-tracing code and of torch. Models of a factory are traced anew: their code is not known by a hash.
+tracing code and of torch. Models of a factory are not cached, since their code has no hash.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ def traced_op_graph(
     dtype: str,
     cache: Path | None = None,
 ) -> OpGraph:
-    """The op graph of `spec`, loss included; torch is imported only where `cache` lacks it.
+    """The op graph of `spec`, including the loss; torch is imported only if it is not cached.
 
-    Raises TraceError, naming the module, where the forward pass does not run on shapes alone.
+    Raises TraceError, with the module, if the forward pass does not run on shapes.
     """
 
     def make() -> OpGraph:
-        # Here, since torch is needed only now.
         from profiles.model.building.build import build_model
         from profiles.model.op_graphs.trace_op_graph import trace_op_graph
 
