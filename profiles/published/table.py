@@ -162,7 +162,7 @@ def number_cell(text: str, where: str, *, kind: str = "a number of 0 or more") -
         if math.isfinite(number) and number >= 0:
             return number
     raise DocumentError(
-        f"{where}: {text!r} is not {kind}; leave it empty where the source is silent"
+        f"{where}: {text!r} is not {kind}; leave it empty if the source does not state it"
     )
 
 

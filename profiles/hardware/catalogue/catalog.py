@@ -204,7 +204,7 @@ def _assembled(
     if len(sizes) > 1:
         raise InputError(
             f"--on {name!r}: nodes of {sorted(sizes)} devices in one cluster; write them in a "
-            "cluster file with levels of their own"
+            "cluster file with separate levels"
         )
     per_node = sizes.pop()
     inner_size = min(_domain_size(per_node, total, design) for design in designs)

@@ -48,7 +48,7 @@ class Offer:
 
     def __post_init__(self) -> None:
         if not self.provider.strip():
-            raise InputError(f"an offer of {self.device} has no provider; say whose price it is")
+            raise InputError(f"an offer of {self.device} has no provider; name it")
         if self.kind not in KINDS:
             raise UnknownNameError("kind of price", self.kind, KINDS)
         if not (math.isfinite(self.usd_per_device_hour) and self.usd_per_device_hour > 0):

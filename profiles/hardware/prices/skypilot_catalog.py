@@ -128,7 +128,7 @@ def _offers(
     if not device:
         return f"{name} is not in the catalogue"
     if not instance and not sliced:
-        return "a device without its host, which is billed in a row of its own"
+        return "a device without its host, which has a separate row"
     prices = {"on-demand": _number(row, "Price", where), "spot": _number(row, "SpotPrice", where)}
     cloud = path.parent
     return [

@@ -259,7 +259,7 @@ def to_meta(
                     if isinstance(x, nn.Parameter):
                         empty = nn.Parameter(empty, requires_grad=x.requires_grad)
                     made[id(x)] = (x, empty)
-                table[name] = made[id(x)][1]  # type: ignore[assignment] # of its own kind
+                table[name] = made[id(x)][1]  # type: ignore[assignment] # of the same type
 
 
 _ASSUMED_LOSS = (

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from profiles.errors import ModelError
 from profiles.model.building.build import imported, refuse_lazy, to_meta
 
-_WANTED = "(module, inputs, targets, loss_fn)"
+_RESULT = "(module, inputs, targets, loss_fn)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +43,19 @@ def build_step(
     type.
     """
     function = imported(factory)
-    said = f"{factory}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
+    call = f"{factory}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
     try:
         with _ShapesOfWeights():
             made = function(**arguments)
     except Exception as error:
-        raise ModelError(f"{said} failed: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{call} failed: {type(error).__name__}: {error}") from error
     if not isinstance(made, tuple) or len(made) != 4 or not isinstance(made[0], nn.Module):
-        raise ModelError(f"{said} must return {_WANTED}, returned {type(made).__name__}")
+        raise ModelError(f"{call} must return {_RESULT}, returned {type(made).__name__}")
     module, inputs, targets, loss_fn = made
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, tuple) or not all(isinstance(x, Tensor) for x in inputs):
-        raise ModelError(f"{said}: inputs must be a tuple of tensors")
+        raise ModelError(f"{call}: inputs must be a tuple of tensors")
     kind = getattr(torch, weights)
     module.train()
     refuse_lazy(module, factory)

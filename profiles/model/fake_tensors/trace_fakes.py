@@ -106,7 +106,7 @@ def as_in_real_runs(module: nn.Module, draws: str = "") -> Iterator[list[bool]]:
         with nothing_kept(module), Generators(module).watched(draws) as drawn:
             yield drawn
     finally:
-        nn.Module._apply = moved  # type: ignore[method-assign] # what it was
+        nn.Module._apply = moved  # type: ignore[method-assign] # restored
         for name, original in replaced.items():
             setattr(masks, name, original)
 
@@ -216,7 +216,7 @@ def make_fake(built: BuiltModel, skipped: Mapping[str, str]) -> Fakes:
         for table in (module._parameters, module._buffers):
             for name, x in table.items():
                 if x is not None:
-                    table[name] = convert(x)  # type: ignore[assignment] # of its own kind
+                    table[name] = convert(x)  # type: ignore[assignment] # of the same type
     for module in built.module.modules():
         for name, p in module._parameters.items():
             if p is not None and id(p) in memo:  # a skipped module's, shared with a traced one

@@ -205,7 +205,7 @@ class _Chain:
         shared = usual.ffn_size if sparse else 0
         if shared and shared % usual.expert_size:
             raise InputError(
-                f"shared experts of width {shared} beside experts of width {usual.expert_size}: "
+                f"shared experts of width {shared} with experts of width {usual.expert_size}: "
                 "not a whole number of them"
             )
         gated = {layer.gated for layer in layers if layer.gated is not None}

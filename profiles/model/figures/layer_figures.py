@@ -85,7 +85,7 @@ def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigur
     call = reading.attention[0] if reading.attention else None
     attention, inner, ways = _common(common, hidden, call)
     if inner and experts and (ways == 2) != gated:
-        raise InputError("experts that are gated beside a feed-forward that is not, or the reverse")
+        raise InputError("gated experts with an ungated feed-forward, or vice versa")
     dense = ways == 2 if inner else None
     return LayerFigures(
         attention=attention,
@@ -182,7 +182,7 @@ def _feed_forward(
         if not uneven and any(inner == given + j * hidden - out for j in range(squares + 1)):
             return inner, ways
     raise InputError(
-        f"weights of width {left:,} beside attention are no feed-forward of one or two ways in "
+        f"weights of width {left:,} without attention are no feed-forward of one or two ways in "
         "and one out"
     )
 

@@ -35,7 +35,7 @@ def in_order(graph: ModelGraph, entries: Sequence[str]) -> ModelGraph:
     if not graph.branches:
         raise MismatchError(
             f"the plan puts the blocks of {graph.name} in another order than the model runs them, "
-            "and each takes what the one before it gives; plan again for this model"
+            "and each takes the output of the one before it; plan again for this model"
         )
     moved = []
     for branch in graph.branches:

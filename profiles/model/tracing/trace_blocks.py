@@ -116,7 +116,9 @@ class TracedBlocks:
         following = self.cuts[index + 1].numbers if index + 1 < len(self.cuts) else ()
         made = [n for n in crossing if self.storages[n].segment == index]
         made.sort(key=lambda n: (following.index(n) if n in following else len(following), n))
-        beside = [n for n, by in self.consumers.items() if index in by and n not in cut.numbers]
+        other_inputs = [
+            n for n, by in self.consumers.items() if index in by and n not in cut.numbers
+        ]
         ops = [replace(op, module=path_in_block(op.module, cut.entry)) for op in segment.ops]
         attention, attention_bytes = self._attention(index, boundary)
         forward = changes(segment.forward_events, boundary)
@@ -128,7 +130,7 @@ class TracedBlocks:
             Block(
                 kind="",
                 label=label,
-                inputs=(*cut.specs, *(self.specs[n] for n in beside)),
+                inputs=(*cut.specs, *(self.specs[n] for n in other_inputs)),
                 outputs=tuple(self.specs[n] for n in made),
                 forward_ops=tuple(op for op in ops if op.phase is Phase.FORWARD),
                 backward_ops=tuple(op for op in ops if op.phase is Phase.BACKWARD),

@@ -32,7 +32,7 @@ def what_failed(error: Exception) -> str:
     if "shape_env" in line:  # torch 2.13, for a nested tensor made of fake tensors
         meaning += (
             ": nested tensors have shapes that depend on values, and are not traced; pad their "
-            "parts to one length and mask what is behind them"
+            "parts to one length and mask the padding"
         )
     return f"{kind}: {line}{meaning}" + (f"; {WAY_OUT}" if names_half(line) else "")
 

@@ -162,4 +162,4 @@ def watched_functions(on_apply: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        Function.apply = original  # type: ignore[method-assign] # what it was
+        Function.apply = original  # type: ignore[method-assign] # restored
