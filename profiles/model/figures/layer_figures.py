@@ -158,8 +158,8 @@ def _kv_heads(
         if separate or fused or halves:
             likely.append(kv)
     yield from reversed(likely)
-    divisors = (n for n in range(call.kv_heads, 0, -1) if call.kv_heads % n == 0)
-    yield from (n for n in divisors if n not in likely)
+    others = (n for n in range(call.kv_heads, 0, -1) if call.kv_heads % n == 0)
+    yield from (n for n in others if n not in likely)
 
 
 def _feed_forward(
