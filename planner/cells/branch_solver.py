@@ -17,8 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.cell import Cell
-from planner.cells.branch_and_bound import Refinement
-from planner.cells.cell_solver import CellSolver, is_timed
+from planner.cells.cell_solver import CellSolver, Refinement, is_timed
 from planner.chain.ideals import BlockLattice, lattice_of
 from planner.chain.partition import partition
 from planner.chain.relaxed_bound import relaxed_bound

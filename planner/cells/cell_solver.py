@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from planner.cell import Cell
-from planner.cells.branch_and_bound import Refinement
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import labels_of, partition
 from planner.chain.problem import Partition, PartitionProblem
@@ -18,12 +17,32 @@ from planner.costs.costs import SimulatorCosts
 from planner.costs.split_problem import SplitProblem
 from profiles.errors import UnknownNameError
 from simulator.values.plan import Plan
+from simulator.values.prediction import Prediction
 
 SOLVERS = ("auto", "dp", "ilp")
 _CLOSED = 1e-4  # relative; closed forms this near their timeline are not searched any more
 _ATTEMPTS = 4  # times a plan is made again under less memory where the prediction needs more
 
 Problem = TypeVar("Problem", PartitionProblem, SplitProblem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refinement:
+    """What solving a cell gave.
+
+    bound_s  no plan of the cell is predicted faster; infinite where none fits
+    plan, prediction   the best plan found in it, or None
+    """
+
+    cell: Cell
+    bound_s: float
+    plan: Plan | None = None
+    prediction: Prediction | None = None
+
+    @property
+    def step_time_s(self) -> float:
+        """Predicted seconds; infinite where nothing was found."""
+        return self.prediction.step_time_s.value if self.prediction else np.inf
 
 
 class CellSolver:

@@ -13,6 +13,7 @@ from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import AXIS_ORDERS
+from simulator.values.plan_file import Infeasibility, Sensitivity
 from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval
 
@@ -75,39 +76,6 @@ class LayoutChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutRelaxation:
-    """A change under which a layout exists, checked by solving it."""
-
-    change: str
-    flag: str
-    layout: str
-    step_time_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutInfeasibility:
-    """Why nothing fits: the layout that comes nearest, its fullest rank, what fills it most; `host`
-    says what its host lacks where the device itself has enough."""
-
-    nearest: str
-    rank: int
-    term: str
-    needed_bytes: float
-    capacity_bytes: float
-    relaxations: tuple[LayoutRelaxation, ...]
-    host: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
-    """What a change would bring: the best step time under it, solved anew."""
-
-    change: str
-    step_time_s: float
-    layout: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NearbyBatch:
     """The best layout of another number of sequences per step."""
 
@@ -143,7 +111,7 @@ class LayoutFile:
     refined: int
     chosen: LayoutChoice | None = None
     alternatives: tuple[LayoutChoice, ...] = ()
-    infeasibility: LayoutInfeasibility | None = None
+    infeasibility: Infeasibility | None = None
     sensitivities: tuple[Sensitivity, ...] = ()
     nearby_batches: tuple[NearbyBatch, ...] = ()
     calibration: str = ""

@@ -19,7 +19,7 @@ from planner.layout.layouts import Layouts, legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout, candidates_of
-from planner.search.other_clusters import cluster_name
+from planner.neighbors import cluster_name
 from planner.space import Ground
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device

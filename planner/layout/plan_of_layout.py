@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.layout.executable import executable_plan, run_of_plan
 from planner.layout.layout_answer import (
     LayoutChoice,
     LayoutFile,
-    LayoutInfeasibility,
     LayoutPrediction,
 )
 from planner.layout.layout_choice import layout_prediction
@@ -16,7 +17,7 @@ from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from simulator.training_run.explain.run_prediction import Figures, run_prediction
 from simulator.values.plan import Plan
-from simulator.values.plan_file import Alternative, Infeasibility, PlanFile, Relaxation
+from simulator.values.plan_file import Alternative, Infeasibility, PlanFile
 from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
 
@@ -103,15 +104,7 @@ def _alternative(
     )
 
 
-def _infeasibility(why: LayoutInfeasibility) -> Infeasibility:
-    return Infeasibility(
-        nearest=why.nearest,
-        stage=why.rank,
-        term=why.term,
-        needed_bytes=why.needed_bytes,
-        capacity_bytes=why.capacity_bytes,
-        relaxations=tuple(
-            Relaxation(change=each.change, flag=each.flag, step_time_s=each.step_time_s)
-            for each in why.relaxations
-        ),
-    )
+def _infeasibility(why: Infeasibility) -> Infeasibility:
+    """The same of a plan, whose stages are in the order of the ranks."""
+    relaxations = tuple(replace(each, layout=None) for each in why.relaxations)
+    return replace(why, stage=why.rank, rank=None, host=None, relaxations=relaxations)

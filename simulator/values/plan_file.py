@@ -32,23 +32,38 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxation:
-    """A change under which a plan exists, checked by solving it."""
+    """A change under which a plan exists, checked by solving it; `layout`, where that is asked for,
+    is the one found."""
 
     change: str
     flag: str
+    layout: str | None = None
     step_time_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """What a change would bring: the best step time under it, solved anew."""
+
+    change: str
+    step_time_s: float
+    layout: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasibility:
-    """Why nothing fits: the plan that comes nearest, its tight stage and term, what would help."""
+    """Why nothing fits: the plan that comes nearest, its tight stage (of a plan) or rank (of a
+    layout) and term, what would help; `host` says what a layout's host lacks where the device
+    itself has enough."""
 
     nearest: str
-    stage: int
+    stage: int | None = None
+    rank: int | None = None
     term: str
     needed_bytes: float
     capacity_bytes: float
     relaxations: tuple[Relaxation, ...]
+    host: str | None = None
 
     @property
     def bytes_over(self) -> float:

@@ -98,7 +98,6 @@ def test_of_many_questions_too(route: Route, kind: Kind) -> None:
     _check(route, kind, MANY)
 
 
-@pytest.mark.xfail(strict=True, reason="a search of blocks prices them its own way")
 def test_a_named_solver_gives_a_plan_the_same_prediction() -> None:
     work = Workload(global_batch=8, sequence_length=TOKENS)
     on = "1x2xh100-sxm"

@@ -19,8 +19,8 @@ from planner.chain.problem import (
     stage_times,
 )
 from planner.costs.bound import lower_bound
+from planner.neighbors import Neighbor
 from planner.search.answer import SearchOptions, Setting, search_setting
-from planner.search.relax import Candidate
 from planner.search.space import block_ground, legal_cells
 from profiles.document import encode, to_json
 from profiles.errors import InputError, UnknownNameError
@@ -244,26 +244,19 @@ def test_infeasible_names_stage_term_and_what_would_fit():
     # 14 GiB of states, one stage, tp up to 4: 3.5 GiB a device; with ZeRO 1 over dp 2 1.75.
     space = Axes(pp=(1,), zero=(0,))
     start = setting(space, capacity_gib=2.5)
+    free = replace(space, zero=(1,))
     tried = [
-        Candidate(
-            kind="zero",
-            space=replace(space, zero=(1,)),
-            cluster=None,
-            change="zero 1",
-            flag="--zero {plan.zero_stage}",
-        ),
-        Candidate(
-            kind="memory", space=space, cluster=None, change="more memory", flag="--on other"
-        ),
-        Candidate(kind="nothing", space=space, cluster=None, change="nothing", flag=""),
+        Neighbor("zero", (free, "same"), "zero 1", "--zero {plan.zero_stage}"),
+        Neighbor("memory", (space, "other"), "more memory", "--on other"),
+        Neighbor("nothing", (space, "same"), "nothing"),
     ]
-    capacities = {"zero": 2.5, "memory": 8.0, "nothing": 2.5}
+    capacities = {"same": 2.5, "other": 8.0}
     answer = search_setting(
         start,
         space,
         options=SearchOptions(clock=still),
         candidates=tried,
-        change=lambda c: setting(c.space, capacity_gib=capacities[c.kind]),
+        change=lambda changed, on: setting(changed, capacity_gib=capacities[on]),
     )
     assert answer.status == "infeasible"
     assert answer.plan is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from planner.layout.layout_answer import LayoutChoice, LayoutFile, LayoutInfeasibility
+from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import part_words
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
@@ -20,9 +20,7 @@ from simulator.values.plan_file import Comparison, Infeasibility, PlanFile
 from simulator.values.prediction import Interval
 
 
-def _relaxations(
-    why: LayoutInfeasibility | Infeasibility | None,
-) -> tuple[tuple[str, str, float], ...]:
+def _relaxations(why: Infeasibility | None) -> tuple[tuple[str, str, float], ...]:
     found = () if why is None else why.relaxations
     return tuple((one.change, one.flag, one.step_time_s) for one in found)
 

@@ -1,14 +1,55 @@
-"""Other clusters to try: more nodes, devices with more memory."""
+"""Neighboring questions, solved anew: what would fit where nothing does, and what a change brings.
+
+A neighbor changes the axes, the cluster or both, and names the flag that does it. Other clusters to
+try have more nodes, or devices with more memory.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbor(Generic[Question]):
+    """A change of a question: neighbors of one kind are tried in order until one has an answer.
+
+    change, flag   what the change is called and the flag that makes it
+    """
+
+    kind: str
+    question: Question
+    change: str
+    flag: str = ""
+
+
+def answered(
+    neighbors: Iterable[Neighbor[Question]],
+    solve: Callable[[Question], Answer | None],
+    *,
+    most: float = math.inf,
+    has_time: Callable[[], bool] = lambda: True,
+) -> list[tuple[Neighbor[Question], Answer]]:
+    """Of every kind the first neighbor that has an answer, of so many kinds at most."""
+    found: dict[str, tuple[Neighbor[Question], Answer]] = {}
+    for neighbor in neighbors:
+        if len(found) == most or not has_time():
+            break
+        answer = None if neighbor.kind in found else solve(neighbor.question)
+        if answer is not None:
+            found[neighbor.kind] = (neighbor, answer)
+    return list(found.values())
+
 
 Rebuild = Callable[[str], Cluster]
 """The cluster of a name such as `8x4xh100-sxm`; raises ShardwrightError where it cannot be."""
