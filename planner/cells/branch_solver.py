@@ -22,7 +22,7 @@ from planner.chain.ideals import BlockLattice, lattice_of
 from planner.chain.partition import partition
 from planner.chain.relaxed_bound import relaxed_bound
 from planner.costs.costs import SimulatorCosts
-from planner.traced import Traced
+from planner.costs.priced_model import Traced
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import in_order
 from simulator.values.plan import Plan, Stage

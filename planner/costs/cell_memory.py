@@ -10,10 +10,10 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array, Load
-from planner.costs.known import Known
 from planner.costs.placement import sides
 from planner.costs.priced_model import (
     HeldParameters,
+    Known,
     PricedModel,
     crossings_of,
     held_in_ranges,

@@ -25,10 +25,10 @@ from planner.costs.bound import (
 )
 from planner.costs.cell_memory import CellMemory, edges, in_flight
 from planner.costs.cell_times import CellTails, CellTimes
-from planner.costs.known import Known
 from planner.costs.placement import Places
 from planner.costs.priced_model import (
     HeldParameters,
+    Known,
     PricedModel,
     crossings_of,
     held_in_ranges,
@@ -38,7 +38,6 @@ from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
 from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
-from simulator.memory.blocks import MESSAGE_COUNTS
 from simulator.schedules.schedule import build_schedule
 from simulator.traced.predict import predict
 from simulator.traced.weight_gradients import weight_gradient_s
@@ -282,8 +281,6 @@ class SimulatorCosts:
             tail_s=tail_s,
             received_bytes=over.arrives,
             sent_bytes=over.leaves,
-            room_for_messages=MESSAGE_COUNTS,
-            holds_sent=False,
             outputs_counted=bool(graph.branches),
             weight_s=of_costs(map(weight_s, ranks)),
             weight_bytes=of_costs(chain.weight_bytes for chain in chains),

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from planner.chain.ideals import BlockLattice, prefixes
 from planner.chain.problem import Array
-from planner.traced import Traced
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
@@ -26,6 +26,39 @@ from simulator.traced.stack import Stack
 from simulator.traced.step_tail import Tail, price_tail
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
+
+
+class Traced(Protocol):
+    """As profiles.model.tracing.traced.TracedModel is."""
+
+    name: str
+    content_hash: str
+    tp_degrees: tuple[int, ...]
+    tensor_parallel: tuple[tuple[str, str], ...]
+    tied_parameters: tuple[tuple[str, ...], ...]
+    why_not_tensor_parallel: str
+
+    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
+        """The graph of a micro-batch as one of `tp` ranks runs it."""
+
+
+Key = tuple[object, ...]
+Value = TypeVar("Value")
+
+
+class Known:
+    """Values by their key, each made once."""
+
+    def __init__(self) -> None:
+        self._values: dict[Key, Any] = {}
+
+    def once(self, key: Key, make: Callable[[], Value]) -> Value:
+        """The value of a key; made if it is not known."""
+        if key not in self._values:
+            self._values[key] = make()
+        value: Value = self._values[key]
+        return value
+
 
 Blocks = tuple[tuple[BlockCost, ...], ...]
 """[K][S] per kind of block and strategy."""

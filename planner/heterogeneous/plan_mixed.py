@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from planner.axes import Axes
-from planner.costs.priced_model import PricedModel
-from planner.divisors import divisors
+from planner.costs.priced_model import PricedModel, Traced
 from planner.heterogeneous.parts import Part, parts_of
 from planner.heterogeneous.stage_prices import StagePrices, check_rates
 from planner.heterogeneous.unlike_search import MOST_STAGES, search_unlike, unlike_keys
 from planner.search.search import search
+from planner.space import divisors
 from planner.tolerances import status_of
-from planner.traced import Traced
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced

@@ -16,10 +16,10 @@ from dataclasses import replace
 
 from planner.axes import Axes
 from planner.best_first import BestFirst, Candidate
-from planner.divisors import divisors
 from planner.heterogeneous.shares import Share, Splits, least_step_s, share_out
 from planner.heterogeneous.splits import StageTables, best_splits
 from planner.heterogeneous.stage_prices import Key, StagePrices
+from planner.space import divisors
 from simulator.traced.predict import predict
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Pipeline, Plan, Stage

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from planner.axes import Axes
-from planner.divisors import divisors
 from planner.layout.layout_ground import base_run, network_assumptions
 from planner.layout.layout_search import LayoutGoal, LayoutOutcome, Progress, search_layouts
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout
 from planner.run_option import AskedOptions, RunOption, run_options, unoffered
-from planner.space import Ground
+from planner.space import Ground, divisors
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device

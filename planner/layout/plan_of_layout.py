@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.costs.priced_model import Traced
 from planner.layout.executable import executable_plan, run_of_plan
 from planner.layout.layout_answer import (
     LayoutChoice,
@@ -11,7 +12,6 @@ from planner.layout.layout_answer import (
     LayoutPrediction,
 )
 from planner.layout.layout_choice import layout_prediction
-from planner.traced import Traced
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced

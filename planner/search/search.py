@@ -11,13 +11,11 @@ from dataclasses import replace
 from planner.axes import Axes
 from planner.best_first import Progress
 from planner.costs.costs import SimulatorCosts
-from planner.costs.priced_model import PricedModel
-from planner.divisors import divisors
+from planner.costs.priced_model import PricedModel, Traced
 from planner.search.answer import SearchOptions, Setting, search_setting
 from planner.search.relax import candidates
 from planner.search.space import block_ground, legal_cells
-from planner.space import Ground
-from planner.traced import Traced
+from planner.space import Ground, divisors
 from profiles.errors import InputError, TraceError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
 from profiles.hardware.catalogue.cluster import Cluster

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from interop.exports.values.options import unexpressed_options
 from planner.axes import Axes
-from planner.divisors import divisors
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.plan_of_layout import plan_of_layouts
 from planner.run_option import AskedOptions
+from planner.space import divisors
 from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.catalogue.cluster import Cluster

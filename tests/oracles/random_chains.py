@@ -91,8 +91,6 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
         backward_transient_bytes=(back,) * len(costs),
         received_bytes=np.full(n, size),
         sent_bytes=np.full(n, size),
-        room_for_messages=(2, 1),
-        holds_sent=bool(rng.integers(0, 2)),
         schedule=made,
         weight_s=tuple(weights),
         weight_bytes=(half,) * len(costs),
@@ -105,7 +103,7 @@ def walked_peak(problem, rank, ranges, strategies):
     chain = problem.chain
     stages = problem.schedule.stages_of(rank)
     fixed, gradients = problem.states(ranges)
-    kept, half, ahead, back, first, crossing = {}, {}, {}, {}, {}, {}
+    kept, half, ahead, back, first = {}, {}, {}, {}, {}
     left = list(strategies)
     for stage, (i, j) in zip(stages, ranges, strict=True):
         index = chain.slots[stage].costs
@@ -135,13 +133,12 @@ def walked_peak(problem, rank, ranges, strategies):
         ahead[stage] = max(max(up) + edge - sent, kept[stage])
         back[stage] = max(max(down) + edge, kept[stage])
         first[stage] = down[0] + edge - sent
-        fixed += problem.room_for_messages[0] * received + problem.room_for_messages[1] * sent
-        crossing[stage] = (received + sent) * problem.holds_sent
+        fixed += 2 * received + sent
     share = gradients / len(ranges)
-    level, gone, begun, peak = 0.0, 0.0, set(), 0.0
+    level, begun, peak = 0.0, set(), 0.0
     for action in problem.schedule.ranks[rank]:
         stage, kind = action.stage, action.kind
-        now = fixed + gone + share * len(begun) + level
+        now = fixed + share * len(begun) + level
         if kind is ActionKind.FORWARD:
             peak = max(peak, now + ahead[stage])
             level += kept[stage]
@@ -156,8 +153,7 @@ def walked_peak(problem, rank, ranges, strategies):
             level += half[stage] - kept[stage]
         else:
             level -= own
-            gone += crossing[stage]
-    return max(peak, fixed + gone + gradients)
+    return max(peak, fixed + gradients)
 
 
 def seconds_of(problem, starts, strategies):
