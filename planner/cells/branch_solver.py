@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.cell import Cell
-from planner.cells.cell_solver import CellSolver, Refinement, is_timed
+from planner.cells.cell_solver import CellSolver, Refinement
 from planner.chain.ideals import BlockLattice, lattice_of
 from planner.chain.partition import partition
 from planner.chain.relaxed_bound import relaxed_bound
@@ -56,7 +56,7 @@ class BranchSolver(CellSolver):
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
         best = super().refine(cell, below, lower)
-        complete, timed = self.lattice.complete, is_timed(cell)
+        complete, timed = self.lattice.complete, cell.timed
         if cell.degrees.pp == 1 or (self.lattice.is_chain and complete):
             return best
         bound = lower if complete or timed else max(lower, self._relaxed(cell))

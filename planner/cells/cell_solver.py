@@ -73,7 +73,7 @@ class CellSolver:
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
-        if is_timed(cell):
+        if cell.timed:
             return self._refine_by_timeline(cell, below, lower)
         solved = self._made(
             cell, self.costs.problem(cell), lambda problem, _: self._solve(problem, below, lower)
@@ -132,7 +132,7 @@ class CellSolver:
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """A function from bytes more on every device to the cell's best partition."""
-        if is_timed(cell):
+        if cell.timed:
             split = self.by_timeline(cell)
             return lambda more: TimelineSearch(split.with_capacity(more)).best()
         problem = self.costs.problem(cell)
@@ -154,7 +154,7 @@ class CellSolver:
     def certified(self, cell: Cell, effort: float) -> bool:
         """True where the integer programme proves the dynamic programme's partition of a cell,
         within its deterministic effort. Interleaved and split cells have no such proof."""
-        if is_timed(cell):
+        if cell.timed:
             return False
         problem = self.costs.problem(cell)
         found = partition(problem)
@@ -162,8 +162,3 @@ class CellSolver:
             return False
         answer = solve_integer(problem, hint=found, seed=self.seed, effort=effort)
         return answer.certifies(found.step_time_s)
-
-
-def is_timed(cell: Cell) -> bool:
-    """Whether only the timeline tells the step: of stages in turn and of split backwards."""
-    return cell.schedule == "interleaved" or cell.splits_backward

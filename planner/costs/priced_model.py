@@ -125,29 +125,16 @@ def chain_costs(blocks: Blocks, *, branched: bool) -> ChainCosts:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crossings:
-    """Bytes per micro-batch over the cuts of a chain.
-
-    arrives, leaves  [n] over the cut before and behind each block, as a stage that begins or ends
-                     there receives and sends; what the chain's ends have is not read
-    least            over any cut of any order of the blocks, at least
-    """
-
-    arrives: Array
-    leaves: Array
-    least: float
+def over_cuts(graph: ModelGraph) -> Array:
+    """[n + 1] bytes per micro-batch that cross each cut of a graph's chain; 0 at both ends."""
+    return np.asarray([crossing_bytes(graph, cut) for cut in range(len(graph.chain) + 1)])
 
 
-def crossings_of(graph: ModelGraph) -> Crossings:
-    """What crosses the cuts of a graph's chain."""
-    n = len(graph.chain)
-    over = np.asarray([crossing_bytes(graph, cut) for cut in range(n + 1)])
+def least_crossing(graph: ModelGraph) -> float:
+    """Bytes per micro-batch over any cut of any order of the blocks, at least."""
     if graph.branches:
-        least = float(min(branch.spec.memory_bytes for branch in graph.branches))
-    else:
-        least = float(over[1:-1].min(initial=np.inf))
-    return Crossings(arrives=over[:-1], leaves=over[1:], least=least)
+        return float(min(branch.spec.memory_bytes for branch in graph.branches))
+    return float(over_cuts(graph)[1:-1].min(initial=np.inf))
 
 
 def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
@@ -158,8 +145,8 @@ def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
     kinds = tuple(ref.kind for ref in graph.chain)
     if not graph.branches:
         return kinds
-    over = crossings_of(graph)
-    figures = np.stack([kinds, over.arrives, over.leaves], axis=1)
+    over = over_cuts(graph)
+    figures = np.stack([kinds, over[:-1], over[1:]], axis=1)
     return tuple(np.unique(figures, axis=0, return_inverse=True)[1].ravel().tolist())
 
 

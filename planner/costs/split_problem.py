@@ -51,7 +51,7 @@ class SplitProblem:
                step long, and what comes in equal shares with each stage's first backward
     exchange   bytes that come and go behind its last backward
     tail_s     seconds of a rank with these ranges after its last backward
-    received_bytes, sent_bytes   [n] over the cut before and behind each block
+    over_bytes   [n + 1] per micro-batch over each cut; 0 at both ends
     outputs_counted   what a block hands on is among its saved_bytes, and not in the chain's edges
 
     of each of the chain's costs:
@@ -66,8 +66,7 @@ class SplitProblem:
     states: Callable[[Ranges], tuple[float, float]]
     exchange: Callable[[Ranges], float]
     tail_s: Callable[[int, Ranges], float]
-    received_bytes: Array
-    sent_bytes: Array
+    over_bytes: Array
     outputs_counted: bool = False
     weight_s: tuple[Array, ...]
     weight_bytes: tuple[Array, ...]
@@ -105,16 +104,6 @@ class SplitProblem:
     def with_capacity(self, more_bytes: float) -> SplitProblem:
         """The same problem with so many bytes more (or, if negative, less) on every device."""
         return replace(self, chain=self.chain.with_capacity(more_bytes))
-
-    def crossing(self, stage: int, i: int, j: int) -> tuple[float, float]:
-        """Bytes per micro-batch over the cuts before and behind a stage of blocks [i, j)."""
-        received = float(self.received_bytes[i]) if stage else 0.0
-        last = stage == self.chain.num_stages - 1
-        return received, 0.0 if last else float(self.sent_bytes[j - 1])
-
-    def handed_on_late(self, stage: int, i: int, j: int) -> float:
-        """Bytes of the edge of a stage of blocks [i, j) that are there only behind its blocks."""
-        return 0.0 if self.outputs_counted else self.crossing(stage, i, j)[1]
 
 
 def ranges_of(starts: tuple[int, ...], num_blocks: int) -> Ranges:
@@ -244,12 +233,10 @@ class RankBytes:
         self._forward = gathered(list(problem.forward_transient_bytes))
         self._backward = gathered(list(problem.backward_transient_bytes))
         self._edge = np.asarray([chain.edge_bytes[i, j] for i, j in ranges])
-        self._late = np.asarray(
-            [problem.handed_on_late(s, i, j) for s, (i, j) in zip(stages, ranges, strict=True)]
-        )
-        crossing = np.asarray(
-            [problem.crossing(s, i, j) for s, (i, j) in zip(stages, ranges, strict=True)]
-        )
+        # Received and sent per micro-batch; what is sent is there only behind a stage's blocks,
+        # where it is counted in the chain's edges.
+        crossing = problem.over_bytes[np.asarray(ranges)]
+        self._late = crossing[:, 1] * (not problem.outputs_counted)
         fixed, gradients = problem.states(ranges)
         self._share = gradients / len(ranges)
         self._fixed = fixed + float((crossing @ np.asarray(MESSAGE_COUNTS)).sum())

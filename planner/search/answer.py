@@ -99,7 +99,7 @@ def search_setting(
     )
     if search.found:
         answer = _with_plan(answer, solved, options)
-    elif options.layouts is not None:
+    elif options.layouts is not None and (search.complete or options.layouts.plan is not None):
         answer = _with_layouts(options.layouts, answer, search.bound)
     elif search.complete:
         why = explain_infeasible(

@@ -15,7 +15,6 @@ from planner.sizing.size_front import at_nodes
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import (
     SizedRun,
-    best_layout,
     goal_of,
     layout_question_of,
     question_of_run,
@@ -116,7 +115,7 @@ def _with_more_dollars(
     now = goal.hours(np.asarray([best.nodes]), np.asarray([best.layout.step_time_s]))
     try:
         asked = layout_question_of(free, choice, stack, best.batch, best.width, most)
-        outcome = best_layout(asked, solver, goal, float(now[0]))
+        outcome = solver.search(asked, goal=goal, below=float(now[0]))
     except InputError:
         return None
     if not outcome.layouts:

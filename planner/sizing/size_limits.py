@@ -14,7 +14,6 @@ from planner.sizing.size_question import TOKENS, SizeQuestion
 from planner.sizing.sizing_search import (
     SizedDevice,
     SizedRun,
-    best_layout,
     layout_question_of,
 )
 from profiles.errors import InputError
@@ -78,7 +77,7 @@ def memory_short(question: SizeQuestion, solver: LayoutSolver) -> str:
         question, choice, stack, question.batches[0], choice.node_devices, choice.most
     )
     try:
-        outcome = best_layout(asked, solver)
+        outcome = solver.search(asked)
     except InputError as error:
         return str(error)
     miss = outcome.near_miss

@@ -24,9 +24,8 @@ from planner.layout.layout_question import (
     LayoutQuestion,
     LayoutSolver,
     ground_of,
-    solve_layouts,
 )
-from planner.layout.layout_search import LayoutOutcome, nodes_of_run
+from planner.layout.layout_search import nodes_of_run
 from planner.layout.refined_layout import PricedLayout
 from planner.many.local_workers import answers_of
 from planner.sizing.run_goal import RunGoal, power_of
@@ -101,7 +100,7 @@ def size_device(question: SizeQuestion, choice: DeviceChoice, solver: LayoutSolv
         try:
             goal = goal_of(question, choice, stack, batch)
             asked = layout_question_of(question, choice, stack, batch, width, choice.most)
-            outcome = best_layout(asked, solver, goal, search.best)
+            outcome = solver.search(asked, goal=goal, below=search.best)
         except InputError as error:
             refused[stack.name] = str(error)
             return
@@ -123,24 +122,6 @@ def size_device(question: SizeQuestion, choice: DeviceChoice, solver: LayoutSolv
         considered=considered,
         complete=search.complete,
         refused=tuple(refused.items()),
-    )
-
-
-def best_layout(
-    asked: LayoutQuestion,
-    solver: LayoutSolver,
-    goal: RunGoal | None = None,
-    below: float = math.inf,
-) -> LayoutOutcome:
-    """The best layout within the solver's time; raises InputError where none is legal."""
-    return solve_layouts(
-        asked,
-        solver.coefficients,
-        clock=solver.clock,
-        runners_up=0,
-        time_limit_s=solver.end_s - solver.clock(),
-        goal=goal,
-        below=below,
     )
 
 

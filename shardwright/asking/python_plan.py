@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -217,6 +218,7 @@ def plan(
     # A plan that is a layout has that layout's price, whichever solver is named.
     figures = way_of(model, where, seq=work.sequence_length, optimizer=work.optimizer).figures
     layouts: PlanFile | None = None
+    start = time.monotonic()
     if figures is not None:
         with contextlib.suppress(InputError):  # the axes allow no layout
             answer = _plan_for_stack(
@@ -232,7 +234,9 @@ def plan(
         seed=seed,
         stack=load_stack(),
         price=_price(price, where),
-        time_limit_s=time_limit_s,
+        time_limit_s=(
+            None if time_limit_s is None else max(0.0, start + time_limit_s - time.monotonic())
+        ),
         progress=progress,
         layouts=layouts,
         is_layout=lambda plan: (
@@ -265,8 +269,6 @@ def _plan_for_stack(
     progress: Progress | None,
     region: str,
 ) -> LayoutFile:
-    import time
-
     from planner.layout.layout_choice import with_layout_price
     from planner.layout.layout_question import LayoutQuestion
     from shardwright.asking.layout_task import layout_task, solve_layout_task

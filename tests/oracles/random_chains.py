@@ -89,8 +89,7 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
         states=lambda ranges: (held(ranges), 0.5 * held(ranges)),
         tail_s=lambda rank, ranges: float(tail_s[rank]) * held(ranges),
         backward_transient_bytes=(back,) * len(costs),
-        received_bytes=np.full(n, size),
-        sent_bytes=np.full(n, size),
+        over_bytes=np.pad(np.full(n - 1, size), 1),
         schedule=made,
         weight_s=tuple(weights),
         weight_bytes=(half,) * len(costs),
@@ -112,7 +111,7 @@ def walked_peak(problem, rank, ranges, strategies):
             float(chain.costs[index].saved_bytes[b, k])
             for b, k in zip(range(i, j), mine, strict=True)
         ]
-        received, sent = problem.crossing(stage, i, j)
+        received, sent = problem.over_bytes[[i, j]].tolist()
         edge = float(chain.edge_bytes[i, j])
         kept[stage] = sum(saved) + edge
         aside = [
