@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
+from simulator.values.prediction import RankMemory
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -49,6 +50,19 @@ def answered(
         if answer is not None:
             found[neighbor.kind] = (neighbor, answer)
     return list(found.values())
+
+
+def fullest_term(memory: RankMemory, running: str = "working memory of one block") -> str:
+    """What fills a rank most; `running` is what its working memory is called."""
+    terms = {
+        "parameters": memory.parameters_bytes,
+        "gradients": memory.gradients_bytes,
+        "optimizer states": memory.optimizer_bytes,
+        "activations": memory.activations_bytes,
+        running: memory.transient_bytes,
+        "communication buffers": memory.communication_bytes,
+    }
+    return max(terms, key=lambda term: terms[term])
 
 
 Rebuild = Callable[[str], Cluster]

@@ -17,7 +17,7 @@ from planner.layout.layout_answer import NearbyBatch, layout_title
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from planner.layout.layout_search import NearMiss
 from planner.layout.refined_layout import PricedLayout
-from planner.neighbors import Neighbor, answered, larger_clusters, with_more_memory
+from planner.neighbors import Neighbor, answered, fullest_term, larger_clusters, with_more_memory
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.host import has_host
@@ -92,17 +92,10 @@ def infeasibility(
         has_time=lambda: solver.has_time,
     )
     fullest = miss.memory.fullest
-    terms = {
-        "parameters": fullest.parameters_bytes,
-        "gradients": fullest.gradients_bytes,
-        "optimizer states": fullest.optimizer_bytes,
-        "activations": fullest.activations_bytes,
-        miss.memory.fullest_details.moment: fullest.transient_bytes,
-    }
     return Infeasibility(
         nearest=layout_title(miss.run),
         rank=fullest.rank,
-        term=max(terms, key=lambda term: terms[term]),
+        term=fullest_term(fullest, miss.memory.fullest_details.moment),
         needed_bytes=miss.memory.needed_bytes,
         capacity_bytes=miss.capacity_bytes,
         relaxations=tuple(

@@ -11,6 +11,7 @@ import numpy as np
 from planner.cell import Cell
 from planner.cells.cell_solver import CellSolver
 from planner.chain.problem import Partition
+from planner.neighbors import fullest_term
 from profiles.units import format_bytes, format_percent, format_time
 from simulator.traced.predict import SHARED_SUMS
 from simulator.values.plan import Plan
@@ -63,15 +64,6 @@ def _phrase(name: str, extra_s: float, plan: Plan, prediction: Prediction) -> st
 _CELLS_TRIED = 4  # meshes with the least missing memory that are solved for the nearest plan
 _PRECISION = 0.01  # of the capacity, to which the missing memory is found
 
-_TERMS = {
-    "parameters_bytes": "parameters",
-    "gradients_bytes": "gradients",
-    "optimizer_bytes": "optimizer states",
-    "activations_bytes": "activations",
-    "transient_bytes": "working memory of one block",
-    "communication_bytes": "communication buffers",
-}
-
 
 def explain_infeasible(
     solver: CellSolver, missing: Mapping[Cell, float], relaxations: tuple[Relaxation, ...]
@@ -102,7 +94,7 @@ def explain_infeasible(
     return Infeasibility(
         nearest=str(cell),
         stage=plan.stages_of(at)[0],
-        term=_TERMS[max(_TERMS, key=lambda name: getattr(tight, name))],
+        term=fullest_term(tight),
         needed_bytes=tight.peak_bytes,
         capacity_bytes=tight.capacity_bytes,
         relaxations=relaxations,
