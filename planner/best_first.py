@@ -32,7 +32,7 @@ class BestFirst(Generic[Found]):
     """One search: what was found, what is proved, when it ends.
 
     clock, time_limit_s   seconds; read before a candidate is opened
-    progress, often       called each time that so many candidates were refined
+    progress    called behind every candidate that was refined
     best        the least value so far; at first what must be undercut
     first_only  ends with the first that is found: enough to know that there is one
     found       the best of each family, with its rank
@@ -43,7 +43,6 @@ class BestFirst(Generic[Found]):
     clock: Callable[[], float]
     time_limit_s: float | None = None
     progress: Progress | None = None
-    often: int = 1
     best: float = math.inf
     first_only: bool = False
     found: dict[Hashable, tuple[Rank, Found]] = field(default_factory=dict)
@@ -122,7 +121,7 @@ class BestFirst(Generic[Found]):
             self._heads[level] = left[-1][0] if left else math.inf
             if self.first_only and self.found:
                 raise TimeoutError
-            if self.progress and self.refined > refined and (self.refined - 1) % self.often == 0:
+            if self.progress and self.refined > refined:
                 gap = (self.best - self.bound) / self.best if self.found else math.inf
                 self.progress(self.bound, self.best, gap, self.clock() - self._start)
         self._heads.pop()

@@ -227,13 +227,7 @@ def _with_dollars(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> _Found:
     prediction = answer.prediction
     if all(name in usd_per_hour for name in devices):
         usd = usd_per_million(prediction.per_s, [(1, usd_per_hour[name]) for name in devices])
-    tokens = prediction.counted_in == "tokens"
-    prediction = replace(
-        prediction,
-        usd_per_million_tokens=usd if tokens else None,
-        usd_per_million_samples=None if tokens else usd,
-    )
-    return replace(found, answer=answer.with_prediction(prediction))
+    return replace(found, answer=answer.with_dollars(usd, prediction.price_usd_per_hour))
 
 
 def _left_out(prices: StagePrices, best: _Found) -> tuple[LeftOut, ...]:

@@ -59,7 +59,8 @@ def nodes_of_run(run: TrainingRun) -> int:
     return -(-run.degrees.num_devices // run.node_devices)
 
 
-_OFTEN = 64
+# Of layouts that do not fit so many of the lowest floors are kept.
+_LIGHTEST = 64
 # Layouts refined at most after the proof, for runners-up.
 _FURTHER = 100
 # Meshes are opened so many at a time, and twice as many the next time, up to so many.
@@ -137,9 +138,7 @@ def search_layouts(
         goal=goal,
         bounds=MeshBounds(prices, axes, ground),
         floors=MemoryFloors(prices.base),
-        search=BestFirst(
-            clock=clock, time_limit_s=time_limit_s, progress=progress, often=_OFTEN, best=below
-        ),
+        search=BestFirst(clock=clock, time_limit_s=time_limit_s, progress=progress, best=below),
     )
     return search.outcome(runners_up)
 
@@ -307,10 +306,10 @@ class _Search:
         sharded = layouts.zero_stage == np.max(layouts.zero_stage, initial=0)
         layouts = layouts.rows(np.flatnonzero(sharded | (layouts.dp * layouts.cp == 1)))
         floors = self.floors.needed(layouts)
-        for index in np.argsort(floors, kind="stable")[:_OFTEN].tolist():
+        for index in np.argsort(floors, kind="stable")[:_LIGHTEST].tolist():
             run = layouts.run(self.prices.base, index)
             self.lightest.append((float(floors[index]), run))
-        self.lightest = sorted(self.lightest, key=lambda light: light[0])[:_OFTEN]
+        self.lightest = sorted(self.lightest, key=lambda light: light[0])[:_LIGHTEST]
 
     def _nearest(self) -> NearMiss | None:
         """Of the layouts with the lowest floors, the one that lacks least."""

@@ -213,18 +213,8 @@ def with_price(answer: PlanFile, price: Sourced | None) -> PlanFile:
     if answer.plan is None or prediction is None:
         return answer
     cost = usd_per_million_tokens(prediction.per_s, answer.plan.degrees.num_devices, price)
-    per_token = cost if prediction.counted_in == "tokens" else None
-    per_sample = cost if prediction.counted_in == "samples" else None
     return replace(
-        answer,
-        prediction=replace(
-            prediction,
-            price_usd_per_hour=price,
-            usd_per_million_tokens=per_token,
-            usd_per_million_samples=per_sample,
-        ),
-        usd_per_million_tokens=per_token.value if per_token else None,
-        usd_per_million_samples=per_sample.value if per_sample else None,
+        answer.with_dollars(cost, price),
         alternatives=tuple(_with_price(other, price) for other in answer.alternatives),
     )
 

@@ -37,7 +37,6 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.values.plan import Plan
 from simulator.values.plan_file import Alternative, PlanFile, Relaxation
-from simulator.values.prediction import Prediction
 
 CERTIFICATE_EFFORT = 1.0  # deterministic seconds that `auto` lets the integer programme have
 RUNNERS_UP = 3
@@ -201,7 +200,7 @@ def _with_plan(answer: PlanFile, solved: _Solved, options: SearchOptions) -> Pla
     if layouts is not None:
         others.append((layouts.plan, layouts.prediction))
     alternatives = [
-        _alternative(plan, prediction, best.prediction)
+        Alternative.of(plan, prediction, why_not_first(plan, prediction, best.prediction))
         for plan, prediction in others
         if plan is not None and prediction is not None
     ]
@@ -237,22 +236,6 @@ def _with_layouts(layouts: PlanFile, answer: PlanFile, bound_s: float) -> PlanFi
     bound_s, step_s = min(bound_s, layouts.bound or 0.0), _step_s(layouts)
     gap = (step_s - bound_s) / step_s
     return replace(found, status=status_of(gap), bound=bound_s, gap=gap)
-
-
-def _alternative(plan: Plan, prediction: Prediction, first: Prediction) -> Alternative:
-    step, cost = prediction.step_time_s, prediction.usd_per_million_tokens
-    per_sample = prediction.usd_per_million_samples
-    return Alternative(
-        plan=plan,
-        step_time_s=step.value,
-        step_time_low_s=step.low,
-        step_time_high_s=step.high,
-        mfu=prediction.mfu.value,
-        peak_memory_bytes=prediction.peak_memory_bytes.value,
-        usd_per_million_tokens=cost.value if cost else None,
-        usd_per_million_samples=per_sample.value if per_sample else None,
-        why_not_first=why_not_first(plan, prediction, first),
-    )
 
 
 def _relaxations(

@@ -12,7 +12,7 @@ from profiles.errors import DocumentError
 from profiles.sourced import Sourced
 from simulator.values.decision import check_decision, plan_decision
 from simulator.values.plan import PLAN_SCHEMA, Plan
-from simulator.values.prediction import Prediction
+from simulator.values.prediction import Interval, Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,22 @@ class Alternative:
     usd_per_million_tokens: float | None = None
     usd_per_million_samples: float | None = None
     why_not_first: str
+
+    @classmethod
+    def of(cls, plan: Plan, prediction: Prediction, why_not_first: str) -> Alternative:
+        """A plan with the figures of its prediction that are shown."""
+        usd, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
+        return cls(
+            plan=plan,
+            step_time_s=prediction.step_time_s.value,
+            step_time_low_s=prediction.step_time_s.low,
+            step_time_high_s=prediction.step_time_s.high,
+            mfu=prediction.mfu.value,
+            peak_memory_bytes=prediction.peak_memory_bytes.value,
+            usd_per_million_tokens=usd.value if usd else None,
+            usd_per_million_samples=per_sample.value if per_sample else None,
+            why_not_first=why_not_first,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +188,21 @@ class PlanFile:
             peak_memory_bytes=prediction.peak_memory_bytes.value,
             usd_per_million_tokens=None if usd is None else usd.value,
             usd_per_million_samples=None if per_sample is None else per_sample.value,
+        )
+
+    def with_dollars(self, usd: Interval | None, price: Sourced | None) -> PlanFile:
+        """The answer with other dollars per million tokens, or samples, at a price of a
+        device-hour; as it is where it has no prediction."""
+        if self.prediction is None:
+            return self
+        tokens = self.prediction.counted_in == "tokens"
+        return self.with_prediction(
+            replace(
+                self.prediction,
+                price_usd_per_hour=price,
+                usd_per_million_tokens=usd if tokens else None,
+                usd_per_million_samples=None if tokens else usd,
+            )
         )
 
 
