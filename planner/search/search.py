@@ -14,7 +14,7 @@ from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel, Traced
 from planner.search.answer import SearchOptions, Setting, search_setting
 from planner.search.relax import candidates
-from planner.search.space import block_ground, legal_cells
+from planner.search.space import block_rules, legal_cells
 from planner.space import Ground, divisors
 from profiles.errors import InputError, TraceError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
@@ -181,10 +181,13 @@ def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
             f"what runs in {', '.join(values)} hangs on values: `all()` is taken to hold and "
             "`any()` not to, other answers take another time"
         )
-    return block_ground(
+    return Ground(
+        rules=block_rules(),
+        blocks=True,
+        may_idle=False,
         num_devices=cluster.num_devices,
         node_devices=cluster.levels[0].domain_size if cluster.levels else 1,
-        num_blocks=len(graph.chain) if graph.cuttable else 1,
+        num_layers=len(graph.chain) if graph.cuttable else 1,
         tp_degrees=traced.tp_degrees,
         global_batch=workload.global_batch,
         precision=workload.precision,

@@ -21,7 +21,8 @@ from planner.chain.problem import (
 from planner.costs.bound import lower_bound
 from planner.neighbors import Neighbor
 from planner.search.answer import SearchOptions, Setting, search_setting
-from planner.search.space import block_ground, legal_cells
+from planner.search.space import block_rules, legal_cells
+from planner.space import Ground
 from profiles.document import encode, to_json
 from profiles.errors import InputError, UnknownNameError
 from simulator.values.plan import Plan, Recompute, Stage
@@ -167,8 +168,15 @@ class HandMadeCosts:
         )
 
 
-GROUND = block_ground(
-    num_devices=8, node_devices=8, num_blocks=14, tp_degrees=(1, 2, 4), global_batch=32
+GROUND = Ground(
+    rules=block_rules(),
+    blocks=True,
+    may_idle=False,
+    num_devices=8,
+    node_devices=8,
+    num_layers=14,
+    tp_degrees=(1, 2, 4),
+    global_batch=32,
 )
 PLAIN = Axes(schedule=("none", "1f1b", "gpipe"))
 

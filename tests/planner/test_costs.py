@@ -19,7 +19,8 @@ from planner.costs.bound import lower_bound
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.search.search import search
-from planner.search.space import block_ground, legal_cells
+from planner.search.space import block_rules, legal_cells
+from planner.space import Ground
 from profiles.document import encode, to_json
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
@@ -50,10 +51,13 @@ def costs_of(model, cluster, batch, strategies=ALL.strategies):
 
 
 def cells_of(model, cluster, batch, space=ALL):
-    ground = block_ground(
+    ground = Ground(
+        rules=block_rules(),
+        blocks=True,
+        may_idle=False,
         num_devices=cluster.num_devices,
         node_devices=cluster.levels[0].domain_size,
-        num_blocks=model.layers + 2,
+        num_layers=model.layers + 2,
         tp_degrees=model.tp_degrees,
         global_batch=batch,
     )
