@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from planner.many.answer_cache import code_and_data_version
-from planner.many.answer_folder import AnswerFolder
+from planner.many.answer_cache import AnswerFolder, code_and_data_version
 from planner.many.local_workers import local_workers
 from planner.many.ray_workers import ray_workers
 from planner.many.sweep import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from planner.many.answer_folder import AnswerFolder
+from planner.many.answer_cache import AnswerFolder
 from planner.many.local_workers import local_workers
 from planner.many.ray_workers import ray_workers
 from planner.many.sweep import Workers, sweep
