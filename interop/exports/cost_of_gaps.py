@@ -91,5 +91,5 @@ def _priced(gap: Unexpressed, run: TrainingRun, change: Mapping[str, Any]) -> Pr
 def _fits(planned: PlannedRun, total: PricedGap) -> bool | None:
     if total.more_bytes is None:
         return None
-    needed = planned.figures.required_memory_bytes + total.more_bytes
+    needed = planned.prediction.fullest.limiting_bytes + total.more_bytes
     return needed <= get_device(planned.run.device).usable_bytes

@@ -50,7 +50,7 @@ class Refinement:
     @property
     def rank_key(self) -> tuple[float, float, Cell]:
         """Order of answers: time, then memory, then the cell's degrees."""
-        memory = self.prediction.peak_memory_bytes.value if self.prediction else np.inf
+        memory = self.prediction.peak.value if self.prediction else np.inf
         return (self.step_time_s, memory, self.cell)
 
 

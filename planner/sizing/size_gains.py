@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.layout.layout_choice import mfu_of_run
 from planner.layout.layout_question import LayoutSolver
 from planner.layout.refined_layout import PricedLayout
 from planner.sizing.size_answer import Gain
@@ -25,6 +24,7 @@ from planner.sizing.sizing_search import (
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_usd
+from simulator.training_run.explain.run_prediction import mfu_of_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.layout.layout_answer import LayoutChoice
-from planner.layout.plan_of_layout import layout_figures
 from profiles.errors import InputError
-from simulator.training_run.explain.run_prediction import run_prediction
+from simulator.training_run.explain.run_prediction import with_timeline
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
 from simulator.values.degrees import AXIS_ORDERS, Degrees
@@ -23,9 +22,6 @@ MOST_PASSES = 60_000
 def layout_timeline(choice: LayoutChoice) -> Prediction:
     """The layout's own figures with a timeline of one replica and the memory of its ranks.
 
-    The passes are drawn in the proportions of the kernels' surfaces and stretched so that they end
-    where the predicted step does (run_prediction.py): no figure of the layout changes.
-
     Raises InputError where a stage holds no layer, and above MOST_PASSES.
     """
     run = choice.run
@@ -34,7 +30,7 @@ def layout_timeline(choice: LayoutChoice) -> Prediction:
     passes = 2 * run.num_microbatches * run.degrees.num_stages
     if passes > MOST_PASSES:
         raise InputError(f"a step of {passes:,} passes is not drawn; {MOST_PASSES:,} at most are")
-    found = run_prediction(run, _stages(run), layout_figures(choice.prediction))
+    found = with_timeline(choice.prediction, run, _stages(run))
     if run.degrees.axis_order == AXIS_ORDERS[0]:
         return found
     # A stage's first rank where replicas are the outermost parts of the machine.

@@ -13,7 +13,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.layout.layout_answer import LayoutFile, layout_title
-from planner.layout.layout_choice import tokens_per_s
 from planner.many.sweep import Answer, Row, has_plan
 from profiles.csv_text import csv_text
 from profiles.document import encode, to_json
@@ -153,9 +152,9 @@ def _layout_figures(answer: LayoutFile) -> dict[str, object]:
             "step_time_s": step.value,
             "step_time_low_s": step.low,
             "step_time_high_s": step.high,
-            "mfu": prediction.mfu,
-            "tokens_per_s": tokens_per_s(run, step).value,
-            "peak_memory_bytes": prediction.peak_memory_bytes,
+            "mfu": prediction.mfu.value,
+            "tokens_per_s": prediction.per_s.value,
+            "peak_memory_bytes": prediction.peak.value,
             "usd_per_million_tokens": usd.value if usd else None,
         }
     )

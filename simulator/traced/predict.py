@@ -24,6 +24,7 @@ from simulator.values.prediction import (
     Component,
     CutTensor,
     Interval,
+    Part,
     Prediction,
     RankMemory,
     SourceTag,
@@ -198,16 +199,17 @@ def _components(
     tp = micro * sum(c.tp_s for c in mine)
     gather = micro * sum(c.gather_s for c in mine)
     parts = {
-        "compute": work - recompute - launch - runtime - tp - gather,
-        "recompute": recompute,
-        "launch": launch,
-        "runtime": runtime,
-        "waiting_for_slowest_rank": busy - work,
-        "tensor_parallel_communication": tp,
-        "pipeline_communication": idle - bubble,
-        "data_parallel_communication": exchange_s + gather,
-        "bubble": bubble,
-        "optimizer": replica.tails[critical].optimizer_s,
+        Part.COMPUTE: work - recompute - launch - runtime - tp - gather,
+        Part.RECOMPUTE: recompute,
+        Part.LAUNCH: launch,
+        Part.RUNTIME: runtime,
+        Part.WAITING: busy - work,
+        Part.TENSOR: tp,
+        Part.GATHER: gather,
+        Part.CUT: idle - bubble,
+        Part.REDUCE: exchange_s,
+        Part.BUBBLE: bubble,
+        Part.OPTIMIZER: replica.tails[critical].optimizer_s,
     }
     components = tuple(Component(name=name, time_s=value) for name, value in parts.items())
     total = sum(parts.values())
@@ -308,8 +310,8 @@ def _limit(
         return f"memory of rank {tight.rank}: {use:.0%} of what the device has"
     largest = max(components, key=lambda part: part.time_s)
     total = sum(part.time_s for part in components)
-    name = largest.name.replace("_", " ")
-    if plan.degrees.dp == 1 and largest.name == "data_parallel_communication":
+    name = largest.name.words
+    if plan.degrees.dp == 1 and largest.name is Part.REDUCE:
         name = SHARED_SUMS
     where = f"pipeline rank {critical}"
     if plan.pipelines is not None:

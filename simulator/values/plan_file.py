@@ -154,7 +154,7 @@ class PlanFile:
             step_time_low_s=prediction.step_time_s.low,
             step_time_high_s=prediction.step_time_s.high,
             mfu=prediction.mfu.value,
-            peak_memory_bytes=prediction.peak_memory_bytes.value,
+            peak_memory_bytes=prediction.peak.value,
             usd_per_million_tokens=None if usd is None else usd.value,
             usd_per_million_samples=None if per_sample is None else per_sample.value,
         )

@@ -10,7 +10,7 @@ from typing import Any
 from profiles.errors import InputError
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
-from simulator.values.prediction import Interval
+from simulator.values.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,23 +33,6 @@ class PlannedStage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedFigures:
-    """What is predicted of the run.
-
-    peak_memory_bytes   allocated on the rank that allocates most;  peak_bytes  on each pipeline
-                        rank, () where unknown
-    required_memory_bytes   what the fullest device must have
-    """
-
-    step_time_s: Interval
-    tokens_per_s: Interval
-    mfu: Interval
-    peak_memory_bytes: Interval
-    required_memory_bytes: float
-    peak_bytes: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
     """A plan as every exporter reads it.
 
@@ -67,7 +50,7 @@ class PlannedRun:
     config: Mapping[str, Any]
     run: TrainingRun
     stages: tuple[PlannedStage, ...]
-    figures: PlannedFigures
+    prediction: Prediction
     device_type: str
     priced: bool = True
 
