@@ -83,7 +83,7 @@ def step_on(task: StepTask) -> StepAnswer:
             stack=question.stack,
             layout=layout_title(layout.run),
             step_s=shown.step_time_s,
-            mfu=shown.mfu,
+            mfu=shown.mfu.value,
         )
     )
 

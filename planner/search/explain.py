@@ -40,10 +40,10 @@ def why_not_first(plan: Plan, prediction: Prediction, best: Prediction) -> str:
 def _phrase(name: Part, extra_s: float, plan: Plan, prediction: Prediction) -> str:
     degrees = plan.degrees
     more = f"+{format_time(extra_s)}"
-    across = f"across {degrees.dp} devices"
+    what = "gradient reduction" if plan.zero_stage < 3 else "parameter gathering"
+    sums = f"{what} across {degrees.dp} devices" if degrees.dp > 1 else SHARED_SUMS
     words = {
-        Part.REDUCE: f"gradient reduction {across}" if degrees.dp > 1 else SHARED_SUMS,
-        Part.GATHER: f"parameter gathering {across}",
+        Part.REDUCE: sums,
         Part.TENSOR: f"tensor-parallel all-reduces across {degrees.tp} devices",
         Part.CUT: f"sends between {degrees.pp * degrees.vpp} stages",
         Part.RECOMPUTE: "recomputation",

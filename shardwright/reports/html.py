@@ -23,7 +23,7 @@ from shardwright.reports.reproduce import recipe
 from shardwright.reports.roofline import Roofline
 from shardwright.reports.roofline_picture import op_rows, roofline_picture
 from shardwright.reports.terminal import format_share, stages_line
-from shardwright.reports.timeline_picture import timeline_picture
+from shardwright.reports.timeline_picture import timeline_note, timeline_picture
 from simulator.mfu import MFU_DEFINITION
 from simulator.values.measurement import Measurement
 from simulator.values.plan import Plan
@@ -89,6 +89,7 @@ def report_html(
             verdict=verdict(comparison) if comparison else "",
             rows=[(cells(row), _bar_of(row)) for row in comparison.rows] if comparison else (),
             timeline=timeline_picture(prediction.events, measured.events if measured else ()),
+            timeline_note=timeline_note(prediction),
             memory=memory_picture(prediction, measured),
             roofline=roofline_picture(roofline) if roofline else None,
             roofline_missing=roofline.missing if roofline else "",

@@ -205,9 +205,8 @@ def _components(
         Part.RUNTIME: runtime,
         Part.WAITING: busy - work,
         Part.TENSOR: tp,
-        Part.GATHER: gather,
         Part.CUT: idle - bubble,
-        Part.REDUCE: exchange_s,
+        Part.REDUCE: exchange_s + gather,
         Part.BUBBLE: bubble,
         Part.OPTIMIZER: replica.tails[critical].optimizer_s,
     }

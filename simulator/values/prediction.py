@@ -39,9 +39,10 @@ class PartGroup(StrEnum):
 class Part(StrEnum):
     """A part of a step: its name in files, its words in reports, and its group.
 
-    Of recomputation a layout's prediction counts the seconds as compute, a plan of traced blocks as
-    a part of their own. Messages are what no computation hides. `host_memory` is transfers to and
-    from it and an optimizer there; `overhead` what each step takes whatever its size.
+    A plan of traced blocks counts recomputation apart and gathered parameters as
+    `data_parallel_communication`, a layout recomputation as compute and gathered parameters apart.
+    Messages are what no computation hides. `host_memory` is transfers to and from it and an
+    optimizer there; `overhead` what each step takes whatever its size.
     """
 
     words: str

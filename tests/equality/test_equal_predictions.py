@@ -40,10 +40,6 @@ ROUTES = {
 _TABLES = (routes.of_the_row, routes.of_the_module_row)
 
 DISAGREE: dict[Route, tuple[str, tuple[Kind, ...]]] = {
-    routes.of_the_file: (
-        "of a layout for `torch` the command prints the parts of a plan",
-        (Kind.FRAMEWORK,),
-    ),
     routes.of_the_module_row: (
         "simulator/modules is a third model of a step",
         (Kind.EXECUTOR, Kind.BLOCKS),

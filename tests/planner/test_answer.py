@@ -25,7 +25,14 @@ from planner.search.space import block_ground, legal_cells
 from profiles.document import encode, to_json
 from profiles.errors import InputError, UnknownNameError
 from simulator.values.plan import Plan, Recompute, Stage
-from simulator.values.prediction import Component, Interval, Prediction, RankMemory, StagePrediction
+from simulator.values.prediction import (
+    Component,
+    Interval,
+    Part,
+    Prediction,
+    RankMemory,
+    StagePrediction,
+)
 from simulator.values.workload import Workload
 from tests.oracles.chain_totals import totals_of
 from tests.oracles.stage_memory import stage_memory_bytes
@@ -139,8 +146,8 @@ class HandMadeCosts:
         return Prediction(
             step_time_s=Interval(value=step, low=step * 0.9, high=step * 1.1),
             components=(
-                Component(name="compute", time_s=busy),
-                Component(name="bubble", time_s=step - busy),
+                Component(name=Part.COMPUTE, time_s=busy),
+                Component(name=Part.BUBBLE, time_s=step - busy),
             ),
             mfu=Interval(value=0.4, low=0.4, high=0.4),
             tokens_per_s=one,

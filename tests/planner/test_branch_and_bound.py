@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.cell import Cell
 from planner.cells.branch_and_bound import Refinement, branch_and_bound, family
 from simulator.values.degrees import Degrees
-from simulator.values.prediction import Component, Interval, Prediction
+from simulator.values.prediction import Component, Interval, Part, Prediction
 from tests.planner.one_block import one_block_plan
 
 
@@ -27,7 +27,7 @@ def make_prediction(time_s, memory_bytes=1.0):
     exact = Interval(value=time_s, low=time_s, high=time_s)
     return Prediction(
         step_time_s=exact,
-        components=(Component(name="compute", time_s=time_s),),
+        components=(Component(name=Part.COMPUTE, time_s=time_s),),
         mfu=Interval(value=0.5, low=0.5, high=0.5),
         tokens_per_s=exact,
         peak_memory_bytes=Interval(value=memory_bytes, low=memory_bytes, high=memory_bytes),

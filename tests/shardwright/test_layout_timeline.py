@@ -34,7 +34,7 @@ def test_the_timeline_ends_with_the_step_and_runs_every_pass(schedule: str) -> N
     # Four stages of tp 2 and dp 2: rank 0, 4, 8, 12 begin them.
     assert sorted({event.rank for event in step.events}) == [0, 4, 8, 12]
     full = max(rank.peak_bytes for rank in step.ranks)
-    assert full <= choice.prediction.peak_memory_bytes * 1.001
+    assert full <= choice.prediction.peak.value * 1.001
 
 
 def test_replicas_outside_the_stages_number_their_ranks_otherwise() -> None:

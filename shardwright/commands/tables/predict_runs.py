@@ -48,8 +48,7 @@ def traced_predictions(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]
 
 
 def _as_row(made: PredictedRow) -> PredictedRun:
-    prediction, memory = made.prediction, made.shown_memory_bytes
-    step = prediction.step_time_s if prediction else None
+    step, memory = made.step_time_s, made.shown_memory_bytes
     return PredictedRun(
         id=made.id,
         step_time_s=None if step is None else step.value,
@@ -58,7 +57,7 @@ def _as_row(made: PredictedRow) -> PredictedRun:
         peak_memory_gib=None if memory is None else memory.value / _GIB,
         peak_memory_low_gib=None if memory is None else memory.low / _GIB,
         peak_memory_high_gib=None if memory is None else memory.high / _GIB,
-        fits=prediction.fits if prediction else None,
+        fits=made.prediction.fits if made.prediction else None,
         status=f"unsupported: {made.why_not}" if made.why_not else OK,
         defaults="; ".join(_assumed(made)),
         memory_left_gib=None if made.memory_left_bytes is None else made.memory_left_bytes / _GIB,

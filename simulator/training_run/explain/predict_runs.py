@@ -44,6 +44,10 @@ class PredictedRow:
     why_no_memory: str = ""
 
     @property
+    def step_time_s(self) -> Interval | None:
+        return None if self.prediction is None else self.prediction.step_time_s
+
+    @property
     def memory_left_bytes(self) -> float | None:
         """What the fullest device has beyond the need, negative where it has less."""
         if self.prediction is None or not self.prediction.ranks:
