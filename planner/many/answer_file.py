@@ -13,7 +13,7 @@ from planner.many.sweep import Answer
 from profiles.document import Migration, read_document, read_mapping, schema_name
 from profiles.errors import ShardwrightError
 from simulator.memory.footprint import footprint
-from simulator.training_run.fit.memory_interval import memory_interval
+from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.values.decision import plan_decision
 from simulator.values.plan import PLAN_SCHEMA
 from simulator.values.plan_file import EARLIER_PLANS, PlanFile
@@ -105,11 +105,7 @@ _EARLIER: Mapping[str, Migration] = dict.fromkeys(
 
 def _with_memory(choice: LayoutChoice) -> LayoutChoice:
     """The choice with the memory of its ranks, as this release counts it."""
-    memory = footprint(choice.run)
-    found = replace(
-        choice.prediction,
-        peak_memory_bytes=memory_interval(choice.run, memory.allocated_bytes),
-        ranks=memory.ranks,
-        fits=memory.fits,
-    )
-    return replace(choice, prediction=found)
+    run, made = choice.run, choice.prediction
+    now = run_prediction(run, made.step_time_s, made.components, footprint(run))
+    memory = {"peak_memory_bytes": now.peak_memory_bytes, "ranks": now.ranks, "fits": now.fits}
+    return replace(choice, prediction=replace(made, **memory))

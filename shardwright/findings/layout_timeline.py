@@ -10,7 +10,7 @@ from profiles.errors import InputError
 from simulator.training_run.explain.run_prediction import with_timeline
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
-from simulator.values.degrees import AXIS_ORDERS, Degrees
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
@@ -31,14 +31,10 @@ def layout_timeline(choice: LayoutChoice) -> Prediction:
     if passes > MOST_PASSES:
         raise InputError(f"a step of {passes:,} passes is not drawn; {MOST_PASSES:,} at most are")
     found = with_timeline(choice.prediction, run, _stages(run))
-    if run.degrees.axis_order == AXIS_ORDERS[0]:
-        return found
     # A stage's first rank where replicas are the outermost parts of the machine.
     wide, pitch = run.degrees.stage_ranks, run.degrees.stride("pp")
     return replace(
-        found,
-        events=tuple(replace(one, rank=one.rank // wide * pitch) for one in found.events),
-        ranks=tuple(replace(one, rank=one.rank // wide * pitch) for one in found.ranks),
+        found, events=tuple(replace(one, rank=one.rank // wide * pitch) for one in found.events)
     )
 
 

@@ -71,7 +71,7 @@ def test_the_reason_is_the_parts_that_moved_most() -> None:
     # [1.8, 2.2], so nothing is said of overlapping intervals.
     assert diff.reason == (
         "the second is 20 % faster: 250 ms less bubble and 200 ms less compute, against 50 ms "
-        "more pipeline communication, for 200 B more memory"
+        "more sends between stages, for 200 B more memory"
     )
     step = diff.figures[0]
     assert (step.name, step.difference) == ("step", pytest.approx(-0.4))

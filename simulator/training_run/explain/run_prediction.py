@@ -59,6 +59,7 @@ def run_prediction(
     parts  of the step;  memory  its footprint, None where no file describes it
     """
     seconds = {part.name: part.time_s for part in parts}
+    ranks = memory.ranks if memory else ()
     return Prediction(
         step_time_s=step,
         components=parts,
@@ -66,7 +67,7 @@ def run_prediction(
         tokens_per_s=tokens_per_s(run, step),
         peak_memory_bytes=memory_interval(run, memory.allocated_bytes) if memory else None,
         bubble_fraction=seconds.get(Part.BUBBLE, 0.0) / step.value,
-        ranks=memory.ranks if memory else (),
+        ranks=tuple(replace(rank, rank=run.degrees.rank(pp=rank.rank)) for rank in ranks),
         fits=memory.fits if memory else None,
     )
 
@@ -98,7 +99,7 @@ def with_timeline(made: Prediction, run: TrainingRun, plan: Plan) -> Prediction:
     step = _drawn_step(run, plan, seconds)
     timeline = _timeline(plan, step.durations)
     exchange_s = seconds.get(Part.REDUCE, 0.0)
-    ranks = tuple(_with_course(rank, degrees.rank(pp=rank.rank), timeline) for rank in made.ranks)
+    ranks = tuple(_with_course(rank, number, timeline) for number, rank in enumerate(made.ranks))
     tight = max(ranks, key=lambda rank: rank.use)
     largest = max(made.components, key=lambda part: part.time_s)
     return replace(
@@ -243,15 +244,15 @@ def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
     return tuple((time_s, level / most) for time_s, level in course)
 
 
-def _with_course(rank: RankMemory, device: int, timeline: Timeline) -> RankMemory:
-    """A pipeline rank's memory over the step, named by the device's number."""
+def _with_course(rank: RankMemory, pp_rank: int, timeline: Timeline) -> RankMemory:
+    """A pipeline rank's memory over the step."""
     base = rank.static_bytes + rank.communication_bytes
     samples = tuple(
         MemorySample(time_s=time_s, memory_bytes=base + rank.activations_bytes * share)
-        for time_s, share in _held(timeline, rank.rank)
+        for time_s, share in _held(timeline, pp_rank)
     )
     peak = max(samples, key=lambda sample: sample.memory_bytes)
-    return replace(rank, rank=device, peak_time_s=peak.time_s, timeline=samples)
+    return replace(rank, peak_time_s=peak.time_s, timeline=samples)
 
 
 def _sources(run: TrainingRun, seconds: Mapping[Part, float]) -> tuple[SourceTag, ...]:
