@@ -36,6 +36,9 @@ class PartGroup(StrEnum):
     IDLE = "idle and host"
 
 
+_COMPUTE, _MESSAGES, _IDLE = PartGroup
+
+
 class Part(StrEnum):
     """A part of a step: its name in files, its words in reports, and its group.
 
@@ -54,30 +57,22 @@ class Part(StrEnum):
         made.words, made.group = words, group
         return made
 
-    COMPUTE = "compute", "compute", PartGroup.COMPUTE
-    RECOMPUTE = "recompute", "recompute", PartGroup.COMPUTE
-    LAUNCH = "launch", "launch", PartGroup.IDLE
-    RUNTIME = "runtime", "runtime", PartGroup.IDLE
-    WAITING = "waiting_for_slowest_rank", "waiting for slowest rank", PartGroup.IDLE
-    TENSOR = (
-        "tensor_parallel_communication",
-        "tensor-parallel messages",
-        PartGroup.COMMUNICATION,
-    )
-    EXPERT = "expert_parallel_communication", "all-to-all of experts", PartGroup.COMMUNICATION
-    CONTEXT = (
-        "context_parallel_communication",
-        "context-parallel messages",
-        PartGroup.COMMUNICATION,
-    )
-    GATHER = "parameter_gathering", "gathering of parameters", PartGroup.COMMUNICATION
-    CUT = "pipeline_communication", "sends between stages", PartGroup.COMMUNICATION
-    STALL = "stalled_messages", "stalled messages", PartGroup.COMMUNICATION
-    BUBBLE = "bubble", "bubble", PartGroup.IDLE
-    REDUCE = "data_parallel_communication", "exchange of gradients", PartGroup.COMMUNICATION
-    OPTIMIZER = "optimizer", "optimizer", PartGroup.COMPUTE
-    HOST = "host_memory", "host memory", PartGroup.IDLE
-    OVERHEAD = "overhead", "overhead", PartGroup.IDLE
+    COMPUTE = "compute", "compute", _COMPUTE
+    RECOMPUTE = "recompute", "recompute", _COMPUTE
+    LAUNCH = "launch", "launch", _IDLE
+    RUNTIME = "runtime", "runtime", _IDLE
+    WAITING = "waiting_for_slowest_rank", "waiting for slowest rank", _IDLE
+    TENSOR = "tensor_parallel_communication", "tensor-parallel messages", _MESSAGES
+    EXPERT = "expert_parallel_communication", "all-to-all of experts", _MESSAGES
+    CONTEXT = "context_parallel_communication", "context-parallel messages", _MESSAGES
+    GATHER = "parameter_gathering", "gathering of parameters", _MESSAGES
+    CUT = "pipeline_communication", "sends between stages", _MESSAGES
+    STALL = "stalled_messages", "stalled messages", _MESSAGES
+    BUBBLE = "bubble", "bubble", _IDLE
+    REDUCE = "data_parallel_communication", "exchange of gradients", _MESSAGES
+    OPTIMIZER = "optimizer", "optimizer", _COMPUTE
+    HOST = "host_memory", "host memory", _IDLE
+    OVERHEAD = "overhead", "overhead", _IDLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
