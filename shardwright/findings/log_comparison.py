@@ -126,7 +126,7 @@ def _parts(planned: PlannedStep, traces: Sequence[TraceTime]) -> tuple[PartRow, 
         PartGroup.IDLE: device.idle_s + device.copy_s,
     }
     return tuple(
-        PartRow(name=name, predicted_s=said[name], measured_s=measured[name]) for name in said
+        PartRow(name=name.value, predicted_s=said[name], measured_s=measured[name]) for name in said
     )
 
 
