@@ -107,5 +107,5 @@ def _with_memory(choice: LayoutChoice) -> LayoutChoice:
     """The choice with the memory of its ranks, as this release counts it."""
     run, made = choice.run, choice.prediction
     now = run_prediction(run, made.step_time_s, made.components, footprint(run))
-    memory = {"peak_memory_bytes": now.peak_memory_bytes, "ranks": now.ranks, "fits": now.fits}
-    return replace(choice, prediction=replace(made, **memory))
+    made = replace(made, peak_memory_bytes=now.peak_memory_bytes, ranks=now.ranks, fits=now.fits)
+    return replace(choice, prediction=made)
