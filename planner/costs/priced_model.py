@@ -22,8 +22,8 @@ from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.memory.held import Held, parameter_name
 from simulator.traced.block_cost import BlockCost, price_block
-from simulator.traced.stack import Stack
 from simulator.traced.step_tail import Tail, price_tail
+from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 
@@ -231,7 +231,7 @@ class PricedModel:
     traced: Traced
     cluster: Cluster
     workload: Workload
-    stack: Stack
+    stack: ExecutorStates
     strategies: tuple[Recompute, ...]
     micro_batches: tuple[int, ...]
 

@@ -21,7 +21,7 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
 from simulator.money import usd_per_million
-from simulator.traced.stack import Stack
+from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan_file import Compared, Comparison, LeftOut, PlanFile
 from simulator.values.plan_title import plan_title
 from simulator.values.workload import Workload
@@ -55,7 +55,7 @@ def plan_mixed(
     workload: Workload,
     *,
     space: Axes,
-    stack: Stack,
+    stack: ExecutorStates,
     usd_per_hour: Mapping[str, Sourced],
     solver: str = "auto",
     seed: int = 0,
@@ -162,7 +162,7 @@ def plan_mixed(
 
 
 def _prices(
-    traced: Traced, cluster: Cluster, workload: Workload, *, space: Axes, stack: Stack
+    traced: Traced, cluster: Cluster, workload: Workload, *, space: Axes, stack: ExecutorStates
 ) -> StagePrices:
     graph = traced.at(1, 1)
     schedules = {name for name in ("none", "1f1b") if space.allows("schedule", name)}

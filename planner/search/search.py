@@ -22,7 +22,7 @@ from profiles.errors import InputError, TraceError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
-from simulator.traced.stack import Stack
+from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
@@ -33,7 +33,7 @@ def search(
     workload: Workload,
     *,
     space: Axes,
-    stack: Stack,
+    stack: ExecutorStates,
     solver: str = "auto",
     price: Sourced | None = None,
     progress: Progress | None = None,

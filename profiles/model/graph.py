@@ -16,6 +16,7 @@ from itertools import accumulate
 
 from profiles.document import content_hash
 from profiles.errors import InputError
+from profiles.model.kernels import DeviceKernel
 
 CHANNELS_LAST = " channels-last"
 """End of the kinds of convolutions whose input's channels lie next to each other in memory."""
@@ -166,6 +167,7 @@ class Op:
     read_bytes, written_bytes   every distinct input and output storage range once
     dtype        of the arithmetic (that of the first floating-point input)
     mask_reach   of an op that masks scores: keys that a query then meets at most, where known
+    kernels      that it starts on an accelerator; None where it was traced for a CPU
     """
 
     name: str
@@ -180,6 +182,7 @@ class Op:
     attention: AttentionShape | None = None
     mask_reach: int | None = None
     conv: ConvShape | None = None
+    kernels: tuple[DeviceKernel, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from shardwright.asking.python_plan import target_of
 from simulator.energy import carbon
 from simulator.goodput.lasting import delivered
 from simulator.traced.predict import predict
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction

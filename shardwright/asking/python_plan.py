@@ -30,8 +30,7 @@ from shardwright.asking.named_model import (
     sample_of_factory,
 )
 from shardwright.asking.places import local_profile, trace_cache
-from simulator.traced.stack import load_stack
-from simulator.training_run.framework.framework import offered_frameworks
+from simulator.training_run.framework.framework import load_stack, offered_frameworks
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 

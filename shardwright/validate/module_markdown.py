@@ -13,7 +13,7 @@ from shardwright.validate.module_study import (
     module_errors,
     unpredicted,
 )
-from simulator.modules.module_constants import LeftOut, ModuleConstants
+from simulator.traced.kernel_constants import LeftOut, ModuleConstants
 
 _HEAD = (
     "rows",

@@ -17,8 +17,9 @@ from simulator.memory.blocks import plan_memory
 from simulator.mfu import graph_model_flop, mfu
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.traced.priced_replica import PricedReplica, price_replica, step_of
-from simulator.traced.stack import Stack, load_stack
 from simulator.traced.step_tail import Tail, tail_of
+from simulator.training_run.framework.executor_states import ExecutorStates
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Plan
 from simulator.values.prediction import (
     Component,
@@ -49,7 +50,7 @@ def predict(
     traced: Traced,
     cluster: Cluster,
     *,
-    stack: Stack | None = None,
+    stack: ExecutorStates | None = None,
     price: Sourced | None = None,
 ) -> Prediction:
     """What the plan would do on the cluster.

@@ -44,7 +44,6 @@ ORDER = {
         "simulator/training_run/explain",
         "simulator/training_run/cases",
         "simulator/traced",
-        "simulator/modules",
     ),
     "planner": (
         "planner",

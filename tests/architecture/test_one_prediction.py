@@ -15,7 +15,6 @@ THE_ONE = "simulator/values/prediction.py: Prediction"
 OTHERS = {
     # Results of their own, which a `Prediction` is to replace.
     "planner/layout/layout_answer.py: LayoutPrediction",
-    "simulator/modules/predict_module.py: ModulePrediction",
     "simulator/training_run/cases/predict_case.py: CasePrediction",
     "simulator/training_run/explain/predict_runs.py: RunPrediction",
     "simulator/training_run/explain/run_prediction.py: Figures",

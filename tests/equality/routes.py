@@ -125,6 +125,8 @@ def of_the_module_row(answered: Answered) -> Numbers:
     assert plan is not None
     if plan.degrees.num_devices != 1 or ":" not in question.model or question.kind is Kind.PROFILED:
         raise NotApplicable("not a module on one accelerator")
+    if plan.num_microbatches > 1 or {k for s in plan.stages for k in s.recompute} != {"none"}:
+        raise NotApplicable("a row has one batch, and nothing is computed again")
     row = ModuleRow(
         row=1,
         id="one",

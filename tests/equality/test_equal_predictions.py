@@ -44,10 +44,6 @@ DISAGREE: dict[Route, tuple[str, tuple[Kind, ...]]] = {
         "of a layout for `torch` the command prints the parts of a plan",
         (Kind.FRAMEWORK,),
     ),
-    routes.of_the_module_row: (
-        "simulator/modules is a third model of a step",
-        (Kind.EXECUTOR, Kind.BLOCKS),
-    ),
 }
 """Why a route still disagrees with the answer, and for which kinds of questions."""
 

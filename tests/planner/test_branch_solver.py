@@ -25,7 +25,7 @@ from planner.costs.priced_model import PricedModel
 from planner.search.search import search
 from planner.search.space import block_ground, legal_cells
 from profiles.errors import InputError
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 from tests.oracles.random_branches import SHAPES, BranchModel

@@ -27,7 +27,7 @@ from profiles.hardware.catalogue.device import ActionOverhead, Measurements, Ste
 from profiles.hardware.catalogue.link import Link
 from profiles.sourced import Sourced
 from simulator.memory.held import held_by_stages
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 from tests.oracles.stage_memory import stage_memory_bytes

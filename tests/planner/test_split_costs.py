@@ -26,7 +26,7 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.schedules.schedule import schedule_kind
 from simulator.schedules.timeline import simulate
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.runnable import runnable_schedules
 from simulator.values.workload import Workload
 from tests.planner.hand_made_model import HandMadeModel

@@ -45,7 +45,7 @@ from shardwright.cli import app, main
 from shardwright.commands.plan_many import SOLVE
 from shardwright.reports.sweep_table import sorted_rows, sweep_csv, sweep_json
 from shardwright.sweeps.study_file import read_study
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from tests.forked import run_main
 from tests.shardwright.ray_nodes import ray_cluster_of_two
 from tests.shardwright.test_cli import CACHE, ROOT, shardwright

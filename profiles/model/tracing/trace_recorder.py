@@ -23,6 +23,7 @@ from profiles.model.fake_tensors.trace_fakes import arguments_of, tensors_in
 from profiles.model.fake_tensors.trace_masks import KnownValues
 from profiles.model.graph import Op, OpKind, Phase, TensorSpec
 from profiles.model.tracing.trace_cpu_kernels import HALVES, check_kernel
+from profiles.model.tracing.trace_kernels import device_kernels
 from profiles.model.tracing.trace_ops import describe_op, dtype_name, named_on_cpu
 from profiles.model.tracing.trace_watches import StateWatch
 
@@ -179,6 +180,8 @@ class Recorder(TorchDispatchMode):
             op = named_on_cpu(op, args)
             if op.dtype in HALVES:
                 check_kernel(func, args, kwargs, out, phase=self.phase, module=module)
+        else:
+            op = replace(op, kernels=device_kernels(op, args, kwargs, out))
         if self.phase is Phase.FORWARD:
             op = self._with_mask(op, func, args)
             self._known.note(func, args, kwargs, out)

@@ -1,5 +1,5 @@
-"""The kernels that a dispatched aten call starts on the device: one, up to three for the gradients
-of a convolution, or those of a whole recurrent layer.
+"""The kernels that a dispatched aten call starts on an accelerator: one, up to three for the
+gradients of a convolution, or those of a whole recurrent layer.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from profiles.model.fake_tensors.trace_fakes import tensors_in
 from profiles.model.graph import RECURRENCES, Op, OpKind, Phase
-from profiles.model.steps.module_step import Direction, Kernel, StepOp
-from profiles.model.tracing.trace_ops import describe_op, dtype_name, tensor_bytes
+from profiles.model.kernels import DeviceKernel, Direction, Kernel
+from profiles.model.tracing.trace_ops import dtype_name, tensor_bytes
 
 _CONVOLUTIONS = ("convolution", "convolution_overrideable")
 _CONVOLUTION_BACKWARD = "convolution_backward"
@@ -47,42 +47,38 @@ _WORDS = (
 _EMPTY = ("empty", "new_empty", "lift")
 
 
-def step_ops(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, *, phase: Phase
-) -> tuple[StepOp, ...]:
-    """The kernels of a call. Raises TraceError for a product without a formula of its work."""
-    name = func._schema.name.removeprefix("aten::")
+def device_kernels(
+    op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+) -> tuple[DeviceKernel, ...]:
+    """The kernels of the call that `op` describes (`describe_op`)."""
+    name, phase = op.name, op.phase
+    if op.kind is OpKind.VIEW or name.startswith(_EMPTY):
+        return ()
     if name in _CONVOLUTIONS:
         x, weight = args[0], args[1]
         last = is_channels_last(x) or is_channels_last(weight)
         parts = ((Direction.OUTPUT, x, weight, out),)
-        return (
-            *_convolution(name, parts, args[3:9], phase),
-            *_straightened(x, phase, last=last),
-        )
+        return (*_convolution(parts, args[3:9], phase), *_straightened(x, phase, last=last))
     if name == _CONVOLUTION_BACKWARD:
-        return _convolution_backward(name, args, phase)
-    if is_recurrence(name):
-        return recurrence_ops(name, args, phase)
-    op = describe_op(func, args, kwargs, out, phase=phase, module="")
-    if op.kind is OpKind.VIEW or name.startswith(_EMPTY):
-        return (StepOp(op=name, kernel=Kernel.VIEW, phase=phase, dtype=op.dtype),)
-    made = _one_kernel(name, op, args, kwargs, out)
-    copies: tuple[StepOp, ...] = ()
+        return _convolution_backward(args, phase)
+    if name in RECURRENCES:
+        return recurrence_kernels(name, args, phase)
+    made = _one_kernel(op, args, kwargs, out)
+    copies: tuple[DeviceKernel, ...] = ()
     if made.kernel in _STRAIGHT:
         for x in args[: 1 if phase is Phase.FORWARD else 2]:
             copies += _straightened(x, phase, last=is_channels_last(x))
     return (made, *copies)
 
 
-def _one_kernel(name: str, op: Op, args: Any, kwargs: Any, out: Any) -> StepOp:
+def _one_kernel(op: Op, args: Any, kwargs: Any, out: Any) -> DeviceKernel:
     tensors = tensors_in((args, kwargs))
     floating = [x for x in tensors if x.is_floating_point()]
     largest = max(floating, key=Tensor.numel, default=None)
-    made = StepOp(
-        op=name,
-        kernel=_kernel(name, op),
-        phase=op.phase,
+    backward = op.phase is Phase.BACKWARD
+    made = DeviceKernel(
+        kernel=_kernel(op.name, op),
+        backward=backward,
         dtype=op.dtype if largest is None else dtype_name(largest.dtype),
         work_flop=op.work_flop,
         read_bytes=op.read_bytes,
@@ -95,11 +91,10 @@ def _one_kernel(name: str, op: Op, args: Any, kwargs: Any, out: Any) -> StepOp:
     if made.kernel is Kernel.BATCH_NORM and largest is not None:
         # The statistics are a pass of their own: x, x -> y and x, dy, x, dy -> dx.
         size = tensor_bytes(largest)
-        backward = op.phase is Phase.BACKWARD
         return replace(made, read_bytes=size * (4 if backward else 2), written_bytes=size)
-    if name == "clone" and len(tensors) == 1 and tensors[0].stride() == out.stride():
+    if op.name == "clone" and len(tensors) == 1 and tensors[0].stride() == out.stride():
         made = replace(made, kernel=Kernel.COPY)
-    if name == "embedding":  # the rows that are looked up, not the table
+    if op.name == "embedding":  # the rows that are looked up, not the table
         return replace(made, read_bytes=made.written_bytes)
     return made
 
@@ -144,25 +139,23 @@ def _last(x: Tensor) -> Tensor:
     return x if form is None else torch.empty_like(x, memory_format=form)
 
 
-def _straightened(x: Tensor, phase: Phase, *, last: bool) -> tuple[StepOp, ...]:
+def _straightened(x: Tensor, phase: Phase, *, last: bool) -> tuple[DeviceKernel, ...]:
     """The copy that a kernel makes of a tensor that does not lie as it reads it."""
     form = _LAST.get(x.dim(), torch.contiguous_format) if last else torch.contiguous_format
     if x.is_contiguous(memory_format=form):
         return ()
     size = tensor_bytes(x)
-    copy = StepOp(
-        op="contiguous",
+    copy = DeviceKernel(
         kernel=Kernel.TRANSPOSE,
-        phase=phase,
+        backward=phase is Phase.BACKWARD,
         dtype=dtype_name(x.dtype),
         read_bytes=size,
         written_bytes=size,
-        starts=0,
     )
     return (copy,)
 
 
-def _convolution_backward(name: str, args: tuple[Any, ...], phase: Phase) -> tuple[StepOp, ...]:
+def _convolution_backward(args: tuple[Any, ...], phase: Phase) -> tuple[DeviceKernel, ...]:
     y, x, weight = args[0], args[1], args[2]
     wanted = args[10]
     parts = [
@@ -173,29 +166,27 @@ def _convolution_backward(name: str, args: tuple[Any, ...], phase: Phase) -> tup
         )
         if needed
     ]
-    made = list(_convolution(name, tuple(parts), args[4:10], phase))
+    made = list(_convolution(tuple(parts), args[4:10], phase))
     last = is_channels_last(x) or is_channels_last(weight)
     made += [copy for z in (y, x) for copy in _straightened(z, phase, last=last)]
     if wanted[2]:
         made.append(
-            StepOp(
-                op=name,
+            DeviceKernel(
                 kernel=Kernel.REDUCTION,
-                phase=phase,
+                backward=True,
                 dtype=dtype_name(y.dtype),
                 read_bytes=tensor_bytes(y),
                 channels_last=is_channels_last(y),
             )
         )
-    return tuple(replace(op, starts=1 if i == 0 else 0) for i, op in enumerate(made))
+    return tuple(made)
 
 
 def _convolution(
-    name: str,
     parts: tuple[tuple[Direction, Tensor, Tensor, Tensor], ...],
     settings: tuple[Any, ...],
     phase: Phase,
-) -> tuple[StepOp, ...]:
+) -> tuple[DeviceKernel, ...]:
     """settings  stride, padding, dilation, transposed, output padding, groups"""
     stride, _, dilation, transposed, _, groups = settings
     made = []
@@ -218,13 +209,12 @@ def _convolution(
         }
         read, written = sizes[direction]
         made.append(
-            StepOp(
-                op=name,
+            DeviceKernel(
                 kernel=_convolution_kernel(groups, wide.shape[1], narrow.shape[1], taps),
-                phase=phase,
+                backward=phase is Phase.BACKWARD,
                 dtype=dtype_name(x.dtype),
                 direction=direction,
-                work_flop=2.0 * outputs * taps * groups * into * out_of,
+                work_flop=2 * outputs * taps * groups * into * out_of,
                 read_bytes=sum(map(tensor_bytes, read)),
                 written_bytes=tensor_bytes(written),
                 batch=groups,
@@ -247,42 +237,38 @@ def _convolution_kernel(groups: int, wide: int, narrow: int, taps: int) -> Kerne
     return Kernel.CONV_1X1 if taps == 1 else Kernel.CONV
 
 
-def is_recurrence(name: str) -> bool:
-    """Whether the op is a layer, forward or backward (tracing/trace_fused.py)."""
-    return name.replace("::", ".") in RECURRENCES
-
-
-def recurrence_ops(name: str, args: tuple[Any, ...], phase: Phase) -> tuple[StepOp, ...]:
-    """The products of x [length, batch, inputs] and weights [gates, inputs], [gates, size]."""
+def recurrence_kernels(name: str, args: tuple[Any, ...], phase: Phase) -> tuple[DeviceKernel, ...]:
+    """The products of x [length, batch, inputs] and weights [gates, inputs], [gates, size], as
+    cuDNN makes them: one call of the host."""
     backward = name.endswith("backward")
     x, w_state = (args[place + int(backward)] for place in (0, 4))
     length, batch, inputs = x.shape
     gates, size = w_state.shape
 
-    def product(m: int, n: int, k: int, kernel: Kernel = Kernel.MATMUL, starts: int = 0) -> StepOp:
-        return StepOp(
-            op=name,
+    def product(
+        m: int, n: int, k: int, kernel: Kernel = Kernel.MATMUL, count: int = 1
+    ) -> DeviceKernel:
+        return DeviceKernel(
             kernel=kernel,
-            phase=phase,
+            backward=phase is Phase.BACKWARD,
             dtype=dtype_name(x.dtype),
-            work_flop=2.0 * m * n * k,
-            read_bytes=float(x.element_size() * (m * k + k * n)),
-            written_bytes=float(x.element_size() * m * n),
+            work_flop=2 * m * n * k,
+            read_bytes=x.element_size() * (m * k + k * n),
+            written_bytes=x.element_size() * m * n,
             batch=1,
             m=m,
             n=n,
             k=k,
-            starts=starts,
+            count=count,
         )
 
     rows = length * batch
     if not backward:
-        each = product(batch, gates, size, Kernel.RECURRENCE)
-        return (product(rows, gates, inputs, starts=1), *(each,) * length)
-    each = product(batch, size, gates, Kernel.RECURRENCE)
+        each = product(batch, gates, size, Kernel.RECURRENCE, count=length)
+        return (product(rows, gates, inputs), each)
     return (
-        product(rows, inputs, gates, starts=1),
+        product(rows, inputs, gates),
         product(gates, inputs, rows),
         product(gates, size, rows),
-        *(each,) * length,
+        product(batch, size, gates, Kernel.RECURRENCE, count=length),
     )

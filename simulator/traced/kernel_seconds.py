@@ -1,4 +1,4 @@
-"""Seconds of every kernel of a module's step on a device, alone on it and in order.
+"""Seconds of the kernels of an accelerator on which no such kernel was measured, inside a step.
 
     product     hypot(work / (peak x share) x small, bytes / (bandwidth x share)) + reordering
     depthwise   hypot(work / (float32 peak x share), bytes / (bandwidth x share)) x slower,
@@ -19,20 +19,29 @@ in the last-level cache is not read from memory: cached x cache / (cache + bytes
 `architecture.*` is what an architecture's kernels reach of its datasheet, beside the shares. All
 shares are in profiles/data/calibration/module_steps.toml, fitted on measured steps: none was
 measured kernel by kernel.
+
+`kernels_costs` is the cost of what ops start, with the interval of the steps that were left out
+of the fit, all kernels too fast or too slow together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import Device, twin_type
 from profiles.hardware.catalogue.relatives import chip_of
-from profiles.model.steps.module_step import Direction, Kernel, StepPrecision
-from simulator.modules.step_arrays import Array, Flags, StepArrays
+from profiles.model.kernels import DeviceKernel, Direction, Kernel
+from simulator.traced.kernel_arrays import Array, Flags, KernelArrays, kernel_arrays
+from simulator.traced.kernel_constants import module_constants
+from simulator.traced.kernel_kinds import is_unmeasured
+from simulator.traced.op_cost import OpCost
 
 # Rates of 16-bit products that are this much above those of float32 come from tensor cores.
 _TENSOR_CORES_FROM = 1.3
@@ -68,40 +77,32 @@ class KernelRates:
 ARCHITECTURES = ("pascal", "volta", "turing", "ga100", "ga10x", "ada", "hopper", "blackwell")
 
 
-def kernel_rates(arrays: StepArrays, device: Device, precision: StepPrecision) -> KernelRates:
-    """The rates of one device for the kernels of a step in a precision."""
+def kernel_rates(arrays: KernelArrays, device: Device) -> KernelRates:
+    """The rates of one device for these kernels."""
     chip = chip_of(device)
-    size = len(arrays.count)
     peaks = {name: peak.value for name, peak in device.peak_flop_per_s.items()}
-    half = max(peaks.get("float16", 0.0), peaks.get(twin_type("float16"), 0.0)) or max(
-        peaks.values()
-    )
+    most = max(peaks.values())
+    half = peaks.get("float16") or peaks.get(twin_type("float16"), most)
     plain = peaks.get("float32", half)
-    if "float16" in peaks and precision.weights != "bfloat16" and precision.autocast != "bfloat16":
-        half = peaks["float16"]
-    elif "bfloat16" in peaks:
-        half = peaks["bfloat16"]
-    tensor_half = half > _TENSOR_CORES_FROM * plain
-    fine = peaks.get("tf32", plain) if precision.tf32 else plain
     # A GeForce's TF32 peak is no higher than its float32 peak, and still runs on tensor cores.
-    tensor_fine = precision.tf32 and "tf32" in peaks
-    tensor = (arrays.half & tensor_half) | (arrays.fine & tensor_fine)
-    rate = np.where(arrays.half, half, np.where(arrays.fine, fine, plain))
+    fine = peaks.get("tf32", plain)
+    halves = np.where(arrays.brain, peaks.get("bfloat16", half), half)
+    on_tensors = halves > _TENSOR_CORES_FROM * plain
     place = ARCHITECTURES.index(chip.architecture) if chip.architecture in ARCHITECTURES else -1
 
     def everywhere(value: float) -> Array:
-        return np.full(size, float(value))
+        return np.full(len(arrays.count), float(value))
 
     return KernelRates(
-        product_rate=rate,
-        tensor=tensor,
+        product_rate=np.where(arrays.half, halves, np.where(arrays.fine, fine, plain)),
+        tensor=(arrays.half & on_tensors) | (arrays.fine & ("tf32" in peaks)),
         float_rate=everywhere(plain),
         bandwidth=everywhere(device.memory_bandwidth_bytes_per_s.value),
         processors=everywhere(chip.processors),
         cache_bytes=everywhere(chip.cache_bytes),
-        emulated=arrays.half & (not tensor_half),
-        slow_sums=np.full(size, chip.float32_sums < 1),
-        architecture=np.full(size, place),
+        emulated=arrays.half & ~on_tensors,
+        slow_sums=np.full(len(arrays.count), chip.float32_sums < 1),
+        architecture=np.full(len(arrays.count), place),
     )
 
 
@@ -148,27 +149,27 @@ _ALIKE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelGroup:
-    """The kernels that are priced by one formula, and their places in the step."""
+    """The kernels that are priced by one formula, and their places among all."""
 
     places: NDArray[np.int64]
-    arrays: StepArrays
+    arrays: KernelArrays
     rates: KernelRates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelGroups:
-    """A step's kernels on a device, sorted for pricing; `size` of them. Made by `grouped`."""
+    """Kernels on a device, sorted for pricing; `size` of them. Made by `grouped`."""
 
     size: int
     groups: Mapping[Kernel, KernelGroup]
 
 
-def grouped(arrays: StepArrays, rates: KernelRates) -> KernelGroups:
-    """The kernels that do work on the device, by what prices them."""
+def grouped(arrays: KernelArrays, rates: KernelRates) -> KernelGroups:
+    """The kernels by what prices them."""
     found: dict[Kernel, KernelGroup] = {}
     for kernel in Kernel:
         places = np.flatnonzero(arrays.of(kernel))
-        if kernel is not Kernel.VIEW and len(places):
+        if len(places):
             found[kernel] = KernelGroup(
                 places=places, arrays=arrays.taken(places), rates=rates.taken(places)
             )
@@ -176,7 +177,7 @@ def grouped(arrays: StepArrays, rates: KernelRates) -> KernelGroups:
 
 
 def kernel_seconds(kernels: KernelGroups, values: Values) -> Array:
-    """[kernels] seconds of one run of each, in the order of the step; 0 for views."""
+    """[kernels] seconds of one run of each, in their order."""
     seconds = np.zeros(kernels.size)
     for kernel, group in kernels.groups.items():
         seconds[group.places] = group_seconds(kernel, group, values)
@@ -266,7 +267,7 @@ def _convolution_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
     return np.hypot(work_s, moved_s / rate) + moved_s * reordered
 
 
-def _has_grouped_kernel(x: StepArrays) -> Flags:
+def _has_grouped_kernel(x: KernelArrays) -> Flags:
     weight = x.towards(Direction.WEIGHT_GRADIENT)
     one = np.where(weight, x.m, x.n)
     other = np.where(weight, x.n, x.k) / x.taps
@@ -315,4 +316,50 @@ def _moving_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
     moved_s = _moved_s(group, values)
     if kernel in _BY_PASS:
         return moved_s / _by_pass(group, values, f"bytes.{_BY_PASS[kernel]}")
-    return moved_s / values[f"bytes.{_ALIKE[kernel]}"]
+    # Nothing is read faster than memory gives it: what lies in the cache is counted there.
+    return moved_s / min(1.0, values[f"bytes.{_ALIKE[kernel]}"])
+
+
+def kernels_costs(
+    ops: Sequence[tuple[DeviceKernel, ...]], device: Device, *, compiled: bool = False
+) -> list[OpCost]:
+    """The cost inside a step of the kernels of each op.
+
+    compiled  a compiler joins what only moves bytes with other kernels, as in no step of the fit
+    """
+    kernels = [kernel for op in ops for kernel in op]
+    if not kernels:
+        return []
+    used = module_constants()
+    arrays = kernel_arrays(kernels)
+    each = kernel_seconds(grouped(arrays, kernel_rates(arrays, device)), used.values) * arrays.count
+    unknown = np.asarray([is_unmeasured(x, used.kinds, compiled=compiled) for x in kernels])
+    places = np.repeat(np.arange(len(ops)), [len(op) for op in ops])
+    sums = [np.bincount(places, x, len(ops)) for x in (each, each * unknown, arrays.flop)]
+    source = f"shares of peak and bandwidth fitted on {used.rows} measured steps of modules"
+    costs = []
+    for whole_s, guessed_s, flop in zip(*(x.tolist() for x in sums), strict=True):
+        more = used.half_widths["kernel"] * guessed_s / whole_s
+        factor = math.exp(math.hypot(step_width(device), more))
+        costs.append(
+            OpCost(
+                time_s=whole_s,
+                low_s=whole_s / factor,
+                high_s=whole_s * factor,
+                limit="compute" if flop else "memory",
+                method="assumed" if guessed_s else "interpolated",
+                source=source,
+            )
+        )
+    return costs
+
+
+@functools.cache
+def step_width(device: Device) -> float:
+    """Half-width, in log, of the 90 % interval of a step's kernels and of its host: where the fit
+    has the device, another of its architecture, or none."""
+    used = module_constants()
+    if device.name in used.measured_devices:
+        return used.half_widths["device"]
+    near = {chip_of(get_device(name)).architecture for name in used.measured_devices}
+    return used.half_widths["architecture" if chip_of(device).architecture in near else "none"]

@@ -31,15 +31,15 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleConstants:
-    """The constants, meanings in kernel_seconds.py and step_seconds.py.
+    """The constants; meanings in kernel_seconds.py and in_step.py.
 
     residual       median relative error of the rows fitted on
     families, devices   with whole families, whole devices left out
     fits           share of rows whose batch is said to fit and the next listed one not to
-    held, workspace_mib   memory beyond what is allocated (simulator/memory/module_step.py)
+    held, workspace_mib   memory beyond what is allocated: needed is allocated x held + workspace
     half_widths    of 90 % intervals, in log: `device` where the fit has the device, `architecture`
                    where it has another of its architecture, `none` elsewhere, `kernel` of a kernel
-                   of a kind that too few rows have, and `memory`
+                   of a kind that too few rows have
     measured_devices   that the fit has
     kinds          kind of kernel -> rows that spend a twentieth of their kernels' time on it
     """
