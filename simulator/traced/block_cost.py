@@ -154,7 +154,7 @@ def price_block(
 
 
 def measured_block(device: Device, block: Block) -> BlockPoint | None:
-    """The device's own measurement of this kind of block, if there is one."""
+    """The measurement of this kind of block on the device, if there is one."""
     return _points(device).get(block.kind)
 
 

@@ -18,7 +18,7 @@ MODULE_STEPS_FILE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Relative errors of step times that were predicted without the rows' own group.
+    """Relative errors of step times that were predicted without the rows' group.
 
     inside  share of rows inside their 90 % interval
     """
@@ -35,7 +35,7 @@ class ModuleConstants:
 
     residual       median relative error of the rows fitted on
     families, devices   with whole families, whole devices left out
-    fits           share of rows whose batch is said to fit and the next listed one not to
+    fits           share of rows whose batch fits by the prediction and the next listed one does not
     held, workspace_mib   memory beyond what is allocated: needed is allocated x held + workspace
     half_widths    of 90 % intervals, in log: `device` where the fit has the device, `architecture`
                    where it has another of its architecture, `none` elsewhere, `kernel` of a kernel

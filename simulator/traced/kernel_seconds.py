@@ -16,7 +16,7 @@ Winograd's algorithm does not take (strided, dilated, of volumes) reach `direct`
 reach, which it saves products (Lavin and Gray, arXiv 1509.09308). Tensor cores read channels
 innermost: with channels first a convolution's tensors are reordered before and after it. What lies
 in the last-level cache is not read from memory: cached x cache / (cache + bytes) of the bytes.
-`architecture.*` is what an architecture's kernels reach of its datasheet, beside the shares. All
+`architecture.*` is what an architecture's kernels reach of its datasheet, a factor to the shares. All
 shares are in profiles/data/calibration/module_steps.toml, fitted on measured steps: none was
 measured kernel by kernel.
 
@@ -122,7 +122,7 @@ _DIRECTIONS = {
     Direction.WEIGHT_GRADIENT: "weight",
 }
 # With channels innermost, groups of so many channels in and out, in multiples of so many groups,
-# run on kernels of their own; all others on a general one. Read off measured steps: ResNeXt
+# run on special kernels; all others on a general one. Read off measured steps: ResNeXt
 # against RegNet, ResNeSt, SENet-154, RepVGG-g4 and DLA-x.
 _GROUP_WIDTHS = (4, 8, 16, 32)
 _GROUPS_AT_ONCE = 32
@@ -295,12 +295,12 @@ def _depthwise_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
     x = group.arrays
     moved, worked, slower = (np.ones(len(x.count)) for _ in range(3))
     for last, layout in _LAYOUTS.items():
-        own = x.channels_last == last
-        slower[own & (x.stride > 1)] *= values[f"depthwise.strided.{layout}"]
-        slower[own & (x.taps > _USUAL_TAPS)] *= values[f"depthwise.wide.{layout}"]
+        lies = x.channels_last == last
+        slower[lies & (x.stride > 1)] *= values[f"depthwise.strided.{layout}"]
+        slower[lies & (x.taps > _USUAL_TAPS)] *= values[f"depthwise.wide.{layout}"]
         for part, found in (("bytes", moved), ("peak", worked)):
             shares = _by_direction(group, values, f"depthwise.{part}.{layout}")
-            found[own] = shares[own]
+            found[lies] = shares[lies]
     work_s = x.flop / (group.rates.float_rate * worked)
     return np.hypot(_moved_s(group, values) / moved, work_s) * slower
 

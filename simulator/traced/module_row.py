@@ -246,7 +246,7 @@ def module_setting(row: ModuleRow) -> ModuleSetting:
         raise InputError(f"{row.device} is a CPU; modules are predicted on accelerators")
     if row.devices > 1:
         link = node_design(device.name).inner_link
-        defaults.append(f"gradients are summed over {link} beside the backward")
+        defaults.append(f"gradients are summed over {link} during the backward")
     return ModuleSetting(
         device=device,
         devices=row.devices,

@@ -113,7 +113,7 @@ def _tail(
     stack: ExecutorStates,
     backward_s: float,
 ) -> Tail:
-    """A rank's tail, with what of the exchange is left where it runs beside the backward."""
+    """A rank's tail; of an exchange during the backward, what outlasts it."""
     tail = tail_of(plan, rank, graph, cluster=cluster, stack=stack)
     if not stack.overlapped:
         return tail

@@ -20,6 +20,7 @@ CALLERS = {
         "planner/costs/costs.py",
         "planner/heterogeneous/unlike_search.py",
         "shardwright/asking/predicted_plan.py",
+        "simulator/traced/module_row.py",
     ),
     # Whether a question is one of layouts: for single questions, sweeps, the page and predictions.
     "way_of": (

@@ -120,13 +120,9 @@ def of_the_row(answered: Answered) -> Numbers:
 
 
 def of_the_module_row(answered: Answered) -> Numbers:
-    """`predict --modules` of the row that describes the module on one device."""
-    question, plan = answered.question, _own(answered).plan
-    assert plan is not None
-    if plan.degrees.num_devices != 1 or ":" not in question.model or question.kind is Kind.PROFILED:
-        raise NotApplicable("not a module on one accelerator")
-    if plan.num_microbatches > 1 or {k for s in plan.stages for k in s.recompute} != {"none"}:
-        raise NotApplicable("a row has one batch, and nothing is computed again")
+    """`predict --modules` of the row that describes a plan of one device, which takes the batch at
+    once and computes nothing again."""
+    question = answered.question
     row = ModuleRow(
         row=1,
         id="one",

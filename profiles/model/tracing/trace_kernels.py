@@ -89,7 +89,7 @@ def _one_kernel(op: Op, args: Any, kwargs: Any, out: Any) -> DeviceKernel:
         shape = op.matmul
         return replace(made, batch=shape.batch, m=shape.m, n=shape.n, k=shape.k)
     if made.kernel is Kernel.BATCH_NORM and largest is not None:
-        # The statistics are a pass of their own: x, x -> y and x, dy, x, dy -> dx.
+        # The statistics are another pass: x, x -> y and x, dy, x, dy -> dx.
         size = tensor_bytes(largest)
         return replace(made, read_bytes=size * (4 if backward else 2), written_bytes=size)
     if op.name == "clone" and len(tensors) == 1 and tensors[0].stride() == out.stride():

@@ -48,7 +48,7 @@ class ExecutorStates:
     with it.
 
     optimizer_kernels  that an update starts per parameter, 0 where one updates many
-    overlapped         gradients are summed beside the backward
+    overlapped         gradients are summed during the backward
     """
 
     date: str
