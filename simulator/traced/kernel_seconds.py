@@ -16,8 +16,8 @@ Winograd's algorithm does not take (strided, dilated, of volumes) reach `direct`
 reach, which it saves products (Lavin and Gray, arXiv 1509.09308). Tensor cores read channels
 innermost: with channels first a convolution's tensors are reordered before and after it. What lies
 in the last-level cache is not read from memory: cached x cache / (cache + bytes) of the bytes.
-`architecture.*` is what an architecture's kernels reach of its datasheet, a factor to the shares. All
-shares are in profiles/data/calibration/module_steps.toml, fitted on measured steps: none was
+`architecture.*` is what an architecture's kernels reach of its datasheet, a factor to the shares.
+All shares are in profiles/data/calibration/module_steps.toml, fitted on measured steps: none was
 measured kernel by kernel.
 
 `kernels_costs` is the cost of what ops start, with the interval of the steps that were left out
