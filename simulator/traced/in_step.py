@@ -196,7 +196,7 @@ def level_of(software: Software, device: Device) -> float:
     return in_step(device).level if software is Software.EXECUTOR else 1.0
 
 
-# Surfaces have these at the speed of bfloat16's by the ratio of peaks. So taken, steps of modules on
+# Surfaces have these at the speed of bfloat16, by the ratio of peaks. So taken, steps of modules on
 # an H100 and an H200 come out 9 and 18 % off, priced by shares 5 and 12 % (2026-11-24).
 _NOT_MEASURED = frozenset(("float16", "float32", "tf32"))
 
