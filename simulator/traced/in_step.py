@@ -187,13 +187,14 @@ def is_kernel_priced(op: Op, device: Device) -> bool:
     if op.kernels is None:  # traced for a CPU
         return False
     if op.attention is not None:
-        return not is_on_surfaces(device.name)
+        return not _surfaces_of(device)
     return op.kind is not OpKind.MATMUL or op.dtype not in _matmul_types(device)
 
 
-def level_of(software: Software, device: Device) -> float:
-    """What multiplies a step: that of eager PyTorch with FSDP for our executor."""
-    return in_step(device).level if software is Software.EXECUTOR else 1.0
+def _surfaces_of(device: Device) -> str:
+    """The device whose surfaces hold for this one: itself, or the one that it is a variant of."""
+    names = (device.name, device.efficiency_of)
+    return next((name for name in names if is_on_surfaces(name)), "")
 
 
 # Surfaces have these at the speed of bfloat16, by the ratio of peaks. So taken, steps of modules on
@@ -204,9 +205,10 @@ _NOT_MEASURED = frozenset(("float16", "float32", "tf32"))
 @functools.cache
 def _matmul_types(device: Device) -> frozenset[str]:
     """The types whose products were measured on this device."""
-    if not is_on_surfaces(device.name) or borrowed_from(device.name):
+    name = _surfaces_of(device)
+    if not name or borrowed_from(name):
         return frozenset()
-    return frozenset(load_surface(device.name).tables) - _NOT_MEASURED
+    return frozenset(load_surface(name).tables) - _NOT_MEASURED
 
 
 def matmul_seconds(op: Op, alone_s: float, device: Device) -> float:
