@@ -197,6 +197,11 @@ def _surfaces_of(device: Device) -> str:
     return next((name for name in names if is_on_surfaces(name)), "")
 
 
+def level_of(software: Software, device: Device) -> float:
+    """What multiplies a step: that of eager PyTorch with FSDP for our executor."""
+    return in_step(device).level if software is Software.EXECUTOR else 1.0
+
+
 # Surfaces have these at the speed of bfloat16, by the ratio of peaks. So taken, steps of modules on
 # an H100 and an H200 come out 9 and 18 % off, priced by shares 5 and 12 % (2026-11-24).
 _NOT_MEASURED = frozenset(("float16", "float32", "tf32"))
