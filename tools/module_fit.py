@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from profiles.model.graph import ModelGraph
 from profiles.model.kernels import DeviceKernel, Kernel
 from simulator.soft_maximum import larger
-from simulator.traced.in_step import is_kernel_priced, optimizer_s, price_in_step, starts
+from simulator.traced.in_step import is_kernel_priced, optimizer_s, prices_in_step, starts
 from simulator.traced.kernel_arrays import KernelArrays, kernel_arrays
 from simulator.traced.kernel_seconds import (
     ARCHITECTURES,
@@ -121,11 +121,9 @@ def step_facts(graph: ModelGraph, setting: ModuleSetting) -> StepFacts:
     }
     for name, ops in (("forward", block.forward_ops), ("backward", block.backward_ops)):
         found[f"{name}_kernels"], found[f"{name}_views"] = starts(ops)
-        found[f"{name}_known_s"] = sum(
-            price_in_step(op, device, setting.framework.software).time_s
-            for op in ops
-            if not is_kernel_priced(op, device)
-        )
+        known = [op for op in ops if not is_kernel_priced(op, device)]
+        costs = prices_in_step(known, device, setting.framework.software)
+        found[f"{name}_known_s"] = sum(cost.time_s for cost in costs)
     return StepFacts(**{name: np.asarray([float(x)]) for name, x in found.items()})
 
 
