@@ -406,12 +406,15 @@ def with_kind(block: Block) -> Block:
     """The block with its content hash filled in: equal figures, equal kind, whatever the label.
 
     The order in which bytes come and go is left out (autograd may free a tensor one op sooner in
-    one block than in the next), not the peaks, nor the ops: what weights' gradients need follows.
+    one block than in the next), not the peaks, nor the ops: what weights' gradients need follows,
+    and so do an accelerator's kernels.
     """
     bare = replace(
         block,
         kind="",
         label="",
+        forward_ops=tuple(replace(op, kernels=None) for op in block.forward_ops),
+        backward_ops=tuple(replace(op, kernels=None) for op in block.backward_ops),
         forward_changes=(),
         backward_changes=(),
         weight_input_bytes=None,
