@@ -22,8 +22,8 @@ OPT without biases, traced steps are 5.5 % off in the median, 8.8 % in the mean 
 8k tokens, where that framework's attention takes longer, up to 33 % too fast.
 
 The kernels' shares and the coefficients of published runs were fitted apart, and agree: of what is
-no matmul and no attention in gpt2, a small and a large Llama the shares give 88 to 93 % of what
-`passes` gave on traced bytes (H100, 2026-11-24).
+no matmul and no attention in gpt2, a small and a large Llama the shares give nine tenths of
+what `passes` gave on traced bytes (H100, 2026-11-24).
 """
 
 from __future__ import annotations
