@@ -150,7 +150,7 @@ def prices_in_step(
     def priced(op: Op) -> OpCost:
         if op.kind is OpKind.VIEW or op.kernels == ():
             return nothing
-        if is_kernel_priced(op, device):
+        if op.kernels and is_kernel_priced(op, device):
             return by_kernels[op.kernels]
         return scaled(price_op(op, device), level * _over_alone(op, device))
 

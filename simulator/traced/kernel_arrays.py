@@ -60,8 +60,7 @@ def kernel_arrays(kernels: Sequence[DeviceKernel]) -> KernelArrays:
     """The kernels, in their order."""
 
     def numbers(name: str, least: float = 0.0) -> Array:
-        found = [float(getattr(x, name)) for x in kernels]
-        return np.asarray(np.maximum(found, least), dtype=float)
+        return np.asarray([max(least, float(getattr(x, name))) for x in kernels])
 
     return KernelArrays(
         kernel=np.asarray([_KERNELS[x.kernel] for x in kernels]),

@@ -258,7 +258,7 @@ def module_setting(row: ModuleRow) -> ModuleSetting:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _OneStep:
     """A traced step, as `predict` reads a traced model."""
 
