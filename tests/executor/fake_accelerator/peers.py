@@ -1,0 +1,53 @@
+"""What the other ranks of a fake process group would answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from executor.rank import _flow
+from executor.stages import StageModule
+from executor.starting_weights import builder_of, state_names
+from profiles.model.loaders import ModelSpec
+from simulator.values.plan import Plan
+
+
+def held_names(plan: Plan, spec: ModelSpec) -> list[list[str]]:
+    """Of each pipeline rank the trained parameters that its stages hold, tied ones by one name."""
+    canonical = {name: group[0] for group in plan.tied_parameters for name in group}
+    dtype = plan.workload.compute_dtype
+    build = builder_of(plan, spec, dtype)
+    length = plan.workload.sequence_length
+    flow = _flow(spec, plan.block_entries, plan.micro_batch, length, dtype, plan.seed)
+    found: list[set[str]] = [set() for _ in range(plan.degrees.pp)]
+    for number, cut in enumerate(plan.stages):
+        built = build(micro_batch=plan.micro_batch)
+        names = state_names(built.module)
+        stage = StageModule(built, flow, cut.first_block, cut.last_block)
+        found[plan.pp_rank_of(number)] |= {
+            canonical.get(name, name)
+            for name, p in stage.model.named_parameters()
+            if p.requires_grad and id(p) in names
+        }
+    return [sorted(each) for each in found]
+
+
+@contextmanager
+def answering(names: list[list[str]]) -> Iterator[None]:
+    """Inside it, objects are exchanged without values on the device: names of parameters with the
+    pipeline's other ranks, all else as if every rank had the same."""
+    original = dist.all_gather_object
+
+    def gathered(into: list[Any], mine: Any, group: Any = None) -> None:
+        texts = isinstance(mine, list) and mine and all(isinstance(x, str) for x in mine)
+        into[:] = names if texts and len(into) == len(names) else [mine] * len(into)
+
+    dist.all_gather_object = gathered
+    try:
+        yield
+    finally:
+        dist.all_gather_object = original
