@@ -34,6 +34,7 @@ from torch.utils._pytree import tree_map_only
 from executor.mesh import Mesh
 from executor.replay.data_flow import written_units
 from executor.stages import StageModule
+from executor.starting_weights import StartingWeights
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import (
@@ -41,7 +42,7 @@ from profiles.model.building.tensor_parallel_rules import (
     matches,
     split_of,
 )
-from profiles.model.tracing.trace_tensor_parallel import by_rank, split_dim, use_local_sizes
+from profiles.model.tracing.trace_tensor_parallel import part_sizes, split_dim, use_local_sizes
 from simulator.memory.held import GRADIENT_BUCKET_BYTES
 from simulator.values.plan import Plan
 
@@ -53,8 +54,8 @@ class SplitLayer(ParallelStyle):
     and gives the sum over all ranks.
     """
 
-    def __init__(self, side: str, parts: tuple[int, ...]) -> None:
-        self.side, self.parts = side, parts
+    def __init__(self, side: str, parts: tuple[int, ...], starting: StartingWeights) -> None:
+        self.side, self.parts, self.starting = side, parts, starting
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         dim = split_dim(self.side, is_transposed(module))
@@ -64,11 +65,14 @@ class SplitLayer(ParallelStyle):
             for key, p in list(child.named_parameters(recurse=False)):
                 own = dim if key == "weight" else 0
                 held = key == "weight" or columns
-                ordered = p.detach()
                 if held:
-                    ordered = by_rank(ordered, self.parts, mesh.size(), own).contiguous()
-                share = distribute_tensor(ordered, mesh, [Shard(own) if held else Replicate()])
-                child.register_parameter(key, nn.Parameter(share, requires_grad=p.requires_grad))
+                    part_sizes(p.shape[own], self.parts, mesh.size())  # raises where it is uneven
+                on_meta = distribute_tensor(
+                    p.detach(), mesh, [Shard(own) if held else Replicate()], src_data_rank=None
+                )
+                share = nn.Parameter(on_meta, requires_grad=p.requires_grad)
+                self.starting.split(p, share, self.parts)
+                child.register_parameter(key, share)
 
         give: Any = partial(_give, Shard(-1) if columns else Replicate())
         take: Any = partial(_take, Replicate() if columns else Shard(-1))
@@ -106,8 +110,10 @@ class _Owned(torch.autograd.Function):
         return gradients[0]
 
 
-def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None:
-    """Split the stage's linear layers over the tp group."""
+def apply_tensor_parallelism(
+    stage: StageModule, plan: Plan, mesh: Mesh, starting: StartingWeights
+) -> None:
+    """Split the stage's linear layers, whose weights are on meta yet, over the tp group."""
     degrees = plan.degrees
     if degrees.tp == 1:
         return
@@ -121,7 +127,7 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
             side, parts = split_of(kind)
             splits = isinstance(module, nn.Linear) or is_transposed(module) or len(parts) > 1
             if side and splits and matches(pattern, path):
-                styles[path] = SplitLayer(side, parts)
+                styles[path] = SplitLayer(side, parts, starting)
     if styles:
         parallelize_module(stage.model, mesh.tp, styles)
     use_local_sizes(stage.model, plan.tensor_parallel, degrees.tp)
@@ -139,15 +145,20 @@ def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, 
 
 
 def apply_fully_sharded(
-    stage: StageModule, plan: Plan, mesh: Mesh, compute_dtype: torch.dtype
+    stage: StageModule,
+    plan: Plan,
+    mesh: Mesh,
+    compute_dtype: torch.dtype,
+    starting: StartingWeights,
 ) -> None:
-    """FSDP2, one unit per block and one for what is left, where the plan shards; working copies
-    where it only mixes precision.
+    """Fill the stage's weights; FSDP2, one unit per block and one for what is left, where the plan
+    shards, each filled right before; working copies where it only mixes precision.
 
     compute_dtype  what forward and backward run in; weights, gradient sums and optimizer states
                    are fp32
     """
     if plan.zero_stage < 2 or plan.degrees.dp == 1:
+        starting.fill(stage.model)
         if plan.workload.precision != "fp32":
             stage.copies = WorkingCopies(stage.model, compute_dtype)
         return
@@ -162,8 +173,13 @@ def apply_fully_sharded(
         "mesh": mesh.dp,
         "reshard_after_forward": plan.zero_stage == 3,
         "mp_policy": policy,
-        "ignored_params": {p for p in stage.model.parameters() if kept_whole(p)},
     }
+
+    def shard(module: nn.Module, **changed: Any) -> None:
+        starting.fill(module)
+        whole = {p for p in module.parameters() if kept_whole(p)}
+        fully_shard(module, ignored_params=whole, **{**settings, **changed})
+
     modules = dict(stage.model.named_modules())
     called = [p for b in range(stage.first, stage.last) for p in stage.unit_paths(b) if p]
     # A unit's weights are whole while it runs itself, those of the stage while the stage runs.
@@ -174,8 +190,8 @@ def apply_fully_sharded(
         held = any(p.numel() for p in module.parameters())
         if held and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             module.register_forward_hook(_without_views if module in written else _without_weights)
-            fully_shard(module, **settings)
-    fully_shard(stage, **{**settings, "mp_policy": as_given})
+            shard(module)
+    shard(stage, mp_policy=as_given)
     _sum_what_any_replica_trained(stage)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -31,7 +32,7 @@ from executor.replay.draws import Draws
 from executor.split_backward import SplitBackward
 from executor.stage_inputs import constants_of, model_arguments, part_of_targets
 from executor.stages import StageModule
-from executor.starting_weights import build_meta, builder_of, materialize, state_names
+from executor.starting_weights import StartingWeights, build_meta, builder_of
 from executor.torch_pipeline import Pipeline
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import ModelSpec
@@ -59,7 +60,8 @@ def _flow(
 
 
 class Rank:
-    """Builds this rank's stages with their starting weights, and runs steps on them.
+    """Builds this rank's stages with their starting weights, and runs steps on them. One is alive
+    at a time: `close` frees what it holds, and as a context manager it does so at the end.
 
     exact  compute in this type whatever the plan's precision, all else as planned: for the gradient
            check, which rounding to bf16 would drown
@@ -99,6 +101,18 @@ class Rank:
         self.optimizer = self._make_optimizer()
         self.pipeline = self._make_pipeline(crossing) if plan.degrees.pp > 1 else None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free stages, optimizer states and inputs. Hooks and modules hold one another, so that
+        only the collector finds them."""
+        vars(self).clear()
+        gc.collect()
+
     def _slice(self, x: Tensor) -> Tensor:
         count = x.shape[0] // self.plan.degrees.dp
         begin = self.mesh.at.dp * count
@@ -117,14 +131,13 @@ class Rank:
         for index in self.plan.stages_of(self.mesh.at.pp):
             cut = self.plan.stages[index]
             built = build(micro_batch=self.plan.micro_batch)
-            names = state_names(built.module)
+            starting = StartingWeights(built.module, self.device, self.plan.seed)
             split = SplitBackward() if schedule_kind(self.plan.schedule).splits_backward else None
             first, last = cut.first_block, cut.last_block
             stage = StageModule(built, flow, first, last, split=split, device=self.device)
-            materialize(stage, names, self.device, self.plan.seed)
-            apply_tensor_parallelism(stage, self.plan, self.mesh)
+            apply_tensor_parallelism(stage, self.plan, self.mesh, starting)
             apply_recompute(stage, cut.recompute)
-            apply_fully_sharded(stage, self.plan, self.mesh, dtype)
+            apply_fully_sharded(stage, self.plan, self.mesh, dtype, starting)
             if self._draws is not None:
                 stage.use_draws(self._draws)
             stage.watch_entries()
@@ -209,25 +222,10 @@ class Rank:
         for rank, names in enumerate(everyone):
             for name in names:
                 holders.setdefault(name, []).append(rank)
-        shared = {n: tuple(r) for n, r in sorted(holders.items()) if len(r) > 1}
-        # new_group is collective over all processes: every rank makes every group, in one order.
-        plan = self.plan
-        every: list[Any] = [None] * plan.degrees.num_devices
-        dist.all_gather_object(every, sorted(set(shared.values())))
-        wanted = sorted({pp_ranks for sets in every for pp_ranks in sets})
-        groups: dict[tuple[int, ...], Any] = {}
-        for pp_ranks in wanted:
-            for d in range(plan.degrees.dp):
-                for t in range(plan.degrees.tp):
-                    ranks = [plan.degrees.rank(pp=p, dp=d, tp=t) for p in pp_ranks]
-                    made = dist.new_group(ranks)
-                    if dist.get_rank() in ranks:
-                        groups[pp_ranks] = made
         for name in sorted(mine):
-            if name in shared:
-                self._ties.append((mine[name], groups[shared[name]]))
-            elif len(mine[name]) > 1:
-                self._ties.append((mine[name], None))
+            group = self.mesh.group_of(holders[name]) if len(holders[name]) > 1 else None
+            if group is not None or len(mine[name]) > 1:
+                self._ties.append((mine[name], group))
 
     def _sum_tied_gradients(self) -> None:
         """Every copy gets the sum over this rank's copies and those of the ranks that share it; as

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from executor.check import check_gradients
-from executor.memory import peak_bytes
+from executor.memory import PeakWatch
 from executor.mesh import Mesh, make_mesh
 from executor.not_finite import all_finite, first_not_finite
 from executor.planned_model import planned_model
@@ -33,7 +33,6 @@ from profiles.hardware.catalogue.device import ReferencePoint
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
 from profiles.hardware.probe.fingerprint import cpu_model
 from profiles.hardware.probe.probe_reference import combined_references, time_references
-from profiles.model.loaders import ModelSpec
 from simulator.values.measurement import (
     MEASUREMENT_SCHEMA,
     Measurement,
@@ -81,31 +80,37 @@ def _run(options: argparse.Namespace) -> None:
     check = None
     if options.check:
         check = check_gradients(plan, spec, mesh, device)
-    peak = peak_bytes(lambda: _whole_step(Rank(plan, spec, mesh, device, Recorder())), device)
-    rank = Rank(plan, spec, mesh, device, recorder)
+    count = WARM_UP_STEPS + options.steps
+    # The first step makes the optimizer states; of the second the peak is read.
+    with PeakWatch(device) as watch:
+        rank = Rank(plan, spec, mesh, device, recorder)
+        _noted_step(rank, recorder, count)
+        with watch.measured():
+            _noted_step(rank, recorder, count)
     before = references_of_all(device)
     readings = []
-    for number in range(WARM_UP_STEPS + options.steps):
-        train_step(rank, recorder)
+    for _ in range(options.steps):
+        _noted_step(rank, recorder, count)
         if device.type == "cpu":
             readings.append(time_references(0.0, barrier=dist.barrier, kernels=("layers",)))
-        if dist.get_rank() == 0:
-            print(f"step {number + 1}/{WARM_UP_STEPS + options.steps}", flush=True)
-    place = _not_finite(plan, spec, mesh, rank, recorder)
+    finite = _finite_everywhere(rank, recorder)
+    rank.close()
+    place = None if finite else first_not_finite(plan, spec, mesh, device, steps=count)
     recorder.steps = recorder.steps[WARM_UP_STEPS:]
-    during = _of_all_ranks(combined_references(readings[WARM_UP_STEPS:], median))
+    during = _of_all_ranks(combined_references(readings, median))
     after = references_of_all(device)
-    measurement = _gather(plan, mesh, recorder, peak, check, device)
+    measurement = _gather(plan, mesh, recorder, watch.peak_bytes, check, device)
     if measurement is not None:
         measurement = replace(
             measurement,
-            not_finite=place,
+            not_finite=place.words if place is not None else "",
             references_before=before,
             references_during=during,
             references_after=after,
         )
         write_document(options.output, measurement, schema=MEASUREMENT_SCHEMA)
     dist.barrier()
+    dist.destroy_process_group()
 
 
 def _start(options: argparse.Namespace) -> torch.device:
@@ -120,12 +125,11 @@ def _start(options: argparse.Namespace) -> torch.device:
     return device
 
 
-def _whole_step(rank: Rank) -> Any:
-    def run() -> None:
-        rank.forward_backward()
-        rank.update()
-
-    return run
+def _noted_step(rank: Rank, recorder: Recorder, count: int) -> None:
+    """One of `count` steps; rank 0 tells the launcher."""
+    train_step(rank, recorder)
+    if dist.get_rank() == 0:
+        print(f"step {len(recorder.steps)}/{count}", flush=True)
 
 
 def train_step(rank: Rank, recorder: Recorder) -> None:
@@ -151,8 +155,8 @@ def _of_all_ranks(mine: tuple[ReferencePoint, ...]) -> tuple[ReferencePoint, ...
     return combined_references(ranks)
 
 
-def _not_finite(plan: Plan, spec: ModelSpec, mesh: Mesh, rank: Rank, recorder: Recorder) -> str:
-    """Where a loss or a gradient first was not finite, in words; "" where all were finite.
+def _finite_everywhere(rank: Rank, recorder: Recorder) -> bool:
+    """Whether every loss and gradient was finite, alike on every rank.
 
     Asked of the weights: a gradient that was not finite has left its parameter so.
     """
@@ -161,10 +165,7 @@ def _not_finite(plan: Plan, spec: ModelSpec, mesh: Mesh, rank: Rank, recorder: R
     fine = fine and all_finite(list(rank.parameters().values()))
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, fine)
-    if all(everyone):
-        return ""
-    place = first_not_finite(plan, spec, mesh, rank.device, steps=len(recorder.steps))
-    return place.words if place is not None else ""
+    return all(everyone)
 
 
 def _gather(
