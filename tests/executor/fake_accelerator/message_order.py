@@ -5,8 +5,8 @@ the other; a message begins when the computations that were given before it are 
 messages before it in its queue are over, and when its partner has begun the same message
 (rendezvous). A computation waits for what it receives, and the executor lets some wait for messages
 that were sent (executor/torch_pipeline.py, Messages). torch runs the messages of one communicator
-one after the other: `Queue.RANK` is that of a whole pipeline's, in which every order that hangs in a
-queue per pair, or per pair and direction, hangs too.
+one after the other: `Queue.RANK` is that of a whole pipeline's, in which every order that hangs in
+a queue per pair, or per pair and direction, hangs too.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def programs(
             elif kind in _RECEIVES:
                 way = _RECEIVES[kind]
                 source = stage + (-1 if way == "F" else 1)
-                program.append(
-                    Transfer((way, source, chunk), "receive", stage_to_rank[source])
-                )
+                program.append(Transfer((way, source, chunk), "receive", stage_to_rank[source]))
             elif kind is _FORWARD or kind in _INPUT_BACKWARDS:
                 forward = kind is _FORWARD
                 source = stage + (-1 if forward else 1)

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from executor.rank import _flow
 from executor.stages import StageModule
-from executor.starting_weights import builder_of, state_names
+from executor.starting_weights import builder_of
 from profiles.model.loaders import ModelSpec
 from simulator.values.plan import Plan
 
@@ -23,15 +22,15 @@ def held_names(plan: Plan, spec: ModelSpec) -> list[list[str]]:
     build = builder_of(plan, spec, dtype)
     length = plan.workload.sequence_length
     flow = _flow(spec, plan.block_entries, plan.micro_batch, length, dtype, plan.seed)
+    # On meta: a stage of another rank is never filled.
     found: list[set[str]] = [set() for _ in range(plan.degrees.pp)]
     for number, cut in enumerate(plan.stages):
         built = build(micro_batch=plan.micro_batch)
-        names = state_names(built.module)
         stage = StageModule(built, flow, cut.first_block, cut.last_block)
         found[plan.pp_rank_of(number)] |= {
             canonical.get(name, name)
             for name, p in stage.model.named_parameters()
-            if p.requires_grad and id(p) in names
+            if p.requires_grad
         }
     return [sorted(each) for each in found]
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._guards import active_fake_mode
 from torch._C._distributed_c10d import ProcessGroup
+from torch._guards import active_fake_mode
 from torch.distributed._tools.fake_collectives import CollectiveOp
 from torch.distributed._tools.mem_tracker import (
     _TOTAL_KEY,
@@ -37,8 +37,14 @@ aten, c10d, functional = torch.ops.aten, torch.ops.c10d, torch.ops._c10d_functio
 
 ROOT = Path(__file__).parents[3]
 _EXECUTOR = str(ROOT / "executor")
-_TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__).parent)
+# What lies between a call of the executor's or the model's and an op.
+_BETWEEN = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).parent),
+    str(ROOT / "profiles"),
+    str(Path(re.__file__).parents[1]),  # the standard library
+    "<",
+)
 
 # How many elements come out depends on values, which the host then asks for.
 _SIZED_BY_VALUE = {
@@ -53,7 +59,7 @@ _SIZED_BY_VALUE = {
 @dataclass(frozen=True, slots=True)
 class Found:
     """What the host did: `kind` is scalar, from device, to device, by value or on host; `where`
-    file:line in the executor, or "model" where the model's own code did it; `op` of torch."""
+    file:function in the executor, or "model" where the model's own code did it; `op` of torch."""
 
     kind: str
     where: str
@@ -112,15 +118,11 @@ class Memory(MemTracker):  # type: ignore[misc] # torch's is untyped
         self._restore_resize()
         TorchDispatchMode.__exit__(self, *args)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(t is DTensor for t in types):
             return NotImplemented
-        if func is functional.wait_tensor.default:
-            made = args[0]
-        else:
-            made = func(*args, **(kwargs or {}))
+        waits = func is functional.wait_tensor.default  # on shapes it would make another tensor
+        made = args[0] if waits else func(*args, **(kwargs or {}))
         if active_fake_mode() is self._fake_mode_on_entry:
             tree_map_only(Tensor, partial(self._track, _MemRefType.ACT), made)
             self._update_peak_stats(_ModState.PEAK_FW)
@@ -166,17 +168,15 @@ class Watch(TorchDispatchMode):
         finally:
             self._counts = False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(t is DTensor for t in types):
             return NotImplemented
-        if func in (aten._local_scalar_dense.default, aten.item.default):
-            if getattr(args[0], "constant", None) is None:
-                if args[0].device.type == NAME:
-                    self._note("scalar", func)
-                return _answer(args[0])
+        asks = func in (aten._local_scalar_dense.default, aten.item.default)
+        if asks and getattr(args[0], "constant", None) is None:
+            if args[0].device.type == NAME:
+                self._note("scalar", func)
+            return _answer(args[0])
         if func is aten._to_copy.default and "device" in kwargs:
             # A single number that the mode knows: it would make it on the device, which cannot.
             args[0].constant = None
@@ -238,13 +238,14 @@ def _answer(x: Tensor) -> bool | int | float:
 
 
 def _place() -> str:
-    """Where in the executor the op that runs was called; "model" if the model's code did."""
-    frame = sys._getframe(1)
+    """Where in the executor the op that runs was called; "model" if the model's code did, "torch"
+    where neither is on the stack (a thread of autograd)."""
+    frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_EXECUTOR):
-            return f"{Path(file).relative_to(ROOT)}:{frame.f_lineno}"
-        if not file.startswith((_TORCH, _HERE, "<")) and "contextlib" not in file:
+            return f"{Path(file).relative_to(ROOT)}:{frame.f_code.co_name}"
+        if not file.startswith(_BETWEEN):
             return "model"
         frame = frame.f_back
     return "torch"
