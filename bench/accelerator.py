@@ -166,7 +166,7 @@ def one(
     result["prediction"] = predicted(json.loads(text))
     steps = options.steps or (2 if cpu else 10)
     command = ("run", str(plan), "--steps", str(steps), "--device", options.device)
-    command += ("--any-machine", "--output", str(run), "--quiet")
+    command += ("--any-machine", "-o", str(run), "--quiet")
     began = time.monotonic()
     code, _, error = _shardwright(command, share_s)
     result["run_seconds"] = time.monotonic() - began

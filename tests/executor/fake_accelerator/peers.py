@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed.device_mesh import DeviceMesh
 
+from executor import starting_weights
 from executor.rank import _flow
 from executor.stages import StageModule
 from executor.starting_weights import builder_of
@@ -33,6 +37,51 @@ def held_names(plan: Plan, spec: ModelSpec) -> list[list[str]]:
             if p.requires_grad
         }
     return [sorted(each) for each in found]
+
+
+@contextmanager
+def meshes_with_values() -> Iterator[None]:
+    """Inside it, under fake tensors, meshes of ranks have their values: torch asks them where a
+    rank stands (2.13: `DeviceMesh.mesh`, `_compute_coordinates_from_mesh`, `_concatenate`)."""
+    names = ("mesh", "_compute_coordinates_from_mesh", "_concatenate")
+    before = {name: DeviceMesh.__dict__[name] for name in names}
+
+    def real(function: Any) -> Any:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with unset_fake_temporarily():
+                return function(*args, **kwargs)
+
+        return called
+
+    for name, held in before.items():
+        if isinstance(held, property):
+            setattr(DeviceMesh, name, property(real(held.fget)))
+        else:
+            setattr(DeviceMesh, name, staticmethod(real(held.__func__)))
+    try:
+        yield
+    finally:
+        for name, held in before.items():
+            setattr(DeviceMesh, name, held)
+
+
+@contextmanager
+def real_models() -> Iterator[None]:
+    """Inside it, models are built as they are in a run: parameters on meta, buffers and inputs in
+    memory. Under fake tensors torch moves no module that is in use."""
+    original = starting_weights.build_model
+
+    @wraps(original)
+    def built(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily():
+            return original(*args, **kwargs)
+
+    starting_weights.build_model = built
+    try:
+        yield
+    finally:
+        starting_weights.build_model = original
 
 
 @contextmanager

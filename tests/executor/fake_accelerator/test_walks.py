@@ -7,6 +7,7 @@ A tensor that lies on another device fails in the walk itself.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.executor.fake_accelerator.prices import (
 )
 from tests.executor.fake_accelerator.walk import Walk
 from tests.executor.fake_accelerator.walks import walks_of
+from tests.executor.fake_accelerator.watch import Message
 
 DEVICES = 8
 NEAR = 0.03
@@ -156,6 +158,19 @@ def test_nothing_is_left_of_a_rank(name: str) -> None:
 def test_a_rank_is_built_in_what_it_holds(name: str) -> None:
     for walk in whole(quick()[name]).values():
         assert walk.build_peak <= MOST_WHILE_BUILT * walk.built + walk.unit
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_gradients_are_sent_before_the_backward_is_over(name: str) -> None:
+    for walk in whole(quick()[name]).values():
+        first = next(m for m in walk.messages if _sums_gradients(m))
+        running = re.fullmatch(r"\d+[BIW]\d+", first.during)
+        assert running or first.backward < walk.backwards - 1
+
+
+def _sums_gradients(message: Message) -> bool:
+    """Over replicas; tensor parallelism sums by functional collectives, named otherwise."""
+    return message.operation in ("allreduce", "_reduce_scatter_base")
 
 
 EVERY = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)

@@ -18,7 +18,7 @@ from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from simulator.values.plan import Plan
 from tests.executor.fake_accelerator.device import NAME, Backend, register
-from tests.executor.fake_accelerator.peers import answering
+from tests.executor.fake_accelerator.peers import answering, meshes_with_values, real_models
 from tests.executor.fake_accelerator.watch import Found, Memory, Message, Watch
 
 
@@ -27,6 +27,7 @@ class Walk:
     """What one rank did. Bytes are those on the device.
 
     found, messages  of the last step;  waits  how often the host waited for the device in it
+    backwards        of it, W among them
     build_peak, built  the most while the rank was built, and what it then held
     unit             the weights of its largest unit, whole and in fp32
     step_peak        the most in the last step
@@ -37,6 +38,7 @@ class Walk:
     found: tuple[Found, ...]
     messages: tuple[Message, ...]
     waits: int
+    backwards: int
     build_peak: int
     built: int
     unit: int
@@ -72,6 +74,10 @@ def walk(
         stack.enter_context(FusedRecurrence())
         stack.enter_context(FusedAttention())
         stack.enter_context(answering(names))
+        stack.enter_context(meshes_with_values())
+        stack.enter_context(real_models())
+        # In this thread: an engine that has counted devices before this one was made knows none.
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         rank = Rank(plan, spec, mesh, device, watch.actions)
         build_peak, built = memory.peak, memory.now
         groups = len(dist.distributed_c10d._world.pg_map) - before
@@ -94,6 +100,7 @@ def walk(
         found=tuple(watch.found),
         messages=tuple(watch.messages),
         waits=waits,
+        backwards=watch.actions.backwards + 1,
         build_peak=build_peak,
         built=built,
         unit=unit,

@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from executor.recorder import Recorder
 from tests.executor.fake_accelerator.device import NAME
 
-_BACKWARD = re.compile(r"\d+[BI]\d+")
+_BACKWARD = re.compile(r"\d+[BIW]\d+")
 
 aten, c10d, functional = torch.ops.aten, torch.ops.c10d, torch.ops._c10d_functional
 
@@ -70,11 +70,11 @@ class Found:
 class Message:
     """One message of a step.
 
-    operation  in c10d's words;  size_bytes, dtype  of the whole tensor: all that is gathered, or all
-               that is summed, or what is sent
+    operation  in c10d's words
+    size_bytes, dtype  of the whole tensor: all that is gathered, or summed, or what is sent
     ranks      that take part, of a send or receive the other one
     during     the action of the executor's recorder that ran
-    backward   number of the backward that ran or was the last to end; -1 before the first
+    backward   number of the backward that ran, or was the last to end; -1 before the first
     """
 
     operation: str
@@ -163,6 +163,7 @@ class Watch(TorchDispatchMode):
     def step(self) -> Iterator[None]:
         """Around a step."""
         self._counts, self._mode = True, active_fake_mode()
+        self.actions.backwards = -1
         try:
             yield
         finally:
