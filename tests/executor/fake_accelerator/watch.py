@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroup
 from torch._guards import active_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._tools.fake_collectives import CollectiveOp
 from torch.distributed._tools.mem_tracker import (
     _TOTAL_KEY,
@@ -179,8 +180,11 @@ class Watch(TorchDispatchMode):
                 self._note("scalar", func)
             return _answer(args[0])
         if func is aten._to_copy.default and "device" in kwargs:
-            # A single number that the mode knows: it would make it on the device, which cannot.
-            args[0].constant = None
+            # Values that the mode knows it would have made on the device, which cannot.
+            if isinstance(args[0], FakeTensor):
+                args[0].constant = None
+            elif (mode := active_fake_mode()) is not None:
+                args = (mode.from_tensor(args[0]), *args[1:])
         if not self._counts or active_fake_mode() is not self._mode:
             return func(*args, **kwargs)
         if func in _SIZED_BY_VALUE and args[0].device.type == NAME:
