@@ -47,9 +47,11 @@ class StepRecord:
 
 
 class Recorder:
-    """Times the actions of one rank; `steps` holds one record per finished step."""
+    """Times the actions of one rank; `steps` holds one record per finished step, `running` is the
+    action that runs, or that failed."""
 
     def __init__(self) -> None:
+        self.running = ""
         self.steps: list[StepRecord] = []
         self._current: StepRecord | None = None
         self._begin = read_clock()
@@ -67,8 +69,10 @@ class Recorder:
     @contextmanager
     def action(self, name: str) -> Iterator[None]:
         """Inside it, the rank works on `name`; outside a step nothing is noted."""
+        self.running = name
         start = read_clock()
         yield
+        self.running = ""
         if self._current is None:
             return
         passed = between(start, read_clock())
