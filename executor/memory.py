@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import tempfile
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -13,6 +14,23 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+
+from profiles.hardware.probe.fingerprint import machine_memory_bytes
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator had no memory left."""
+    lacks = isinstance(error, torch.OutOfMemoryError)
+    return lacks or "can't allocate memory" in str(error)  # DefaultCPUAllocator's words
+
+
+def allocated_and_total(device: torch.device) -> tuple[float, float]:
+    """Bytes that this process holds, and those of the device."""
+    if device.type == "cpu":
+        held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return float(held), float(machine_memory_bytes())
+    held = torch.accelerator.max_memory_allocated(device)
+    return float(held), float(torch.accelerator.get_memory_info(device)[1])
 
 
 class PeakWatch:
