@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ def walk(
         objects = [weakref.ref(rank), *map(weakref.ref, rank.stages.values())]
         rank.close()
         del rank
+        gc.collect()  # what graphs of autograd held is found in a second pass
 
         left = memory.now
     return Walk(

@@ -70,6 +70,7 @@ def _run(folder: Path, steps: int) -> None:
                 _one(folder, number, plan, spec, rank, names, steps)
                 os._exit(0)
             os.waitpid(child, 0)
+    print("CPU seconds:", os.times())  # to the log
 
 
 def _one(
