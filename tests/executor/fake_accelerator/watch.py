@@ -176,7 +176,7 @@ class Watch(TorchDispatchMode):
             return NotImplemented
         asks = func in (aten._local_scalar_dense.default, aten.item.default)
         if asks and getattr(args[0], "constant", None) is None:
-            if args[0].device.type == NAME:
+            if self._counts and args[0].device.type == NAME:
                 self._note("scalar", func)
             return _answer(args[0])
         if func is aten._to_copy.default and "device" in kwargs:
