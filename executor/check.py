@@ -95,7 +95,7 @@ def reference_gradients(
 
 
 def compare_gradients(
-    rank: Rank, loss: float | None, reference_loss: float, reference: dict[str, Tensor]
+    rank: Rank, loss: Tensor | None, reference_loss: float, reference: dict[str, Tensor]
 ) -> dict[str, Any]:
     """This rank's part of the check: worst relative error over its parameters.
 
@@ -134,7 +134,7 @@ def compare_gradients(
         "worst": worst,
         "name": worst_name,
         "checked": checked,
-        "loss": loss,
+        "loss": None if loss is None else float(loss),
         "reference_loss": reference_loss,
     }
 

@@ -69,7 +69,7 @@ def first_not_finite(
             loss = rank.forward_backward()
             found = [watch.found for watch in watches if watch.found is not None]
             found += _of_gradients(rank, step)
-            if not found and loss is not None and not math.isfinite(loss):
+            if not found and loss is not None and not math.isfinite(float(loss)):
                 found = [Place(step, 0, False, len(plan.stages), "the loss", dist.get_rank())]
             everyone: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(everyone, min(found, default=None))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -312,7 +312,7 @@ def _average(parameters: list[nn.Parameter], group: Any, size: int) -> None:
         return
     # Buckets must be alike on every rank; which gradients there are goes with the first of them.
     held = [p.grad is not None for p in parameters]
-    shares_held = torch.tensor(held, dtype=torch.float32, device=parameters[0].device)
+    shares_held = _as_tensor(tuple(held), parameters[0].device).clone()
     for p, there in zip(parameters, held, strict=True):
         if not there:
             p.grad = torch.zeros_like(p)
@@ -328,6 +328,12 @@ def _average(parameters: list[nn.Parameter], group: Any, size: int) -> None:
         for p, share in zip(parameters, shares_held.tolist(), strict=True):
             if not share:
                 p.grad = None
+
+
+@lru_cache(maxsize=16)
+def _as_tensor(held: tuple[bool, ...], device: torch.device) -> Tensor:
+    """Made once: the host would wait for a device in every step."""
+    return torch.tensor(held, dtype=torch.float32, device=device)
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from executor.mesh import Mesh
 from executor.parallelize import (
@@ -110,8 +111,14 @@ class Rank:
     def close(self) -> None:
         """Free stages, optimizer states and inputs. Hooks and modules hold one another, so that
         only the collector finds them."""
+        self._take_hooks_off()
         vars(self).clear()
         gc.collect()
+
+    def _take_hooks_off(self) -> None:
+        for stage in self.stages.values():
+            if stage.copies is not None:
+                stage.copies.let_go()
 
     def _slice(self, x: Tensor) -> Tensor:
         count = x.shape[0] // self.plan.degrees.dp
@@ -199,8 +206,9 @@ class Rank:
             return torch.optim.SGD(parts, lr=LEARNING_RATE)
         # One pass over memory on a CPU. Torch's default there takes ten, two to five times the
         # seconds, and more where moments are 0, whose roots are slow (MKL; two cores, torch 2.13,
-        # 2026-11-23). On a GPU the default is what times and memory were measured of.
-        fused = self.device.type == "cpu" and all(p.is_floating_point() for p in parts)
+        # 2026-11-23).
+        able = self.device.type in _get_fused_kernels_supported_devices()
+        fused = able and all(p.is_floating_point() for p in parts)
         return torch.optim.AdamW(parts, lr=LEARNING_RATE, fused=fused or None)
 
     # --- ties ---------------------------------------------------------------------------------
@@ -247,8 +255,9 @@ class Rank:
 
     # --- a step -------------------------------------------------------------------------------
 
-    def forward_backward(self) -> float | None:
-        """Gradients of the global batch's mean loss; that loss where this rank computes it."""
+    def forward_backward(self) -> Tensor | None:
+        """Gradients of the global batch's mean loss; that loss where this rank computes it, on its
+        device: to read it, the host waits for the device."""
         loss = self._pipelined() if self.pipeline is not None else self._accumulated()
         sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
@@ -261,17 +270,17 @@ class Rank:
             self._draws.step += 1
         return loss
 
-    def _pipelined(self) -> float | None:
+    def _pipelined(self) -> Tensor | None:
         assert self.pipeline is not None
         return self.pipeline.step(self.args, self._model_arguments())
 
     def _model_arguments(self) -> dict[str, Tensor]:
         return model_arguments(self.args, self.targets, self._constants)
 
-    def _accumulated(self) -> float:
+    def _accumulated(self) -> Tensor:
         stage = self.stages[0]
         managed = is_fully_sharded(stage)
-        total = 0.0
+        losses = []
         for m in range(self._micro):
             part = slice(m * self.plan.micro_batch, (m + 1) * self.plan.micro_batch)
             kwargs = {k: x[part] for k, x in self._model_arguments().items()}
@@ -288,8 +297,8 @@ class Rank:
                 (loss[0] / self._micro).backward()
                 if stage.copies is not None:
                     stage.copies.keep_gradients()
-            total += float(loss.detach()) / self._micro
-        return total
+            losses.append(loss.detach()[0].double())
+        return torch.stack(losses).mean()
 
     def update(self) -> None:
         """The optimizer step; gradients are dropped."""

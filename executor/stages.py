@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from executor.absent import Absent, answer_for_weights, first_weights, leave_out
 from executor.replay.data_flow import Call, DataFlow, takes_shape_only
@@ -82,7 +83,10 @@ class StageModule(nn.Module):
         self.micro_batch = 0  # that runs next, of the global batch
         self.model = built.module
         self.first, self.last = first, last
-        self._built, self.flow = built, flow
+        self.flow = flow
+        # Targets that are no part of the batch (weights of classes) are each stage's own.
+        targets = tree_map_only(Tensor, lambda x: x.to(device), built.targets)
+        self._built = replace(built, targets=targets)
         # Not read off a call's inputs: models move them to where an absent module's weights are.
         self.device = device
         own = [n for n, call in enumerate(flow.calls) if self._own(call.block)]
@@ -246,8 +250,7 @@ class StageModule(nn.Module):
         args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
         self.device = args[0].device
         leaves, spec = tree_flatten(self._built.targets)
-        own = [x.to(self.device) if isinstance(x, Tensor) else x for x in leaves]
-        found = [model_args.get(f"target{i}", x) for i, x in enumerate(own)]
+        found = [model_args.get(f"target{i}", x) for i, x in enumerate(leaves)]
         return args, tree_unflatten(found, spec)
 
     @contextmanager

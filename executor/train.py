@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from executor.before_launch import LESS_MEMORY, predicted_bytes
 from executor.check import check_gradients
+from executor.clocks import clock_of
 from executor.memory import PeakWatch, allocated_and_total, is_out_of_memory
 from executor.mesh import Mesh, make_mesh
 from executor.not_finite import all_finite, first_not_finite
@@ -83,7 +84,7 @@ def _run(options: argparse.Namespace) -> None:
     _check_ranks_agree(options, plan)
     predicted = predicted_bytes(answer.prediction, mesh.at.pp)
     _check_device_memory(options.plan, predicted, device)
-    recorder = Recorder()
+    recorder = Recorder(clock_of(device))
     try:
         _measure(options, plan, spec, mesh, device, recorder)
     except RuntimeError as error:
@@ -189,12 +190,16 @@ def _measure(
 def _start(options: argparse.Namespace) -> torch.device:
     if options.device == "cuda":
         index = int(os.environ.get("LOCAL_RANK", "0"))
-        torch.cuda.set_device(index)
-        device, backend = torch.device("cuda", index), "nccl"
+        torch.accelerator.set_device_index(index)
+        device = bound = torch.device("cuda", index)
     else:
         torch.set_num_threads(options.threads)
-        device, backend = torch.device("cpu"), "gloo"
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=max(1.0, options.timeout)))
+        device, bound = torch.device("cpu"), None
+    dist.init_process_group(
+        dist.get_default_backend_for_device(device),
+        timeout=datetime.timedelta(seconds=max(1.0, options.timeout)),
+        device_id=bound,  # NCCL then connects now, not in the first step
+    )
     return device
 
 
@@ -209,10 +214,9 @@ def train_step(rank: Rank, recorder: Recorder) -> None:
     """One recorded optimizer step; every rank calls it at once, and begins it when all have."""
     dist.barrier()
     with recorder.step() as record:
-        record.loss = rank.forward_backward()
+        loss = rank.forward_backward()
         rank.update()
-        if rank.device.type == "cuda":
-            torch.cuda.synchronize()
+    record.loss = None if loss is None else float(loss)
 
 
 def references_of_all(device: torch.device) -> tuple[ReferencePoint, ...]:
