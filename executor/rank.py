@@ -110,10 +110,12 @@ class Rank:
 
     def close(self) -> None:
         """Free stages, optimizer states and inputs. Hooks and modules hold one another, so that
-        only the collector finds them."""
+        only the collector finds them, of split schedules the second time."""
         self._take_hooks_off()
         vars(self).clear()
-        gc.collect()
+        for _ in range(3):
+            if not gc.collect():
+                break
 
     def _take_hooks_off(self) -> None:
         for stage in self.stages.values():
