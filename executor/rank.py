@@ -110,12 +110,17 @@ class Rank:
 
     def close(self) -> None:
         """Free stages, optimizer states and inputs. Hooks and modules hold one another, so that
-        only the collector finds them."""
+        only the collector finds them, of split schedules the second time."""
+        self._take_hooks_off()
+        vars(self).clear()
+        for _ in range(3):
+            if not gc.collect():
+                break
+
+    def _take_hooks_off(self) -> None:
         for stage in self.stages.values():
             if stage.copies is not None:
                 stage.copies.let_go()
-        vars(self).clear()
-        gc.collect()
 
     def _slice(self, x: Tensor) -> Tensor:
         count = x.shape[0] // self.plan.degrees.dp

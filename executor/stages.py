@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from executor.absent import Absent, answer_for_weights, first_weights, leave_out
-from executor.replay.data_flow import Call, DataFlow, takes_shape_only
+from executor.replay.data_flow import Call, DataFlow, Leaf, takes_shape_only
 from executor.replay.draws import Draws
 from executor.replay.leaves import leaves_of, mapped
 from executor.replay.mode_switch import ModeSwitch
@@ -103,6 +103,8 @@ class StageModule(nn.Module):
         # another tensor later.
         self._standing: dict[int, tuple[Tensor, int]] = {}
         self._real: dict[int, Tensor] = {}
+        # Of each value that other stages make, what stands for it, with its number; made once.
+        self._stand_ins: dict[int, tuple[Tensor, int]] = {}
         if not self.is_whole:
             self._install()
 
@@ -296,7 +298,7 @@ class StageModule(nn.Module):
                 raise _runs_differently(getattr(func, "__name__", func), call)
             return out
         if not self._own(call.block):
-            return self._stand_in(call, inputs)
+            return self._stand_in(call, (args, kwargs))
         for leaf in call.leaves:
             if leaf.source >= 0:
                 self._may_be_written(inputs[leaf.source])
@@ -362,26 +364,35 @@ class StageModule(nn.Module):
 
     def placeholder(self, path: str, args: Any, kwargs: Any) -> Any:
         """Outputs of a unit's call that is another stage's: no memory, right shapes."""
-        return self._stand_in(self._call_of(path), leaves_of((args, kwargs)))
+        return self._stand_in(self._call_of(path), (args, kwargs))
 
-    def _stand_in(self, call: Call, inputs: list[Any]) -> Any:
+    def _stand_in(self, call: Call, given: Any) -> Any:
         made: list[Any] = []
-        given: dict[int, Any] = {}
+        inputs: list[Any] | None = None
         for leaf in call.leaves:
             if leaf.source >= 0:
+                inputs = leaves_of(given) if inputs is None else inputs
                 x = inputs[leaf.source]
-            elif leaf.value in given:
-                x = given[leaf.value]
+                if leaf.value >= 0:
+                    self._standing[id(x)] = (x, leaf.value)
             elif leaf.dtype is not None:
-                x = torch.zeros((), dtype=leaf.dtype, device=self.device).expand(leaf.shape)
+                found = self._stand_ins.get(leaf.value)
+                if found is None:
+                    found = self._stand_ins[leaf.value] = (self._empty(leaf), leaf.value)
+                x = found[0]
+                self._standing[id(x)] = found
             else:
                 x = leaf.plain
-            if leaf.value >= 0:
-                self._standing[id(x)] = (x, leaf.value)
-                given[leaf.value] = x
             made.append(x)
         self._number += 1
-        return None if call.writes else tree_unflatten(made, call.spec)
+        if call.writes:
+            return None
+        return made[0] if call.spec.is_leaf() else tree_unflatten(made, call.spec)
+
+    def _empty(self, leaf: Leaf) -> Tensor:
+        """Of the leaf's shape and type, with no memory."""
+        with torch._C.DisableTorchFunction():  # none of the model's
+            return torch.zeros((), dtype=leaf.dtype, device=self.device).expand(leaf.shape)
 
 
 def _cast(unit: nn.Module, args: Any, kwargs: Any) -> Any:

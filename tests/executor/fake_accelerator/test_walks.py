@@ -222,8 +222,6 @@ def test_every_rank_holds_what_is_priced(case: Case) -> None:
 
 
 SEVERAL_SUMS = "under tp the gradients of column-split layers with one input are summed one by one"
-    "under tp a backward sums what each column-split layer gives its input, not their sum"
-)
 
 
 @pytest.mark.slow
