@@ -10,12 +10,15 @@ from typing import Any
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn import functional
+from torch.overrides import _get_current_function_mode_stack
 
 from executor import starting_weights
 from executor.rank import _flow
 from executor.stages import StageModule
 from executor.starting_weights import builder_of
 from profiles.model.loaders import ModelSpec
+from profiles.model.tracing.trace_fused import FusedAttention
 from simulator.values.plan import Plan
 
 
@@ -64,6 +67,27 @@ def meshes_with_values() -> Iterator[None]:
     finally:
         for name, held in before.items():
             setattr(DeviceMesh, name, held)
+
+
+@contextmanager
+def attention_fused_again() -> Iterator[None]:
+    """Inside it, attention is one op where a backward computes it again, too: torch takes modes of
+    functions away while a backward runs."""
+    original = functional.scaled_dot_product_attention
+
+    @wraps(original)
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        modes = _get_current_function_mode_stack()
+        if any(isinstance(mode, FusedAttention) for mode in modes):
+            return original(*args, **kwargs)
+        with FusedAttention():
+            return original(*args, **kwargs)
+
+    functional.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = original
 
 
 @contextmanager

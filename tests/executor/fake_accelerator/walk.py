@@ -19,7 +19,12 @@ from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from simulator.values.plan import Plan
 from tests.executor.fake_accelerator.device import NAME, Backend, register
-from tests.executor.fake_accelerator.peers import answering, meshes_with_values, real_models
+from tests.executor.fake_accelerator.peers import (
+    answering,
+    attention_fused_again,
+    meshes_with_values,
+    real_models,
+)
 from tests.executor.fake_accelerator.watch import Found, Memory, Message, Watch
 
 
@@ -74,6 +79,7 @@ def walk(
             stack.enter_context(expected_shapes(unknown=True))
         stack.enter_context(FusedRecurrence())
         stack.enter_context(FusedAttention())
+        stack.enter_context(attention_fused_again())
         stack.enter_context(answering(names))
         stack.enter_context(meshes_with_values())
         stack.enter_context(real_models())
