@@ -213,12 +213,14 @@ def test_every_rank_runs_on_the_device(case: Case) -> None:
 
 
 # Measured beside priced, on 2026-11-24.
+AHEAD = "below the price of what FSDP2 gathers ahead; not taken apart yet"
+ASIDE = "an I sets aside more than is priced of the block that runs"
 HELD = {
     "llama-1f1b-pp8-fp32": "-4.8 % on the first rank: its messages are priced as all under way",
-    "llama-dp8-zero3-fp32": "-4.8 %: below the price of what FSDP2 gathers ahead, not taken apart yet",
-    "llama-dp8-zero3-bf16": "-10.0 %: below the price of what FSDP2 gathers ahead, not taken apart yet",
-    "llama-zb-h2-pp2-dp4-zero1-fp32": "+3.9 %: an I sets aside more than is priced of the block that runs",
-    "llama-v-min-pp2-dp4-vpp2-zero2-fp32": "+3.1 %: an I sets aside more than is priced of the block that runs",
+    "llama-dp8-zero3-fp32": f"-4.8 %: {AHEAD}",
+    "llama-dp8-zero3-bf16": f"-10.0 %: {AHEAD}",
+    "llama-zb-h2-pp2-dp4-zero1-fp32": f"+3.9 %: {ASIDE}",
+    "llama-v-min-pp2-dp4-vpp2-zero2-fp32": f"+3.1 %: {ASIDE}",
 }
 
 

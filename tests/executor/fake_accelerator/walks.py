@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,16 @@ def _run(folder: Path, steps: int) -> None:
         except Exception:  # whatever it is, it is the answer
             _write(folder, number, job["ranks"], traceback.format_exc())
             continue
-        for rank in job["ranks"]:
-            child = os.fork()
-            if child == 0:
-                _one(folder, number, plan, spec, rank, names, steps)
-                os._exit(0)
-            os.waitpid(child, 0)
-    print("CPU seconds:", os.times())  # to the log
+        for first, second in zip_longest(job["ranks"][::2], job["ranks"][1::2]):
+            children = []
+            for rank in (first, second) if second is not None else (first,):
+                child = os.fork()
+                if child == 0:
+                    _one(folder, number, plan, spec, rank, names, steps)
+                    os._exit(0)
+                children.append(child)
+            for child in children:
+                os.waitpid(child, 0)
 
 
 def _one(
