@@ -27,7 +27,8 @@ SCHEMA = "shardwright/accelerator-bench@1"
 # Marketing names as torch gives them -> clusters of the catalog; the first that stands in the name.
 CATALOG = (
     ("H200", "h200-sxm"),
-    ("H100 PCIe", "h100-pcie"),
+    ("H100 PCIe", "h100-pcie-80gb"),
+    ("H100 NVL", "h100-nvl-94gb"),
     ("H100", "h100-sxm"),
     ("A100-SXM4-40GB", "a100-sxm-40gb"),
     ("A100", "a100-sxm-80gb"),
@@ -158,12 +159,11 @@ def one(
         else ("--seq", "2048", "--global-batch", str(16 * devices), "--precision", "bf16")
     )
     result: dict[str, Any] = {"name": question.name, "flags": list(question.flags)}
-    asked = ("plan", model, "--on", cluster, *sizes, *question.flags, "--json", "--no-cache")
-    code, text, error = _shardwright(asked, 120.0)
-    if code != 0:
+    asked = ("plan", model, "--on", cluster, *sizes, *question.flags, "-o", str(plan))
+    code, _, error = _shardwright((*asked, "--no-cache", "--quiet"), 120.0)
+    if code != 0 or not plan.is_file():
         return {**result, "error": error.strip()[-500:]}
-    plan.write_text(text, encoding="utf-8")
-    result["prediction"] = predicted(json.loads(text))
+    result["prediction"] = predicted(json.loads(plan.read_text(encoding="utf-8")))
     steps = options.steps or (2 if cpu else 10)
     command = ("run", str(plan), "--steps", str(steps), "--device", options.device)
     command += ("--any-machine", "-o", str(run), "--quiet")
@@ -177,7 +177,7 @@ def one(
 
 
 def predicted(answer: dict[str, Any]) -> dict[str, Any]:
-    """Of an answer of `shardwright plan --json` what is compared."""
+    """Of a plan file what is compared."""
     prediction = answer["prediction"]
     return {
         "step_s": prediction["step_time_s"]["value"],

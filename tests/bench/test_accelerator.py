@@ -21,7 +21,7 @@ def test_eight_devices_are_asked_two_ways_at_once() -> None:
     ("name", "cluster"),
     [
         ("NVIDIA H100 80GB HBM3", "1x8xh100-sxm"),
-        ("NVIDIA H100 PCIe", "1x8xh100-pcie"),
+        ("NVIDIA H100 PCIe", "1x8xh100-pcie-80gb"),
         ("NVIDIA A100-SXM4-40GB", "1x8xa100-sxm-40gb"),
     ],
 )
