@@ -19,7 +19,7 @@ from interop.configs.imported_run import (
     Unresolved,
     Value,
 )
-from interop.shell.text_places import Place
+from interop.shell.text_marks import Place
 
 DEGREES = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch"})
 MODEL_KEYS = frozenset(each.name for each in fields(ImportedModel))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from interop.configs.interpolation import Key
 from interop.configs.keyed_file import KeyedFile, read_keyed
-from interop.shell.folder import ConfigFolder
-from interop.shell.text_places import hole_numbers, without_holes
+from interop.shell.config_folder import ConfigFolder
+from interop.shell.text_marks import unknown_numbers, without_unknowns
 
 _MOST_DEEP = 6
 _MOST_FILES = 100
@@ -101,10 +101,10 @@ class _Walk:
     ) -> list[Part]:
         """The file of a group's option with those of its own list."""
         name = self.name(group, option)
-        text = None if hole_numbers(name) else self.folder.text(name)
+        text = None if unknown_numbers(name) else self.folder.text(name)
         if text is None:
             if not optional:
-                self.missing.append(f"{without_holes(name)!r} is not beside it")
+                self.missing.append(f"{without_unknowns(name)!r} is not beside it")
             return []
         self.read += 1
         if depth >= _MOST_DEEP or self.read > _MOST_FILES:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from interop.shell.folder import Environment
-from interop.shell.text_places import Hole
+from interop.shell.config_folder import Environment
+from interop.shell.text_marks import UnknownValue
 
 Key = tuple[str, ...]
 _MOST_DEEP = 12
@@ -119,8 +119,8 @@ def _one(inner: str, path: Key, source: _Source, depth: int) -> Any:
     arguments = _arguments(rest)
     if name == "oc.env":
         told = source.environment.get(arguments[0].strip())
-        if isinstance(told, Hole):
-            raise _OpenError(f"{told.words} ({told.place})")
+        if isinstance(told, UnknownValue):
+            raise _OpenError(told.reason)
         if told is not None and (told or not filled):
             return _word(told)
         if len(arguments) < 2:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from interop.configs.interpolation import Key, Open, plain_value, resolved
-from interop.shell.folder import ConfigFolder, Environment
-from interop.shell.text_places import Place
+from interop.shell.config_folder import ConfigFolder, Environment
+from interop.shell.text_marks import Place
 from profiles.errors import DocumentError
 
 _MOST_VALUES = 20_000

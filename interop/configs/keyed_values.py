@@ -11,7 +11,7 @@ from interop.configs.interpolation import Key
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.known_options import is_known
 from interop.configs.option_words import truth, whole
-from interop.shell.text_places import Place
+from interop.shell.text_marks import Place
 
 Reader = Callable[[Any], Value]
 
@@ -64,8 +64,8 @@ def say_keys(
         path = tuple(dotted.split("."))
         if path not in file.values:
             continue
-        if (hole := file.open(*path)) is not None:
-            findings.leave_open(key, dotted, hole.why, file.place(path))
+        if (unknown := file.open(*path)) is not None:
+            findings.leave_open(key, dotted, unknown.why, file.place(path))
             continue
         raw = file.get(*path)
         value = reader(raw)

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from interop.configs.findings import Findings
 from interop.configs.imported_run import Value
-from interop.shell.text_places import Hole, Place, Word, hole_numbers, placed_pieces
+from interop.shell.text_marks import (
+    Place,
+    UnknownValue,
+    Word,
+    after_unknowns,
+    placed_pieces,
+    unknown_numbers,
+)
 
 _OPTION = re.compile(r"--?[A-Za-z]|--?$")
 _TRUE = frozenset({"true", "yes", "on", "1", "t", "y"})
@@ -36,10 +43,10 @@ def option_key(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a command, and the holes in them."""
+    """The options of a command, and the unknowns in them."""
 
     given: tuple[Option, ...]
-    holes: Sequence[Hole]
+    unknowns: Sequence[UnknownValue]
 
     def __contains__(self, key: str) -> bool:
         return any(option.key == key for option in self.given)
@@ -59,7 +66,7 @@ class Options:
         if option is None or not option.values:
             return None
         text = option.values[0].plain
-        return None if hole_numbers(text) else text
+        return None if unknown_numbers(text) else text
 
     def file(self, *keys: str) -> str | None:
         """The path that the one that wins names, from behind the last part of it that is not told
@@ -67,7 +74,7 @@ class Options:
         option = self.last(*keys)
         if option is None or not option.values:
             return None
-        told = re.split("\ue000\\d+\ue001", option.values[0].plain)[-1]
+        told = after_unknowns(option.values[0].text)
         return told.lstrip("/") or None
 
     def number(self, *keys: str) -> int | None:
@@ -76,7 +83,7 @@ class Options:
 
     def switched(self, option: Option) -> bool | None:
         """Whether a flag is on: without a value, or by its value; None where that is not told."""
-        told = [word for word in option.values if not hole_numbers(word.text)]
+        told = [word for word in option.values if not unknown_numbers(word.text)]
         if not told:
             return True if not option.values or option.name.startswith("--") else None
         return truth(told[0].plain)
@@ -111,15 +118,15 @@ class Options:
             findings.cannot_tell(option.name, "the option has no value", option.place)
             return None
         text = option.values[0].plain
-        holes = hole_numbers(text)
-        if holes:
-            hole = self.holes[holes[0]]
-            findings.cannot_tell(option.name, f"{hole.words} ({hole.place})", option.place)
+        unknowns = unknown_numbers(text)
+        if unknowns:
+            unknown = self.unknowns[unknowns[0]]
+            findings.cannot_tell(option.name, unknown.reason, option.place)
             return None
         return text
 
 
-def read_options(words: Sequence[Word], holes: Sequence[Hole]) -> Options:
+def read_options(words: Sequence[Word], unknowns: Sequence[UnknownValue]) -> Options:
     """The options of words, each with the words behind it; those before the first are left out."""
     given: list[Option] = []
     for word in _pieces(words):
@@ -131,7 +138,7 @@ def read_options(words: Sequence[Word], holes: Sequence[Hole]) -> Options:
         elif given:
             last = given[-1]
             given[-1] = Option(last.name, (*last.values, word), last.place)
-    return Options(tuple(given), holes)
+    return Options(tuple(given), unknowns)
 
 
 def _pieces(words: Sequence[Word]) -> Iterator[Word]:

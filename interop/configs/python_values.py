@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from interop.shell.text_places import Place
+from interop.shell.text_marks import Place
 from profiles.errors import DocumentError
 
 Key = tuple[str, ...]

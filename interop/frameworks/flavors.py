@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from interop.configs.findings import Findings
-from interop.shell.text_places import Place
+from interop.shell.text_marks import Place
 from profiles.published.known_models import known_model
 
 # Flavors of torchtitan (github.com/pytorch/torchtitan, torchtitan/models) whose name with their

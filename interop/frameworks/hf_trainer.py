@@ -17,7 +17,7 @@ from interop.configs.keyed_values import count_of, degree_of, text_of, truth_of,
 from interop.configs.option_words import Options
 from interop.frameworks.accelerate import strategy_stage
 from interop.frameworks.flavors import say_figures_of
-from interop.shell.text_places import Place
+from interop.shell.text_marks import Place
 
 _DEFAULTS = "transformers 4.5x, training_args.py"
 _COUNTS = {
@@ -96,10 +96,10 @@ def given_by_file(file: KeyedFile, findings: Findings) -> Given:
     found: Given = []
     for path, value in file.values.items():
         if len(path) == 1 or path[0] == "dist_config":
-            if (hole := file.open(*path)) is not None:
+            if (unknown := file.open(*path)) is not None:
                 if path[-1] in _ABOUTS:
                     name = ".".join(path)
-                    findings.leave_open(_ABOUTS[path[-1]], name, hole.why, file.place(path))
+                    findings.leave_open(_ABOUTS[path[-1]], name, unknown.why, file.place(path))
                 continue
             plain = " ".join(map(str, value)) if isinstance(value, list) else file.get(*path)
             found.append((path[-1], plain, file.place(path), ".".join(path)))

@@ -12,7 +12,7 @@ from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, degree_of, text_of, truth_of, word_of
 from interop.configs.known_options import is_known
 from interop.frameworks.flavors import say_figures_of
-from interop.shell.text_places import Hole, Place, Word, hole_numbers
+from interop.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _DEFAULTS = "MaxText, configs/base.yml (2025-11)"
 _PAIR = re.compile(r"-{0,2}([A-Za-z_]\w*)=(.*)", re.S)
@@ -53,7 +53,9 @@ _MARKS = frozenset(
 Given = dict[str, tuple[Any, Place]]
 
 
-def given_by_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findings) -> Given:
+def given_by_words(
+    words: Sequence[Word], unknowns: Sequence[UnknownValue], findings: Findings
+) -> Given:
     """`key=value` arguments; a later one wins, which is a contradiction where it differs."""
     found: Given = {}
     for word in words:
@@ -61,11 +63,11 @@ def given_by_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findi
         if pair is None:
             continue
         key, value = pair[1], pair[2]
-        numbers = hole_numbers(value)
+        numbers = unknown_numbers(value)
         if numbers:
-            hole = holes[numbers[0]]
-            findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
-            found[key] = (Open(hole.words), word.place)
+            unknown = unknowns[numbers[0]]
+            findings.cannot_tell(key, unknown.reason, word.place)
+            found[key] = (Open(unknown.reason), word.place)
             continue
         told = key in found and not isinstance(found[key][0], Open)
         if told and found[key][0] != value and key in _MARKS | set(_KEYS):
@@ -76,7 +78,7 @@ def given_by_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findi
 
 
 def _abouts(key: str) -> set[str]:
-    """What of a run a key is about, so that no default answers for it where its value is a hole."""
+    """The fields of a run that a key sets: without its value they have no default."""
     if key in _KEYS:
         return {_KEYS[key][0]}
     if axis := _AXIS.fullmatch(key):

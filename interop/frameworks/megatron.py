@@ -14,7 +14,7 @@ from interop.configs.findings import Findings
 from interop.configs.imported_run import Value
 from interop.configs.known_options import is_known
 from interop.configs.option_words import Option, Options, whole
-from interop.shell.text_places import hole_numbers
+from interop.shell.text_marks import unknown_numbers
 
 _DEFAULTS = "Megatron-LM core_v0.14, megatron/training/arguments.py"
 
@@ -119,7 +119,7 @@ def say_megatron(options: Options, findings: Findings) -> None:
         told = options.told(optimizer, findings)
         findings.say("optimizer", told and told.lower(), optimizer.place, optimizer.name)
     for option in options.given:
-        named = option.name.startswith("--") and not hole_numbers(option.name)
+        named = option.name.startswith("--") and not unknown_numbers(option.name)
         if named and not is_known("megatron", option.key) and option.key not in _OF_LAUNCHERS:
             findings.not_known(option.name, option.place)
     _pairs(options, findings)
@@ -185,7 +185,7 @@ def _recompute(options: Options, findings: Findings) -> None:
     if modules is not None and kind == "selective" and modules.values:
         names = [word.plain.strip(",") for word in modules.values]
         names = sorted(name for one in names for name in re.split(r"[,\s]+", one) if name)
-        if names and names != ["core_attn"] and not hole_numbers("".join(names)):
+        if names and names != ["core_attn"] and not unknown_numbers("".join(names)):
             said = findings.said.pop("recompute")
             text = f"selective modules: {','.join(names)}"
             findings.say("recompute", text, modules.place, f"{said.option} {modules.name}")
@@ -231,7 +231,7 @@ def _model(options: Options, findings: Findings) -> None:
         dense = _first_dense("".join(word.plain for word in frequency.values))
         findings.say("model.first_dense_layers", dense, frequency.place, frequency.name)
     window = options.last("window_size")
-    if window is not None and window.values and not hole_numbers(window.values[0].text):
+    if window is not None and window.values and not unknown_numbers(window.values[0].text):
         size = whole(re.split(r"[,(\s]+", window.values[0].plain.strip("(["))[0])
         findings.say("model.sliding_window", size, window.place, window.name)
 

@@ -17,8 +17,8 @@ from interop.configs.interpolation import Open, resolved
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, count_of, degree_of, truth_of, word_of
 from interop.configs.option_words import Options
-from interop.shell.folder import Environment
-from interop.shell.text_places import Hole, Place, Word, hole_numbers
+from interop.shell.config_folder import Environment
+from interop.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _DEFAULTS = "Megatron-Core v0.14, model_parallel_config.py"
 _PRECISIONS = {
@@ -135,7 +135,9 @@ def values_of_files(parts: Sequence[tuple[tuple[str, ...], KeyedFile]]) -> Value
     return found
 
 
-def values_of_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findings) -> Values:
+def values_of_words(
+    words: Sequence[Word], unknowns: Sequence[UnknownValue], findings: Findings
+) -> Values:
     """Hydra's overrides: `model.tensor_model_parallel_size=8`, `++trainer.num_nodes=4`."""
     found: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for word in words:
@@ -143,11 +145,11 @@ def values_of_words(words: Sequence[Word], holes: Sequence[Hole], findings: Find
         path = tuple(key.lstrip("+~-").split("."))
         if not equals or key.startswith("--") or not all(part.isidentifier() for part in path):
             continue
-        numbers = hole_numbers(value)
+        numbers = unknown_numbers(value)
         if numbers:
             # It stands over a file's value all the same.
-            hole = holes[numbers[0]]
-            found[path] = (Open(f"{hole.words} ({hole.place})"), word.place)
+            unknown = unknowns[numbers[0]]
+            found[path] = (Open(unknown.reason), word.place)
             continue
         plain = value.strip("'\"")
         if path in found and found[path][0] != plain and path[-1] in KEYS:

@@ -10,7 +10,7 @@ from interop.configs.imported_run import Value
 from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, word_of
 from interop.configs.option_words import Options
 from interop.frameworks.flavors import say_figures_of
-from interop.shell.text_places import Place
+from interop.shell.text_marks import Place
 
 _DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 _KEYS: dict[str, tuple[str, Reader]] = {

@@ -13,7 +13,7 @@ from interop.frameworks.flavors import say_figures_of
 from interop.frameworks.nemo import KEYS as NEMO_KEYS
 from interop.frameworks.nemo import is_nemo, say_nemo
 from interop.frameworks.torchtitan import Values, say_torchtitan
-from interop.shell.text_places import Place
+from interop.shell.text_marks import Place
 
 _TITAN_SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "model_spec"})
 _NEMO_MODULES = ("nemo_run", "nemo.collections.llm", "megatron.bridge")

@@ -17,7 +17,7 @@ from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, t
 from interop.configs.known_options import is_known
 from interop.configs.option_words import Options
 from interop.frameworks.flavors import say_figures_of
-from interop.shell.text_places import Place, hole_numbers
+from interop.shell.text_marks import Place, unknown_numbers
 
 _DEFAULTS = "torchtitan v0.2, torchtitan/config/job_config.py"
 _SECTIONS = frozenset(
@@ -176,7 +176,7 @@ def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings
     entry = _entry(path)
     if path[-2:] == ("experimental", "pipeline_parallel_schedule"):
         entry = ("schedule", _schedule)
-    if entry is None or (isinstance(value, str) and hole_numbers(value)):
+    if entry is None or (isinstance(value, str) and unknown_numbers(value)):
         return
     key, reader = entry
     said = reader(value)

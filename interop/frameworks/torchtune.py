@@ -13,7 +13,7 @@ from interop.configs.findings import Findings
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, degree_of, recompute_of, text_of, truth_of, word_of
 from interop.frameworks.flavors import say_figures_of
-from interop.shell.text_places import Hole, Place, Word, hole_numbers
+from interop.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _DEFAULTS = "torchtune 0.6, recipes/full_finetune_distributed.py"
 _RECIPE = re.compile(r".*_(distributed|single_device)$")
@@ -51,7 +51,10 @@ def is_recipe(name: str) -> bool:
 
 
 def say_torchtune(
-    file: KeyedFile | None, words: Sequence[Word], holes: Sequence[Hole], findings: Findings
+    file: KeyedFile | None,
+    words: Sequence[Word],
+    unknowns: Sequence[UnknownValue],
+    findings: Findings,
 ) -> None:
     """What a recipe says, `key=value` of the command line over it."""
     values: dict[str, tuple[Any, Place]] = {}
@@ -73,11 +76,11 @@ def say_torchtune(
         key, equals, value = word.plain.partition("=")
         if not equals or key.startswith("-"):
             continue
-        if numbers := hole_numbers(value):
+        if numbers := unknown_numbers(value):
             about = "dp" if key.startswith("data_parallel_") else _KEYS.get(key, ("",))[0]
             if about:
-                hole = holes[numbers[0]]
-                findings.leave_open(about, key, f"{hole.words} ({hole.place})", word.place)
+                unknown = unknowns[numbers[0]]
+                findings.leave_open(about, key, unknown.reason, word.place)
                 values.pop(key, None)
             continue
         if key in _KEYS and key in values and str(values[key][0]) != value:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from interop.configs.findings import Findings
 from interop.configs.option_words import whole
-from interop.shell.text_places import Place, hole_numbers, without_lines
+from interop.shell.text_marks import Place, unknown_numbers, without_place_marks
 from interop.shell.variables import Variable
 
 _WORLD = ("WORLD_SIZE", "NUM_GPUS", "NGPUS", "N_GPUS", "TOTAL_GPUS", "NUM_DEVICES", "NPROC")
@@ -23,8 +23,8 @@ def number_of(variables: Variables, *names: str) -> tuple[int, str, Place] | Non
     """The first of the variables that is a whole number of 1 or more."""
     for name in names:
         found = variables.get(name)
-        if found is not None and found.words is None and not hole_numbers(found.text):
-            number = whole(without_lines(found.text))
+        if found is not None and found.words is None and not unknown_numbers(found.text):
+            number = whole(without_place_marks(found.text))
             if number is not None and number >= 1:
                 return number, name, found.place
     return None

@@ -16,9 +16,8 @@ from interop.configs.findings import Findings
 from interop.configs.option_words import Option, Options, read_options, whole
 from interop.frameworks.torchtune import is_recipe
 from interop.reading.slurm_header import SlurmHeader
-from interop.shell.own_commands import is_quiet
 from interop.shell.script_reading import Command
-from interop.shell.text_places import Hole, Place, Word, hole_numbers
+from interop.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _LAUNCHERS = frozenset(
     {"torchrun", "deepspeed", "srun", "mpirun", "mpiexec", "accelerate", "ds", "prun", "bcprun",
@@ -50,6 +49,19 @@ _NOT = re.compile(
     r"(^|[/_])tests?[/_.]|checkpoint_util|ckpt|index|server|monitor|plot|clean|setup\.py|make_",
     re.I,
 )
+
+# Programs that never train.
+_QUIET = frozenset(
+    {
+        "set", "shopt", "ulimit", "module", "cd", "mkdir", "rm", "cp", "mv", "ln", "echo", "printf",
+        "cat", "sleep", "wait", "trap", "umask", "chmod", "touch", "pwd", "hostname", "date",
+        "which", "whoami", "env", "nvidia-smi", "ls", "true", "false", ":", "pushd", "popd", "type",
+        "command", "alias", "kill", "pkill", "ps", "df", "free", "tee", "sed", "awk", "grep",
+        "find", "conda", "pip", "git", "wget", "curl", "tar", "unzip", "scp", "rsync", "ray", "cut",
+        "tr", "head", "tail", "sort", "uniq", "basename", "dirname", "realpath", "hash", "builtin",
+        "disown", "unalias",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,19 +97,19 @@ class Launch:
         return 2 + 20 * self.is_distributed + 20 * trains + min(len(self.arguments), 40)
 
 
-def launch_of(command: Command, holes: Sequence[Hole]) -> Launch | None:
+def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | None:
     """The command as a launch; None where it starts no program that could train."""
     texts = [word.plain for word in command.words]
     names = []
     begin = 0
     while begin < len(texts) and re.match(r"[A-Za-z_]\w*=", texts[begin]):
         begin += 1
-    if begin >= len(texts) or is_quiet(texts[begin]):
+    if begin >= len(texts) or texts[begin].rsplit("/", 1)[-1] in _QUIET:
         return None
     for place in range(begin, len(texts) - 1):
         # What submits a job has the job's own command behind `--`.
         if texts[place] == "--" and texts[place + 1].rsplit("/", 1)[-1] in _LAUNCHERS:
-            return launch_of(replace(command, words=command.words[place + 1 :]), holes)
+            return launch_of(replace(command, words=command.words[place + 1 :]), unknowns)
     program, behind = "", len(texts)
     at = begin
     while at < len(texts):
@@ -126,7 +138,7 @@ def launch_of(command: Command, holes: Sequence[Hole]) -> Launch | None:
             program, behind = text, at + 1
             break
         at += 1
-    if not program and not names and not (hole_numbers(texts[begin]) and len(texts) > 12):
+    if not program and not names and not (unknown_numbers(texts[begin]) and len(texts) > 12):
         # Where a condition decides on the program, its options say what it is.
         return None
     before = [word for word in command.words[begin:behind] if word.plain != program]
@@ -137,7 +149,7 @@ def launch_of(command: Command, holes: Sequence[Hole]) -> Launch | None:
         program=program,
         place=command.words[min(behind, len(texts)) - 1].place,
         words=tuple(names),
-        launcher=read_options(before, holes),
+        launcher=read_options(before, unknowns),
         arguments=tuple(arguments),
         command=command,
     )
@@ -200,7 +212,10 @@ def _tpus(launch: Launch, findings: Findings) -> None:
     """`--device-type v6e-128 --num-slices 2` of xpk and of MaxText's runner of benchmarks: chips,
     as the catalogue counts. One number of v4 and v5p is of cores, two a chip; a topology (v4-4x4x4)
     is of chips (docs.cloud.google.com/tpu/docs/v4, v5p, v6e, tpu7x)."""
-    given = (*launch.launcher.given, *read_options(launch.arguments, launch.launcher.holes).given)
+    given = (
+        *launch.launcher.given,
+        *read_options(launch.arguments, launch.launcher.unknowns).given,
+    )
     for option in given:
         if option.key not in ("device_type", "tpu_type") or not option.values:
             continue
@@ -248,7 +263,7 @@ def _said(options: Options, findings: Findings, *keys: str) -> int | None:
 
 def _gres(options: Options, findings: Findings) -> None:
     option: Option | None = options.last("gres")
-    if option is not None and option.values and not hole_numbers(option.values[0].text):
+    if option is not None and option.values and not unknown_numbers(option.values[0].text):
         count = whole(option.values[0].plain.rsplit(":", 1)[-1])
         if count and findings.count("devices_per_node") is None:
             findings.say("devices_per_node", count, option.place, option.name)

@@ -11,7 +11,7 @@ from interop.reading.job_file import script_of_job
 from interop.reading.read_file import read_keyed_config, read_python_config
 from interop.reading.read_launch import launches_in, read_launch, read_loose_options
 from interop.reading.slurm_header import slurm_header
-from interop.shell.folder import ConfigFolder
+from interop.shell.config_folder import ConfigFolder
 from interop.shell.script import read_script
 from interop.shell.script_reading import HERE, ScriptReading
 from profiles.errors import DocumentError
@@ -86,9 +86,9 @@ def _of_job(name: str, folder: ConfigFolder) -> Findings | None:
         return None
     script, line = job
     inner = f"{name}{HERE}"
-    folder.texts[inner] = "\n" * (line - 1) + script
+    folder.texts[inner] = script
     folder.written[inner] = (name, line)
-    reading = read_script(inner, folder, header=lambda script, text: {}, shown=name)
+    reading = read_script(inner, folder, header=lambda script, text: {}, shown=name, line=line)
     launches = launches_in(reading)
     if not launches:
         return None

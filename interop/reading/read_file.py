@@ -24,8 +24,8 @@ from interop.frameworks import (
     torchtune,
 )
 from interop.reading.consistency import complete
-from interop.shell.folder import ConfigFolder
-from interop.shell.text_places import Place
+from interop.shell.config_folder import ConfigFolder
+from interop.shell.text_marks import Place
 
 
 def keyed_framework(file: KeyedFile) -> str | None:
@@ -142,7 +142,7 @@ def say_deepspeed_file(
     named: str, folder: ConfigFolder, findings: Findings, place: Place, beside: str
 ) -> None:
     """What the DeepSpeed file says that another file names."""
-    found = folder.find(named, beside=beside)
+    found = folder.find(named, near=beside)
     if found is None:
         findings.cannot_tell("deepspeed", f"the file {named!r} is not beside this one", place)
         return
@@ -185,7 +185,7 @@ def say_model_beside(folder: ConfigFolder, findings: Findings, beside: str) -> N
                 model_config.say_model_config(file, findings)
         return
     for name in (str(said.value), f"{said.value}/config.json", "config.json"):
-        found = folder.find(name, beside=beside) if name.endswith(".json") else None
+        found = folder.find(name, near=beside) if name.endswith(".json") else None
         if found is None or (name == "config.json" and "/" in str(said.value).strip("./")):
             continue
         file = read_keyed(found, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from interop.configs.findings import Findings
@@ -27,9 +28,17 @@ from interop.reading.read_file import say_deepspeed_file, say_keyed, say_model_b
 from interop.reading.slurm_header import SlurmHeader, slurm_header
 from interop.reading.swift_launch import say_swift_launch
 from interop.reading.torchtitan_launch import is_torchtitan_launch, say_torchtitan_launch
-from interop.shell.folder import ConfigFolder, Environment
+from interop.shell.config_folder import ConfigFolder, Environment
 from interop.shell.script_reading import HERE, ScriptReading
-from interop.shell.text_places import Hole, Place, Word, hole_numbers, without_lines
+from interop.shell.text_marks import (
+    Place,
+    UnknownValue,
+    Word,
+    is_unknown,
+    unknown_numbers,
+    without_place_marks,
+    without_unknowns,
+)
 from interop.shell.variables import Variable
 from profiles.errors import DocumentError
 
@@ -40,7 +49,7 @@ def launches_in(reading: ScriptReading) -> list[Launch]:
     """The commands of a script that look like training runs, those most alike first."""
     found = []
     for command in reading.commands:
-        launch = launch_of(command, reading.holes)
+        launch = launch_of(command, reading.unknowns)
         if launch is not None and launch.weight > 0:
             found.append(launch)
     most = max((launch.weight for launch in found), default=0)
@@ -55,20 +64,73 @@ def read_launch(
     """What the first of the launches says."""
     launch = launches[0]
     folder = replace(folder, environment=_exported(launch, reading))
-    findings = Findings(files=[name for name in reading.sourced if not name.endswith(HERE)])
-    same = [one for one in launches if one.program == launch.program]
-    findings.runs = len({tuple(word.plain for word in one.command.words) for one in same})
     variables = _variables(launch, reading)
     header = _header(launch, reading, folder)
+
+    def read(arguments: Sequence[Word]) -> Findings:
+        one = replace(launch, arguments=tuple(arguments))
+        return _read_arguments(one, reading, folder, variables, header)
+
+    conditional = [word for word in launch.arguments if _is_conditional(word, reading)]
+    certain = [word for word in launch.arguments if word not in conditional]
+    findings = read(certain)
+    if findings.get("framework") is None and conditional:
+        certain, findings = list(launch.arguments), read(launch.arguments)
+    for word in conditional:
+        _leave_conditional_open(findings, read([*certain, word]), word, reading)
+    same = [one for one in launches if one.program == launch.program]
+    findings.runs = len({tuple(word.plain for word in one.command.words) for one in same})
+    say_devices_of_variables(variables, findings)
+    _finish(reading, folder, findings, variables, script)
+    return findings
+
+
+def _read_arguments(
+    launch: Launch,
+    reading: ScriptReading,
+    folder: ConfigFolder,
+    variables: Variables,
+    header: SlurmHeader,
+) -> Findings:
+    findings = Findings(files=[name for name in reading.sourced if not name.endswith(HERE)])
     say_ranks(launch, header, findings)
     framework = _say_arguments(launch, reading, folder, findings, variables)
     if framework is None:
         framework = _say_named(_files_in_program(launch, folder), folder, findings, launch)
     if framework is not None:
-        findings.say("framework", framework, launch.place, launch.program or "launcher")
-    say_devices_of_variables(variables, findings)
-    _finish(reading, folder, findings, variables, script)
+        program = without_unknowns(launch.program).lstrip("/")
+        findings.say("framework", framework, launch.place, program or "launcher")
     return findings
+
+
+def _is_conditional(word: Word, reading: ScriptReading) -> bool:
+    """Whether a word is an option that only some branches of the script pass."""
+    name, _, value = word.plain.partition("=")
+    if not name.startswith("-") or not is_unknown(value):
+        return False
+    return reading.unknowns[unknown_numbers(value)[0]].kind in ("branch", "loop")
+
+
+def _leave_conditional_open(
+    findings: Findings, with_it: Findings, word: Word, reading: ScriptReading
+) -> None:
+    """Leaves open all values that differ with a conditional option."""
+    option = word.plain.partition("=")[0]
+    reason = reading.unknowns[unknown_numbers(word.text)[0]].reason
+    keys = findings.said.keys() | with_it.said.keys() | with_it.untold
+    changed = [
+        key
+        for key in sorted(keys)
+        if findings.get(key) != with_it.get(key)
+        or key in with_it.untold - findings.untold
+        or (key in with_it.said and with_it.said[key].place == word.place
+            and option in with_it.said[key].option)
+    ]  # fmt: skip
+    for key in changed:
+        if key != "framework":
+            findings.leave_open(key)
+        findings.cannot_tell(option, reason, word.place)
+    findings.unknown += [each for each in with_it.unknown if each not in findings.unknown]
 
 
 def read_loose_options(
@@ -90,7 +152,7 @@ def read_loose_options(
     for command in reading.commands:
         if _is_options(command.words[:1]):
             words += command.words
-    options = read_options(words, reading.holes)
+    options = read_options(words, reading.unknowns)
     if not megatron.is_megatron(options):
         return None
     megatron.say_megatron(options, findings)
@@ -112,11 +174,13 @@ def _variables(launch: Launch, reading: ScriptReading) -> Variables:
 
 
 def _exported(launch: Launch, reading: ScriptReading) -> Environment:
-    """The variables that the command finds set; one that nobody knows is a hole."""
-    found: dict[str, str | Hole] = {}
+    """The variables that the command finds set; one that nobody knows is a unknown."""
+    found: dict[str, str | UnknownValue] = {}
     for name, variable in launch.command.environment.items():
-        numbers = hole_numbers(variable.text)
-        found[name] = reading.holes[numbers[0]] if numbers else without_lines(variable.text)
+        numbers = unknown_numbers(variable.text)
+        found[name] = (
+            reading.unknowns[numbers[0]] if numbers else without_place_marks(variable.text)
+        )
     return found
 
 
@@ -133,9 +197,9 @@ def _header(launch: Launch, reading: ScriptReading, folder: ConfigFolder) -> Slu
              "SLURM_GPUS_PER_NODE": "--gpus-per-node", "SLURM_NTASKS": "--ntasks"}  # fmt: skip
     for variable, option in given.items():
         value = launch.command.environment.get(variable)
-        told = value is not None and value.place.line > 1 and not hole_numbers(value.text)
+        told = value is not None and value.place.line > 1 and not unknown_numbers(value.text)
         if value is not None and told and option not in options:
-            options[option] = (without_lines(value.text), value.place)
+            options[option] = (without_place_marks(value.text), value.place)
     return SlurmHeader(options=options)
 
 
@@ -146,10 +210,10 @@ def _say_arguments(
     findings: Findings,
     variables: Variables,
 ) -> str | None:
-    options = read_options(launch.arguments, reading.holes)
+    options = read_options(launch.arguments, reading.unknowns)
     program = launch.program.lower()
     keys = {option.key for option in options.given}
-    pairs = maxtext.given_by_words(launch.arguments, reading.holes, Findings())
+    pairs = maxtext.given_by_words(launch.arguments, reading.unknowns, Findings())
     if program.endswith("benchmark_runner"):
         # MaxText's own configurations by name (github.com/AI-Hypercomputer/maxtext benchmarks).
         for option in options.of("model_name"):
@@ -170,7 +234,7 @@ def _say_arguments(
         return "colossalai"
     if is_torchtitan_launch(program, options):
         return say_torchtitan_launch(options, folder, findings, variables, launch)
-    hydra = nemo.values_of_words(launch.arguments, reading.holes, findings)
+    hydra = nemo.values_of_words(launch.arguments, reading.unknowns, findings)
     recipe = "model_recipe_name" in keys
     if not recipe and megatron.is_megatron(options, launch.program):
         return _say_megatron(launch, options, folder, findings)
@@ -216,13 +280,13 @@ def _say_torchtune(
     found = None
     if named is not None and config is not None:
         ending = "" if config.endswith((".yaml", ".yml")) else ".yaml"
-        found = folder.find(config + ending, beside=launch.command.script)
+        found = folder.find(config + ending, near=launch.command.script)
         if found is None:
             findings.lack("--config", f"{config!r} is not beside it", named.place)
         else:
             findings.files.append(found)
     file = None if found is None else read_keyed(found, folder)
-    torchtune.say_torchtune(file, launch.arguments, reading.holes, findings)
+    torchtune.say_torchtune(file, launch.arguments, reading.unknowns, findings)
     if launch.program.endswith("_single_device"):
         findings.say("devices", 1, launch.place, launch.program)
         findings.say("zero_stage", 0, launch.place, launch.program, over=False)
@@ -256,7 +320,7 @@ def _say_maxtext(
         if found is not None:
             findings.files.append(found)
             given |= maxtext.given_by_file(read_keyed(found, folder))
-    given |= maxtext.given_by_words(launch.arguments, reading.holes, findings)
+    given |= maxtext.given_by_words(launch.arguments, reading.unknowns, findings)
     maxtext.say_maxtext(given, findings)
     return "maxtext"
 
@@ -306,7 +370,7 @@ def _named_files(launch: Launch, options: Options, folder: ConfigFolder) -> list
     for word in words:
         text = word.plain.rpartition("=")[2]
         if _FILE.match(text):
-            name = folder.find(text, beside=launch.command.script)
+            name = folder.find(text, near=launch.command.script)
             if name is not None and name not in found and name != launch.program:
                 found.append(name)
     return found
@@ -314,7 +378,7 @@ def _named_files(launch: Launch, options: Options, folder: ConfigFolder) -> list
 
 def _files_in_program(launch: Launch, folder: ConfigFolder) -> list[str]:
     """The configurations of the folder whose names the program has in its own text."""
-    name = folder.find(launch.program, beside=launch.command.script)
+    name = folder.find(launch.program, near=launch.command.script)
     if name is None or not name.endswith(".py"):
         return []
     try:
@@ -325,7 +389,7 @@ def _files_in_program(launch: Launch, folder: ConfigFolder) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             plain = node.value if _FILE.fullmatch(node.value) else ""
-            one = folder.find(plain, beside=name) if plain and len(plain) < 200 else None
+            one = folder.find(plain, near=name) if plain and len(plain) < 200 else None
             if one is not None and one not in found and not one.endswith(".py"):
                 found.append(one)
     return found

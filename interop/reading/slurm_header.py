@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass
 
 from interop.configs.option_words import whole
-from interop.shell.text_places import Place, without_lines
+from interop.shell.text_marks import Place, without_place_marks
 
 _LINE = re.compile(r"#SBATCH\s+(.*)")
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus", "-C": "--constraint"}
@@ -83,7 +83,7 @@ class SlurmHeader:
 def slurm_header(name: str, text: str) -> SlurmHeader:
     """The header of a script; lines behind its first command do not count."""
     options: dict[str, tuple[str, Place]] = {}
-    for number, line in enumerate(without_lines(text).split("\n"), 1):
+    for number, line in enumerate(without_place_marks(text).split("\n"), 1):
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
             break

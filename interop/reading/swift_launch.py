@@ -9,7 +9,7 @@ from interop.configs.option_words import Options, option_key
 from interop.frameworks import hf_trainer, megatron
 from interop.reading.launch import Launch
 from interop.reading.read_file import say_deepspeed_file
-from interop.shell.folder import ConfigFolder
+from interop.shell.config_folder import ConfigFolder
 
 _TUNED = ("train_type", "tuner_type", "sft_type")  # of 3.x, 4.x and 2.x
 

@@ -9,8 +9,8 @@ from interop.frameworks import torchtitan
 from interop.reading.consistency import Variables
 from interop.reading.launch import Launch
 from interop.reading.read_file import say_python
-from interop.shell.folder import ConfigFolder
-from interop.shell.text_places import hole_numbers, without_lines
+from interop.shell.config_folder import ConfigFolder
+from interop.shell.text_marks import unknown_numbers, without_place_marks
 
 
 def is_torchtitan_launch(program: str, options: Options) -> bool:
@@ -35,7 +35,7 @@ def say_torchtitan_launch(
     config = options.file("job.config_file", "config_file") or _text(variables, "CONFIG_FILE")
     given = []
     if config is not None:
-        found = folder.find(config, beside=launch.command.script)
+        found = folder.find(config, near=launch.command.script)
         if found is None:
             findings.lack("--job.config_file", f"{config!r} is not beside it", launch.place)
         elif found.endswith(".toml"):
@@ -61,6 +61,6 @@ def say_torchtitan_launch(
 
 def _text(variables: Variables, name: str) -> str | None:
     found = variables.get(name)
-    if found is None or found.words is not None or hole_numbers(found.text):
+    if found is None or found.words is not None or unknown_numbers(found.text):
         return None
-    return without_lines(found.text).strip() or None
+    return without_place_marks(found.text).strip() or None

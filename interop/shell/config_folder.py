@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from interop.shell.text_places import Hole, without_holes, without_marks
+from interop.shell.text_marks import UnknownValue, without_marks, without_unknowns
 from profiles.errors import DocumentError
 
 MOST_BYTES = 4 * 2**20
@@ -19,7 +19,7 @@ KINDS = (
     ".sh", ".bash", ".slurm", ".sbatch", ".env", ".json", ".yaml", ".yml", ".toml", ".py", ".conf",
     ".cfg", ".txt", ".args", ".srun", ".job", ".slrm", ".gin", ".config", "",
 )  # fmt: skip
-Environment = Mapping[str, str | Hole]
+Environment = Mapping[str, str | UnknownValue]
 
 
 @dataclass(slots=True)
@@ -56,19 +56,19 @@ class ConfigFolder:
             return None
         return self.texts[name]
 
-    def find(self, asked: str, *, beside: str = "") -> str | None:
+    def find(self, path: str, *, near: str = "") -> str | None:
         """The name of the file that a path in a configuration means: as written, beside the file
         that names it, or the only one of that name in the folder. None where there is none."""
-        path = without_holes(asked).strip().strip("\"'")
+        path = without_unknowns(path).strip().strip("\"'")
         while path.startswith(("./", "/", "~/")):
             path = path.split("/", 1)[1]
         if not path or path.endswith("/") or len(path) > 400:
             return None
-        near = beside.rsplit("/", 1)[0] + "/" if "/" in beside else ""
+        folder = near.rsplit("/", 1)[0] + "/" if "/" in near else ""
         parts = [part for part in path.split("/") if part not in ("", ".")]
         for begin in range(len(parts)):
             tail = "/".join(parts[begin:])
-            for name in (near + tail, tail):
+            for name in (folder + tail, tail):
                 if name in self.texts or self.text(name) is not None:
                     return name
         same = [name for name in self.names() if name.rsplit("/", 1)[-1] == parts[-1]]
@@ -88,7 +88,7 @@ class ConfigFolder:
 
     def write(self, name: str, text: str, script: str, line: int) -> None:
         """A file that a script would write; it replaces none that is there."""
-        base = without_holes(name).strip().rsplit("/", 1)[-1]
+        base = without_unknowns(name).strip().rsplit("/", 1)[-1]
         if base and base not in ("null", "stdout", "stderr"):
             self.texts[base] = text
             self.written[base] = (script, line)
