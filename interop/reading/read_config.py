@@ -30,6 +30,8 @@ _SCRIPTS = (
     ".conf",
     "",
 )
+# The name of a command line where files have theirs.
+COMMAND = "--command"
 _KEYED = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -56,9 +58,30 @@ def read_config(path: str | Path) -> ImportedRun:
             f"{path}: no configuration of a framework that is known was recognised; known are "
             "Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed, accelerate, transformers' "
             "Trainer, nanotron, MaxText, NeMo, Megatron-Bridge, GPT-NeoX, LLaMA-Factory, axolotl, "
-            "llm-foundry, OLMo, InternEvo, torchtune, ColossalAI, OpenRLHF, ms-swift and FlagScale"
+            "llm-foundry, OLMo, InternEvo, torchtune, ColossalAI, OpenRLHF, ms-swift and FlagScale. "
+            "If a script starts the run in a way that is not followed, give the command that it "
+            "starts: shardwright import --command 'torchrun ...'"
         )
     return found
+
+
+def read_command(command: str, folder: str | Path = ".") -> ImportedRun:
+    """The run that an expanded command line starts, as `ps` or `set -x` prints it.
+
+    command  `torchrun ... pretrain_gpt.py --tensor-model-parallel-size 4`, after assignments of
+             its environment if there are any
+    folder   where the files are that it names
+
+    Raises DocumentError if it starts no training run of a known framework.
+    """
+    files = ConfigFolder(root=Path(folder), texts={COMMAND: command}, searches=False)
+    findings = _of_script(COMMAND, files)
+    if findings is None or not findings.said:
+        raise DocumentError(
+            f"{COMMAND} {command[:80]!r}: starts no training run of a known framework. Give the "
+            "whole command, from torchrun (python, srun, deepspeed, accelerate) on"
+        )
+    return findings.imported()
 
 
 def _of_file(name: str, folder: ConfigFolder) -> ImportedRun | None:

@@ -24,12 +24,13 @@ Environment = Mapping[str, str | UnknownValue]
 
 @dataclass(slots=True)
 class ConfigFolder:
-    """Files by their path in the folder.
+    """The files of a folder, by their path in it.
 
-    texts    what was read so far, or written by a script
-    written  names of the latter, and the line at which their text begins in which script
-    unread   files that could not be read, and why
-    environment  what the command that starts the run finds exported
+    texts        contents of the files read so far, and of those that a script would write
+    written      the latter: by which script, and the line at which their text begins
+    unread       files that could not be read, and why
+    environment  variables exported to the command that starts the run
+    searches     whether a file that is not at its path is searched for by its name
     """
 
     root: Path
@@ -37,6 +38,7 @@ class ConfigFolder:
     written: dict[str, tuple[str, int]] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     environment: Environment = field(default_factory=dict)
+    searches: bool = True
 
     def text(self, name: str) -> str | None:
         """The text of a file of the folder, None where there is none that can be read."""
@@ -71,7 +73,8 @@ class ConfigFolder:
             for name in (folder + tail, tail):
                 if name in self.texts or self.text(name) is not None:
                     return name
-        same = [name for name in self.names() if name.rsplit("/", 1)[-1] == parts[-1]]
+        names = self.names() if self.searches else tuple(self.written)
+        same = [name for name in names if name.rsplit("/", 1)[-1] == parts[-1]]
         return same[0] if len(same) == 1 else None
 
     def names(self) -> tuple[str, ...]:
