@@ -21,7 +21,7 @@ Part = tuple[Key, KeyedFile]
 
 @dataclass(frozen=True, slots=True)
 class HydraParts:
-    """The file and those of its defaults that are beside it, each with the key that it stands
+    """The file and those of its defaults that are inside it, each with the key that it stands
     below, a later one over those before it; and, in words, those that are named and not told."""
 
     parts: tuple[Part, ...]
@@ -71,14 +71,14 @@ class _Walk:
         path = "/".join(part for part in (self.root, group, option) if part)
         return path + ("" if path.endswith((".yaml", ".yml")) else ".yaml")
 
-    def parts(self, file: KeyedFile, beside: str, depth: int) -> list[Part]:
+    def parts(self, file: KeyedFile, inside: str, depth: int) -> list[Part]:
         """A file of a group and what its list names."""
         entries: list[tuple[str, str, str, bool]] = []
         for word, option in _entries(file):
             *marks, last = word.split() or [""]
             head, _, package = last.partition("@")
             # A leading slash counts from the root's folder, and else the folder of this file.
-            near = () if (head or option).startswith("/") else (beside,)
+            near = () if (head or option).startswith("/") else (inside,)
             group = "/".join(part for part in (*near, head.strip("/")) if part)
             if "override" in marks:
                 self.options.setdefault(group, option)
@@ -104,7 +104,7 @@ class _Walk:
         text = None if unknown_numbers(name) else self.folder.text(name)
         if text is None:
             if not optional:
-                self.missing.append(f"{without_unknowns(name)!r} is not beside it")
+                self.missing.append(f"{without_unknowns(name)!r} is not inside it")
             return []
         self.read += 1
         if depth >= _MOST_DEEP or self.read > _MOST_FILES:

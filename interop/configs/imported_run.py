@@ -166,10 +166,10 @@ class ImportedRun:
 
     def answer(self, key: str) -> Value:
         """What the files say, else the framework's default."""
-        said: Value = getattr(self, key)
-        if said is None and key in self.defaults:
+        placed: Value = getattr(self, key)
+        if placed is None and key in self.defaults:
             return self.defaults[key].value
-        return said
+        return placed
 
 
 def imported_json(run: ImportedRun) -> dict[str, Any]:

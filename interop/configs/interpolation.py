@@ -118,11 +118,11 @@ def _one(inner: str, path: Key, source: _Source, depth: int) -> Any:
         return _key(_joined(inner, path, source, depth), path, source, depth)
     arguments = _arguments(rest)
     if name == "oc.env":
-        told = source.environment.get(arguments[0].strip())
-        if isinstance(told, UnknownValue):
-            raise _OpenError(told.reason)
-        if told is not None and (told or not filled):
-            return _word(told)
+        written = source.environment.get(arguments[0].strip())
+        if isinstance(written, UnknownValue):
+            raise _OpenError(written.reason)
+        if written is not None and (written or not filled):
+            return _word(written)
         if len(arguments) < 2:
             raise _OpenError(f"the environment variable {arguments[0]} is not set in the files")
         return _argument(",".join(arguments[1:]), path, source, depth)
@@ -182,14 +182,14 @@ def _key(name: str, path: Key, source: _Source, depth: int) -> Any:
     """The value of a key: absolute, or from so many tables up as it begins with dots; one that a
     larger configuration holds under a name of its own (`${training.model.x}`) without that."""
     up = len(name) - len(name.lstrip("."))
-    asked = tuple(part for part in name.replace("[", ".").replace("]", "").split(".") if part)
+    requested = tuple(part for part in name.replace("[", ".").replace("]", "").split(".") if part)
     if up:
         base = path[: max(0, len(path) - up)]
-        tried = [(*base, *asked)]
+        tried = [(*base, *requested)]
     else:
-        tried = [asked]
-        if asked and not any(known[:1] == asked[:1] for known in source.values):
-            tried.append(asked[1:])
+        tried = [requested]
+        if requested and not any(known[:1] == requested[:1] for known in source.values):
+            tried.append(requested[1:])
     for one in tried:
         if one and one in source.values:
             raw = source.values[one]

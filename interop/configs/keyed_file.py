@@ -128,10 +128,10 @@ def _yaml(name: str, text: str, *, is_json: bool) -> KeyedFile:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}:{mark.line + 1}" if mark is not None else name
         kind = "JSON" if is_json else "YAML"
-        said = getattr(error, "problem", None) or "it cannot be read"
+        problem = getattr(error, "problem", None) or "it cannot be read"
         if "{{" in text:
-            said += "; it is a template (Helm, Jinja): render it first, then import that"
-        raise DocumentError(f"{where}: not valid {kind}: {said}") from error
+            problem += "; it is a template (Helm, Jinja): render it first, then import that"
+        raise DocumentError(f"{where}: not valid {kind}: {problem}") from error
     except RecursionError as error:
         raise DocumentError(f"{name}: nested too deeply for a configuration") from error
     for document in documents:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.imported_run import Value
 from interop.shell.text_marks import (
     Place,
@@ -74,8 +74,8 @@ class Options:
         option = self.last(*keys)
         if option is None or not option.values:
             return None
-        told = after_unknowns(option.values[0].text)
-        return told.lstrip("/") or None
+        written = after_unknowns(option.values[0].text)
+        return written.lstrip("/") or None
 
     def number(self, *keys: str) -> int | None:
         """The same as a whole number."""
@@ -83,45 +83,47 @@ class Options:
 
     def switched(self, option: Option) -> bool | None:
         """Whether a flag is on: without a value, or by its value; None where that is not told."""
-        told = [word for word in option.values if not unknown_numbers(word.text)]
-        if not told:
+        written = [word for word in option.values if not unknown_numbers(word.text)]
+        if not written:
             return True if not option.values or option.name.startswith("--") else None
-        return truth(told[0].plain)
+        return truth(written[0].plain)
 
-    def say_counts(self, findings: Findings, keys: dict[str, str]) -> None:
+    def collect_counts(self, collected: Collected, keys: dict[str, str]) -> None:
         """Whole numbers: `keys` are options and what they are."""
         for option in self.given:
             if option.key in keys:
-                value = self.told(option, findings)
+                value = self.value_of(option, collected)
                 number = whole(value)
                 if number is not None:
-                    findings.say(keys[option.key], number, option.place, option.name)
+                    collected.set(keys[option.key], number, option.place, option.name)
                 elif value is None:
-                    findings.untold.add(keys[option.key])
+                    collected.open_keys.add(keys[option.key])
                 else:
-                    findings.cannot_tell(
+                    collected.report_unresolved(
                         option.name, f"{value!r} is not a whole number", option.place
                     )
 
-    def say_flags(self, findings: Findings, keys: dict[str, tuple[str, Value, Value]]) -> None:
+    def collect_flags(
+        self, collected: Collected, keys: dict[str, tuple[str, Value, Value]]
+    ) -> None:
         """Flags: `keys` are options, what they are about, and its value with and without."""
         for option in self.given:
             if option.key in keys:
                 key, on, off = keys[option.key]
                 switched = self.switched(option)
                 if switched is not None:
-                    findings.say(key, on if switched else off, option.place, option.name)
+                    collected.set(key, on if switched else off, option.place, option.name)
 
-    def told(self, option: Option, findings: Findings) -> str | None:
+    def value_of(self, option: Option, collected: Collected) -> str | None:
         """The value of an option; one that is not told is said to be so."""
         if not option.values:
-            findings.cannot_tell(option.name, "the option has no value", option.place)
+            collected.report_unresolved(option.name, "the option has no value", option.place)
             return None
         text = option.values[0].plain
         unknowns = unknown_numbers(text)
         if unknowns:
             unknown = self.unknowns[unknowns[0]]
-            findings.cannot_tell(option.name, unknown.reason, option.place)
+            collected.report_unresolved(option.name, unknown.reason, option.place)
             return None
         return text
 

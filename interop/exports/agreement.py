@@ -51,14 +51,14 @@ def agreement(
     wanted = planned_values(planned, gaps)
     same, different, silent = [], [], []
     for key, value in wanted.items():
-        said = _said(found, key)
-        if said is None:
+        placed = _count_given(found, key)
+        if placed is None:
             silent.append(key)
-        elif _equal(found.framework or "", key, value, said):
+        elif _equal(found.framework or "", key, value, placed):
             same.append(key)
         else:
             where = found.options.get(key) or found.derived.get(key, "")
-            different.append(Disagreement(key=key, planned=value, found=said, where=where))
+            different.append(Disagreement(key=key, planned=value, found=placed, where=where))
     return Agreement(same=tuple(same), different=tuple(different), silent=tuple(silent))
 
 
@@ -87,7 +87,7 @@ def planned_values(planned: PlannedRun, gaps: tuple[Unexpressed, ...] = ()) -> M
     }
 
 
-def _said(found: ImportedRun, key: str) -> Value:
+def _count_given(found: ImportedRun, key: str) -> Value:
     """What the files say, else what the framework does where they are silent."""
     if key.startswith("model."):
         name = key.removeprefix("model.")
@@ -96,20 +96,20 @@ def _said(found: ImportedRun, key: str) -> Value:
     return found.answer(key)
 
 
-def _equal(framework: str, key: str, planned: Value, said: Value) -> bool:
+def _equal(framework: str, key: str, planned: Value, placed: Value) -> bool:
     if key == "recompute":
         # A kind's first word: `full, 4 layers` is `full`.
-        planned, said = (str(kind or "none").split()[0].strip(",") for kind in (planned, said))
-    return planned == said or {planned, said} <= _ALIKE.get((framework, key), frozenset())
+        planned, placed = (str(kind or "none").split()[0].strip(",") for kind in (planned, placed))
+    return planned == placed or {planned, placed} <= _ALIKE.get((framework, key), frozenset())
 
 
 def agreement_of_plans(planned: PlannedRun, found: PlannedRun) -> Agreement:
     """One plan beside another."""
-    wanted, said = planned_values(planned), planned_values(found)
+    wanted, placed = planned_values(planned), planned_values(found)
     different = [
-        Disagreement(key=key, planned=value, found=said[key])
+        Disagreement(key=key, planned=value, found=placed[key])
         for key, value in wanted.items()
-        if said[key] != value
+        if placed[key] != value
     ]
     if planned.stages != found.stages:
         layers = [", ".join(str(s.num_layers) for s in run.stages) for run in (planned, found)]

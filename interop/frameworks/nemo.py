@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.interpolation import Open, resolved
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, count_of, degree_of, truth_of, word_of
@@ -136,7 +136,7 @@ def values_of_files(parts: Sequence[tuple[tuple[str, ...], KeyedFile]]) -> Value
 
 
 def values_of_words(
-    words: Sequence[Word], unknowns: Sequence[UnknownValue], findings: Findings
+    words: Sequence[Word], unknowns: Sequence[UnknownValue], collected: Collected
 ) -> Values:
     """Hydra's overrides: `model.tensor_model_parallel_size=8`, `++trainer.num_nodes=4`."""
     found: dict[tuple[str, ...], tuple[Any, Place]] = {}
@@ -153,7 +153,7 @@ def values_of_words(
             continue
         plain = value.strip("'\"")
         if path in found and found[path][0] != plain and path[-1] in KEYS:
-            findings.say_twice(KEYS[path[-1]][0], key, found[path], (plain, word.place))
+            collected.report_repeated(KEYS[path[-1]][0], key, found[path], (plain, word.place))
         found[path] = (plain, word.place)
     return found
 
@@ -163,8 +163,8 @@ def is_nemo(paths: Sequence[tuple[str, ...]]) -> bool:
     return len({path[-1] for path in paths} & _MARKS) >= 2
 
 
-def say_nemo(
-    given: Sequence[Values], findings: Findings, environment: Environment | None = None
+def collect_nemo(
+    given: Sequence[Values], collected: Collected, environment: Environment | None = None
 ) -> None:
     """What configurations say, a later one over those before it.
 
@@ -174,7 +174,9 @@ def say_nemo(
     for values in given:
         for path, (value, place) in values.items():
             if path in merged and merged[path][0] != value and path[-1] in KEYS:
-                findings.override(KEYS[path[-1]][0], ".".join(path), merged[path], (value, place))
+                collected.report_override(
+                    KEYS[path[-1]][0], ".".join(path), merged[path], (value, place)
+                )
             merged[path] = (value, place)
     written = {path: value for path, (value, _) in merged.items()}
     for path, (_, place) in merged.items():
@@ -183,15 +185,15 @@ def say_nemo(
             continue
         if isinstance(value, Open):
             for about in _abouts(path):
-                findings.leave_open(about, ".".join(path), value.why, place)
+                collected.leave_open(about, ".".join(path), value.why, place)
         else:
-            _say_one(path, value, place, findings)
-    distributed = findings.said.get("distributed_optimizer")
+            _collect_one(path, value, place, collected)
+    distributed = collected.placed.get("distributed_optimizer")
     if distributed is not None and distributed.value:
-        findings.say_first("zero_stage", 1, distributed.place, distributed.option)
-    if findings.get("recompute") != "full":
-        findings.said.pop("recompute_layers", None)
-    findings.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
+        collected.set_first("zero_stage", 1, distributed.place, distributed.option)
+    if collected.get("recompute") != "full":
+        collected.placed.pop("recompute_layers", None)
+    collected.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
 
 
 def _elsewhere(path: tuple[str, ...]) -> bool:
@@ -212,46 +214,46 @@ def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
     return ("precision",) if path[-2:] == ("trainer", "precision") or path[-1] == "fp8" else ()
 
 
-def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings) -> None:
+def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Collected) -> None:
     name, key = ".".join(path), path[-1]
     if key in KEYS:
         about, reader = KEYS[key]
-        findings.say(about, reader(value), place, name)
+        collected.set(about, reader(value), place, name)
     elif key == "devices" and (len(path) == 1 or "trainer" in path):
-        findings.say("devices_per_node", degree_of(value), place, name)
+        collected.set("devices_per_node", degree_of(value), place, name)
     elif path[-2:] == ("trainer", "precision") or (
         key in ("precision", "mixed_precision", "compute_dtype", "plugins")
         and (len(path) == 1 or path[0] in ("cfg", "model") or key != "precision")
         and isinstance(value, str)
     ):
-        findings.say("precision", precision_of(value), place, name)
+        collected.set("precision", precision_of(value), place, name)
     elif path[-2:] in (("precision", "bf16"), ("precision", "fp16")) and truth_of(value):
-        findings.say("precision", key, place, name)
+        collected.set("precision", key, place, name)
     elif key == "zero1" and truth_of(value):  # of neuronx-distributed-training
-        findings.say_first("zero_stage", 1, place, name)
+        collected.set_first("zero_stage", 1, place, name)
     elif key == "use_torch_fsdp2" and truth_of(value):
-        findings.say_first("zero_stage", 3, place, name)
+        collected.set_first("zero_stage", 3, place, name)
     elif path[-2:] == ("pre_trainer", "model") and isinstance(value, str):
-        findings.say("model.name", re.sub(r"\.yaml$", "", value), place, name)
+        collected.set("model.name", re.sub(r"\.yaml$", "", value), place, name)
     elif path[-2:] == ("model", "fsdp") and truth_of(value):
-        findings.say_first("zero_stage", 3, place, name)
+        collected.set_first("zero_stage", 3, place, name)
     elif path[-2:] == ("train_ds", "max_seq_length"):
-        findings.say("seq_len", degree_of(value), place, name)
+        collected.set("seq_len", degree_of(value), place, name)
     elif key == "fp8" and (truth_of(value) or value in ("hybrid", "e4m3")):
         # Of the matmuls; the trainer's precision is that of all else.
-        findings.said.pop("precision", None)
-        findings.say("precision", "fp8", place, name)
+        collected.placed.pop("precision", None)
+        collected.set("precision", "fp8", place, name)
     elif path[-2:] == ("optim", "name") or path[-2:] == ("optimizer", "optimizer"):
         word = word_of(value)
         if word and "distributed" in word:
-            findings.say("distributed_optimizer", True, place, name)
-        findings.say("optimizer", word, place, name)
+            collected.set("distributed_optimizer", True, place, name)
+        collected.set("optimizer", word, place, name)
 
 
-def say_performance_script(options: Options, findings: Findings) -> None:
+def collect_performance_script(options: Options, collected: Collected) -> None:
     """The arguments of NeMo's and Bridge's performance scripts (`-tp 4 -ng 64 -c bf16`)."""
-    options.say_counts(
-        findings,
+    options.collect_counts(
+        collected,
         {"tp": "tp", "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "pp": "pp",
          "pipeline_parallel_size": "pp", "pipeline_model_parallel_size": "pp", "cp": "cp",
          "context_parallel_size": "cp", "vp": "vpp", "virtual_pipeline_parallel_size": "vpp",
@@ -263,13 +265,16 @@ def say_performance_script(options: Options, findings: Findings) -> None:
          "seq_length": "seq_len"},
     )  # fmt: skip
     for option in options.of("c", "compute_dtype"):
-        findings.say(
-            "precision", precision_of(options.told(option, findings)), option.place, option.name
+        collected.set(
+            "precision",
+            precision_of(options.value_of(option, collected)),
+            option.place,
+            option.name,
         )
     for option in options.of("g", "gpu"):
-        findings.say("device", options.told(option, findings), option.place, option.name)
+        collected.set("device", options.value_of(option, collected), option.place, option.name)
     family = options.text("m", "model_family_name", "model_name", "model_family")
     size = options.text("mr", "model_recipe_name", "model_size", "s")
     named = options.last("mr", "model_recipe_name", "m", "model_family_name", "model_name")
     if named is not None and (size or family):
-        findings.say("model.name", size or family, named.place, named.name)
+        collected.set("model.name", size or family, named.place, named.name)

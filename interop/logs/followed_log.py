@@ -64,7 +64,7 @@ class FollowedLog:
             self.reading.feed_last(_line(self._rest))
         self._rest = b""
 
-    def told(self) -> TrainingLog:
+    def log(self) -> TrainingLog:
         """What all of it tells so far."""
         return told_by(self.reading, str(self.path))
 

@@ -11,7 +11,7 @@ import math
 from array import array
 from collections import deque
 
-from interop.logs.formats.told import Between, StepLine
+from interop.logs.formats.log_record import LogEvent, StepLine
 from interop.logs.line_origin import Moment
 
 FIELDS = (
@@ -80,7 +80,7 @@ class LogSeries:
         self.peak_gib: dict[str, float] = {}
         self.rank_times: dict[str, array[float]] = {}
         self._steps = 0
-        self._marks = Between(0)
+        self._marks = LogEvent(0)
         self._resumed_at = 0
         self._last_of: dict[str, int] = {}
         self._recent: dict[int, int] = {}
@@ -89,14 +89,14 @@ class LogSeries:
         self._day_s = 0.0
         self._last_clock = -math.inf
 
-    def mark(self, what: Between, step: int = 0) -> None:
+    def mark(self, what: LogEvent, step: int = 0) -> None:
         """Something happened before the next step."""
         self._marks |= what
-        if Between.RESUME in what and step:
+        if LogEvent.RESUME in what and step:
             self._resumed_at = step
 
     @property
-    def marks_after(self) -> Between:
+    def marks_after(self) -> LogEvent:
         """What was said after the last step."""
         return self._marks
 
@@ -128,9 +128,9 @@ class LogSeries:
         if not self.attempts:
             return False
         attempt = self.attempts[-1]
-        if Between.START in self._marks and line.step not in self._recent:
+        if LogEvent.START in self._marks and line.step not in self._recent:
             return True
-        if Between.START in self._marks and line.step != attempt.last_step:
+        if LogEvent.START in self._marks and line.step != attempt.last_step:
             return True
         newest = attempt.last_step
         if last is None:
@@ -146,7 +146,7 @@ class LogSeries:
 
     def _begin(self) -> None:
         self.attempts.append(
-            Attempt(after_start=Between.START in self._marks, resumed_at=self._resumed_at)
+            Attempt(after_start=LogEvent.START in self._marks, resumed_at=self._resumed_at)
         )
         self._resumed_at = 0
         self._last_of.clear()
@@ -162,7 +162,7 @@ class LogSeries:
         for name in _LINE_FIELDS:
             value = getattr(line, name)
             columns[name].append(math.nan if value is None else value)
-        self._marks = Between(0)
+        self._marks = LogEvent(0)
         self._steps += 1
         self._recent[line.step] = len(columns["step"]) - 1
         self._order.append(line.step)

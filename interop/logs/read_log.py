@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from interop.logs.formats.told import Between
+from interop.logs.formats.log_record import LogEvent
 from interop.logs.formats.trainer_log import COUNTED
 from interop.logs.log_reading import LogReading, finite
 from interop.logs.log_series import MOST_STEPS, Attempt, LogSeries
@@ -301,9 +301,9 @@ def _slow_ranks(series: LogSeries) -> tuple[SlowRank, ...]:
 def _ended(reading: LogReading, series: LogSeries, attempts: tuple[LogAttempt, ...]) -> str:
     after = series.marks_after
     last = max(attempt.last_step for attempt in attempts)
-    if Between.FINISH in after or (series.total and last >= series.total):
+    if LogEvent.FINISH in after or (series.total and last >= series.total):
         return "finished"
-    return "failed" if Between.FAILURE in after else "open"
+    return "failed" if LogEvent.FAILURE in after else "open"
 
 
 def _notes(
@@ -352,7 +352,7 @@ def _whole_run(log: TrainingLog, reading: LogReading) -> TrainingLog:
 
 
 def _without_steps(reading: LogReading, path: str) -> TrainingLog:
-    failed = Between.FAILURE in reading.marks
+    failed = LogEvent.FAILURE in reading.marks
     why = "the run failed before its first step" if failed else "no line of a known form"
     log = TrainingLog(
         path=path,

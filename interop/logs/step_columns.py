@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from interop.logs.formats.log_record import LogEvent
 from interop.logs.formats.progress_bar import rounding_s, unsmoothed
-from interop.logs.formats.told import Between
 from interop.logs.log_series import Attempt, LogSeries
 
 Array = NDArray[np.float64]
@@ -83,8 +83,8 @@ def step_columns(series: LogSeries) -> StepColumns:
         wall_s=np.concatenate(walls) if walls else np.empty(0),
         clock_resolution_s=1.0 if with_bar else series.resolution_s,
         smoothed=series.smoothed,
-        saves=(marks & int(Between.CHECKPOINT)) > 0,
-        evaluates=(marks & int(Between.EVALUATION | Between.PROFILE)) > 0,
+        saves=(marks & int(LogEvent.CHECKPOINT)) > 0,
+        evaluates=(marks & int(LogEvent.EVALUATION | LogEvent.PROFILE)) > 0,
         global_batch=joined("global_batch"),
         loss=joined("loss"),
         tokens_per_s=joined("tokens_per_s"),
@@ -148,14 +148,14 @@ def usual_interval(steps: Sequence[Array]) -> int:
     return max(counts, key=lambda n: (counts[n], -n)) if counts else 1
 
 
-def _covers(steps: Array, said: Array, every: int) -> Array:
+def _covers(steps: Array, placed: Array, every: int) -> Array:
     """What lines say, else the steps since the line before; a first line covers the usual interval,
     unless the training began within it."""
     first = min(float(every), max(1.0, float(steps[0])))
     if steps[0] % every and steps[0] > every:
         first = float(steps[0] % every)  # resumed within an interval, printed at its end or start
     since = np.concatenate([[first], np.maximum(1.0, np.diff(steps))])
-    return np.where(np.isfinite(said), said, since)
+    return np.where(np.isfinite(placed), placed, since)
 
 
 def _since(clock: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.imported_run import ImportedRun
 from interop.configs.keyed_file import read_keyed
 from interop.reading.job_file import script_of_job
@@ -75,21 +75,21 @@ def read_command(command: str, folder: str | Path = ".") -> ImportedRun:
     Raises DocumentError if it starts no training run of a known framework.
     """
     files = ConfigFolder(root=Path(folder), texts={COMMAND: command}, searches=False)
-    findings = _of_script(COMMAND, files)
-    if findings is None or not findings.said:
+    collected = _of_script(COMMAND, files)
+    if collected is None or not collected.placed:
         raise DocumentError(
             f"{COMMAND} {command[:80]!r}: starts no training run of a known framework. Give the "
             "whole command, from torchrun (python, srun, deepspeed, accelerate) on"
         )
-    return findings.imported()
+    return collected.imported()
 
 
 def _of_file(name: str, folder: ConfigFolder) -> ImportedRun | None:
-    findings = _findings_of(name, folder)
-    return None if findings is None or not findings.said else findings.imported()
+    collected = _findings_of(name, folder)
+    return None if collected is None or not collected.placed else collected.imported()
 
 
-def _findings_of(name: str, folder: ConfigFolder) -> Findings | None:
+def _findings_of(name: str, folder: ConfigFolder) -> Collected | None:
     text = folder.text(name)
     if text is None:
         return None
@@ -101,7 +101,7 @@ def _findings_of(name: str, folder: ConfigFolder) -> Findings | None:
     return _of_script(name, folder)
 
 
-def _of_job(name: str, folder: ConfigFolder) -> Findings | None:
+def _of_job(name: str, folder: ConfigFolder) -> Collected | None:
     """The run that a job file of a cluster starts; places are those in it."""
     file = read_keyed(name, folder)
     job = script_of_job(file)
@@ -115,14 +115,14 @@ def _of_job(name: str, folder: ConfigFolder) -> Findings | None:
     launches = launches_in(reading)
     if not launches:
         return None
-    findings = read_launch(launches, reading, folder, name)
+    collected = read_launch(launches, reading, folder, name)
     kind = str(file.get("resources", "accelerators") or "").partition(":")[0]
-    if kind and findings.get("device") is None:
-        findings.say("device", kind, file.place(("resources", "accelerators")), "accelerators")
-    return findings
+    if kind and collected.get("device") is None:
+        collected.set("device", kind, file.place(("resources", "accelerators")), "accelerators")
+    return collected
 
 
-def _of_script(name: str, folder: ConfigFolder) -> Findings | None:
+def _of_script(name: str, folder: ConfigFolder) -> Collected | None:
     reading = _read(name, folder)
     launches = launches_in(reading)
     if launches:

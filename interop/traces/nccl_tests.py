@@ -122,7 +122,7 @@ class _Curve:
             self.hosts.add(place[1])
             self.names.add(place[2])
 
-    def told(self) -> NcclCurve:
+    def curve(self) -> NcclCurve:
         return NcclCurve(
             operation=None if self.operation is None else _OPERATIONS[self.operation],
             devices=self.ranks or None,
@@ -139,7 +139,7 @@ def _curves(path: str | Path, operation: str | None) -> Iterator[NcclCurve]:
         named = _NAME.search(line)
         begins = bool(named or _SETTINGS.match(line) or _HEAD.search(line))
         if begins and now.points:
-            yield now.told()
+            yield now.curve()
             now = _Curve(None)
         if named is not None:
             now.operation = named[1]
@@ -149,7 +149,7 @@ def _curves(path: str | Path, operation: str | None) -> Iterator[NcclCurve]:
         if point is not None and (len(now.points) < _SIZES or point.size_bytes in now.points):
             now.points[point.size_bytes] = point
     if now.points:
-        yield now.told()
+        yield now.curve()
 
 
 def _point(line: str) -> NcclPoint | None:

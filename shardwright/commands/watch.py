@@ -60,7 +60,7 @@ def _look_once(followed: FollowedLog, planned: PlannedStep, *, json_output: bool
     if not followed.path.exists():
         raise DocumentError(f"{followed.path}: no such file; name the log of the run")
     followed.look()
-    found = followed.told()
+    found = followed.log()
     if found.steady_lines < FEWEST_STEPS:
         raise DocumentError(
             f"{followed.path}: no steady steps yet: {found.steps or 0} steps, warm-up with them; "

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 
-from interop.logs.formats.told import Between, Mark
+from interop.logs.formats.log_record import LogEvent, Mark
 
 _WORDS = (
     (
-        Between.FAILURE,
+        LogEvent.FAILURE,
         (
             "Traceback (most recent call last)",
             "CUDA out of memory",
@@ -35,7 +35,7 @@ _WORDS = (
         ),
     ),
     (
-        Between.START,
+        LogEvent.START,
         (
             "end of arguments ---",
             "[before the start of training step]",
@@ -54,7 +54,7 @@ _WORDS = (
         ),
     ),
     (
-        Between.FINISH,
+        LogEvent.FINISH,
         (
             "'train_runtime'",
             "[after training is done]",
@@ -68,7 +68,7 @@ _WORDS = (
         ),
     ),
     (
-        Between.EVALUATION,
+        LogEvent.EVALUATION,
         (
             "validation loss at",
             "validation results at",
@@ -89,7 +89,7 @@ _WORDS = (
         ),
     ),
     (
-        Between.PROFILE,
+        LogEvent.PROFILE,
         (
             "Capture range",
             "Dumping profiler traces",
@@ -112,7 +112,7 @@ def mark_of(line: str) -> Mark | None:
     """What the line says has happened, None for all others."""
     if (found := _TITAN_START.search(line)) is not None:
         first = int(found[1])
-        return Mark(what=Between.START | Between.RESUME, step=first - 1 if first > 1 else 0)
+        return Mark(what=LogEvent.START | LogEvent.RESUME, step=first - 1 if first > 1 else 0)
     for what, words in _WORDS:
         for word in words:
             if word in line:
@@ -128,7 +128,7 @@ def _checkpoint(line: str) -> Mark | None:
         saves = _SAVE.search(line)
         if saves is None or loads.start() < saves.start():
             numbers = _NUMBERED.findall(line)
-            return Mark(what=Between.RESUME, step=int(numbers[-1])) if numbers else None
+            return Mark(what=LogEvent.RESUME, step=int(numbers[-1])) if numbers else None
     if "heckpoint" in line and _SAVE.search(line) is not None:
-        return Mark(what=Between.CHECKPOINT)
+        return Mark(what=LogEvent.CHECKPOINT)
     return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from interop.logs.formats.told import Between, Fact, Mark, StepLine, Told
+from interop.logs.formats.log_record import Fact, LogEvent, LogRecord, Mark, StepLine
 
 _BEGIN = ":::MLLOG "
 _FACTS = {
@@ -54,7 +54,7 @@ class MLPerfReader:
         self._done: float | None = 0.0
         self._by_epoch = self._uncounted = False
 
-    def read(self, line: str) -> Told | None:
+    def read(self, line: str) -> LogRecord | None:
         """Steps, facts, or what happened between."""
         event = _event(line)
         if event is None:
@@ -68,14 +68,14 @@ class MLPerfReader:
             self._by_epoch = value in _BY_EPOCH
         if key == "run_start":
             self._began_s, self._done = time_s, 0.0
-            return Mark(what=Between.START)
+            return Mark(what=LogEvent.START)
         if key == "run_stop":
             aborted = metadata.get("status") not in (None, "success")
-            return Mark(what=Between.FAILURE if aborted else Between.FINISH)
+            return Mark(what=LogEvent.FAILURE if aborted else LogEvent.FINISH)
         if key in _STOPS:
-            told = self._step(key, time_s, value, metadata)
-            if told is not None:
-                return told
+            written = self._step(key, time_s, value, metadata)
+            if written is not None:
+                return written
         if key in _STARTS:
             self._began_s = time_s
             done = self._steps(metadata)
@@ -84,9 +84,11 @@ class MLPerfReader:
             elif self._uncounted:  # what was trained before cannot be told from what follows
                 self._done = None
             self._uncounted = False
-        return Mark(what=Between.EVALUATION) if key == "eval_start" else None
+        return Mark(what=LogEvent.EVALUATION) if key == "eval_start" else None
 
-    def _step(self, key: str, time_s: float, value: Any, metadata: dict[str, Any]) -> Told | None:
+    def _step(
+        self, key: str, time_s: float, value: Any, metadata: dict[str, Any]
+    ) -> LogRecord | None:
         """The steps since training went on, where the event says how many those are."""
         steps = self._steps(metadata)
         if steps is None:

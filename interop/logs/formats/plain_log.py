@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from interop.logs.formats.log_record import LogRecord, StepLine
 from interop.logs.formats.logged_number import NUMBER, above_zero, number
-from interop.logs.formats.told import StepLine, Told
 
 _STEP = re.compile(
     r"\b(?:global[_ ]step|iteration|iter|step|num_updates)s?\b[\"']?\s*[:=#|]?\s*(\d+)"
@@ -49,7 +49,7 @@ class PlainReader:
 
     name = ""
 
-    def read(self, line: str) -> Told | None:
+    def read(self, line: str) -> LogRecord | None:
         """A step."""
         lower = line.lower()
         if "step" not in lower and "iter" not in lower and "num_updates" not in lower:

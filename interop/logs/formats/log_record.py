@@ -56,7 +56,7 @@ class PartTimes:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-class Between(IntFlag):
+class LogEvent(IntFlag):
     """What a log says between two steps."""
 
     START = 1
@@ -72,11 +72,11 @@ class Between(IntFlag):
 class Mark:
     """Something that happened; step  the one that training goes on from, 0 where it is not said."""
 
-    what: Between
+    what: LogEvent
     step: int = 0
 
 
-Told = StepLine | Fact | PartTimes | Mark
+LogRecord = StepLine | Fact | PartTimes | Mark
 
 
 class Reader(Protocol):
@@ -84,5 +84,5 @@ class Reader(Protocol):
 
     name: str
 
-    def read(self, line: str) -> Told | None:
+    def read(self, line: str) -> LogRecord | None:
         """What the line tells, None for a line of something else."""

@@ -1,4 +1,4 @@
-"""`Findings`: what the readers of a configuration say, collected; `imported` makes the run of it.
+"""`Collected`: what the readers of a configuration say, collected; `imported` makes the run of it.
 
 A reader says each value with its place. A second, different value for the same thing is a
 contradiction; the later one wins, as it does on a command line.
@@ -30,7 +30,7 @@ RUN_KEYS = frozenset(each.name for each in fields(ImportedRun)) - {
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PlacedValue:
     """A value, where it is written, and as which option."""
 
     value: Value
@@ -44,7 +44,7 @@ class Said:
 
 
 @dataclass(slots=True)
-class Findings:
+class Collected:
     """What was said so far, by key of ImportedRun, or `model.` and one of ImportedModel.
 
     lacking  a file is named that holds the run's own degrees, and it is not there: silence is none
@@ -52,29 +52,29 @@ class Findings:
     overriding  what is said now stands over a file by design, as options of a command line do
     """
 
-    said: dict[str, Said] = field(default_factory=dict)
+    placed: dict[str, PlacedValue] = field(default_factory=dict)
     derived: dict[str, tuple[Value, str]] = field(default_factory=dict)
     defaults: dict[str, Default] = field(default_factory=dict)
     contradictions: list[Contradiction] = field(default_factory=list)
     overridden: list[Contradiction] = field(default_factory=list)
     overriding: bool = False
-    lacking: bool = False
-    untold: set[str] = field(default_factory=set)
+    is_incomplete: bool = False
+    open_keys: set[str] = field(default_factory=set)
     unknown: list[UnknownOption] = field(default_factory=list)
     unresolved: list[Unresolved] = field(default_factory=list)
     runs: int = 1
     files: list[str] = field(default_factory=list)
 
-    def say(self, key: str, value: Value, place: Place, option: str, *, over: bool = True) -> None:
+    def set(self, key: str, value: Value, place: Place, option: str, *, over: bool = True) -> None:
         """The files say that `key` is `value`; with `over` False an earlier word stays."""
         assert key in RUN_KEYS or key.removeprefix("model.") in MODEL_KEYS, key
         if value is None:
             return
-        if key in self.untold and not over:
+        if key in self.open_keys and not over:
             return
-        self.untold.discard(key)
-        old = self.said.get(key)
-        new = Said(value, place, option)
+        self.open_keys.discard(key)
+        old = self.placed.get(key)
+        new = PlacedValue(value, place, option)
         if old is not None and old.value != value:
             taken = new if over else old
             text = (
@@ -82,25 +82,25 @@ class Findings:
                 f"{_shown(value)} by {new.where}; {_shown(taken.value)} is taken"
             )
             if self.overriding:
-                self.override(key, option, (old.value, old.place), (value, place))
+                self.report_override(key, option, (old.value, old.place), (value, place))
             else:
-                self.contradict(key, text, old.place, place)
+                self.report_contradiction(key, text, old.place, place)
         if old is None or over:
-            self.said[key] = new
+            self.placed[key] = new
 
-    def say_first(self, key: str, value: Value, place: Place, option: str) -> None:
+    def set_first(self, key: str, value: Value, place: Place, option: str) -> None:
         """The same where nothing is said of it yet."""
-        if key not in self.said:
-            self.say(key, value, place, option)
+        if key not in self.placed:
+            self.set(key, value, place, option)
 
-    def take(self, other: Findings) -> None:
+    def take(self, other: Collected) -> None:
         """What another file says, where nothing is said yet; what differs is a contradiction."""
-        for key, said in other.said.items():
-            self.say(key, said.value, said.place, said.option, over=False)
+        for key, placed in other.placed.items():
+            self.set(key, placed.value, placed.place, placed.option, over=False)
         for key, default in other.defaults.items():
             self.defaults.setdefault(key, default)
-        self.lacking |= other.lacking
-        self.untold |= other.untold - self.said.keys()
+        self.is_incomplete |= other.is_incomplete
+        self.open_keys |= other.open_keys - self.placed.keys()
         self.contradictions += other.contradictions
         self.overridden += other.overridden
         self.unknown += other.unknown
@@ -114,24 +114,24 @@ class Findings:
 
     def derive(self, key: str, value: Value, how: str) -> None:
         """A value that follows from others, where no file writes it."""
-        if key not in self.said and key not in self.derived:
+        if key not in self.placed and key not in self.derived:
             self.derived[key] = (value, how)
 
-    def contradict(self, key: str, text: str, *places: Place | None) -> None:
+    def report_contradiction(self, key: str, text: str, *places: Place | None) -> None:
         """Two things that do not agree."""
         named = tuple(str(place) for place in places if place is not None)
         found = Contradiction(field=key.removeprefix("model."), text=text, places=named)
         if found not in self.contradictions:
             self.contradictions.append(found)
 
-    def say_twice(
+    def report_repeated(
         self, key: str, option: str, old: tuple[Value, Place], new: tuple[Value, Place]
     ) -> None:
         """A command line says two things by the same option."""
         text = f"{option} is {old[0]} ({old[1]}) and {new[0]} ({new[1]}); the later one wins"
-        self.contradict(key, text, old[1], new[1])
+        self.report_contradiction(key, text, old[1], new[1])
 
-    def override(
+    def report_override(
         self, key: str, option: str, old: tuple[Value, Place], new: tuple[Value, Place]
     ) -> None:
         """A command line replaces a file's value, as it is meant to."""
@@ -143,13 +143,13 @@ class Findings:
         )
 
     @contextmanager
-    def over_files(self) -> Iterator[None]:
+    def overriding_files(self) -> Iterator[None]:
         """Within it what is said overrides what files said, without contradicting it."""
         before, self.overriding = self.overriding, True
         yield
         self.overriding = before
 
-    def cannot_tell(self, option: str, why: str, place: Place) -> None:
+    def report_unresolved(self, option: str, why: str, place: Place) -> None:
         """A value that is named but not told."""
         found = Unresolved(option=option, why=why, place=str(place))
         if found not in self.unresolved:
@@ -161,17 +161,17 @@ class Findings:
         """The same of a key of the run: what a file said of it before is replaced by it, and no
         default answers; without an option where the reason was said already."""
         if place is not None:
-            self.cannot_tell(option, why, place)
-        self.said.pop(key, None)
+            self.report_unresolved(option, why, place)
+        self.placed.pop(key, None)
         self.derived.pop(key, None)
-        self.untold.add(key)
+        self.open_keys.add(key)
 
-    def lack(self, option: str, why: str, place: Place) -> None:
+    def report_missing(self, option: str, why: str, place: Place) -> None:
         """The same of a file that would hold the run's degrees: no default answers for it."""
-        self.cannot_tell(option, why, place)
-        self.lacking = True
+        self.report_unresolved(option, why, place)
+        self.is_incomplete = True
 
-    def not_known(self, option: str, place: Place) -> None:
+    def report_unknown(self, option: str, place: Place) -> None:
         """An option that no version of the framework has."""
         found = UnknownOption(option=option, place=str(place))
         if found not in self.unknown:
@@ -179,8 +179,8 @@ class Findings:
 
     def get(self, key: str) -> Value:
         """What the files say or what follows; None else."""
-        if key in self.said:
-            return self.said[key].value
+        if key in self.placed:
+            return self.placed[key].value
         return self.derived[key][0] if key in self.derived else None
 
     def count(self, key: str) -> int | None:
@@ -200,15 +200,15 @@ class Findings:
 
     def _open(self, key: str) -> bool:
         """Whether the files speak of it without telling it, so that it is no silence."""
-        return key in self.untold or (self.lacking and key in DEGREES)
+        return key in self.open_keys or (self.is_incomplete and key in DEGREES)
 
     def place(self, key: str) -> Place | None:
         """Where a value was written."""
-        return self.said[key].place if key in self.said else None
+        return self.placed[key].place if key in self.placed else None
 
     def imported(self) -> ImportedRun:
         """The run; defaults are left out where the files speak."""
-        values = {key: said.value for key, said in self.said.items()}
+        values = {key: placed.value for key, placed in self.placed.items()}
         for key, (value, _) in self.derived.items():
             values.setdefault(key, value)
         model = {k.removeprefix("model."): v for k, v in values.items() if k.startswith("model.")}
@@ -216,7 +216,7 @@ class Findings:
         return ImportedRun(
             **run,  # type: ignore[arg-type]  # values of several types by name
             model=ImportedModel(**model),  # type: ignore[arg-type]  # the same
-            options={key: said.where for key, said in sorted(self.said.items())},
+            options={key: placed.where for key, placed in sorted(self.placed.items())},
             derived={key: how for key, (_, how) in sorted(self.derived.items())},
             defaults={
                 key: default
