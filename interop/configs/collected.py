@@ -1,6 +1,6 @@
-"""`Collected`: what the readers of a configuration say, collected; `imported` makes the run of it.
+"""`Collected`: the values that the readers of a configuration find; `imported` makes the run.
 
-A reader says each value with its place. A second, different value for the same thing is a
+A reader sets each value with its place. A second, different value for the same key is a
 contradiction; the later one wins, as it does on a command line.
 """
 
@@ -45,11 +45,11 @@ class PlacedValue:
 
 @dataclass(slots=True)
 class Collected:
-    """What was said so far, by key of ImportedRun, or `model.` and one of ImportedModel.
+    """The values so far, by key of ImportedRun, or `model.` and a key of ImportedModel.
 
-    lacking  a file is named that holds the run's own degrees, and it is not there: silence is none
-    untold   keys that the files name without telling their value: no default answers for them
-    overriding  what is said now stands over a file by design, as options of a command line do
+    is_incomplete  a file with the run's degrees is named and missing: they have no defaults
+    open_keys      keys with an unknown value, which have no default
+    overriding     values set now override those of files, as options of a command line do
     """
 
     placed: dict[str, PlacedValue] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Collected:
     files: list[str] = field(default_factory=list)
 
     def set(self, key: str, value: Value, place: Place, option: str, *, over: bool = True) -> None:
-        """The files say that `key` is `value`; with `over` False an earlier word stays."""
+        """Sets a value; with `over` False an earlier one is kept."""
         assert key in RUN_KEYS or key.removeprefix("model.") in MODEL_KEYS, key
         if value is None:
             return
@@ -89,12 +89,12 @@ class Collected:
             self.placed[key] = new
 
     def set_first(self, key: str, value: Value, place: Place, option: str) -> None:
-        """The same where nothing is said of it yet."""
+        """Sets a value that is not set yet."""
         if key not in self.placed:
             self.set(key, value, place, option)
 
     def take(self, other: Collected) -> None:
-        """What another file says, where nothing is said yet; what differs is a contradiction."""
+        """Adds the values of another file; values that differ are contradictions."""
         for key, placed in other.placed.items():
             self.set(key, placed.value, placed.place, placed.option, over=False)
         for key, default in other.defaults.items():
@@ -108,7 +108,7 @@ class Collected:
         self.files += [name for name in other.files if name not in self.files]
 
     def default(self, source: str, **values: Value) -> None:
-        """What the framework does where the files are silent."""
+        """Sets the framework's defaults."""
         for key, value in values.items():
             self.defaults.setdefault(key, Default(value=value, source=source))
 
@@ -127,14 +127,14 @@ class Collected:
     def report_repeated(
         self, key: str, option: str, old: tuple[Value, Place], new: tuple[Value, Place]
     ) -> None:
-        """A command line says two things by the same option."""
+        """Reports an option that a command line has twice."""
         text = f"{option} is {old[0]} ({old[1]}) and {new[0]} ({new[1]}); the later one wins"
         self.report_contradiction(key, text, old[1], new[1])
 
     def report_override(
         self, key: str, option: str, old: tuple[Value, Place], new: tuple[Value, Place]
     ) -> None:
-        """A command line replaces a file's value, as it is meant to."""
+        """Reports a value of a file that a command line replaces."""
         text = f"{option}: {_shown(new[0])} ({new[1]}) in the place of {_shown(old[0])} ({old[1]})"
         self.overridden.append(
             Contradiction(
@@ -144,13 +144,13 @@ class Collected:
 
     @contextmanager
     def overriding_files(self) -> Iterator[None]:
-        """Within it what is said overrides what files said, without contradicting it."""
+        """Within it, values override those of files without a contradiction."""
         before, self.overriding = self.overriding, True
         yield
         self.overriding = before
 
     def report_unresolved(self, option: str, why: str, place: Place) -> None:
-        """A value that is named but not told."""
+        """Reports an option without a known value."""
         found = Unresolved(option=option, why=why, place=str(place))
         if found not in self.unresolved:
             self.unresolved.append(found)
@@ -158,8 +158,8 @@ class Collected:
     def leave_open(
         self, key: str, option: str = "", why: str = "", place: Place | None = None
     ) -> None:
-        """The same of a key of the run: what a file said of it before is replaced by it, and no
-        default answers; without an option where the reason was said already."""
+        """Leaves a key without a value: an earlier value is dropped, and no
+        default is used. The option is omitted if the reason was reported before."""
         if place is not None:
             self.report_unresolved(option, why, place)
         self.placed.pop(key, None)
@@ -178,7 +178,7 @@ class Collected:
             self.unknown.append(found)
 
     def get(self, key: str) -> Value:
-        """What the files say or what follows; None else."""
+        """The value of a key, set or derived; otherwise None."""
         if key in self.placed:
             return self.placed[key].value
         return self.derived[key][0] if key in self.derived else None
@@ -191,7 +191,7 @@ class Collected:
         return None
 
     def count_or_default(self, key: str) -> int | None:
-        """The same, else the framework's default where the files are silent."""
+        """The same, otherwise the framework's default."""
         found = self.count(key)
         if found is None and not self._open(key) and self.get(key) is None and key in self.defaults:
             value = self.defaults[key].value
@@ -199,7 +199,7 @@ class Collected:
         return found
 
     def _open(self, key: str) -> bool:
-        """Whether the files speak of it without telling it, so that it is no silence."""
+        """Whether the files have the key with an unknown value."""
         return key in self.open_keys or (self.is_incomplete and key in DEGREES)
 
     def place(self, key: str) -> Place | None:
@@ -207,7 +207,7 @@ class Collected:
         return self.placed[key].place if key in self.placed else None
 
     def imported(self) -> ImportedRun:
-        """The run; defaults are left out where the files speak."""
+        """The run, with defaults only for keys without a value."""
         values = {key: placed.value for key, placed in self.placed.items()}
         for key, (value, _) in self.derived.items():
             values.setdefault(key, value)

@@ -24,7 +24,7 @@ _MOST_VALUES = 20_000
 class KeyedFile:
     """Values (numbers, texts, truths, None, lists of them) by their path of keys.
 
-    twice        keys that stand twice in one table, with both lines
+    twice        keys that one table has twice, with both lines
     environment  the variables that values may name
     """
 
@@ -35,19 +35,19 @@ class KeyedFile:
     environment: Environment = field(default_factory=dict)
 
     def place(self, key: Key) -> Place:
-        """Where a key stands."""
+        """The place of a key."""
         while key and key not in self.lines:
             key = key[:-1]
         return Place(self.name, self.lines.get(key, 1))
 
     def get(self, *key: str) -> Any:
         """The value of a key, with references to others (`${model.hidden_size}`) followed; None
-        where they do not tell it."""
+        if they are unknown."""
         found = resolved(key, self.values, self.environment)
         return None if isinstance(found, Open) else found
 
     def open(self, *key: str) -> Open | None:
-        """Why a key that is there does not tell its value."""
+        """The reason if the value of a key is unknown."""
         found = resolved(key, self.values, self.environment)
         return found if isinstance(found, Open) else None
 
@@ -68,11 +68,11 @@ class KeyedFile:
 
 
 def read_keyed(name: str, folder: ConfigFolder) -> KeyedFile:
-    """The values of a file of the folder, by its ending; raises DocumentError for what is no such
+    """The values of a file of the folder, by its ending; raises DocumentError for an invalid
     file.
 
     A TOML is read without the folder's environment: a variable that one of its values names is not
-    told, whatever the start of the run exports.
+    unknown, whatever the start of the run exports.
     """
     text = folder.text(name) or ""
     if name.endswith(".toml"):

@@ -25,7 +25,7 @@ def count_of(value: Any) -> int | None:
 
 
 def degree_of(value: Any) -> int | None:
-    """The same of 1 or more: -1 and `auto` say that something else decides."""
+    """The same of 1 or more: None for -1 and `auto`."""
     number = count_of(value)
     return number if number else None
 
@@ -81,8 +81,8 @@ def collect_keys(
         if name in keys:
             collected.report_contradiction(
                 keys[name][0],
-                f"{name} stands twice, in line {first} and {second} of {file.name}; the later one "
-                "is taken",
+                f"{name} is given twice, in lines {first} and {second} of {file.name}; the later "
+                "one is taken",
                 Place(file.name, first),
                 file.place(path),
             )

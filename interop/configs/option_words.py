@@ -56,12 +56,12 @@ class Options:
         return (option for option in self.given if option.key in keys)
 
     def last(self, *keys: str) -> Option | None:
-        """The one that wins."""
+        """The last occurrence, which wins."""
         found = list(self.of(*keys))
         return found[-1] if found else None
 
     def text(self, *keys: str) -> str | None:
-        """The first value of the one that wins, None where there is none or it is not told."""
+        """The first value of the last occurrence, None if there is none or it is unknown."""
         option = self.last(*keys)
         if option is None or not option.values:
             return None
@@ -69,8 +69,8 @@ class Options:
         return None if unknown_numbers(text) else text
 
     def file(self, *keys: str) -> str | None:
-        """The path that the one that wins names, from behind the last part of it that is not told
-        (`$FOLDER/train.toml`); None where its end is not told."""
+        """The path of the last occurrence, from behind its last unknown part
+        (`$FOLDER/train.toml`); None if its end is unknown."""
         option = self.last(*keys)
         if option is None or not option.values:
             return None
@@ -82,14 +82,14 @@ class Options:
         return whole(self.text(*keys))
 
     def switched(self, option: Option) -> bool | None:
-        """Whether a flag is on: without a value, or by its value; None where that is not told."""
+        """Whether a flag is on: without a value, or by its value; None if that is unknown."""
         written = [word for word in option.values if not unknown_numbers(word.text)]
         if not written:
             return True if not option.values or option.name.startswith("--") else None
         return truth(written[0].plain)
 
     def collect_counts(self, collected: Collected, keys: dict[str, str]) -> None:
-        """Whole numbers: `keys` are options and what they are."""
+        """Sets whole numbers: `keys` are options and the keys they set."""
         for option in self.given:
             if option.key in keys:
                 value = self.value_of(option, collected)
@@ -106,7 +106,7 @@ class Options:
     def collect_flags(
         self, collected: Collected, keys: dict[str, tuple[str, Value, Value]]
     ) -> None:
-        """Flags: `keys` are options, what they are about, and its value with and without."""
+        """Sets flags: `keys` are options, the keys they set, and the values with and without."""
         for option in self.given:
             if option.key in keys:
                 key, on, off = keys[option.key]
@@ -115,7 +115,7 @@ class Options:
                     collected.set(key, on if switched else off, option.place, option.name)
 
     def value_of(self, option: Option, collected: Collected) -> str | None:
-        """The value of an option; one that is not told is said to be so."""
+        """The value of an option; an unknown one is reported as unresolved."""
         if not option.values:
             collected.report_unresolved(option.name, "the option has no value", option.place)
             return None

@@ -1,4 +1,4 @@
-"""`disagreements`: where the configuration of a run is no longer what was planned."""
+"""`disagreements`: keys in which a configuration differs from its plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
 from simulator.training_run.run.training_run import with_settings
 
-# Values that a framework's file does not tell apart, by what an import calls it.
+# Values that a framework's file does not distinguish, by an import's key.
 _ALIKE: Mapping[tuple[str, str], frozenset[Value]] = {
     ("torchtitan", "recompute"): frozenset({"alternate", "selective"}),
     ("torchtitan", "zero_stage"): frozenset({1, 2}),  # fsdp_reshard_after_forward = "never"
@@ -21,7 +21,7 @@ _MODEL = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "num_experts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """One key: what was planned, what the configuration says, and where."""
+    """One key: the planned value, the configuration's, and its place."""
 
     key: str
     planned: Value
@@ -33,7 +33,7 @@ class Disagreement:
 class Agreement:
     """What was compared.
 
-    silent   keys that the configuration says nothing of, which is no disagreement
+    silent   keys that the configuration does not have, which is no disagreement
     """
 
     same: tuple[str, ...]
@@ -44,9 +44,9 @@ class Agreement:
 def agreement(
     planned: PlannedRun, found: ImportedRun, gaps: tuple[Unexpressed, ...] = ()
 ) -> Agreement:
-    """The plan beside a configuration, key by key.
+    """Compares the plan with a configuration, key by key.
 
-    gaps   what the target has no words for: of it, what was written for it is what must stand there
+    gaps   parts that the target does not express: the written replacement is expected there
     """
     wanted = planned_values(planned, gaps)
     same, different, silent = [], [], []
@@ -88,7 +88,7 @@ def planned_values(planned: PlannedRun, gaps: tuple[Unexpressed, ...] = ()) -> M
 
 
 def _count_given(found: ImportedRun, key: str) -> Value:
-    """What the files say, else what the framework does where they are silent."""
+    """The value of the files, otherwise the framework's default."""
     if key.startswith("model."):
         name = key.removeprefix("model.")
         value: Value = getattr(found.model, name)
@@ -104,7 +104,7 @@ def _equal(framework: str, key: str, planned: Value, placed: Value) -> bool:
 
 
 def agreement_of_plans(planned: PlannedRun, found: PlannedRun) -> Agreement:
-    """One plan beside another."""
+    """Compares two plans."""
     wanted, placed = planned_values(planned), planned_values(found)
     different = [
         Disagreement(key=key, planned=value, found=placed[key])

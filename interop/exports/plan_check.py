@@ -1,4 +1,4 @@
-"""`plan_check`: what the prediction says that the first steps of the exported run must show."""
+"""`plan_check`: the predicted figures that the first steps of the exported run must show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def plan_check(planned: PlannedRun, target: str, costs: CostOfGaps) -> dict[str,
     """The document `plan-check.json`.
 
     Step time and rates are the planned run's; where the target lacks words for a part of it, they
-    are those of what is written, by the price of the gaps.
+    are those of the written run, by the price of the gaps.
     """
     run, figures = planned.run, planned.figures
     factor = 1.0 + (costs.slower or 0.0)

@@ -20,7 +20,7 @@ def readme(
     launcher: str,
     start: str,
 ) -> str:
-    """Markdown: what this is, how it starts, what must be filled in, what it must show, what of the
+    """Markdown: contents, start, values to fill in, expected figures, and the parts of the
     plan it cannot say."""
     run, degrees = planned.run, planned.run.degrees
     mesh = (

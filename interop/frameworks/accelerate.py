@@ -1,5 +1,5 @@
 """accelerate's YAML as a run (github.com/huggingface/accelerate, utils/dataclasses.py and
-commands/config/config_args.py, v0.20 to v1.12), and `accelerate launch`'s own options."""
+commands/config/config_args.py, v0.20 to v1.12), and options of `accelerate launch`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def is_accelerate(file: KeyedFile) -> bool:
 
 
 def collect_accelerate(file: KeyedFile, collected: Collected) -> str | None:
-    """What a configuration says; the name of the DeepSpeed file that it names, if it does."""
+    """Collects a configuration; returns the DeepSpeed file that it names, if any."""
     collect_keys(file, collected, _KEYS)
     collect_unknown(file, collected, "accelerate", ("", "fsdp_config", "megatron_lm_config"))
     kind = word_of(file.get("distributed_type"))

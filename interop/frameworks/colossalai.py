@@ -10,7 +10,7 @@ from interop.configs.collected import Collected
 from interop.configs.option_words import Options
 
 _DEFAULTS = "ColossalAI 0.4, applications/Colossal-LLaMA/train.py"
-# The ZeRO stage of each plugin; `3d` has one as an option of its own.
+# The ZeRO stage of each plugin; `3d` has a separate option for it.
 _STAGES = {
     "torch_ddp": 0, "ddp": 0, "zero1": 1, "low_level_zero": 1, "zero2": 2, "zero2_cpu": 2,
     "gemini": 3, "gemini_auto": 3, "gemini_cuda": 3, "gemini_cpu": 3, "fsdp": 3, "fsdp_cpu": 3,
@@ -23,7 +23,7 @@ _SCHEDULES = {"1f1b": "1f1b", "interleaved": "interleaved-1f1b", "zbv": "zbv"}
 
 
 def collect_colossalai(options: Options, collected: Collected) -> None:
-    """What the options say; a batch is that of one replica."""
+    """Collects the options; a batch is that of one replica."""
     options.collect_counts(
         collected,
         {"tp": "tp", "pp": "pp", "zero": "zero_stage", "zero_stage": "zero_stage", "l": "seq_len",
@@ -62,7 +62,7 @@ def collect_colossalai(options: Options, collected: Collected) -> None:
 
 def _collect_batch(options: Options, collected: Collected, plugin: str | None) -> None:
     """`-b` sequences a step and replica: a pipeline of the 3d plugin cuts them into micro-batches,
-    all else takes them whole, and adds up as many steps as `--accumulation_steps` says."""
+    all others take them whole, and accumulate over `--accumulation_steps`."""
     batch = {"b": "micro_batch", "batch_size": "micro_batch"}
     pp = collected.count("pp")
     silent = pp is None and "pp" in collected.open_keys

@@ -37,7 +37,7 @@ def is_deepspeed(file: KeyedFile) -> bool:
 
 
 def collect_deepspeed(file: KeyedFile, collected: Collected, *, check: bool = True) -> None:
-    """What a configuration of DeepSpeed says; `auto` says nothing.
+    """Collects a configuration of DeepSpeed; `auto` gives no value.
 
     check  keys that no version has are named
     """

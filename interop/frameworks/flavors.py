@@ -25,7 +25,7 @@ _NAMES = {
 def collect_figures(
     name: str, flavor: str, collected: Collected, place: Place, option: str
 ) -> None:
-    """The figures of a known model; the file's own stand before them, and nothing is said where no
+    """Sets the figures of a known model, which the file's figures override; none if no
     model of that name is known."""
     requested = _NAMES.get((name.lower(), flavor.lower()), f"{name}-{flavor}" if flavor else name)
     plain = re.sub(r"^.*/", "", requested).replace("_", "-")

@@ -1,5 +1,5 @@
 """The arguments of transformers' Trainer as a run, on a command line or in a YAML or JSON file;
-LLaMA-Factory's and axolotl's names beside them.
+and LLaMA-Factory's and axolotl's names.
 
 Names: transformers v4.30 to v5, training_args.py; examples/pytorch/language-modeling/run_clm.py;
 github.com/hiyouga/LLaMA-Factory src/llamafactory/hparams; github.com/axolotl-ai-cloud/axolotl
@@ -41,7 +41,7 @@ _COUNTS = {
     "ep_size": "ep",
     "train_batch_size": "global_batch",
 }
-# What a key is about: no default answers for it where its value is not told.
+# Fields that a key sets: without its value they have no default.
 _ABOUTS = _COUNTS | {
     "bf16": "precision",
     "fp16": "precision",
@@ -107,9 +107,9 @@ def given_by_file(file: KeyedFile, collected: Collected) -> Given:
 
 
 def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True) -> str | None:
-    """What the arguments say; the DeepSpeed file that they name, if they do.
+    """Collects the arguments; returns the DeepSpeed file that they name, if any.
 
-    defaults  whether transformers' own answer where they are silent
+    defaults  whether to use transformers' defaults
     """
     deepspeed = None
     for key, value, place, option in given:
@@ -134,7 +134,7 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
         elif key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
             deepspeed = text_of(value) if isinstance(value, str) else None
             if deepspeed is not None and (stage := _SHIPPED.fullmatch(deepspeed)):
-                # ms-swift's own files by name.
+                # ms-swift's files by name.
                 collected.set("zero_stage", int(stage[1]), place, option)
                 collected.set("optimizer_offload", bool(stage[2]) or None, place, option)
                 deepspeed = None

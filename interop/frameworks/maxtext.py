@@ -99,7 +99,7 @@ def is_maxtext(keys: set[str]) -> bool:
 
 
 def collect_maxtext(given: Given, collected: Collected) -> None:
-    """What flags say; those of the command line already stand over those of a file."""
+    """Collects flags, those of the command line already merged over those of a file."""
     for key in [key for key, (value, _) in given.items() if isinstance(value, Open)]:
         for about in _abouts(key):
             collected.leave_open(about)

@@ -1,7 +1,7 @@
 """Megatron-LM's arguments as a run: `say_megatron`.
 
 Names and meanings: github.com/NVIDIA/Megatron-LM, megatron/arguments.py of v1.0 to v2.6 and
-megatron/training/arguments.py of core_v0.4.0 to core_v0.19.0; Megatron-DeepSpeed's own beside them
+megatron/training/arguments.py of core_v0.4.0 to core_v0.19.0; in addition Megatron-DeepSpeed's
 (github.com/deepspeedai/Megatron-DeepSpeed, github.com/bigscience-workshop/Megatron-DeepSpeed,
 megatron/arguments.py).
 """
@@ -78,22 +78,22 @@ _OWN = _MARKS - {
     "num_layers",
     "seq_length",
 }
-# Its own programs (github.com/NVIDIA/Megatron-LM).
+# Its programs (github.com/NVIDIA/Megatron-LM).
 _PROGRAM = re.compile(r"(^|/)pretrain_(gpt|bert|t5|mamba|hybrid|ict|vlm|retro|ft)\w*\.py$")
-# Parsers of programs around Megatron-LM have options of their own behind these.
+# Parsers of programs around Megatron-LM have further options behind these.
 _OF_LAUNCHERS = frozenset({"local_rank", "deepspeed", "deepspeed_config", "node_rank"})
 
 
 def is_megatron(options: Options, program: str = "") -> bool:
-    """Whether options are Megatron-LM's: three of those that every run of it has, one of which is
-    its own or the program is."""
+    """Whether options are Megatron-LM's: three of those that every run has, and either one
+    that no other program has, or its program."""
     keys = {option.key for option in options.given}
-    own = bool(keys & _OWN) or bool(_PROGRAM.search(program))
-    return len(keys & _MARKS) >= 3 and own
+    is_specific = bool(keys & _OWN) or bool(_PROGRAM.search(program))
+    return len(keys & _MARKS) >= 3 and is_specific
 
 
 def collect_megatron(options: Options, collected: Collected) -> None:
-    """What Megatron-LM's arguments say; options that no version has are named."""
+    """Collects Megatron-LM's arguments and reports options that no version has."""
     options.collect_counts(collected, _COUNTS)
     experts = options.last("num_experts")
     if experts is not None and len({word.plain for word in experts.values}) > 1:
@@ -241,7 +241,7 @@ def _model(options: Options, collected: Collected) -> None:
 
 def _first_dense(text: str) -> int | None:
     """3 of `([0]*3+[1]*58)`: layers without experts before the first with them; None where dense
-    layers stand between others."""
+    layers are between others."""
     layers: list[int] = []
     plain = re.sub(r"[\s()\"']", "", text)
     if not re.fullmatch(r"\[[01,]+\](\*\d+)?(\+\[[01,]+\](\*\d+)?)*", plain):
@@ -335,8 +335,8 @@ def _pairs(options: Options, collected: Collected) -> None:
     if granular is not None and activations is not None and options.text(granular.key) == "full":
         collected.report_contradiction(
             "recompute",
-            f"{activations.name} ({activations.place}) asks for selective, {granular.name} "
-            f"({granular.place}) for full recomputation",
+            f"{activations.name} ({activations.place}) is selective, {granular.name} "
+            f"({granular.place}) full recomputation",
             activations.place,
             granular.place,
         )

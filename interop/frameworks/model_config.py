@@ -1,4 +1,4 @@
-"""A Hugging Face configuration beside a run's own files: its figures, as the run's model."""
+"""A Hugging Face configuration in the folder of a run: the figures of the run's model."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def is_model_config(file: KeyedFile) -> bool:
 
 
 def collect_model_config(file: KeyedFile, collected: Collected) -> None:
-    """The figures of a configuration; those that the run's own files print stand before."""
-    own = Collected()
-    collect_keys(file, own, KEYS)
-    for key, placed in own.placed.items():
+    """Collects the figures of a configuration; those of the run's files override them."""
+    of_config = Collected()
+    collect_keys(file, of_config, KEYS)
+    for key, placed in of_config.placed.items():
         collected.set(key, placed.value, placed.place, placed.option, over=False)
-    if own.placed:
+    if of_config.placed:
         where = file.place(())
         collected.set("model.figures_of", file.name, where, file.name, over=False)

@@ -67,7 +67,7 @@ def is_nanotron(file: KeyedFile) -> bool:
 
 
 def collect_nanotron(file: KeyedFile, collected: Collected) -> None:
-    """What a configuration says."""
+    """Collects a configuration."""
     collect_keys(file, collected, _KEYS)
     collect_unknown(file, collected, "nanotron", ("parallelism", "tokens"))
     factors = [collected.count(axis) for axis in ("dp", "tp", "pp")]
@@ -76,7 +76,7 @@ def collect_nanotron(file: KeyedFile, collected: Collected) -> None:
         for factor in factors:
             ranks *= factor or 1
         if file.has("model", "model_config", "moe_num_experts"):
-            # Experts had ranks of their own (v0.4, src/nanotron/parallel/context.py).
+            # Experts had separate ranks (v0.4, src/nanotron/parallel/context.py).
             ranks *= collected.count("ep") or 1
         collected.derive("devices", ranks, "the product of the degrees, which nanotron asserts")
     collected.default(

@@ -50,7 +50,7 @@ def _granularity(value: Any) -> str | None:
 
 
 def _gated(value: Any) -> bool | None:
-    """NeMo's word for the activation (`fast-swiglu`)."""
+    """NeMo's name of the activation (`fast-swiglu`)."""
     word = (word_of(value) or "").removeprefix("fast-")
     if word in ("swiglu", "geglu", "reglu"):
         return True
@@ -108,7 +108,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "gated_linear_unit": ("model.gated_mlp", truth_of),
     "activation": ("model.gated_mlp", _gated),
     "recompute_num_layers": ("recompute_layers", count_of),
-    # Of FlagScale, which writes Megatron-LM's own options as YAML.
+    # Of FlagScale, which writes Megatron-LM's options as YAML.
     "nnodes": ("nodes", degree_of),
     "nproc_per_node": ("devices_per_node", degree_of),
     "num_experts": ("model.num_experts", degree_of),
@@ -125,7 +125,7 @@ Values = Mapping[tuple[str, ...], tuple[Any, Place]]
 def values_of_files(parts: Sequence[tuple[tuple[str, ...], KeyedFile]]) -> Values:
     """The values of YAML files as written, by path, a later one over those before it.
 
-    parts  with the key that each stands below
+    parts  each with the key above its values
     """
     found: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for below, file in parts:
@@ -147,7 +147,7 @@ def values_of_words(
             continue
         numbers = unknown_numbers(value)
         if numbers:
-            # It stands over a file's value all the same.
+            # It replaces a file's value all the same.
             unknown = unknowns[numbers[0]]
             found[path] = (Open(unknown.reason), word.place)
             continue
@@ -166,7 +166,7 @@ def is_nemo(paths: Sequence[tuple[str, ...]]) -> bool:
 def collect_nemo(
     given: Sequence[Values], collected: Collected, environment: Environment | None = None
 ) -> None:
-    """What configurations say, a later one over those before it.
+    """Collects configurations; a later one overrides earlier ones.
 
     environment  the variables that values may name
     """
@@ -240,7 +240,7 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
     elif path[-2:] == ("train_ds", "max_seq_length"):
         collected.set("seq_len", degree_of(value), place, name)
     elif key == "fp8" and (truth_of(value) or value in ("hybrid", "e4m3")):
-        # Of the matmuls; the trainer's precision is that of all else.
+        # Of the matmuls; the trainer's precision is that of all others.
         collected.placed.pop("precision", None)
         collected.set("precision", "fp8", place, name)
     elif path[-2:] == ("optim", "name") or path[-2:] == ("optimizer", "optimizer"):

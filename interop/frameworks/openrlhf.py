@@ -50,14 +50,14 @@ _FLAGS: dict[str, tuple[str, Value, Value]] = {
 
 
 def collect_openrlhf(options: Options, collected: Collected, program: str, place: Place) -> None:
-    """What the arguments of a trainer of one model say (SFT); a trainer of more (a reference,
-    rewards, samples of its own) is said to be no plain training."""
+    """Collects the arguments of a trainer of one model (SFT). A trainer of more (a reference,
+    rewards, samples) is reported as unresolved."""
     word = re.search(r"train_(ppo\w*|dpo|kto|rm|kd|prm)\b", program)
     if word is not None and word[1].startswith("ppo"):
-        why = "several models train, score and sample on devices of their own: none of it is read"
+        why = "several models train, score and sample on separate devices: none of it is read"
         collected.report_missing(program, why, place)
     elif word is not None:
-        why = _BESIDES.get(word[1], "what it does beside plain training is not counted")
+        why = _BESIDES.get(word[1], "its work in addition to plain training is not counted")
         collected.report_unresolved(program, why, place)
     options.collect_flags(collected, _FLAGS)
     for option in options.given:

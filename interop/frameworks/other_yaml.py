@@ -42,7 +42,7 @@ def _untied(value: Any) -> bool | None:
 
 
 def _flash(value: Any) -> bool | None:
-    """MPT's word for the attention (llm-foundry, models/layers/attention.py)."""
+    """MPT's name of the attention (llm-foundry, models/layers/attention.py)."""
     return {"flash": True, "torch": False}.get(str(value).lower())
 
 
@@ -111,7 +111,7 @@ def is_neox(file: KeyedFile) -> bool:
 
 
 def collect_neox(file: KeyedFile, collected: Collected) -> None:
-    """What a configuration of GPT-NeoX says, DeepSpeed's keys in it."""
+    """Collects a configuration of GPT-NeoX, with DeepSpeed's keys in it."""
     plain = hyphens_replaced(file)
     collect_keys(plain, collected, _NEOX)
     collect_deepspeed(plain, collected, check=False)
@@ -158,7 +158,7 @@ def is_composer(file: KeyedFile) -> bool:
 
 
 def collect_composer(file: KeyedFile, collected: Collected) -> None:
-    """What a configuration of Composer's form says."""
+    """Collects a configuration of Composer's form."""
     collect_keys(file, collected, _COMPOSER)
     _collect_gated(file, collected)
     if file.get("distributed_strategy") in ("ddp", "single"):

@@ -95,8 +95,10 @@ def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
             word = next((str(a) for a in arguments if isinstance(a, str)), kind)
             values[("trainer", "precision")] = (word, place)
         if (recipe := _RECIPE.fullmatch(name)) is not None:
-            # What it is changed from is the framework's own file.
-            collected.report_missing(name, "the recipe that it begins with is not beside it", place)
+            # The recipe that it changes is a file of the framework.
+            collected.report_missing(
+                name, "the recipe that it begins with is not in the folder", place
+            )
             collected.set("model.name", recipe[1], place, name)
             collect_figures(recipe[1], "", collected, place, name)
     collect_nemo([values], collected)
@@ -108,7 +110,7 @@ def collect_internevo(top: PythonValues, collected: Collected) -> None:
     mode, place = top.values.get(("parallel", "tensor", "mode"), (None, Place("", 0)))
     if mode in ("mtp", "msp", "fsp"):
         collected.set("sequence_parallel", mode != "mtp", place, "parallel.tensor.mode")
-    # In mode isp the group splits sequences, and weights have one of their own.
+    # In mode isp the group splits sequences, and weights have a separate one.
     sizes = (("pipeline", "pp"),) if mode == "isp" else (("pipeline", "pp"), ("tensor", "tp"))
     for section, key in sizes:
         for path in (("parallel", section), ("parallel", section, "size")):

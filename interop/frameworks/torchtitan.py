@@ -25,7 +25,7 @@ _SECTIONS = frozenset(
      "parallelism", "checkpoint", "activation_checkpoint", "float8", "comm", "memory_estimation",
      "fault_tolerance", "experimental", "mx", "quantize", "compile", "validation", "debug"}
 )  # fmt: skip
-# Sections of converters and extensions, which bring keys of their own.
+# Sections of converters and extensions, which bring further keys.
 _FREE = {"quantize", "experimental", "custom_config"}
 _SCHEDULES = {
     "1f1b": "1f1b",
@@ -118,7 +118,7 @@ def values_of_options(options: Options, collected: Collected) -> Values:
             continue
         written = options.value_of(option, collected)
         if written is None:
-            found[path] = (Open("it is not told"), option.place)
+            found[path] = (Open("its value is unknown"), option.place)
         else:
             many = [word.plain for word in option.values]
             plain: Any = many if len(many) > 1 else written
@@ -135,14 +135,14 @@ def values_of_options(options: Options, collected: Collected) -> Values:
 
 
 def collect_torchtitan(given: list[Values], collected: Collected, *, check: bool = True) -> None:
-    """What configurations say, a later one over those before it."""
+    """Collects configurations; a later one overrides earlier ones."""
     last: dict[str, tuple[Any, Place, str]] = {}
     for values in given:
         for path, (value, place) in values.items():
             if isinstance(value, Open):
                 weights = path[-1] in ("mixed_precision_param", "dtype")
                 if weights and "precision" in collected.placed:
-                    continue  # what the matmuls compute in is told
+                    continue  # the precision of the matmuls is given
                 for about in _abouts(path):
                     collected.leave_open(about)
                 last.pop(path[-1], None)
@@ -187,7 +187,7 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
 
 
 def _collect_together(last: Mapping[str, tuple[Any, Place, str]], collected: Collected) -> None:
-    """What several keys say together: micro-batch, sharding, precision, chunks."""
+    """Collects values of several keys together: micro-batch, sharding, precision, chunks."""
     for key in ("local_batch_size", "batch_size"):
         if key in last:
             value, place, name = last[key]
@@ -277,7 +277,7 @@ def _collect_sharding(last: Mapping[str, tuple[Any, Place, str]], collected: Col
             collected.open_keys.add("zero_stage")
             return
         if (collected.count("pp") or 1) > 1 and not never and not always:
-            # Beside a pipeline the usual policy keeps what was gathered.
+            # With a pipeline the usual policy keeps gathered parameters.
             collected.default(_DEFAULTS, zero_stage=2)
             return
         collected.set("zero_stage", 2 if never else 3, shard[1], shard[2])

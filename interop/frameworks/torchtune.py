@@ -56,7 +56,7 @@ def collect_torchtune(
     unknowns: Sequence[UnknownValue],
     collected: Collected,
 ) -> None:
-    """What a recipe says, `key=value` of the command line over it."""
+    """Collects a recipe; `key=value` of the command line override it."""
     values: dict[str, tuple[Any, Place]] = {}
     if file is not None:
         values = {

@@ -40,7 +40,7 @@ TELLING = (
     "tgs (tokens/gpu/second)",
     '"current_steps"',
 )
-"""Words in lines of steps by which frameworks of one form are told apart."""
+"""Words in lines of steps that distinguish frameworks of one form."""
 
 _DIGITS = re.compile(r"[\d.,]+(?:[eE][-+]?\d+)?")
 _SPACES = re.compile(r"\s+")
@@ -126,7 +126,7 @@ class LogReading:
 
     def feed_last(self, line: str) -> None:
         """The last line of a file that ends without an end of line: left out where it has only the
-        beginning of what a step's line has."""
+        beginning of a step's line."""
         shape = shape_of(origin_of(line).text)
         whole = self._shapes
         if shape not in whole and any(_begins(each, shape) for each in whole):
@@ -147,7 +147,7 @@ class LogReading:
         key = (name, written.bar)
         series = self.series.get(key)
         if series is None:
-            if name:  # what looked like steps before was something else
+            if name:  # earlier lines that looked like steps were others
                 self.series.pop(("", ""), None)
             series = self.series[key] = LogSeries()
             series.mark(self.marks, self._resumed_at)
@@ -190,5 +190,5 @@ def _begins(whole: str, shape: str) -> bool:
 
 
 def finite(value: float) -> float | None:
-    """None for what is no number."""
+    """None for texts that are no number."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""`LogSeries`: the steps of one log in their order, whoever printed them, told apart from restarts.
+"""`LogSeries`: the steps of one log in their order, whoever printed them, with restarts separated.
 
 A step that several ranks print is one step. Where a rank prints a step that it has passed, or after
 a start in the log, a new attempt begins. Ranks without names whose lines are mixed are known by
@@ -40,7 +40,7 @@ _LAST_STEP = 10**12
 
 
 class Attempt:
-    """The steps from a start to an end, as columns; nan where a line does not tell.
+    """The steps from a start to an end, as columns; nan where a line has no value.
 
     after_start   a start was seen in the log before its first step
     resumed_at    the step that a checkpoint was loaded of, before its first step; 0 for none
@@ -97,7 +97,7 @@ class LogSeries:
 
     @property
     def marks_after(self) -> LogEvent:
-        """What was said after the last step."""
+        """Events after the last step."""
         return self._marks
 
     def add(self, line: StepLine, origin: str, moment: Moment | None) -> None:
@@ -170,7 +170,7 @@ class LogSeries:
             self._recent.pop(self._order.popleft(), None)
 
     def _fill(self, place: int, line: StepLine, moment: Moment | None) -> None:
-        """What another line says of a step that is known."""
+        """Adds another line's values for a known step."""
         columns = self.attempts[-1].columns
         for name in _LINE_FIELDS:
             value = getattr(line, name)

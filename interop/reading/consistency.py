@@ -1,4 +1,4 @@
-"""What follows from the values of a run, and what of them cannot be true together."""
+"""Values that follow from others of a run, and contradictions between them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def number_of(variables: Variables, *names: str) -> tuple[int, str, Place] | Non
 
 
 def collect_devices_of_variables(variables: Variables, collected: Collected) -> None:
-    """Devices by the variables that scripts set for them, where no launcher says them; where one
-    does, a variable that says another number is a contradiction."""
+    """Devices by the variables that scripts set for them, if no launcher gives them. If one
+    does, a variable with another number is a contradiction."""
     if collected.get("devices") is None:
         nodes, each = number_of(variables, *_NODES), number_of(variables, *_EACH)
         if nodes and collected.get("nodes") is None:
@@ -48,7 +48,7 @@ def collect_devices_of_variables(variables: Variables, collected: Collected) -> 
     devices = collected.count("devices")
     named = {each.option.lstrip("-").replace("-", "_") for each in collected.unresolved}
     if devices is None and world[0] == collected.get("nodes") and "nproc_per_node" in named:
-        return  # it counts nodes, and how many devices each has is not told
+        return  # it counts nodes; the number of devices per node is unknown
     if devices is None:
         collected.set("devices", world[0], world[2], world[1])
     elif world[0] not in (devices, 1, collected.get("nodes"), collected.get("devices_per_node")):
@@ -79,7 +79,7 @@ def complete(collected: Collected, variables: Variables) -> None:
 
 
 def _model_ranks(collected: Collected) -> tuple[int | None, str]:
-    """tp x pp x cp, silent degrees by the framework's default; None where one is not known: named
+    """tp x pp x cp, with the framework's defaults; None if one is unresolved.
     but not told."""
     ranks, words = 1, []
     named = {each.option.lstrip("-").replace("-", "_") for each in collected.unresolved}
@@ -127,12 +127,12 @@ def _data_parallel(collected: Collected, variables: Variables) -> None:
             collected.place("dp"),
             collected.place("devices") or collected.place("devices_per_node"),
         )
-    own = number_of(variables, *_DP)
-    if own is not None and own[0] != (placed or dp):
+    named = number_of(variables, *_DP)
+    if named is not None and named[0] != (placed or dp):
         collected.report_contradiction(
             "dp",
-            f"{own[1]}={own[0]} ({own[2]}), but {devices} devices / ({words}) = {dp}",
-            own[2],
+            f"{named[1]}={named[0]} ({named[2]}), but {devices} devices / ({words}) = {dp}",
+            named[2],
             collected.place("devices") or collected.place("devices_per_node"),
         )
 

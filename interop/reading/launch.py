@@ -68,7 +68,7 @@ _QUIET = frozenset(
 class Launch:
     """A command.
 
-    program    the script or module, "" where the files do not tell it
+    program    the script or module, "" if the files do not give it
     launcher   options before the program;  words  names of the launchers
     arguments  words behind the program
     """
@@ -107,7 +107,7 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
     if begin >= len(texts) or texts[begin].rsplit("/", 1)[-1] in _QUIET:
         return None
     for place in range(begin, len(texts) - 1):
-        # What submits a job has the job's own command behind `--`.
+        # Programs that submit a job have its command behind `--`.
         if texts[place] == "--" and texts[place + 1].rsplit("/", 1)[-1] in _LAUNCHERS:
             return launch_of(replace(command, words=command.words[place + 1 :]), unknowns)
     program, behind = "", len(texts)
@@ -139,7 +139,7 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
             break
         at += 1
     if not program and not names and not (unknown_numbers(texts[begin]) and len(texts) > 12):
-        # Where a condition decides on the program, its options say what it is.
+        # If the program depends on a condition, its options identify it.
         return None
     before = [word for word in command.words[begin:behind] if word.plain != program]
     arguments = command.words[behind:]
@@ -156,8 +156,8 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
 
 
 def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> None:
-    """Nodes and devices by the launcher, and by the header where the launcher is silent; what
-    they do not agree on is a contradiction."""
+    """Nodes and devices by the launcher, otherwise by the header. Different
+    values are a contradiction."""
     nodes = _count_given(launch.launcher, collected, *_NODES)
     each = _count_given(launch.launcher, collected, *_EACH)
     total = _count_given(launch.launcher, collected, "np", "n", "ntasks", "num_processes")
@@ -272,7 +272,7 @@ def _gres(options: Options, collected: Collected) -> None:
 def _beside(
     collected: Collected, key: str, placed: int | None, header: tuple[int, Place], option: str
 ) -> None:
-    """A header's number: it stands where the body says nothing, and else is compared."""
+    """Uses a header's number if the body has none; different numbers are a contradiction."""
     number, place = header
     if placed is None:
         collected.set(key, number, place, option, over=False)

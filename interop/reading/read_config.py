@@ -36,7 +36,7 @@ _KEYED = (".yaml", ".yml", ".json", ".toml")
 
 
 def read_config(path: str | Path) -> ImportedRun:
-    """The run that a configuration says.
+    """The run that a file or folder configures.
 
     path  a script, a YAML, JSON, TOML or Python file, or a folder of them; scripts may source and
           name files beside them. Nothing of it is executed.
@@ -179,6 +179,6 @@ def _of_folder(folder: ConfigFolder, path: str) -> ImportedRun:
 
 
 def _ordered(names: tuple[str, ...]) -> list[str]:
-    """Configuration files; a model's own `config.json` and DeepSpeed's JSON behind the others."""
+    """Configuration files; a model's `config.json` and DeepSpeed's JSON behind the others."""
     keyed = [name for name in names if Path(name).suffix.lower() in (*_KEYED, ".py")]
     return sorted(keyed, key=lambda name: (name.endswith("json"), name.endswith(".py"), name))

@@ -1,4 +1,4 @@
-"""A configuration of keys, or in Python: which framework's it is, and what it says."""
+"""A configuration in keys or in Python: its framework and its values."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def collect_keyed(
     collected: Collected,
     chosen: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Says what a file of keys says, with the files that it names; its framework, or None.
+    """Collects the values of a file of keys and of the files that it names.
 
     chosen  options of Hydra's groups by the command line
     """
@@ -70,7 +70,7 @@ def collect_keyed(
         return None
     file = read_keyed(name, folder)
     if file.has("parameters") and other_yaml.is_composer(_section(file, "parameters")):
-        # MosaicML's launcher has the run's own configuration in its job's.
+        # A job of MosaicML's launcher contains the run's configuration.
         gpus = degree_of(file.get("compute", "gpus"))
         collected.set("devices", gpus, file.place(("compute", "gpus")), "compute.gpus")
         file = _section(file, "parameters")
@@ -82,9 +82,9 @@ def collect_keyed(
         framework = "nemo"
     if framework is None:
         return None
-    own = parts if framework in ("nemo", "megatron-bridge") else (((), file),)
-    collected.files += [part.name for _, part in own]
-    if own is parts:
+    used_parts = parts if framework in ("nemo", "megatron-bridge") else (((), file),)
+    collected.files += [part.name for _, part in used_parts]
+    if used_parts is parts:
         for why in hydra.missing:
             collected.report_missing("defaults", why, file.place(("defaults",)))
     if framework == "torchtitan":
@@ -121,7 +121,7 @@ def collect_keyed(
     else:
         named = hf_trainer.collect_trainer(hf_trainer.given_by_file(file, collected), collected)
         if nemo.is_nemo([path for path in file.values if path]):
-            # LLaMA-Factory's Megatron adapter takes Megatron-Core's own names.
+            # LLaMA-Factory's Megatron adapter takes Megatron-Core's names.
             nemo.collect_nemo([values], collected, folder.environment)
         if named:
             collect_deepspeed_file(named, folder, collected, file.place(("deepspeed",)), name)
@@ -131,7 +131,7 @@ def collect_keyed(
 
 
 def _section(file: KeyedFile, section: str) -> KeyedFile:
-    """A part of a file as a file of its own."""
+    """A part of a file as a separate file."""
     return replace(
         file,
         values={path[1:]: v for path, v in file.values.items() if path[0] == section},
@@ -143,12 +143,10 @@ def _section(file: KeyedFile, section: str) -> KeyedFile:
 def collect_deepspeed_file(
     named: str, folder: ConfigFolder, collected: Collected, place: Place, near: str
 ) -> None:
-    """What the DeepSpeed file says that another file names."""
+    """Collects the values of a DeepSpeed file that another file names."""
     found = folder.find(named, near=near)
     if found is None:
-        collected.report_unresolved(
-            "deepspeed", f"the file {named!r} is not beside this one", place
-        )
+        collected.report_unresolved("deepspeed", f"the file {named!r} is not in the folder", place)
         return
     file = read_keyed(found, folder)
     if found not in collected.files:
@@ -181,7 +179,7 @@ def collect_model_file(folder: ConfigFolder, collected: Collected, near: str) ->
     """The figures of the model where its name leads to a `config.json` in the folder."""
     placed = collected.placed.get("model.name")
     if placed is None:
-        # A program that loads its model from its own folder names none.
+        # A program that loads its model from its folder names none.
         if folder.text("config.json") is not None and "model.num_layers" not in collected.placed:
             file = read_keyed("config.json", folder)
             if model_config.is_model_config(file):
@@ -218,7 +216,7 @@ def collect_python(
     requested: str | None,
     overrides: list[torchtitan.Values],
 ) -> str | None:
-    """Says what a Python configuration says; its framework, or None."""
+    """Collects the values of a Python configuration; returns its framework, or None."""
     file = read_python(name, folder.text(name) or "")
     framework = python_config.python_framework(file)
     if framework is None:

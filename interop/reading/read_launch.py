@@ -1,5 +1,5 @@
-"""A command that starts a training run: which framework's it is, and what its arguments and the
-files that they name say."""
+"""A command that starts a training run: which framework's it is, with its arguments and the
+files that they name."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def launches_in(reading: ScriptReading) -> list[Launch]:
 def read_launch(
     launches: list[Launch], reading: ScriptReading, folder: ConfigFolder, script: str
 ) -> Collected:
-    """What the first of the launches says."""
+    """The values of the first launch."""
     launch = launches[0]
     folder = replace(folder, environment=_exported(launch, reading))
     variables = _variables(launch, reading)
@@ -141,7 +141,7 @@ def _leave_conditional_open(
 def read_loose_options(
     reading: ScriptReading, folder: ConfigFolder, script: str
 ) -> Collected | None:
-    """The options that a script only puts into variables, for another one to start; or that stand
+    """The options that a script only puts into variables, for another one to start, or that are
     alone in a file."""
     collected = Collected(files=list(reading.sourced))
     words: list[Word] = []
@@ -174,8 +174,8 @@ def _is_options(words: tuple[Word, ...]) -> bool:
 
 def _variables(launch: Launch, reading: ScriptReading) -> Variables:
     scope = reading.scopes.get(launch.command.script)
-    own = dict(scope.variables) if scope is not None else {}
-    return {**launch.command.environment, **own}
+    of_script = dict(scope.variables) if scope is not None else {}
+    return {**launch.command.environment, **of_script}
 
 
 def _exported(launch: Launch, reading: ScriptReading) -> Environment:
@@ -190,8 +190,8 @@ def _exported(launch: Launch, reading: ScriptReading) -> Environment:
 
 
 def _header(launch: Launch, reading: ScriptReading, folder: ConfigFolder) -> SlurmHeader:
-    """The header of the file that the command stands in, else of the first that has one; what
-    `sbatch` was given stands over both."""
+    """The header of the file with the command, otherwise the first header; options given to
+    `sbatch` override both."""
     options: dict[str, tuple[str, Place]] = {}
     for name in (launch.command.script, *reading.sourced):
         found = slurm_header(name.removesuffix(HERE), folder.text(name) or "").options
@@ -220,13 +220,13 @@ def _collect_arguments(
     keys = {option.key for option in options.given}
     pairs = maxtext.given_by_words(launch.arguments, reading.unknowns, Collected())
     if program.endswith("benchmark_runner"):
-        # MaxText's own configurations by name (github.com/AI-Hypercomputer/maxtext benchmarks).
+        # MaxText's configurations by name (github.com/AI-Hypercomputer/maxtext benchmarks).
         for option in options.of("model_name"):
             collected.set(
                 "model.name", options.value_of(option, collected), option.place, option.name
             )
         collected.report_missing(
-            "--model_name", "what it names is in MaxText's own files", launch.place
+            "--model_name", "the configuration that it names is in MaxText's files", launch.place
         )
         return "maxtext"
     if "maxtext" in program or maxtext.is_maxtext(set(pairs)):
@@ -258,7 +258,7 @@ def _collect_arguments(
     config = options.last("config", "config_file", "config_path", "cfg")
     written = options.text("config", "config_file", "config_path", "cfg")
     if not named and config is not None and written is not None and _FILE.match(written):
-        collected.report_missing(config.name, f"{written!r} is not beside it", config.place)
+        collected.report_missing(config.name, f"{written!r} is not in the folder", config.place)
     if hf_trainer.is_trainer(keys) or "deepspeed" in keys or "deepspeed_config" in keys:
         given = hf_trainer.given_by_options(options, collected)
         deepspeed = hf_trainer.collect_trainer(given, collected)
@@ -267,8 +267,8 @@ def _collect_arguments(
                 deepspeed, folder, collected, launch.place, launch.command.script
             )
         bare = options.last("deepspeed")
-        own = "deepspeed_config" in keys or (bare is not None and not bare.values)
-        if own or not hf_trainer.is_trainer(keys):
+        has_config = "deepspeed_config" in keys or (bare is not None and not bare.values)
+        if has_config or not hf_trainer.is_trainer(keys):
             return "deepspeed" if framework in (None, "accelerate") else framework
         return "transformers"
     if any("accelerate" in word for word in launch.words):
@@ -293,7 +293,7 @@ def _collect_torchtune(
         ending = "" if config.endswith((".yaml", ".yml")) else ".yaml"
         found = folder.find(config + ending, near=launch.command.script)
         if found is None:
-            collected.report_missing("--config", f"{config!r} is not beside it", named.place)
+            collected.report_missing("--config", f"{config!r} is not in the folder", named.place)
         else:
             collected.files.append(found)
     file = None if found is None else read_keyed(found, folder)
@@ -347,7 +347,7 @@ def _collect_nemo(
     factory = next((word for word in launch.arguments if word.plain == "--factory"), None)
     if factory is not None and not named:
         collected.report_missing(
-            "--factory", "the recipe that it calls is not beside it", factory.place
+            "--factory", "the recipe that it calls is not in the folder", factory.place
         )
     for name in named:
         collected.files.append(name)
@@ -390,7 +390,7 @@ def _named_files(launch: Launch, options: Options, folder: ConfigFolder) -> list
 
 
 def _files_in_program(launch: Launch, folder: ConfigFolder) -> list[str]:
-    """The configurations of the folder whose names the program has in its own text."""
+    """The configurations of the folder whose names are in the program's text."""
     name = folder.find(launch.program, near=launch.command.script)
     if name is None or not name.endswith(".py"):
         return []
@@ -417,14 +417,14 @@ def _collect_named(
             if name.endswith(".py"):
                 placed = collect_python(name, folder, collected, requested=None, overrides=[])
             else:
-                # The command line stands over the files that it names.
-                own = Collected()
-                placed = collect_keyed(name, folder, own, _chosen(launch))
+                # The command line overrides the files that it names.
+                of_file = Collected()
+                placed = collect_keyed(name, folder, of_file, _chosen(launch))
                 if placed == "deepspeed":
-                    collected.take(own)
+                    collected.take(of_file)
                 else:
                     with collected.overriding_files():
-                        collected.take(own)
+                        collected.take(of_file)
         except DocumentError as error:
             collected.report_unresolved(name, str(error), launch.place)
             continue
@@ -457,7 +457,7 @@ def _finish(
         if command.words and re.match(r"--[A-Za-z]", command.words[0].plain):
             collected.report_contradiction(
                 "",
-                f"{command.words[0].plain} ({command.words[0].place}) stands outside any command: "
+                f"{command.words[0].plain} ({command.words[0].place}) is outside any command: "
                 "the line before it does not end in a backslash, or is a comment",
                 command.words[0].place,
             )

@@ -61,7 +61,7 @@ class SlurmHeader:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What Slurm sets for the job, as far as the header tells it (sbatch manual, OUTPUT
+        """The variables that Slurm sets by the header's values (sbatch manual, OUTPUT
         ENVIRONMENT VARIABLES)."""
         found: dict[str, str] = {}
         nodes = self.number("--nodes")

@@ -17,11 +17,11 @@ _TUNED = ("train_type", "tuner_type", "sft_type")  # of 3.x, 4.x and 2.x
 def collect_swift_launch(
     launch: Launch, options: Options, folder: ConfigFolder, collected: Collected
 ) -> str:
-    """What a command says; NPROC_PER_NODE and NNODES (1) stand for torchrun's."""
+    """The values of a command; NPROC_PER_NODE and NNODES (default 1) replace torchrun's options."""
     collected.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
     if launch.program == "megatron":
         megatron.collect_megatron(options, collected)
-        # Its own options stand beside Megatron's.
+        # ms-swift has options in addition to Megatron's.
         collected.unknown = [
             each for each in collected.unknown if not is_known("ms-swift", option_key(each.option))
         ]
@@ -46,8 +46,8 @@ def collect_swift_launch(
 
 
 def _collect_tuner(launch: Launch, options: Options, collected: Collected) -> None:
-    """All parameters are trained where the command says `full`; else an adapter (lora where it
-    says nothing: swift.readthedocs.io, Command-line parameters)."""
+    """All parameters are trained with `full`, otherwise an adapter (lora by
+    default: swift.readthedocs.io, Command-line parameters)."""
     named = options.last(*_TUNED)
     written = None if named is None else options.text(*_TUNED)
     if written == "full":
@@ -62,5 +62,5 @@ def _collect_tuner(launch: Launch, options: Options, collected: Collected) -> No
             else f"{written!r}"
         )
         collected.leave_open(
-            "model.lora_rank", option, f"{why}: the rank of the adapter is not told", place
+            "model.lora_rank", option, f"{why}: the rank of the adapter is not given", place
         )

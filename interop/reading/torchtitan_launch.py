@@ -30,7 +30,7 @@ def collect_torchtitan_launch(
     variables: Variables,
     launch: Launch,
 ) -> str:
-    """What the command says: its TOML, or a function of a registry in Python, and the overrides."""
+    """The values of a command: its TOML, or a function of a Python registry, and the overrides."""
     overrides = torchtitan.values_of_options(options, collected)
     config = options.file("job.config_file", "config_file") or _text(variables, "CONFIG_FILE")
     given = []
@@ -38,7 +38,7 @@ def collect_torchtitan_launch(
         found = folder.find(config, near=launch.command.script)
         if found is None:
             collected.report_missing(
-                "--job.config_file", f"{config!r} is not beside it", launch.place
+                "--job.config_file", f"{config!r} is not in the folder", launch.place
             )
         elif found.endswith(".toml"):
             collected.files.append(found)

@@ -1,7 +1,7 @@
-"""`ConfigFolder`: the text files that a reading may open: those beside the one that was named.
+"""`ConfigFolder`: the text files that a reading may open, in the folder of the named one.
 
 Only files that a configuration can be are read: text of at most 4 MiB. Files that a script would
-write (here-documents) stand beside them.
+write (here-documents) are added to them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ConfigFolder:
         return self.texts[name]
 
     def find(self, path: str, *, near: str = "") -> str | None:
-        """The name of the file that a path in a configuration means: as written, beside the file
+        """The file that a path in a configuration names: as written, in the folder of the file
         that names it, or the only one of that name in the folder. None where there is none."""
         path = without_unknowns(path).strip().strip("\"'")
         while path.startswith(("./", "/", "~/")):
@@ -100,7 +100,7 @@ class ConfigFolder:
 def read_config_text(path: Path) -> str:
     """The text of a file that may be a configuration.
 
-    Raises DocumentError for what is missing, larger than 4 MiB, or no text.
+    Raises DocumentError for a file that is missing, larger than 4 MiB, or no text.
     """
     try:
         with path.open("rb") as stream:

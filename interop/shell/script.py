@@ -130,7 +130,7 @@ class _Reader:
     def _call_script(
         self, words: Sequence[Word], environment: Mapping[str, Variable], scope: Scope, place: Place
     ) -> None:
-        """`bash FILE ARGUMENTS`: in variables of its own."""
+        """`bash FILE ARGUMENTS`: in separate variables."""
         name = self._find(words[0].text, scope, place)
         if name is None:
             return
@@ -163,16 +163,16 @@ class _Reader:
     def run(self, simple: Simple, scope: Scope) -> bool | None:
         """Reads a simple command: an assignment, a change of variables, or a started program."""
         place, words = simple.place, list(simple.words)
-        own = scope.copy()
+        assigned = scope.copy()
         begin = 0
-        while begin < len(words) and self._assign(words[begin], own):
+        while begin < len(words) and self._assign(words[begin], assigned):
             begin += 1
         if begin == len(words):
-            scope.variables = own.variables
+            scope.variables = assigned.variables
             return True
         environment = {
             name: each
-            for name, each in own.variables.items()
+            for name, each in assigned.variables.items()
             if each is not scope.variables.get(name)
         }
         first = words[begin]

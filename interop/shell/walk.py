@@ -54,7 +54,7 @@ class Commands(Protocol):
     functions: dict[str, tuple[Token, ...]]
 
     def run(self, simple: Simple, scope: Scope) -> bool | None:
-        """Whether the command succeeds; None if the files do not tell."""
+        """Whether the command succeeds; None if that is unknown."""
 
 
 class Walk:
@@ -126,13 +126,13 @@ class Walk:
             self._pass("\n")
             by_unset = self._empty_if_unset
             if status is None or (by_unset and status == runs_if):
-                before, own = self._scope, self._scope.copy()
-                self._scope = own
+                before, branch = self._scope, self._scope.copy()
+                self._scope = branch
                 result = self._pipeline()
                 self._scope = before
                 if self._reads:
                     alive = [before.copy()] if status is None else []
-                    alive += [] if own.ended else [own]
+                    alive += [] if branch.ended else [branch]
                     merge(before, alive, self._place)
                 status = result if status is not None else None
             elif status == runs_if:
@@ -397,7 +397,7 @@ class _Branches:
         self.is_decided |= decided
 
     def close(self) -> None:
-        """Sets the variables to what the branches agree on."""
+        """Sets the variables on which the branches agree."""
         if not self.is_decided:
             self._outcomes.append(self._scope.copy())
         alive = [each for each in self._outcomes if not each.ended]

@@ -174,5 +174,5 @@ def _uneven(planned: PlannedRun) -> Unexpressed:
         option="layers per stage",
         planned=", ".join(str(stage.num_layers) for stage in planned.stages),
         written="as equal as can be",
-        why="Megatron-DeepSpeed cuts its pipeline by its own rule (partition_method)",
+        why="Megatron-DeepSpeed cuts its pipeline by a fixed rule (partition_method)",
     )

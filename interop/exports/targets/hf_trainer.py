@@ -96,7 +96,7 @@ def _fsdp(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _deepspeed(planned: PlannedRun) -> dict[str, Any]:
-    """What the Trainer does not fill in itself ("auto" is its own value)."""
+    """Values that the Trainer does not fill in ("auto")."""
     run = planned.run
     stage: dict[str, Any] = {"stage": run.zero_stage, "overlap_comm": True}
     if run.optimizer_offload:

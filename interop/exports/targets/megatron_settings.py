@@ -23,14 +23,14 @@ from interop.exports.values.planned_run import PlannedRun
 from profiles.errors import InputError
 from simulator.values.degrees import AXIS_ORDERS
 
-# What of a plan's kinds of recomputation Megatron-Core lacks, and what comes nearest to it.
+# Kinds of recomputation that Megatron-Core does not have, and the nearest ones.
 _RECOMPUTE = {"attention": "selective", "alternate": "full", "minimal": "selective"}
 _CAN = ("wide_layers", "gradient_reduction", "optimizer_offload", "activation_offload")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronSettings:
-    """Options by name, in groups; True stands for a flag without a value."""
+    """Options by name, in groups; True is a flag without a value."""
 
     model: dict[str, Any]
     parallelism: dict[str, Any]
@@ -39,7 +39,7 @@ class MegatronSettings:
 
 
 def megatron_settings(planned: PlannedRun, target: str) -> MegatronSettings:
-    """The plan's options and what of it they cannot say.
+    """The plan's options, and the parts that they do not express.
 
     Raises InputError for a model whose layers are not all attention and feed-forward.
     """

@@ -169,8 +169,8 @@ def _stages(planned: PlannedRun) -> tuple[Unexpressed, ...]:
     run = planned.run
     if run.degrees.pp == 1:
         return ()
-    own = stages_of_run(with_settings(run, {"stack": "nanotron", "vpp": 1, "schedule": "1f1b"}))
-    counts = [stage.num_layers for stage in own]
+    stages = stages_of_run(with_settings(run, {"stack": "nanotron", "vpp": 1, "schedule": "1f1b"}))
+    counts = [stage.num_layers for stage in stages]
     wanted = [stage.num_layers for stage in planned.stages]
     if counts == wanted:
         return ()

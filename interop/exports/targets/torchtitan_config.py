@@ -7,7 +7,6 @@ models/llama3/__init__.py, whose layers the figures are given to.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from interop.exports.values.model_words import norm_epsilon, rope_theta
 from interop.exports.values.planned_run import PlannedRun
@@ -143,13 +142,13 @@ def planned() -> Trainer.Config:
 '''
 
 
-def config_file(planned: PlannedRun, tables: Mapping[str, Any]) -> str:
+def config_file(planned: PlannedRun, tables: Mapping[str, object]) -> str:
     """`planned_config.py`, of the same values as the tables of 0.2's TOML."""
     model, compiled = planned.run.model, tables["compile"]["enable"]
     training = dict(tables["training"])
     parallelism = dict(tables["parallelism"])
     if planned.run.degrees.pp > 1:
-        training["disable_cuda_graphs"] = True  # which it refuses beside a pipeline
+        training["disable_cuda_graphs"] = True  # which it refuses with a pipeline
     if stages := parallelism.get("module_fqns_per_model_part"):
         renamed = {"output": "lm_head"}
         parallelism["module_fqns_per_model_part"] = [
@@ -178,6 +177,6 @@ def config_file(planned: PlannedRun, tables: Mapping[str, Any]) -> str:
     )
 
 
-def _call(name: str, values: Mapping[str, Any]) -> str:
+def _call(name: str, values: Mapping[str, object]) -> str:
     lines = "".join(f"            {key}={value!r},\n" for key, value in values.items())
     return f"{name}(\n{lines}        )"

@@ -1,4 +1,4 @@
-"""`model_file`: the module that tells torchtitan 0.2 the model's figures."""
+"""`model_file`: the module with the model's figures for torchtitan 0.2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model's configuration says beside its figures: activation, positions, norms."""
+"""Values of a model's configuration in addition to its figures: activation, positions, norms."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def number(config: Mapping[str, Any], *keys: str, usual: float) -> float:
 
 
 def rope_theta(planned: PlannedRun) -> float:
-    """Base of the rotary positions; 10,000 (RoFormer, arXiv 2104.09864) where nothing says."""
+    """Base of the rotary positions; 10,000 (RoFormer, arXiv 2104.09864) by default."""
     inner = planned.config.get("rope_parameters")
     found = number(inner, "rope_theta", usual=0.0) if isinstance(inner, Mapping) else 0.0
     return found or number(planned.config, "rope_theta", usual=10_000.0)
 
 
 def norm_epsilon(planned: PlannedRun) -> float:
-    """Of the norms; 1e-5 where nothing says."""
+    """Epsilon of the norms; 1e-5 by default."""
     return number(
         planned.config, "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", usual=1e-5
     )

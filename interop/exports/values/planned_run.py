@@ -1,4 +1,4 @@
-"""`PlannedRun`: what a plan file decided, in words that all frameworks share."""
+"""`PlannedRun`: the decisions of a plan file, in names that all frameworks share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulator.values.prediction import Interval
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStage:
     """One virtual stage: its pipeline rank, the recompute kind of each of its layers in order, and
-    what else it holds.
+    further parts that it holds.
 
     predicting   layers beside them that predict further tokens
     """
@@ -38,7 +38,7 @@ class PlannedFigures:
 
     peak_memory_bytes   allocated on the rank that allocates most;  peak_bytes  on each pipeline
                         rank, () where unknown
-    required_memory_bytes   what the fullest device must have
+    required_memory_bytes   of the fullest device
     """
 
     step_time_s: Interval
@@ -53,8 +53,8 @@ class PlannedFigures:
 class PlannedRun:
     """A plan as every exporter reads it.
 
-    plan      the file's name;  plan_text  what it holds, for our own executor
-    model     what the user named;  config  its Hugging Face configuration, empty for a factory
+    plan      the file's name;  plan_text  its text, for our executor
+    model     as the user named it;  config  its Hugging Face configuration, empty for a factory
     run       the layout; its `stack` is the framework that it was planned for
     stages    virtual stages in the order of the model
     device_type   `gpu`, `cpu` or `tpu`

@@ -1,4 +1,4 @@
-"""What one line of a training log tells: a step, a fact about the run, or a mark between steps."""
+"""Records of a training log's lines: a step, a fact about the run, or a mark between steps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLine:
-    """A step as a line prints it; None for what the line does not tell.
+    """A step as a line prints it; None for values that it does not print.
 
     step            optimizer steps done, from 1;  total  of the whole training
-    covers          steps that the line is of, where it says so; else those since the last line
+    covers          steps of the line if printed; otherwise those since the last line
     time_s          seconds per step, the mean of the steps since the last such line
     bar_s           seconds that a progress bar has run for (whole seconds)
     smoothed        time_s is a running mean, in which one slow step shows in its followers
-    bar             total and words before a progress bar: what tells training from evaluation
+    bar             total and words before a progress bar: distinguishes training from evaluation
     device_tokens_per_s  of one device;  tokens_per_s  of all
     memory_gib      the highest memory so far or since the last line;  memory_kind  `allocated`,
                     `reserved` or `device`
@@ -51,13 +51,13 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTimes:
-    """Seconds of parts of a step, by the log's own names."""
+    """Seconds of parts of a step, by the names in the log."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class LogEvent(IntFlag):
-    """What a log says between two steps."""
+    """Events between two steps."""
 
     START = 1
     RESUME = 2
@@ -70,7 +70,7 @@ class LogEvent(IntFlag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something that happened; step  the one that training goes on from, 0 where it is not said."""
+    """An event; step  the one from which training continues, 0 if not printed."""
 
     what: LogEvent
     step: int = 0
@@ -80,9 +80,9 @@ LogRecord = StepLine | Fact | PartTimes | Mark
 
 
 class Reader(Protocol):
-    """Reads the lines of one framework; may remember what earlier lines said."""
+    """Reads the lines of one framework; may keep values of earlier lines."""
 
     name: str
 
     def read(self, line: str) -> LogRecord | None:
-        """What the line tells, None for a line of something else."""
+        """The record of a line, None for any other line."""

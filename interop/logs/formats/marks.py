@@ -109,7 +109,7 @@ _TITAN_START = re.compile(r"Training starts at step:?\s*(\d+)")
 
 
 def mark_of(line: str) -> Mark | None:
-    """What the line says has happened, None for all others."""
+    """The event that a line reports, None for all others."""
     if (found := _TITAN_START.search(line)) is not None:
         first = int(found[1])
         return Mark(what=LogEvent.START | LogEvent.RESUME, step=first - 1 if first > 1 else 0)
@@ -123,7 +123,7 @@ def mark_of(line: str) -> Mark | None:
 
 
 def _checkpoint(line: str) -> Mark | None:
-    """Saved, or loaded: of what was loaded the last step that is named, as paths go before it."""
+    """Saved or loaded; the step of a loaded checkpoint is the last number, behind paths."""
     if (loads := _LOAD.search(line)) is not None and "shards" not in line:
         saves = _SAVE.search(line)
         if saves is None or loads.start() < saves.start():

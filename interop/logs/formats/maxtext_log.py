@@ -23,7 +23,7 @@ class MaxTextReader:
     name = "maxtext"
 
     def read(self, line: str) -> LogRecord | None:
-        """A step, or what a device's memory holds."""
+        """A step, or the memory of a device."""
         if "completed step:" in line and (found := _STEP.search(line)) is not None:
             fields = {name: value.rstrip(",") for name, value in _FIELD.findall(line)}
             loss = fields.get("loss")

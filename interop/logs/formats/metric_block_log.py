@@ -19,7 +19,7 @@ _METRIC = re.compile(rf"^\s*(?:Train )?([\w/() -]+?)\s*[:=]\s*({NUMBER})\s*$")
 
 
 class MetricBlockReader:
-    """Reads blocks of metrics: each line tells something of the step whose block it is in."""
+    """Reads blocks of metrics: each line has a value of the step of its block."""
 
     name = "composer"
 

@@ -1,4 +1,4 @@
-"""MLPerf's own log: `:::MLLOG {"time_ms": .., "key": "block_stop", "metadata": {..}}`.
+"""MLPerf's log: `:::MLLOG {"time_ms": .., "key": "block_stop", "metadata": {..}}`.
 
 Clocks in milliseconds and how much was trained on so far (`samples_count`) are in the events
 (mlperf_logging/mllog of mlcommons/logging; which keys there must be: training_policies,
@@ -44,7 +44,7 @@ _LOSSES = ("train_loss", "loss", "reduced_train_loss")
 
 
 class MLPerfReader:
-    """Reads lines of MLPerf's logs; remembers when what is trained on now began."""
+    """Reads lines of MLPerf's logs; remembers the beginning of the current block."""
 
     name = "mlperf"
 
@@ -79,9 +79,9 @@ class MLPerfReader:
         if key in _STARTS:
             self._began_s = time_s
             done = self._steps(metadata)
-            if done is not None:  # evaluations that end later tell of earlier steps
+            if done is not None:  # evaluations that end later are of earlier steps
                 self._done = max(done, self._done or 0.0)
-            elif self._uncounted:  # what was trained before cannot be told from what follows
+            elif self._uncounted:  # earlier training cannot be separated from what follows
                 self._done = None
             self._uncounted = False
         return Mark(what=LogEvent.EVALUATION) if key == "eval_start" else None
@@ -89,7 +89,7 @@ class MLPerfReader:
     def _step(
         self, key: str, time_s: float, value: Any, metadata: dict[str, Any]
     ) -> LogRecord | None:
-        """The steps since training went on, where the event says how many those are."""
+        """The steps since training continued, if the event has their number."""
         steps = self._steps(metadata)
         if steps is None:
             self._uncounted = True

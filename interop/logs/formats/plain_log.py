@@ -16,7 +16,7 @@ _STEP = re.compile(
     r"(?:\s*(?:/|of)\s*(\d+))?",
     re.IGNORECASE,
 )
-# Micro-steps beside optimizer steps (LitGPT): the time is of one of the former.
+# Micro-steps and optimizer steps (LitGPT): the time is of one of the former.
 _BOTH = re.compile(r"\biter(?:ation)?\s*[:=]?\s*(\d+)\s*,?\s*step\s*[:=]?\s*(\d+)", re.IGNORECASE)
 _TIME = re.compile(
     rf"\b(?:(?:step|iter(?:ation)?|batch)[_ ]?(?:time|cost)|avg_batch_cost|step_avg|"
@@ -45,7 +45,7 @@ _FEWEST_DIGITS = 3
 
 
 class PlainReader:
-    """Reads lines that name a step, and a loss or a time beside it."""
+    """Reads lines that name a step with a loss or a time."""
 
     name = ""
 

@@ -2,7 +2,7 @@
 
 `tps` is tokens per second and device since the last line, with commas between thousands (`wps`
 until autumn 2024); memory is the peak that is reserved (components/metrics.py). No step time is
-printed: times of day tell it, to the millisecond.
+printed: they follow from the times of day, to the millisecond.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TorchtitanReader:
     name = "torchtitan"
 
     def read(self, line: str) -> LogRecord | None:
-        """A step, or what is printed of batch, sequence and mesh at the start."""
+        """A step, or batch, sequence and mesh as printed at the start."""
         if "step:" in line and "loss:" in line and "validate step:" not in line:
             found = _STEP.search(line)
             if found is not None:

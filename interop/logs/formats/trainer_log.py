@@ -56,7 +56,7 @@ class TrainerReader:
         """A step of a bar or of an entry, the whole run's figures, or its batch."""
         at = line.find("{'")
         if at >= 0 and "'epoch'" in line:
-            # The bar may stand in front of the entry, on the same line.
+            # The bar may precede the entry on the same line.
             bar = self._step(line[:at]) if has_rate(line[:at]) else None
             written = self._entry(dict(_FIELD.findall(line[at:])), line)
             if isinstance(written, StepLine) and bar is not None:
