@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from interop.configs.collected import Collected
+from interop.configs.command_options import truth, whole
 from interop.configs.imported_run import Value
 from interop.configs.interpolation import Key
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.known_options import is_known
-from interop.configs.option_words import truth, whole
 from interop.shell.text_marks import Place
 
 Reader = Callable[[Any], Value]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from interop.configs.collected import Collected
+from interop.configs.command_options import Options, truth
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import (
     Reader,
@@ -17,7 +18,6 @@ from interop.configs.keyed_values import (
     truth_of,
     word_of,
 )
-from interop.configs.option_words import Options, truth
 
 _DEFAULTS = "accelerate 1.10, utils/dataclasses.py"
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}

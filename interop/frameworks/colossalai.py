@@ -7,7 +7,7 @@ applications/Colossal-LLaMA/train.py (0.4).
 from __future__ import annotations
 
 from interop.configs.collected import Collected
-from interop.configs.option_words import Options
+from interop.configs.command_options import Options
 
 _DEFAULTS = "ColossalAI 0.4, applications/Colossal-LLaMA/train.py"
 # The ZeRO stage of each plugin; `3d` has a separate option for it.

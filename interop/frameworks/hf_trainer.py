@@ -12,9 +12,9 @@ import re
 from typing import Any
 
 from interop.configs.collected import Collected
+from interop.configs.command_options import Options
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import count_of, degree_of, text_of, truth_of, word_of
-from interop.configs.option_words import Options
 from interop.frameworks.accelerate import strategy_stage
 from interop.frameworks.flavors import collect_figures
 from interop.shell.text_marks import Place

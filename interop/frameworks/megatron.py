@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 
 from interop.configs.collected import Collected
+from interop.configs.command_options import Option, Options, whole
 from interop.configs.imported_run import Value
 from interop.configs.known_options import is_known
-from interop.configs.option_words import Option, Options, whole
 from interop.shell.text_marks import unknown_numbers
 
 _DEFAULTS = "Megatron-LM core_v0.14, megatron/training/arguments.py"

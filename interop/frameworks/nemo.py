@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from interop.configs.collected import Collected
+from interop.configs.command_options import Options
 from interop.configs.interpolation import Open, resolved
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, count_of, degree_of, truth_of, word_of
-from interop.configs.option_words import Options
 from interop.shell.config_folder import Environment
 from interop.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 
 from interop.configs.collected import Collected
+from interop.configs.command_options import Options
 from interop.configs.imported_run import Value
 from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, word_of
-from interop.configs.option_words import Options
 from interop.frameworks.flavors import collect_figures
 from interop.shell.text_marks import Place
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from interop.configs.collected import Collected
+from interop.configs.command_options import Options
 from interop.configs.interpolation import Open
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, truth_of, word_of
 from interop.configs.known_options import is_known
-from interop.configs.option_words import Options
 from interop.frameworks.flavors import collect_figures
 from interop.shell.text_marks import Place, unknown_numbers
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from interop.logs.formats.deepspeed_log import DeepSpeedReader
+from interop.logs.formats.event_lines import mark_of
 from interop.logs.formats.lightning_log import LightningReader
 from interop.logs.formats.log_record import (
     Fact,
@@ -17,7 +18,6 @@ from interop.logs.formats.log_record import (
     Reader,
     StepLine,
 )
-from interop.logs.formats.marks import mark_of
 from interop.logs.formats.maxtext_log import MaxTextReader
 from interop.logs.formats.megatron_log import MegatronReader
 from interop.logs.formats.metric_block_log import MetricBlockReader

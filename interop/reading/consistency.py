@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from interop.configs.collected import Collected
-from interop.configs.option_words import whole
+from interop.configs.command_options import whole
 from interop.shell.text_marks import Place, unknown_numbers, without_place_marks
 from interop.shell.variables import Variable
 

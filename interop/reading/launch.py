@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from interop.configs.collected import Collected
-from interop.configs.option_words import Option, Options, read_options, whole
+from interop.configs.command_options import Option, Options, read_options, whole
 from interop.frameworks.torchtune import is_recipe
 from interop.reading.slurm_header import SlurmHeader
 from interop.shell.script_reading import Command

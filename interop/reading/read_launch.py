@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from interop.configs.collected import Collected
+from interop.configs.command_options import Options, read_options
 from interop.configs.hydra_defaults import hydra_parts
 from interop.configs.keyed_file import read_keyed
-from interop.configs.option_words import Options, read_options
 from interop.frameworks import (
     accelerate,
     colossalai,

@@ -7,7 +7,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from interop.configs.option_words import whole
+from interop.configs.command_options import whole
 from interop.shell.text_marks import Place, without_place_marks
 
 _LINE = re.compile(r"#SBATCH\s+(.*)")

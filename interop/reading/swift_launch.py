@@ -4,8 +4,8 @@ Trainer, `megatron sft` with Megatron's names."""
 from __future__ import annotations
 
 from interop.configs.collected import Collected
+from interop.configs.command_options import Options, option_key
 from interop.configs.known_options import is_known
-from interop.configs.option_words import Options, option_key
 from interop.frameworks import hf_trainer, megatron
 from interop.reading.launch import Launch
 from interop.reading.read_file import collect_deepspeed_file

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from interop.configs.collected import Collected
+from interop.configs.command_options import Options
 from interop.configs.keyed_file import read_keyed
-from interop.configs.option_words import Options
 from interop.frameworks import torchtitan
 from interop.reading.consistency import Variables
 from interop.reading.launch import Launch

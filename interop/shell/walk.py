@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from interop.shell.condition import tested
 from interop.shell.expansion import expand_text, expand_words
-from interop.shell.text_marks import Place, Word, unknown_numbers, without_place_marks
+from interop.shell.text_marks import Place, unknown_numbers, without_place_marks
 from interop.shell.tokens import Token
 from interop.shell.variables import Scope, merge
 
@@ -23,10 +24,6 @@ _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=$")
 _ENDS_COMMAND = frozenset({";", "\n", "&", "&&", "||", "|", "|&", ")", ";;", ";&", ";;&", "("})
 _REDIRECTIONS = frozenset({">", ">>", "<", "<<", "<<<", "&>", "&>>", ">&", "<&", ">|"})
 _ENDS_CASE = (";;", ";&", ";;&", "esac")
-_COMPARED = {
-    "-eq": lambda a, b: a == b, "-ne": lambda a, b: a != b, "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b, "-gt": lambda a, b: a > b, "-ge": lambda a, b: a >= b,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +253,11 @@ class Walk:
             return self._test(tokens[:-1] if first.text == "[" else tokens)
         return self._commands.run(Simple(tuple(words_), tuple(redirections), place), self._scope)
 
+    def _test(self, tokens: Sequence[Token]) -> bool | None:
+        test = tested(tokens, self._scope)
+        self._empty_if_unset |= test.empty_if_unset
+        return test.truth
+
     # -- branches and loops
 
     def _if(self) -> None:
@@ -340,42 +342,6 @@ class Walk:
             self._scope = before
             merge(before, outcomes, place, "loop")
         self._close()
-
-    # -- tests
-
-    def _test(self, tokens: Sequence[Token]) -> bool | None:
-        """One comparison of known values; an unset variable is empty for -z and -n."""
-        if any(token.is_operator for token in tokens):
-            return None
-        texts = [token.text for token in tokens]
-        negated = texts[:1] == ["!"]
-        tokens = tokens[negated:]
-        found = self._compared([token.text for token in tokens], tokens)
-        return None if found is None else found != negated
-
-    def _compared(self, raw: Sequence[str], tokens: Sequence[Token]) -> bool | None:
-        values = [Word(expand_text(token, self._scope), token.place).plain for token in tokens]
-        if len(values) in (1, 2) and (len(values) == 1 or raw[0] in ("-z", "-n")):
-            empty = self._is_empty(values[-1])
-            return None if empty is None else empty == (raw[0] == "-z")
-        if len(values) != 3 or unknown_numbers(values[0] + values[2]):
-            return None
-        left, sign, right = values[0].strip(), raw[1], values[2].strip()
-        if sign in ("=", "==", "!="):
-            return fnmatch.fnmatchcase(left, right) == (sign != "!=")
-        compare = _COMPARED.get(sign)
-        if compare is None or not all(re.fullmatch(r"-?\d+", one) for one in (left, right)):
-            return None
-        return compare(int(left), int(right))
-
-    def _is_empty(self, text: str) -> bool | None:
-        if not unknown_numbers(text):
-            return not text
-        # `${NAME+x}` and the like aside, only a variable that nothing sets is empty.
-        if all(kind in ("unset", "argument") for kind in self._scope.kinds(text)):
-            self._empty_if_unset = True
-            return self._scope.is_defaulted(text) or None
-        return None
 
 
 class _Branches:

@@ -12,7 +12,7 @@ from interop.exports.targets.accelerate import export_accelerate, one_stage, who
 from interop.exports.targets.training_scripts import job_file, trainer_script
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
-from interop.exports.values.model_words import layer_class
+from interop.exports.values.model_settings import layer_class
 from interop.exports.values.options import replaced
 from interop.exports.values.planned_run import PlannedRun
 from profiles.document import to_json

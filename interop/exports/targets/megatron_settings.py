@@ -12,7 +12,7 @@ from typing import Any
 
 from interop.exports.targets.pipeline_layout import pipeline_layout
 from interop.exports.values.exported import Unexpressed
-from interop.exports.values.model_words import norm_epsilon, norms_queries, rope_theta
+from interop.exports.values.model_settings import norm_epsilon, norms_queries, rope_theta
 from interop.exports.values.options import (
     nearest,
     schedule_gap,

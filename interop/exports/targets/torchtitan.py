@@ -14,7 +14,7 @@ from interop.exports.targets.torchtitan_config import CONFIG, START, config_file
 from interop.exports.targets.torchtitan_model import model_file
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
-from interop.exports.values.model_words import is_plain_llama
+from interop.exports.values.model_settings import is_plain_llama
 from interop.exports.values.options import all_or_no_layers, nearest, replaced, unexpressed_options
 from interop.exports.values.planned_run import PlannedRun
 from interop.exports.values.toml_text import toml_text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from interop.exports.values.model_words import norm_epsilon, rope_theta
+from interop.exports.values.model_settings import norm_epsilon, rope_theta
 from interop.exports.values.planned_run import PlannedRun
 
 CONFIG = "planned_config.py"

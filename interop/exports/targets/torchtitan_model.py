@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from interop.exports.values.model_words import norm_epsilon, rope_theta
+from interop.exports.values.model_settings import norm_epsilon, rope_theta
 from interop.exports.values.planned_run import PlannedRun
 from profiles.errors import InputError
 
