@@ -65,11 +65,11 @@ def _collect_batch(options: Options, collected: Collected, plugin: str | None) -
     all others take them whole, and accumulate over `--accumulation_steps`."""
     batch = {"b": "micro_batch", "batch_size": "micro_batch"}
     pp = collected.count("pp")
-    silent = pp is None and "pp" in collected.open_keys
-    if (plugin is not None and plugin not in _HYBRID) or (not silent and pp in (None, 1)):
+    unknown = pp is None and "pp" in collected.open_keys
+    if (plugin is not None and plugin not in _HYBRID) or (not unknown and pp in (None, 1)):
         options.collect_counts(collected, {**batch, "accumulation_steps": "gradient_accumulation"})
         return
-    if plugin is None or silent:
+    if plugin is None or unknown:
         collected.open_keys |= {"micro_batch", "gradient_accumulation"}
         return
     options.collect_counts(collected, dict.fromkeys(_MICRO, "micro_batch"))

@@ -1,7 +1,7 @@
 """`steady_step`: the step time that a careful person reads off a log, and the unsteady steps.
 
 Left aside are the first steps of each attempt (compilation, caches), steps with a checkpoint or an
-evaluation beside them, steps of another batch than the last (batch-size warm-up), and steps that
+evaluation next to them, steps of another batch than the last (batch-size warm-up), and steps that
 take half as long again. Of the rest it is the median, each line weighing as many steps as it
 covers; where the clock is too coarse for a median, their seconds over their steps.
 """

@@ -79,8 +79,7 @@ def complete(collected: Collected, variables: Variables) -> None:
 
 
 def _model_ranks(collected: Collected) -> tuple[int | None, str]:
-    """tp x pp x cp, with the framework's defaults; None if one is unresolved.
-    but not told."""
+    """tp x pp x cp, with the framework's defaults; None if one is unresolved."""
     ranks, words = 1, []
     named = {each.option.lstrip("-").replace("-", "_") for each in collected.unresolved}
     about = {"tp": "tensor", "pp": "pipeline", "cp": "context"}

@@ -127,7 +127,7 @@ def _expanded(token: Token, scope: Scope) -> list[Word]:
 
 
 def _value(reference: Reference, scope: Scope) -> str | tuple[Word, ...]:
-    """The text, or the words of an array, that a reference stands for."""
+    """The text of a reference, or the words of an array."""
     text, place = reference.text, reference.place
     if reference.document:
         return ""

@@ -39,8 +39,8 @@ _PRECISION = {"mxfp8": "fp8", "nvfp4": "bf16"}
 def export_accelerate(planned: PlannedRun) -> Exported:
     """`accelerate.yaml` with the program that it launches.
 
-    Raises InputError where the model was named by code, or where replicas cannot stand in for the
-    axes that it lacks.
+    Raises InputError if the model was named by code, or if replicas cannot replace the axes that
+    it does not have.
     """
     run, gaps = without_axes(planned.run, ("pp", "ep"), "accelerate")
     planned, more = whole_layers(replace(planned, run=run, stages=one_stage(planned)), "accelerate")

@@ -1,6 +1,6 @@
 """`megatron_settings`: a plan as Megatron-Core's options, by their names in its dataclasses.
 
-Megatron-LM's flags and Megatron-Bridge's keys are these names; what differs stands in
+Megatron-LM's flags and Megatron-Bridge's keys are these names; differences are in
 `megatron.py` and `megatron_bridge.py`. Read off github.com/NVIDIA/Megatron-LM d98e8a64
 (2026-08-22), megatron/training/arguments.py and megatron/core/transformer/transformer_config.py.
 """

@@ -18,7 +18,7 @@ class PlannedStage:
     """One virtual stage: its pipeline rank, the recompute kind of each of its layers in order, and
     further parts that it holds.
 
-    predicting   layers beside them that predict further tokens
+    predicting   further layers that predict further tokens
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""What a command does not tell: neither left out nor answered by another program's default."""
+"""Unknown values of a command: neither omitted nor replaced by another program's default."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_file_of_a_trainer_leaves_its_holes_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["train_sft", "train_dpo", "train_ppo_ray"])
-def test_more_than_one_model_is_said(tmp_path: Path, program: str) -> None:
+def test_more_than_one_model_is_reported(tmp_path: Path, program: str) -> None:
     own = "--pretrain Qwen/Qwen2.5-7B --micro_train_batch_size 1 --zero_stage 2"
     run = read(tmp_path, f"deepspeed --num_gpus 8 --module openrlhf.cli.{program} {own}")
     assert bool(run.unresolved) == (program != "train_sft")
