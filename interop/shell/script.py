@@ -106,7 +106,7 @@ class _Reader:
 
     def _find(self, name: str, scope: Scope, place: Place) -> str | None:
         found = self._folder.find(name, near=scope.script)
-        if found in self._open:
+        if found is not None and found in self._open:
             self._reading.cycles.append((place, " -> ".join((*self._open, found))))
             return None
         return found

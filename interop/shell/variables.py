@@ -195,7 +195,9 @@ def _options_merged(
     name: str, known: Sequence[Variable], may_be_unset: bool, scope: Scope, place: Place, kind: str
 ) -> Variable:
     """The options that all lists have, and the others with an unknown value."""
-    lists = [_options_of(_words_of(each)) for each in known] + [{}] * may_be_unset
+    lists = [_options_of(_words_of(each)) for each in known]
+    if may_be_unset:
+        lists.append({})
     words: dict[tuple[str, ...], tuple[Word, ...]] = {}
     for option in [option for each in lists for option in each.items()]:
         texts, written = option
