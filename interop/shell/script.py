@@ -229,7 +229,8 @@ class _Reader:
             scope.ended = name
             return None
         if name in self.functions:
-            return self._call_function(words, scope)
+            self._call_function(words, scope)
+            return None
         if self._changes_variables(words, simple, scope, place):
             return True
         if self._writes_file(words, simple, scope) or name in _SUCCEEDS:

@@ -7,6 +7,7 @@ models/llama3/__init__.py, whose layers the figures are given to.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from interop.exports.values.model_settings import norm_epsilon, rope_theta
 from interop.exports.values.planned_run import PlannedRun
@@ -142,7 +143,7 @@ def planned() -> Trainer.Config:
 '''
 
 
-def config_file(planned: PlannedRun, tables: Mapping[str, object]) -> str:
+def config_file(planned: PlannedRun, tables: Mapping[str, Any]) -> str:
     """`planned_config.py`, of the same values as the tables of 0.2's TOML."""
     model, compiled = planned.run.model, tables["compile"]["enable"]
     training = dict(tables["training"])
