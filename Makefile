@@ -6,26 +6,31 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
   done)
 VENV := .venv
 BIN := $(VENV)/bin
+PLUGINS := $(patsubst %,-e ./%,$(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
 READY := $(VENV)/.ready
 
-.PHONY: help demo test page frameworks lint bench validate clean
+.PHONY: help install demo test page frameworks lint docs bench validate clean
 
 help:
+	@echo "make install   everything into .venv; activate it with: source .venv/bin/activate"
 	@echo "make demo      profile this machine, plan, train on two processes, compare, report"
 	@echo "make test      every test but studies and timed ones (ten minutes on two cores)"
 	@echo "make page      the what-if page in a headless Chromium (minutes; chromium installed)"
 	@echo "make frameworks  exports read and trained by the frameworks' own code (a quarter of an hour)"
-	@echo "make lint      formatting, lint and types"
+	@echo "make lint      formatting, lint, types and the site of docs/"
+	@echo "make docs      docs/ as a site, in build/site"
 	@echo "make bench     benchmarks, as ratios to something run at the same time"
 	@echo "make validate  predictions against runs on this machine and published ones, and long studies"
 	@echo "make clean     remove .venv and caches"
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed, none was found; set PYTHON=/path/to/python" >&2; exit 2; }
 	@echo "Setting up $(VENV) (once; a few minutes) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,cluster,tables,notebook,ui,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,cluster,tables,notebook,ui,dev]' $(PLUGINS)
 	@touch $(READY)
+
+install: $(READY)
 
 demo: $(READY)
 	@$(BIN)/shardwright demo
@@ -49,6 +54,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --quiet
+
+docs: $(READY)
+	$(BIN)/mkdocs build --strict
 
 bench: $(READY)
 	$(BIN)/python -m bench

@@ -1,7 +1,7 @@
 """Contest on intra-operator parallelism (2025): a strategy per op, least cost, limited memory.
 
 ``python -m bench.iopddl FILE`` solves an instance with the solver of op-level placements
-(`planner/strategy_graph`), prints `cost N bound N time S` and, with -o, writes the chosen strategy
+(the plug-in `placements`), prints `cost N bound N time S` and, with -o, writes the chosen strategy
 per node as a JSON list. ``python -m bench iopddl`` prints costs and bounds next to the best known
 ones for `../shared/yardsticks/iopddl` next to the repository, each instance at its own time limit
 but at most a minute; it prints that the folder is absent otherwise.
@@ -17,10 +17,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwright_placements.strategy_graph.solve import Solution, Status, solve
+
 from bench.command import start
 from bench.strategy_graph.audit import audit
 from bench.strategy_graph.contest_file import read_contest_problem
-from planner.strategy_graph.solve import Solution, Status, solve
 from profiles.document import need_writable, write_text
 from profiles.errors import DocumentError, InputError
 from profiles.text_file import read_text

@@ -20,7 +20,7 @@ from planner.layout.layout_question import LayoutQuestion, ground_of
 from planner.layout.layouts import Axes, legal_layouts
 from planner.layout.prices import LayoutPrices
 from profiles.hardware.catalogue.catalog import get_cluster
-from profiles.model.figures.config_figures import figures_of_config
+from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from simulator.training_run.run.training_run import with_settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from operator import itemgetter
 from typing import Any
@@ -18,7 +19,7 @@ from executor.recorder import Recorder
 from executor.replay.data_flow import units_of
 from executor.replay.draws import Draws
 from executor.stage_inputs import constants_of, part_of_targets
-from executor.starting_weights import builder_of, materialize, state_names
+from executor.starting_weights import StartingWeights, builder_of
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.loaders import ModelSpec
@@ -41,8 +42,6 @@ def check_gradients(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.devic
     Raises RunError where the loss of the unsplit model is not finite.
     """
     for dtype in EXACT:
-        rank = Rank(plan, spec, mesh, device, Recorder(), exact=dtype)
-        loss = rank.forward_backward()
         reference_loss, reference = reference_gradients(plan, spec, device, dtype)
         if not math.isfinite(reference_loss) or not all_finite(list(reference.values())):
             place = first_not_finite(plan, spec, mesh, device, steps=1, exact=dtype)
@@ -52,8 +51,11 @@ def check_gradients(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.devic
                 + (f" ({place.words})" if place is not None else "")
                 + "; mend the model or its loss, or run without --check"
             )
+        with Rank(plan, spec, mesh, device, Recorder(), exact=dtype) as rank:
+            loss = rank.forward_backward()
+            mine = compare_gradients(rank, loss, reference_loss, reference)
         parts: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, compare_gradients(rank, loss, reference_loss, reference))
+        dist.all_gather_object(parts, mine)
         check = combined(parts)
         if check.passed:
             break
@@ -63,7 +65,8 @@ def check_gradients(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.devic
 def reference_gradients(
     plan: Plan, spec: ModelSpec, device: torch.device, dtype: str = "float32"
 ) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of the whole model in this process, by parameter name.
+    """Loss and gradients of the whole model in this process, by parameter name, in main memory:
+    the model is gone before a rank of the plan is made.
 
     The global batch goes through in micro-batches of the plan's size, so that layers which look at
     the batch (batch normalisation) see what they see in the run.
@@ -74,8 +77,7 @@ def reference_gradients(
     whole_targets = tree_map_only(Tensor, lambda x: x.to(device), built.targets)
     draws = Draws(plan.seed)
     draws.watch(built.module, units_of(built.module, tuple(filter(None, plan.block_entries))))
-    names = state_names(built.module)
-    weights = materialize(built.module, names, device, plan.seed)
+    weights = StartingWeights(built.module, device, plan.seed).fill(built.module)
     count = plan.workload.global_batch // plan.micro_batch
     total = 0.0
     for m in range(count):
@@ -86,11 +88,14 @@ def reference_gradients(
             loss = built.loss_fn(built.call(built.module, *args), targets) / count
         loss.backward()
         total += float(loss.detach())
-    return total, {n: p.grad for n, p in weights.items() if p.grad is not None}
+    found = {n: p.grad.cpu() for n, p in weights.items() if p.grad is not None}
+    del built, weights, loss
+    gc.collect()  # hooks of its modules hold one another
+    return total, found
 
 
 def compare_gradients(
-    rank: Rank, loss: float | None, reference_loss: float, reference: dict[str, Tensor]
+    rank: Rank, loss: Tensor | None, reference_loss: float, reference: dict[str, Tensor]
 ) -> dict[str, Any]:
     """This rank's part of the check: worst relative error over its parameters.
 
@@ -129,7 +134,7 @@ def compare_gradients(
         "worst": worst,
         "name": worst_name,
         "checked": checked,
-        "loss": loss,
+        "loss": None if loss is None else float(loss),
         "reference_loss": reference_loss,
     }
 
@@ -146,9 +151,9 @@ def wide(x: Tensor) -> Tensor:
 
 
 def whole(x: Tensor) -> Tensor:
-    """The full tensor of a DTensor (a collective), or the tensor itself."""
+    """The full tensor of a DTensor (a collective), or the tensor itself, in main memory."""
     full: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
-    return full.detach()
+    return full.detach().cpu()
 
 
 def combined(parts: list[dict[str, Any]]) -> GradientCheck:

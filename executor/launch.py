@@ -12,10 +12,18 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from executor.before_launch import (
+    LESS_MEMORY,
+    check_devices,
+    check_main_memory,
+    die_with_parent,
+)
 from executor.planned_model import planned_model
 from profiles.document import read_document
 from profiles.errors import DocumentError, InputError, MismatchError, RunError
@@ -67,10 +75,11 @@ def torchrun(
             announce(" ".join(["torchrun", *shown[3:]]))
         command = torchrun_command(program, path, processes, {**options, "errors": errors})
         before = out_of_memory_kills()
-        code, text = _start(command, threads, progress)
+        code, text = _start(command, threads, progress, Path(errors))
         if code != 0:
             lacks = out_of_memory_kills() > before
-            raise RunError(first_failure(_errors(Path(errors)), text, code, lacks_memory=lacks))
+            reported = _errors(Path(errors))
+            raise RunError(first_failure(reported, text, code, lacks_memory=lacks, ranks=processes))
 
 
 def run_plan(
@@ -95,8 +104,8 @@ def run_plan(
     answer     what the file holds, where it was read before
     announce   told of the command once nothing is left that refuses it
     Raises MismatchError where the plan is for other ranks or another machine or cannot be run,
-    RunError with the first failing rank's message where a rank fails, is killed or waits longer
-    than timeout_s.
+    InputError where this machine lacks devices, memory or a torch for it, RunError with the first
+    failing rank's message where a rank fails, is killed or waits longer than timeout_s.
     """
     answer = answer or read_plan_file(plan_path)
     threads = int(answer.machine.get("threads_per_device", "1"))
@@ -106,6 +115,9 @@ def run_plan(
         check_machine(str(plan_path), answer.machine, device=device, threads=threads)
     if steps < 1:
         raise InputError(f"--steps must be 1 or more, got {steps}")
+    check_devices(str(plan_path), plan, device=device)
+    if device == "cpu":
+        check_main_memory(str(plan_path), plan, answer.prediction)
     options = {
         "steps": steps,
         "output": Path(output).resolve(),
@@ -159,8 +171,28 @@ def check_machine(path: str, planned: Mapping[str, str], *, device: str, threads
         )
 
 
+# The other ranks' own messages come within it; then all is ended.
+_GRACE_S = 5.0
+
+
+def _end_after_failure(process: subprocess.Popen[str], errors: Path) -> None:
+    """End a run some seconds after its first rank reported an error: torchrun gives ranks that do
+    not answer (stopped, or waiting in a collective) 30 s. Its ranks end with it."""
+    while process.poll() is None:
+        if any(errors.glob("rank*.json")):
+            try:
+                process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            return
+        time.sleep(0.2)
+
+
 def _start(
-    command: list[str], threads: int, progress: Callable[[int, int], None] | None
+    command: list[str],
+    threads: int,
+    progress: Callable[[int, int], None] | None,
+    errors: Path,
 ) -> tuple[int, str]:
     """Exit status and output of a torchrun command, its steps told as they come."""
     environment = {**KEEP_FREED_MEMORY, **os.environ}
@@ -174,7 +206,9 @@ def _start(
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
+        preexec_fn=die_with_parent,
     )
+    threading.Thread(target=_end_after_failure, args=(process, errors), daemon=True).start()
     lines: list[str] = []
     assert process.stdout is not None
     try:
@@ -197,10 +231,7 @@ def _errors(folder: Path) -> list[dict[str, Any]]:
 
 
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
-_LACKS_MEMORY = (
-    " for lack of memory. Plan with less memory per rank: a smaller --micro-batch, --recompute "
-    "full, a higher --zero"
-)
+_LACKS_MEMORY = f" for lack of memory; {LESS_MEMORY}"
 
 
 def out_of_memory_kills() -> int:
@@ -214,13 +245,33 @@ def out_of_memory_kills() -> int:
     return int(found.group(1)) if found else 0
 
 
+_WAITED = re.compile(r"timed? ?out", re.IGNORECASE)
+
+
 def first_failure(
-    errors: list[dict[str, Any]], text: str, code: int, *, lacks_memory: bool = False
+    errors: list[dict[str, Any]],
+    text: str,
+    code: int,
+    *,
+    lacks_memory: bool = False,
+    ranks: int = 0,
 ) -> str:
     """What to tell the user: the earliest rank's own message, or what torchrun knows of its end.
 
     lacks_memory  whether the system ended processes for lack of memory meanwhile
+    ranks         of the run
     """
+    first = min(errors, key=lambda entry: float(entry["time_s"]), default=None)
+    reported = {entry["rank"] for entry in errors}
+    missing = [str(rank) for rank in range(ranks) if rank not in reported]
+    if first is not None and missing and _WAITED.search(first["message"]):
+        # Whoever was ended after that, was ended by the launcher.
+        which = f"rank{'s' if missing[1:] else ''} {', '.join(missing)}"
+        return (
+            f"rank {first['rank']} waited longer than --timeout for {which}, which did not answer: "
+            "stopped, hanging or too slow; all ranks were ended. Look at what holds it up, or give "
+            f"more time (--timeout). It waited in: {first['message'].splitlines()[0]}"
+        )
     killed = _killed_ranks(text)
     silent = [rank for rank in killed if all(entry["rank"] != rank for entry in errors)]
     # Torchrun ends the others by SIGTERM: whoever fell to another signal fell first.
@@ -235,8 +286,7 @@ def first_failure(
         return (
             f"rank {first_killed} was killed by {name}{number}{why}; the other ranks were stopped"
         )
-    if errors:
-        first = min(errors, key=lambda entry: entry["time_s"])
+    if first is not None:
         others = len(errors) - 1
         tail = (
             f" ({others} other rank{'s' if others > 1 else ''} failed after it)" if others else ""

@@ -3,39 +3,81 @@
 from __future__ import annotations
 
 import json
+import resource
 import tempfile
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from profiles.hardware.probe.fingerprint import machine_memory_bytes
 
-def peak_bytes(prepare: Callable[[], Callable[[], None]], device: torch.device) -> float:
-    """The highest number of bytes allocated during the second call of what `prepare` returns.
 
-    On a CPU the allocator keeps no peak: the profiler's allocation records are summed from before
-    `prepare` on, so that weights and optimizer states are in. On CUDA the allocator's own figure.
-    The first call is left out: it makes the optimizer states.
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator had no memory left."""
+    lacks = isinstance(error, torch.OutOfMemoryError)
+    return lacks or "can't allocate memory" in str(error)  # DefaultCPUAllocator's words
+
+
+def allocated_and_total(device: torch.device) -> tuple[float, float]:
+    """Bytes that this process holds, and those of the device."""
+    if device.type == "cpu":
+        held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return float(held), float(machine_memory_bytes())
+    held = torch.accelerator.max_memory_allocated(device)
+    return float(held), float(torch.accelerator.get_memory_info(device)[1])
+
+
+class PeakWatch:
+    """Around the building of a rank and its first steps; `peak_bytes` is, once it is left, the
+    highest number of bytes allocated while `measured` was entered.
+
+    On a CPU the allocator keeps no peak: the profiler's allocation records are summed from the
+    beginning on, so that weights and optimizer states are in. Elsewhere the allocator's own figure.
     """
-    if device.type == "cuda":
-        run = prepare()
-        run()
-        torch.cuda.reset_peak_memory_stats(device)
-        run()
-        return float(torch.cuda.max_memory_allocated(device))
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        run = prepare()
-        run()
-        with torch.profiler.record_function("shardwright::measured"):
-            run()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        recorded.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    return peak_of_trace(events)
+
+    def __init__(self, device: torch.device) -> None:
+        self.peak_bytes = 0.0
+        self._device = device
+        self._profile = (
+            profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+            if device.type == "cpu"
+            else None
+        )
+
+    def __enter__(self) -> PeakWatch:
+        if self._profile is not None:
+            self._profile.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        if self._profile is None:
+            return
+        self._profile.__exit__(kind, *error)
+        if kind is not None:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            self._profile.export_chrome_trace(str(path))
+            events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        self._profile = None
+        self.peak_bytes = peak_of_trace(events)
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Around what the peak is wanted of."""
+        if self._device.type == "cpu":
+            with torch.profiler.record_function("shardwright::measured"):
+                yield
+            return
+        torch.accelerator.reset_peak_memory_stats(self._device)
+        yield
+        self.peak_bytes = float(torch.accelerator.max_memory_allocated(self._device))
 
 
 @dataclass(frozen=True, slots=True)

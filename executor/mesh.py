@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from profiles.errors import MismatchError
-from simulator.values.degrees import Coordinates
+from simulator.values.degrees import Coordinates, Degrees
 from simulator.values.plan import Plan
 
 
@@ -17,10 +18,22 @@ from simulator.values.plan import Plan
 class Mesh:
     """This process's coordinates, and the one-dimensional mesh of each axis that it is on."""
 
+    degrees: Degrees
     at: Coordinates
     pp: Any
     dp: Any
     tp: Any
+    _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
+
+    def group_of(self, pp_ranks: Sequence[int]) -> Any:
+        """The group of this process and those beside it on these pipeline ranks, made once; a
+        collective of its members alone."""
+        dp, tp = self.at.dp, self.at.tp
+        ranks = tuple(self.degrees.rank(pp=p, dp=dp, tp=tp) for p in pp_ranks)
+        if ranks not in self._groups:
+            made = dist.new_group(list(ranks), use_local_synchronization=True)
+            self._groups[ranks] = made
+        return self._groups[ranks]
 
 
 def make_mesh(plan: Plan, device_type: str) -> Mesh:
@@ -35,4 +48,4 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
     sizes = (degrees.pp, degrees.dp, degrees.tp)
     mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("pp", "dp", "tp"))
     at = degrees.coordinates(dist.get_rank())
-    return Mesh(at=at, pp=mesh["pp"], dp=mesh["dp"], tp=mesh["tp"])
+    return Mesh(degrees=degrees, at=at, pp=mesh["pp"], dp=mesh["dp"], tp=mesh["tp"])

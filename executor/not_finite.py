@@ -6,6 +6,7 @@ inputs and draws, with every module watched, which costs a look at each tensor.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,23 +61,23 @@ def first_not_finite(
     plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, *, steps: int, exact: str = ""
 ) -> Place | None:
     """The first place within so many steps, or None; a collective, alike on every rank."""
-    rank = Rank(plan, spec, mesh, device, Recorder(), exact=exact)
-    watches = [_Watch(stage, number, len(plan.stages)) for number, stage in rank.stages.items()]
-    for step in range(steps):
-        for watch in watches:
-            watch.step = step
-        loss = rank.forward_backward()
-        found = [watch.found for watch in watches if watch.found is not None]
-        found += _of_gradients(rank, step)
-        if not found and loss is not None and not torch.isfinite(torch.tensor(loss)):
-            found = [Place(step, 0, False, len(plan.stages), "the loss", dist.get_rank())]
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, min(found, default=None))
-        places = [place for place in everyone if place is not None]
-        if places:
-            first: Place = min(places)
-            return first
-        rank.update()
+    with Rank(plan, spec, mesh, device, Recorder(), exact=exact) as rank:
+        watches = [_Watch(stage, number, len(plan.stages)) for number, stage in rank.stages.items()]
+        for step in range(steps):
+            for watch in watches:
+                watch.step = step
+            loss = rank.forward_backward()
+            found = [watch.found for watch in watches if watch.found is not None]
+            found += _of_gradients(rank, step)
+            if not found and loss is not None and not math.isfinite(float(loss)):
+                found = [Place(step, 0, False, len(plan.stages), "the loss", dist.get_rank())]
+            everyone: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(everyone, min(found, default=None))
+            places = [place for place in everyone if place is not None]
+            if places:
+                first: Place = min(places)
+                return first
+            rank.update()
     return None
 
 

@@ -16,10 +16,11 @@ backward its gradients are silently wrong (pytorch issue 144530).
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -34,6 +35,7 @@ from torch.utils._pytree import tree_map_only
 from executor.mesh import Mesh
 from executor.replay.data_flow import written_units
 from executor.stages import StageModule
+from executor.starting_weights import StartingWeights
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import (
@@ -41,7 +43,7 @@ from profiles.model.building.tensor_parallel_rules import (
     matches,
     split_of,
 )
-from profiles.model.tracing.trace_tensor_parallel import by_rank, split_dim, use_local_sizes
+from profiles.model.tracing.trace_tensor_parallel import part_sizes, split_dim, use_local_sizes
 from simulator.memory.held import GRADIENT_BUCKET_BYTES
 from simulator.values.plan import Plan
 
@@ -53,8 +55,10 @@ class SplitLayer(ParallelStyle):
     and gives the sum over all ranks.
     """
 
-    def __init__(self, side: str, parts: tuple[int, ...]) -> None:
-        self.side, self.parts = side, parts
+    def __init__(
+        self, side: str, parts: tuple[int, ...], starting: StartingWeights, inputs: WholeInputs
+    ) -> None:
+        self.side, self.parts, self.starting, self.inputs = side, parts, starting, inputs
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         dim = split_dim(self.side, is_transposed(module))
@@ -64,22 +68,44 @@ class SplitLayer(ParallelStyle):
             for key, p in list(child.named_parameters(recurse=False)):
                 own = dim if key == "weight" else 0
                 held = key == "weight" or columns
-                ordered = p.detach()
                 if held:
-                    ordered = by_rank(ordered, self.parts, mesh.size(), own).contiguous()
-                share = distribute_tensor(ordered, mesh, [Shard(own) if held else Replicate()])
-                child.register_parameter(key, nn.Parameter(share, requires_grad=p.requires_grad))
+                    part_sizes(p.shape[own], self.parts, mesh.size())  # raises where it is uneven
+                on_meta = distribute_tensor(
+                    p.detach(), mesh, [Shard(own) if held else Replicate()], src_data_rank=None
+                )
+                share = nn.Parameter(on_meta, requires_grad=p.requires_grad)
+                self.starting.split(p, share, self.parts)
+                child.register_parameter(key, share)
 
         give: Any = partial(_give, Shard(-1) if columns else Replicate())
-        take: Any = partial(_take, Replicate() if columns else Shard(-1))
+        take: Any = self.inputs.take if columns else _take_share
         # torch's annotations say that these two return nothing.
         return distribute_module(module, device_mesh, split, take, give)
 
 
-def _take(
-    given: Shard | Replicate, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh
-) -> tuple[Any, ...]:
-    return (DTensor.from_local(inputs[0], mesh, [given], run_check=False), *inputs[1:])
+def _take_share(module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
+    return (DTensor.from_local(inputs[0], mesh, [Shard(-1)], run_check=False), *inputs[1:])
+
+
+class WholeInputs:
+    """Whole inputs of layers split by column as DTensors, one for layers that follow each other and
+    read the same tensor (queries, keys and values): autograd adds the gradients of those layers,
+    and the ranks sum them once."""
+
+    def __init__(self) -> None:
+        self._given: Callable[[], Tensor | None] = lambda: None
+        self._made: Callable[[], DTensor | None] = lambda: None
+        self._state: tuple[int, bool] = (0, False)
+
+    def take(self, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
+        """The inputs of a layer; only weak references to them are kept."""
+        x: Tensor = inputs[0]
+        state = (x._version, torch.is_grad_enabled())
+        made = self._made() if self._given() is x and self._state == state else None
+        if made is None:
+            made = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+            self._given, self._made, self._state = weakref.ref(x), weakref.ref(made), state
+        return (made, *inputs[1:])
 
 
 def _give(
@@ -106,14 +132,17 @@ class _Owned(torch.autograd.Function):
         return gradients[0]
 
 
-def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None:
-    """Split the stage's linear layers over the tp group."""
+def apply_tensor_parallelism(
+    stage: StageModule, plan: Plan, mesh: Mesh, starting: StartingWeights
+) -> None:
+    """Split the stage's linear layers, whose weights are on meta yet, over the tp group."""
     degrees = plan.degrees
     if degrees.tp == 1:
         return
     from torch.distributed.tensor.parallel import parallelize_module
 
     styles: dict[str, ParallelStyle] = {}
+    inputs = WholeInputs()
     for path, module in stage.model.named_modules():
         if next(module.parameters(), None) is None:  # another stage's
             continue
@@ -121,7 +150,7 @@ def apply_tensor_parallelism(stage: StageModule, plan: Plan, mesh: Mesh) -> None
             side, parts = split_of(kind)
             splits = isinstance(module, nn.Linear) or is_transposed(module) or len(parts) > 1
             if side and splits and matches(pattern, path):
-                styles[path] = SplitLayer(side, parts)
+                styles[path] = SplitLayer(side, parts, starting, inputs)
     if styles:
         parallelize_module(stage.model, mesh.tp, styles)
     use_local_sizes(stage.model, plan.tensor_parallel, degrees.tp)
@@ -139,15 +168,20 @@ def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, 
 
 
 def apply_fully_sharded(
-    stage: StageModule, plan: Plan, mesh: Mesh, compute_dtype: torch.dtype
+    stage: StageModule,
+    plan: Plan,
+    mesh: Mesh,
+    compute_dtype: torch.dtype,
+    starting: StartingWeights,
 ) -> None:
-    """FSDP2, one unit per block and one for what is left, where the plan shards; working copies
-    where it only mixes precision.
+    """Fill the stage's weights; FSDP2, one unit per block and one for what is left, where the plan
+    shards, each filled right before; working copies where it only mixes precision.
 
     compute_dtype  what forward and backward run in; weights, gradient sums and optimizer states
                    are fp32
     """
     if plan.zero_stage < 2 or plan.degrees.dp == 1:
+        starting.fill(stage.model)
         if plan.workload.precision != "fp32":
             stage.copies = WorkingCopies(stage.model, compute_dtype)
         return
@@ -162,8 +196,13 @@ def apply_fully_sharded(
         "mesh": mesh.dp,
         "reshard_after_forward": plan.zero_stage == 3,
         "mp_policy": policy,
-        "ignored_params": {p for p in stage.model.parameters() if kept_whole(p)},
     }
+
+    def shard(module: nn.Module, **changed: Any) -> None:
+        starting.fill(module)
+        whole = {p for p in module.parameters() if kept_whole(p)}
+        fully_shard(module, ignored_params=whole, **{**settings, **changed})
+
     modules = dict(stage.model.named_modules())
     called = [p for b in range(stage.first, stage.last) for p in stage.unit_paths(b) if p]
     # A unit's weights are whole while it runs itself, those of the stage while the stage runs.
@@ -174,8 +213,8 @@ def apply_fully_sharded(
         held = any(p.numel() for p in module.parameters())
         if held and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             module.register_forward_hook(_without_views if module in written else _without_weights)
-            fully_shard(module, **settings)
-    fully_shard(stage, **{**settings, "mp_policy": as_given})
+            shard(module)
+    shard(stage, mp_policy=as_given)
     _sum_what_any_replica_trained(stage)
 
 
@@ -296,7 +335,7 @@ def _average(parameters: list[nn.Parameter], group: Any, size: int) -> None:
         return
     # Buckets must be alike on every rank; which gradients there are goes with the first of them.
     held = [p.grad is not None for p in parameters]
-    shares_held = torch.tensor(held, dtype=torch.float32, device=parameters[0].device)
+    shares_held = _as_tensor(tuple(held), parameters[0].device).clone()
     for p, there in zip(parameters, held, strict=True):
         if not there:
             p.grad = torch.zeros_like(p)
@@ -312,6 +351,12 @@ def _average(parameters: list[nn.Parameter], group: Any, size: int) -> None:
         for p, share in zip(parameters, shares_held.tolist(), strict=True):
             if not share:
                 p.grad = None
+
+
+@lru_cache(maxsize=16)
+def _as_tensor(held: tuple[bool, ...], device: torch.device) -> Tensor:
+    """Made once: the host would wait for a device in every step."""
+    return torch.tensor(held, dtype=torch.float32, device=device)
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from executor.mesh import Mesh
 from executor.parallelize import (
@@ -31,7 +33,7 @@ from executor.replay.draws import Draws
 from executor.split_backward import SplitBackward
 from executor.stage_inputs import constants_of, model_arguments, part_of_targets
 from executor.stages import StageModule
-from executor.starting_weights import build_meta, builder_of, materialize, state_names
+from executor.starting_weights import StartingWeights, build_meta, builder_of
 from executor.torch_pipeline import Pipeline
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import ModelSpec
@@ -59,7 +61,8 @@ def _flow(
 
 
 class Rank:
-    """Builds this rank's stages with their starting weights, and runs steps on them.
+    """Builds this rank's stages with their starting weights, and runs steps on them. One is alive
+    at a time: `close` frees what it holds, and as a context manager it does so at the end.
 
     exact  compute in this type whatever the plan's precision, all else as planned: for the gradient
            check, which rounding to bf16 would drown
@@ -99,6 +102,26 @@ class Rank:
         self.optimizer = self._make_optimizer()
         self.pipeline = self._make_pipeline(crossing) if plan.degrees.pp > 1 else None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free stages, optimizer states and inputs. Hooks and modules hold one another, so that
+        only the collector finds them, of split schedules the second time."""
+        self._take_hooks_off()
+        vars(self).clear()
+        for _ in range(3):
+            if not gc.collect():
+                break
+
+    def _take_hooks_off(self) -> None:
+        for stage in self.stages.values():
+            if stage.copies is not None:
+                stage.copies.let_go()
+
     def _slice(self, x: Tensor) -> Tensor:
         count = x.shape[0] // self.plan.degrees.dp
         begin = self.mesh.at.dp * count
@@ -117,14 +140,13 @@ class Rank:
         for index in self.plan.stages_of(self.mesh.at.pp):
             cut = self.plan.stages[index]
             built = build(micro_batch=self.plan.micro_batch)
-            names = state_names(built.module)
+            starting = StartingWeights(built.module, self.device, self.plan.seed)
             split = SplitBackward() if schedule_kind(self.plan.schedule).splits_backward else None
             first, last = cut.first_block, cut.last_block
             stage = StageModule(built, flow, first, last, split=split, device=self.device)
-            materialize(stage, names, self.device, self.plan.seed)
-            apply_tensor_parallelism(stage, self.plan, self.mesh)
+            apply_tensor_parallelism(stage, self.plan, self.mesh, starting)
             apply_recompute(stage, cut.recompute)
-            apply_fully_sharded(stage, self.plan, self.mesh, dtype)
+            apply_fully_sharded(stage, self.plan, self.mesh, dtype, starting)
             if self._draws is not None:
                 stage.use_draws(self._draws)
             stage.watch_entries()
@@ -186,8 +208,9 @@ class Rank:
             return torch.optim.SGD(parts, lr=LEARNING_RATE)
         # One pass over memory on a CPU. Torch's default there takes ten, two to five times the
         # seconds, and more where moments are 0, whose roots are slow (MKL; two cores, torch 2.13,
-        # 2026-11-23). On a GPU the default is what times and memory were measured of.
-        fused = self.device.type == "cpu" and all(p.is_floating_point() for p in parts)
+        # 2026-11-23).
+        able = self.device.type in _get_fused_kernels_supported_devices()
+        fused = able and all(p.is_floating_point() for p in parts)
         return torch.optim.AdamW(parts, lr=LEARNING_RATE, fused=fused or None)
 
     # --- ties ---------------------------------------------------------------------------------
@@ -209,25 +232,10 @@ class Rank:
         for rank, names in enumerate(everyone):
             for name in names:
                 holders.setdefault(name, []).append(rank)
-        shared = {n: tuple(r) for n, r in sorted(holders.items()) if len(r) > 1}
-        # new_group is collective over all processes: every rank makes every group, in one order.
-        plan = self.plan
-        every: list[Any] = [None] * plan.degrees.num_devices
-        dist.all_gather_object(every, sorted(set(shared.values())))
-        wanted = sorted({pp_ranks for sets in every for pp_ranks in sets})
-        groups: dict[tuple[int, ...], Any] = {}
-        for pp_ranks in wanted:
-            for d in range(plan.degrees.dp):
-                for t in range(plan.degrees.tp):
-                    ranks = [plan.degrees.rank(pp=p, dp=d, tp=t) for p in pp_ranks]
-                    made = dist.new_group(ranks)
-                    if dist.get_rank() in ranks:
-                        groups[pp_ranks] = made
         for name in sorted(mine):
-            if name in shared:
-                self._ties.append((mine[name], groups[shared[name]]))
-            elif len(mine[name]) > 1:
-                self._ties.append((mine[name], None))
+            group = self.mesh.group_of(holders[name]) if len(holders[name]) > 1 else None
+            if group is not None or len(mine[name]) > 1:
+                self._ties.append((mine[name], group))
 
     def _sum_tied_gradients(self) -> None:
         """Every copy gets the sum over this rank's copies and those of the ranks that share it; as
@@ -249,8 +257,9 @@ class Rank:
 
     # --- a step -------------------------------------------------------------------------------
 
-    def forward_backward(self) -> float | None:
-        """Gradients of the global batch's mean loss; that loss where this rank computes it."""
+    def forward_backward(self) -> Tensor | None:
+        """Gradients of the global batch's mean loss; that loss where this rank computes it, on its
+        device: to read it, the host waits for the device."""
         loss = self._pipelined() if self.pipeline is not None else self._accumulated()
         sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
@@ -263,17 +272,17 @@ class Rank:
             self._draws.step += 1
         return loss
 
-    def _pipelined(self) -> float | None:
+    def _pipelined(self) -> Tensor | None:
         assert self.pipeline is not None
         return self.pipeline.step(self.args, self._model_arguments())
 
     def _model_arguments(self) -> dict[str, Tensor]:
         return model_arguments(self.args, self.targets, self._constants)
 
-    def _accumulated(self) -> float:
+    def _accumulated(self) -> Tensor:
         stage = self.stages[0]
         managed = is_fully_sharded(stage)
-        total = 0.0
+        losses = []
         for m in range(self._micro):
             part = slice(m * self.plan.micro_batch, (m + 1) * self.plan.micro_batch)
             kwargs = {k: x[part] for k, x in self._model_arguments().items()}
@@ -290,8 +299,8 @@ class Rank:
                 (loss[0] / self._micro).backward()
                 if stage.copies is not None:
                     stage.copies.keep_gradients()
-            total += float(loss.detach()) / self._micro
-        return total
+            losses.append(loss.detach()[0].double())
+        return torch.stack(losses).mean()
 
     def update(self) -> None:
         """The optimizer step; gradients are dropped."""

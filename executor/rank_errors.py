@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from executor.before_launch import die_with_parent
 from profiles.document import write_text
 from profiles.errors import ShardwrightError
 
@@ -21,6 +22,7 @@ def run_rank(work: Callable[[], None], errors: str) -> NoReturn:
 
     errors  folder for rank<N>.json with the error, "" for none; stderr has it too
     """
+    die_with_parent()
     code = 0
     try:
         work()

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from executor.clocks import Clock, HostClock
 from executor.stages import StageModule
 from profiles.hardware.probe.cpu_clock import (
     DELAY_LIMIT,
@@ -28,7 +29,6 @@ from profiles.hardware.probe.cpu_clock import (
     ThreadClock,
     between,
     delay_fraction,
-    read_clock,
 )
 from profiles.hardware.probe.probe_blocks import through_cut
 
@@ -47,33 +47,41 @@ class StepRecord:
 
 
 class Recorder:
-    """Times the actions of one rank; `steps` holds one record per finished step."""
+    """Times the actions of one rank; `steps` holds one record per finished step, `running` is the
+    action that runs, or that failed."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.running = ""
         self.steps: list[StepRecord] = []
-        self._current: StepRecord | None = None
-        self._begin = read_clock()
+        self._clock: Clock = clock or HostClock()
+        self._current: list[tuple[str, Any, Any]] | None = None
+        self._begin: Any = None
 
     @contextmanager
     def step(self) -> Iterator[StepRecord]:
-        """Records what runs inside it as one step."""
-        self._current = StepRecord()
-        self._begin = read_clock()
-        yield self._current
-        self._current.sample = between(self._begin, read_clock())
-        self.steps.append(self._current)
+        """Records what runs inside it as one step, to the end of what it launched."""
+        record, self._current = StepRecord(), []
+        self._begin = self._clock.now()
+        yield record
+        end = self._clock.now()
+        self._clock.settle()
+        record.sample = self._clock.sample(self._begin, end)
+        for name, start, stop in self._current:
+            offset = self._clock.sample(self._begin, start).wall_s
+            passed = self._clock.sample(start, stop)
+            record.actions.append((name, offset, offset + passed.wall_s, passed.cpu_s))
+        self.steps.append(record)
         self._current = None
 
     @contextmanager
     def action(self, name: str) -> Iterator[None]:
         """Inside it, the rank works on `name`; outside a step nothing is noted."""
-        start = read_clock()
+        self.running = name
+        start = self._clock.now()
         yield
-        if self._current is None:
-            return
-        passed = between(start, read_clock())
-        offset = (start.wall_ns - self._begin.wall_ns) * 1e-9
-        self._current.actions.append((name, offset, offset + passed.wall_s, passed.cpu_s))
+        self.running = ""
+        if self._current is not None:
+            self._current.append((name, start, self._clock.now()))
 
 
 def step_table(steps: list[StepRecord]) -> list[tuple[float, float, float]]:
@@ -151,7 +159,7 @@ class BlockRecorder(Recorder):
         self._passes: dict[tuple[int, int], _Pass] = {}
         self._running: _Pass | None = None
         self._products: dict[int, list[Sample]] = {}
-        self._clock = ThreadClock()
+        self._stamps = ThreadClock()
 
     def watch(self, stages: Mapping[int, StageModule], entries: tuple[str, ...]) -> None:
         """Stamp the blocks of these stages; entries are those of the whole model's blocks."""
@@ -189,9 +197,9 @@ class BlockRecorder(Recorder):
         if forward:
             self._passes[key] = self._running = passed
         with super().action(name):
-            start = self._clock.read()
+            start = self._stamps.read()
             yield
-            end = self._clock.read()
+            end = self._stamps.read()
         self._running = None
         stage = self._stages[key[0]]
         if forward:
@@ -202,9 +210,9 @@ class BlockRecorder(Recorder):
 
     @contextmanager
     def _product(self, block: int) -> Iterator[None]:
-        start = self._clock.read()
+        start = self._stamps.read()
         yield
-        self._products.setdefault(block, []).append(between(start, self._clock.read()))
+        self._products.setdefault(block, []).append(between(start, self._stamps.read()))
 
     def _note_products(self, stage: StageModule) -> None:
         if self._current is None:
@@ -231,14 +239,14 @@ class BlockRecorder(Recorder):
             if passed is None or index in passed.begins:
                 return None  # another call of a module that is used more than once
             if index > stage.first:
-                passed.ends[index - 1] = self._clock.read()
+                passed.ends[index - 1] = self._stamps.read()
             # A replay that knows the model's calls by their number must not meet these.
             with torch._C.DisableTorchFunction():
-                cut = through_cut((args, kwargs), index, passed.backward, self._clock.read)
+                cut = through_cut((args, kwargs), index, passed.backward, self._stamps.read)
                 stage.same(tree_leaves((args, kwargs)), tree_leaves(cut))
             if stage.split is not None:
                 stage.split.label = index
-            passed.begins[index] = self._clock.read()
+            passed.begins[index] = self._stamps.read()
             return cut
 
         return hook

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from executor.absent import Absent, answer_for_weights, first_weights, leave_out
-from executor.replay.data_flow import Call, DataFlow, takes_shape_only
+from executor.replay.data_flow import Call, DataFlow, Leaf, takes_shape_only
 from executor.replay.draws import Draws
 from executor.replay.leaves import leaves_of, mapped
 from executor.replay.mode_switch import ModeSwitch
@@ -82,7 +83,10 @@ class StageModule(nn.Module):
         self.micro_batch = 0  # that runs next, of the global batch
         self.model = built.module
         self.first, self.last = first, last
-        self._built, self.flow = built, flow
+        self.flow = flow
+        # Targets that are no part of the batch (weights of classes) are each stage's own.
+        targets = tree_map_only(Tensor, lambda x: x.to(device), built.targets)
+        self._built = replace(built, targets=targets)
         # Not read off a call's inputs: models move them to where an absent module's weights are.
         self.device = device
         own = [n for n, call in enumerate(flow.calls) if self._own(call.block)]
@@ -99,6 +103,8 @@ class StageModule(nn.Module):
         # another tensor later.
         self._standing: dict[int, tuple[Tensor, int]] = {}
         self._real: dict[int, Tensor] = {}
+        # Of each value that other stages make, what stands for it, with its number; made once.
+        self._stand_ins: dict[int, tuple[Tensor, int]] = {}
         if not self.is_whole:
             self._install()
 
@@ -246,8 +252,7 @@ class StageModule(nn.Module):
         args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
         self.device = args[0].device
         leaves, spec = tree_flatten(self._built.targets)
-        own = [x.to(self.device) if isinstance(x, Tensor) else x for x in leaves]
-        found = [model_args.get(f"target{i}", x) for i, x in enumerate(own)]
+        found = [model_args.get(f"target{i}", x) for i, x in enumerate(leaves)]
         return args, tree_unflatten(found, spec)
 
     @contextmanager
@@ -293,7 +298,7 @@ class StageModule(nn.Module):
                 raise _runs_differently(getattr(func, "__name__", func), call)
             return out
         if not self._own(call.block):
-            return self._stand_in(call, inputs)
+            return self._stand_in(call, (args, kwargs))
         for leaf in call.leaves:
             if leaf.source >= 0:
                 self._may_be_written(inputs[leaf.source])
@@ -359,26 +364,35 @@ class StageModule(nn.Module):
 
     def placeholder(self, path: str, args: Any, kwargs: Any) -> Any:
         """Outputs of a unit's call that is another stage's: no memory, right shapes."""
-        return self._stand_in(self._call_of(path), leaves_of((args, kwargs)))
+        return self._stand_in(self._call_of(path), (args, kwargs))
 
-    def _stand_in(self, call: Call, inputs: list[Any]) -> Any:
+    def _stand_in(self, call: Call, given: Any) -> Any:
         made: list[Any] = []
-        given: dict[int, Any] = {}
+        inputs: list[Any] | None = None
         for leaf in call.leaves:
             if leaf.source >= 0:
+                inputs = leaves_of(given) if inputs is None else inputs
                 x = inputs[leaf.source]
-            elif leaf.value in given:
-                x = given[leaf.value]
+                if leaf.value >= 0:
+                    self._standing[id(x)] = (x, leaf.value)
             elif leaf.dtype is not None:
-                x = torch.zeros((), dtype=leaf.dtype, device=self.device).expand(leaf.shape)
+                found = self._stand_ins.get(leaf.value)
+                if found is None:
+                    found = self._stand_ins[leaf.value] = (self._empty(leaf), leaf.value)
+                x = found[0]
+                self._standing[id(x)] = found
             else:
                 x = leaf.plain
-            if leaf.value >= 0:
-                self._standing[id(x)] = (x, leaf.value)
-                given[leaf.value] = x
             made.append(x)
         self._number += 1
-        return None if call.writes else tree_unflatten(made, call.spec)
+        if call.writes:
+            return None
+        return made[0] if call.spec.is_leaf() else tree_unflatten(made, call.spec)
+
+    def _empty(self, leaf: Leaf) -> Tensor:
+        """Of the leaf's shape and type, with no memory."""
+        with torch._C.DisableTorchFunction():  # none of the model's
+            return torch.zeros((), dtype=leaf.dtype, device=self.device).expand(leaf.shape)
 
 
 def _cast(unit: nn.Module, args: Any, kwargs: Any) -> Any:

@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
 from torch.overrides import TorchFunctionMode
 
 from executor.replay.wire import stored_type
 from profiles.errors import ModelError
 from profiles.model.building.build import BuiltModel, build_model, lacks_values, to_meta
 from profiles.model.loaders import ModelSpec
+from profiles.model.tracing.trace_tensor_parallel import by_rank
 from simulator.values.plan import Plan
 
 # How modules draw their first values: what of torch.nn.init a mode sees, and the methods that the
@@ -70,42 +72,58 @@ def initial_value(name: str, like: Tensor, seed: int) -> Tensor:
         return torch.full(like.shape, fill, dtype=dtype)
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-    return (torch.randn(like.shape, generator=generator) * 0.02).to(dtype)
+    return torch.randn(like.shape, generator=generator).mul_(0.02).to(dtype)
 
 
-def materialize(
-    module: nn.Module, names: dict[int, str], device: torch.device, seed: int
-) -> dict[str, nn.Parameter]:
-    """Give every parameter of `module` its starting value, and every buffer that was made from
-    parameters (the vectors of a spectral norm); returns the parameters by name.
+class StartingWeights:
+    """The starting values of a model's meta parameters, each made where `fill` comes to it: so a
+    rank holds no more of a stage than what is sharded already and one unit.
 
-    names  id of a meta parameter or buffer -> its name in the whole model; tied ones share both
+    model  before any of its modules is replaced: tied parameters share their first name
     """
-    made: dict[str, nn.Parameter] = {}
-    for child in module.modules():
-        for key, p in list(child._parameters.items()):
-            if p is None:
-                continue
-            name = names[id(p)]
-            if name not in made:
-                value = initial_value(name, p, seed).to(device)
-                made[name] = nn.Parameter(value, requires_grad=p.requires_grad)
-            child._parameters[key] = made[name]
-        for key, b in child._buffers.items():
-            if b is not None and b.is_meta:
-                child._buffers[key] = initial_value(names[id(b)], b, seed).to(device, b.dtype)
-            elif b is not None and b.device != device:
-                child._buffers[key] = b.to(device)
-    return made
 
+    def __init__(self, model: nn.Module, device: torch.device, seed: int) -> None:
+        self._device, self._seed = device, seed
+        self._names: dict[Tensor, str] = {}
+        self._parts: dict[Tensor, tuple[int, ...]] = {}
+        for held in (model.named_parameters, model.named_buffers):
+            for name, x in held(remove_duplicate=False):
+                self._names.setdefault(x, name)
 
-def state_names(module: nn.Module) -> dict[int, str]:
-    """id of each parameter and buffer -> its first name in the whole model."""
-    names: dict[int, str] = {}
-    for held in (module.named_parameters, module.named_buffers):
-        for name, x in held(remove_duplicate=False):
-            names.setdefault(id(x), name)
-    return names
+    def split(self, whole: nn.Parameter, share: nn.Parameter, parts: tuple[int, ...]) -> None:
+        """`share`, a DTensor on meta, stands where `whole` did; its features lie rank by rank."""
+        self._names[share], self._parts[share] = self._names[whole], parts
+
+    @torch.no_grad()
+    def fill(self, module: nn.Module) -> dict[str, nn.Parameter]:
+        """Give every meta parameter of `module` its starting value, and every buffer that was made
+        from parameters (the vectors of a spectral norm); returns the parameters by name."""
+        made: dict[str, nn.Parameter] = {}
+        for child in module.modules():
+            for key, p in list(child._parameters.items()):
+                if p is None or not p.is_meta:
+                    continue
+                name = self._names[p]
+                if name not in made:
+                    made[name] = nn.Parameter(self._value(p), requires_grad=p.requires_grad)
+                child._parameters[key] = made[name]
+            for key, b in child._buffers.items():
+                if b is not None and b.is_meta:
+                    child._buffers[key] = self._value(b).to(b.dtype)
+                elif b is not None and b.device != self._device:
+                    child._buffers[key] = b.to(self._device)
+        return made
+
+    def _value(self, x: Tensor) -> Tensor:
+        value = initial_value(self._names[x], x, self._seed)
+        if not isinstance(x, DTensor):
+            return value.to(self._device)
+        (placement,), mesh = x.placements, x.device_mesh
+        if isinstance(placement, Shard):
+            ordered = by_rank(value, self._parts[x], mesh.size(), placement.dim)
+            value = ordered.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()].clone()
+        share = value.to(self._device)
+        return DTensor.from_local(share, mesh, [placement], run_check=False)
 
 
 def builder_of(plan: Plan, spec: ModelSpec, dtype: str) -> Callable[..., BuiltModel]:

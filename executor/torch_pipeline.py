@@ -55,7 +55,7 @@ class Pipeline:
         self._first = 0 in stages
         self._messages = Messages(self._stages)
 
-    def step(self, model_args: tuple[Tensor, ...], given: dict[str, Tensor]) -> float | None:
+    def step(self, model_args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor | None:
         """One pass over the local batch; the mean loss on the last stage's rank, else None.
 
         given  what every stage is given of it, by name (stage_inputs.model_arguments)
@@ -72,7 +72,7 @@ class Pipeline:
                     f"stage {stage.stage_index} has gradients of weights that no W has made: the "
                     "schedule lacks one"
                 )
-        return float(torch.stack(self._losses).mean()) if self._last else None
+        return torch.stack(self._losses).mean() if self._last else None
 
 
 class Messages:

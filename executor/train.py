@@ -19,8 +19,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from executor.before_launch import LESS_MEMORY, predicted_bytes
 from executor.check import check_gradients
-from executor.memory import peak_bytes
+from executor.clocks import clock_of
+from executor.memory import PeakWatch, allocated_and_total, is_out_of_memory
 from executor.mesh import Mesh, make_mesh
 from executor.not_finite import all_finite, first_not_finite
 from executor.planned_model import planned_model
@@ -28,12 +30,13 @@ from executor.rank import Rank
 from executor.rank_errors import run_rank
 from executor.recorder import Recorder, action_medians, quiet_steps, step_table
 from profiles.document import content_hash, write_document
-from profiles.errors import MismatchError
+from profiles.errors import InputError, MismatchError, RunError
 from profiles.hardware.catalogue.device import ReferencePoint
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
 from profiles.hardware.probe.fingerprint import cpu_model
 from profiles.hardware.probe.probe_reference import combined_references, time_references
 from profiles.model.loaders import ModelSpec
+from profiles.units import format_bytes
 from simulator.values.measurement import (
     MEASUREMENT_SCHEMA,
     Measurement,
@@ -42,7 +45,7 @@ from simulator.values.measurement import (
     StepSample,
 )
 from simulator.values.plan import Plan
-from simulator.values.plan_file import read_plan
+from simulator.values.plan_file import read_plan_file
 from simulator.values.prediction import Event
 from simulator.values.runnable import why_not_runnable_plan
 
@@ -70,72 +73,150 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace) -> None:
-    plan = read_plan(options.plan)
-    reason = why_not_runnable_plan(plan)
-    if reason:
-        raise MismatchError(f"{options.plan}: {reason}")
+    answer = read_plan_file(options.plan)
+    plan = answer.plan
+    if plan is None or (reason := why_not_runnable_plan(plan)):
+        why = f"holds no plan: its status is {answer.status!r}" if plan is None else reason
+        raise MismatchError(f"{options.plan}: {why}")
     spec = planned_model(options.plan, plan, options.model)
     device = _start(options)
     mesh = make_mesh(plan, device.type)
-    recorder = Recorder()
-    check = None
-    if options.check:
-        check = check_gradients(plan, spec, mesh, device)
-    peak = peak_bytes(lambda: _whole_step(Rank(plan, spec, mesh, device, Recorder())), device)
-    rank = Rank(plan, spec, mesh, device, recorder)
+    _check_ranks_agree(options, plan)
+    predicted = predicted_bytes(answer.prediction, mesh.at.pp)
+    _check_device_memory(options.plan, predicted, device)
+    recorder = Recorder(clock_of(device))
+    try:
+        _measure(options, plan, spec, mesh, device, recorder)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise RunError(_lack_of_memory(plan, mesh, recorder, device, predicted)) from error
+        raise
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _check_ranks_agree(options: argparse.Namespace, plan: Plan) -> None:
+    """Raises MismatchError where ranks read another plan or run another torch than rank 0."""
+    mine = {
+        "plan": content_hash(plan),
+        "--steps": str(options.steps),
+        "--check": str(options.check),
+        "torch": torch.__version__,
+    }
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    for rank, theirs in enumerate(everyone):
+        other = [key for key in mine if theirs[key] != everyone[0][key]]
+        if other:
+            key = other[0]
+            raise MismatchError(
+                f"rank {rank} has another {key} than rank 0: {theirs[key]}, not {everyone[0][key]} "
+                f"({options.plan}); give every node the same files, flags and torch"
+            )
+
+
+def _check_device_memory(path: str, predicted: float, device: torch.device) -> None:
+    """Raises InputError where an accelerator has less memory free than the plan is predicted to
+    take; main memory was looked at by the launcher."""
+    if device.type == "cpu":
+        return
+    free = torch.accelerator.get_memory_info(device)[0]
+    if predicted > free:
+        raise InputError(
+            f"{path} is predicted to take {format_bytes(predicted)} on {device}, of which "
+            f"{format_bytes(free)} are free; {LESS_MEMORY}, or end other programs"
+        )
+
+
+def _lack_of_memory(
+    plan: Plan, mesh: Mesh, recorder: Recorder, device: torch.device, predicted: float
+) -> str:
+    held, total = allocated_and_total(device)
+    stages = plan.stages_of(mesh.at.pp)
+    blocks = ", ".join(
+        f"stage {i} (blocks {plan.stages[i].first_block} to {plan.stages[i].last_block - 1})"
+        for i in stages
+    )
+    step = f"step {len(recorder.steps) + 1}, {recorder.running}"
+    when = step if recorder.running else "the building"
+    told = f"{format_bytes(predicted)} were predicted" if predicted else "nothing was predicted"
+    return (
+        f"out of memory on {device} in {when} of {blocks}: {format_bytes(held)} of "
+        f"{format_bytes(total)} were allocated at most, {told}; {LESS_MEMORY}"
+    )
+
+
+def _measure(
+    options: argparse.Namespace,
+    plan: Plan,
+    spec: ModelSpec,
+    mesh: Mesh,
+    device: torch.device,
+    recorder: Recorder,
+) -> None:
+    """Check, train and measure; rank 0 writes the measurement."""
+    check = check_gradients(plan, spec, mesh, device) if options.check else None
+    count = WARM_UP_STEPS + options.steps
+    # The first step makes the optimizer states; of the second the peak is read.
+    with PeakWatch(device) as watch:
+        rank = Rank(plan, spec, mesh, device, recorder)
+        _noted_step(rank, recorder, count)
+        with watch.measured():
+            _noted_step(rank, recorder, count)
     before = references_of_all(device)
     readings = []
-    for number in range(WARM_UP_STEPS + options.steps):
-        train_step(rank, recorder)
+    for _ in range(options.steps):
+        _noted_step(rank, recorder, count)
         if device.type == "cpu":
             readings.append(time_references(0.0, barrier=dist.barrier, kernels=("layers",)))
-        if dist.get_rank() == 0:
-            print(f"step {number + 1}/{WARM_UP_STEPS + options.steps}", flush=True)
-    place = _not_finite(plan, spec, mesh, rank, recorder)
+    finite = _finite_everywhere(rank, recorder)
+    rank.close()
+    place = None if finite else first_not_finite(plan, spec, mesh, device, steps=count)
     recorder.steps = recorder.steps[WARM_UP_STEPS:]
-    during = _of_all_ranks(combined_references(readings[WARM_UP_STEPS:], median))
+    during = _of_all_ranks(combined_references(readings, median))
     after = references_of_all(device)
-    measurement = _gather(plan, mesh, recorder, peak, check, device)
+    measurement = _gather(plan, mesh, recorder, watch.peak_bytes, check, device)
     if measurement is not None:
         measurement = replace(
             measurement,
-            not_finite=place,
+            not_finite=place.words if place is not None else "",
             references_before=before,
             references_during=during,
             references_after=after,
         )
         write_document(options.output, measurement, schema=MEASUREMENT_SCHEMA)
-    dist.barrier()
 
 
 def _start(options: argparse.Namespace) -> torch.device:
     if options.device == "cuda":
         index = int(os.environ.get("LOCAL_RANK", "0"))
-        torch.cuda.set_device(index)
-        device, backend = torch.device("cuda", index), "nccl"
+        torch.accelerator.set_device_index(index)
+        device = bound = torch.device("cuda", index)
     else:
         torch.set_num_threads(options.threads)
-        device, backend = torch.device("cpu"), "gloo"
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=max(1.0, options.timeout)))
+        device, bound = torch.device("cpu"), None
+    dist.init_process_group(
+        dist.get_default_backend_for_device(device),
+        timeout=datetime.timedelta(seconds=max(1.0, options.timeout)),
+        device_id=bound,  # NCCL then connects now, not in the first step
+    )
     return device
 
 
-def _whole_step(rank: Rank) -> Any:
-    def run() -> None:
-        rank.forward_backward()
-        rank.update()
-
-    return run
+def _noted_step(rank: Rank, recorder: Recorder, count: int) -> None:
+    """One of `count` steps; rank 0 tells the launcher."""
+    train_step(rank, recorder)
+    if dist.get_rank() == 0:
+        print(f"step {len(recorder.steps)}/{count}", flush=True)
 
 
 def train_step(rank: Rank, recorder: Recorder) -> None:
     """One recorded optimizer step; every rank calls it at once, and begins it when all have."""
     dist.barrier()
     with recorder.step() as record:
-        record.loss = rank.forward_backward()
+        loss = rank.forward_backward()
         rank.update()
-        if rank.device.type == "cuda":
-            torch.cuda.synchronize()
+    record.loss = None if loss is None else float(loss)
 
 
 def references_of_all(device: torch.device) -> tuple[ReferencePoint, ...]:
@@ -151,8 +232,8 @@ def _of_all_ranks(mine: tuple[ReferencePoint, ...]) -> tuple[ReferencePoint, ...
     return combined_references(ranks)
 
 
-def _not_finite(plan: Plan, spec: ModelSpec, mesh: Mesh, rank: Rank, recorder: Recorder) -> str:
-    """Where a loss or a gradient first was not finite, in words; "" where all were finite.
+def _finite_everywhere(rank: Rank, recorder: Recorder) -> bool:
+    """Whether every loss and gradient was finite, alike on every rank.
 
     Asked of the weights: a gradient that was not finite has left its parameter so.
     """
@@ -161,10 +242,7 @@ def _not_finite(plan: Plan, spec: ModelSpec, mesh: Mesh, rank: Rank, recorder: R
     fine = fine and all_finite(list(rank.parameters().values()))
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, fine)
-    if all(everyone):
-        return ""
-    place = first_not_finite(plan, spec, mesh, rank.device, steps=len(recorder.steps))
-    return place.words if place is not None else ""
+    return all(everyone)
 
 
 def _gather(

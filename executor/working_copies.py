@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,7 @@ class WorkingCopies:
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.weight_of: dict[Tensor, nn.Parameter] = {}
+        self._hooks: list[Any] = []
         made: dict[nn.Parameter, nn.Parameter] = {}
         for module in model.modules():
             for key, weight in module._parameters.items():
@@ -57,8 +59,15 @@ class WorkingCopies:
         for copy, weight in reversed(self.weight_of.items()):
             group.append((copy, weight))
             if sum(_own(x).nbytes for x, _ in group) >= _TOGETHER_BYTES:
-                copy.register_post_accumulate_grad_hook(KeepGradients(tuple(group)))
+                hook = KeepGradients(tuple(group))
+                self._hooks.append(copy.register_post_accumulate_grad_hook(hook))
                 group = []
+
+    def let_go(self) -> None:
+        """Take the hooks off: autograd holds them, and they the weights, where no collector sees
+        that these are a cycle."""
+        for hook in self._hooks:
+            hook.remove()
 
     @torch.no_grad()
     def keep_gradients(self) -> None:
@@ -68,8 +77,9 @@ class WorkingCopies:
     @torch.no_grad()
     def refresh(self) -> None:
         """Make the copies of trained weights anew."""
-        for copy, weight in self.weight_of.items():
-            _own(copy).copy_(_own(weight))
+        if self.weight_of:
+            copies = [_own(copy) for copy in self.weight_of]
+            torch._foreach_copy_(copies, [_own(weight) for weight in self.weight_of.values()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,5 +42,10 @@ class Cell:
         kind = schedule_kind(self.schedule)
         return kind.splits_backward or not (kind.closed_form or kind.stages_per_rank == 0)
 
+    @property
+    def timed(self) -> bool:
+        """Whether only the timeline tells the step: of stages in turn and of split backwards."""
+        return self.schedule == "interleaved" or self.splits_backward
+
     def __str__(self) -> str:
         return plan_title(self)

@@ -12,6 +12,7 @@ larger one where meshes may leave devices idle: more devices are never slower.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.axes import NO_PIPELINE, Axes, flag_of
-from planner.divisors import divisors
 from planner.run_option import RunOption
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.framework import FrameworkRules
@@ -93,6 +93,16 @@ class Meshes:
         return np.asarray(self.tp * self.cp * self.pp * self.dp)
 
 
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a positive number, rising.
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    small = [value for value in range(1, math.isqrt(number) + 1) if number % value == 0]
+    return tuple(sorted({*small, *(number // value for value in small)}))
+
+
 def meshes_of(
     axes: Axes, ground: Ground, worth: Callable[[Meshes], NDArray[np.bool_]] | None = None
 ) -> Meshes:
@@ -158,8 +168,7 @@ def _stage_counts(axes: Axes, ground: Ground) -> Iterator[int]:
     most = 1 if ground.why_not_cuttable else layers
     for pp in _degrees(axes, ground, "pp", tuple(range(1, most + 1))):
         shape = (-(-layers // pp), layers // pp)
-        even = layers % pp == 0 or (layers + 2) % pp == 0
-        if every or even or shape not in seen:
+        if every or layers % pp == 0 or shape not in seen:
             yield pp
         seen.add(shape)
 

@@ -1,1 +1,1 @@
-"""Facts: what a model is, what hardware is, what it costs."""
+"""Input data: models (traced or described), hardware (described, measured) and prices."""

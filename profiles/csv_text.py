@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A line of the columns' names, then one per row; None is an empty cell.
+    """A line of column names, then one line per row; None is an empty cell.
 
     >>> csv_text(("model", "tp"), [("a, b", 4), ("c", None)])
     'model,tp\\n"a, b",4\\nc,\\n'

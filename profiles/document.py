@@ -1,13 +1,12 @@
-"""Documents: values to and from TOML and JSON files, strictly and atomically.
+"""Read and write dataclasses as TOML and JSON files, strictly and atomically.
 
-A document is a frozen dataclass with a schema tag such as `shardwright/plan@1`. Reading checks
-every key and type against the dataclass itself, so that the file format and the code cannot
-drift apart; an unknown key is an error that names the nearest known one and its place
-(`plan.json: stages[1].blokcs`). Writing is deterministic (sorted keys) and atomic (a temporary
-file in the same folder, then a rename).
+A document is a frozen dataclass with a schema tag such as `shardwright/plan@1`. Reading checks all
+keys and types against the dataclass; the error for an unknown key contains its place and the
+nearest known key (`plan.json: stages[1].blokcs`). Writing is deterministic (sorted keys) and atomic
+(a temporary file in the same folder, then a rename).
 
-This is our own decoder and not pydantic because the files must be readable on a GPU node that has
-torch and little else, and because the place and the nearest key belong in every message.
+A custom decoder and not pydantic, because GPU nodes may have little more than torch, and for the
+place and the nearest key in every message.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from profiles.text_file import read_text
 
 T = TypeVar("T")
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
-"""The content of a file of an earlier version as that of the current one."""
+"""Converts the content of a file of an earlier version to the current one."""
 
 _FLATTENED = "flattened"
 
@@ -44,13 +43,13 @@ class _Flattened:
 
 
 def flattened(*names: str, optional: Sequence[str] = (), **renamed: str) -> dict[str, Any]:
-    """Metadata of a dataclass field whose value is written as keys of the surrounding table.
+    """Metadata of a dataclass field whose value is written as keys of the enclosing table.
 
-    names     attributes of the value that are written under their own names
-    optional  more of them, whose keys a file may leave out
+    names     attributes written under the same keys
+    optional  further ones, with keys that may be missing in a file
     renamed   key -> attribute
 
-    A property is written too; when read, its key must agree with the value. For example
+    Properties are written too; when read, their keys must agree with the value. For example
     `size: Size = field(metadata=flattened("width", optional=("area",), height="depth"))`.
     """
     attributes = {name: name for name in (*names, *optional)} | renamed
@@ -60,12 +59,12 @@ def flattened(*names: str, optional: Sequence[str] = (), **renamed: str) -> dict
 def read_document(
     path: str | Path, cls: type[T], *, schema: str, earlier: Mapping[str, Migration] | None = None
 ) -> T:
-    """The value of type `cls` that the TOML or JSON file at `path` holds.
+    """The value of type `cls` in the TOML or JSON file at `path`.
 
-    schema   the tag that the file's `schema` key must carry, `name@version`
-    earlier  how to read files with the tags of earlier versions
+    schema   required value of the file's `schema` key, `name@version`
+    earlier  conversions of earlier versions, by their tags
 
-    Raises DocumentError for a missing, cut-short or foreign file and for any wrong entry.
+    Raises DocumentError for a missing, truncated or other file and for any invalid entry.
     """
     data = read_mapping(path)
     tag = data.pop("schema", None)
@@ -99,7 +98,7 @@ def schema_name(tag: object) -> str:
 def write_document(
     path: str | Path, value: Any, *, schema: str, provenance: Mapping[str, Any] | None = None
 ) -> None:
-    """Write `value` as sorted JSON with its schema tag (and how it came about), atomically."""
+    """Write `value` as sorted JSON with its schema tag (and provenance), atomically."""
     data = {"schema": schema, **encode(value)}
     if provenance is not None:
         data["provenance"] = dict(provenance)
@@ -109,23 +108,23 @@ def write_document(
 def read_mapping(path: str | Path, *, meant: str = "") -> dict[str, Any]:
     """The top-level table of a TOML or JSON file, as plain values.
 
-    meant  what the file should be, for messages: `a memory snapshot of torch as JSON`
-    Raises DocumentError for what is no such file.
+    meant  the expected kind of file, for messages: `a memory snapshot of torch as JSON`
+    Raises DocumentError for other files.
     """
     file = Path(path)
-    asked = f"; is it {meant}?" if meant else ""
+    hint = f"; is it {meant}?" if meant else ""
     text = read_text(file)
     try:
         data = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
     except ValueError as error:  # of either parser, and a number of too many digits
         kind = "TOML" if file.suffix == ".toml" else "JSON"
         raise DocumentError(
-            f"{path}: not valid {kind}, or cut short ({len(text)} characters): {error}{asked}"
+            f"{path}: not valid {kind}, or cut short ({len(text)} characters): {error}{hint}"
         ) from error
     except RecursionError as error:
-        raise DocumentError(f"{path}: nested too deeply to be one of our files{asked}") from error
+        raise DocumentError(f"{path}: nested too deeply to be one of our files{hint}") from error
     if not isinstance(data, dict):
-        raise DocumentError(f"{path}: a table of keys is wanted, found {_describe(data)}{asked}")
+        raise DocumentError(f"{path}: a table of keys is wanted, found {_describe(data)}{hint}")
     return data
 
 
@@ -135,10 +134,10 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write `content` so that a reader sees the old file or the whole new one, never a part.
+    """Write `content` atomically: a reader sees the old file or the whole new one.
 
-    A device or a pipe (/dev/stdout) is written to as it stands: put in the place of /dev/null, a
-    file would be all that is left of it. Raises DocumentError.
+    A device or pipe (/dev/stdout) is written to directly and not replaced by a file. Raises
+    DocumentError.
     """
     file = Path(path)
     need_writable(path)
@@ -167,13 +166,13 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 
 
 def need_writable(path: str | Path) -> None:
-    """Raises, before any work, the DocumentError that writing a file there would end in."""
+    """Raises DocumentError if a file cannot be written there; for a check before any work."""
     file = Path(path)
     if file.is_dir():
         raise DocumentError(f"{path}: cannot be written: it is a folder; name a file in it")
     if _is_device(file):
         return
-    # write_text makes the folders that are missing.
+    # write_text creates missing folders.
     folder = next(one for one in Path(os.path.realpath(file)).parents if one.exists())
     if not folder.is_dir():
         raise DocumentError(f"{path}: cannot be written: {folder} is a file, no folder")
@@ -199,18 +198,18 @@ def to_json(data: Any) -> str:
 
 
 def to_line(value: Any, *, allow_nan: bool = False) -> str:
-    """A value as one line of JSON, of equal values the same."""
+    """A value as one line of JSON, deterministic."""
     return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=allow_nan)
 
 
 def content_hash(value: Any) -> str:
-    """16 hexadecimal digits that identify the content of a value (SHA-256 of its JSON)."""
+    """16 hexadecimal digits of the SHA-256 of a value's JSON."""
     text = to_line(value, allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def encode(value: Any) -> Any:
-    """Plain JSON values for a dataclass value; fields that hold None are left out."""
+    """Plain JSON values of a dataclass value; fields with None are left out."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, (list, tuple)):
@@ -234,13 +233,13 @@ _PLAIN = frozenset({int, float, str, bool, type(None)})
 
 @functools.cache
 def _names(cls: type) -> tuple[str, ...]:
-    """Fields that are keys of their class's table."""
+    """Fields with one key each in the class's table."""
     return tuple(each.name for each in dataclasses.fields(cls) if _FLATTENED not in each.metadata)
 
 
 @functools.cache
 def _flattened_fields(cls: type) -> tuple[tuple[str, Any, Mapping[str, str]], ...]:
-    """Fields whose values are flattened into the table: name, type, and attribute by key."""
+    """Flattened fields: name, type, and attribute by key."""
     found = [each for each in dataclasses.fields(cls) if _FLATTENED in each.metadata]
     hints = typing.get_type_hints(cls) if found else {}
     return tuple(
@@ -251,7 +250,7 @@ def _flattened_fields(cls: type) -> tuple[tuple[str, Any, Mapping[str, str]], ..
 def decode(cls: Any, data: Any, *, where: str) -> Any:
     """`data` (plain JSON or TOML values) as a value of type `cls`.
 
-    `where` names the place for messages. Numbers must be finite; an int is accepted for a float,
+    `where` is the place in messages. Numbers must be finite; an int is accepted for a float,
     nothing else is converted. Raises DocumentError.
     """
     if cls is Any:
@@ -335,7 +334,7 @@ def _decode_dataclass(cls: Any, data: Any, where: str) -> Any:
 
 
 def _unflattened(kind: Any, attributes: Mapping[str, str], values: dict[str, Any]) -> Any:
-    """The value of a flattened field, whose keys are taken out of `values`."""
+    """The value of a flattened field; its keys are removed from `values`."""
     found = {key: values.pop(key) for key in attributes if key in values}
     own, _ = _fields(kind)
     made = kind(**{attributes[key]: item for key, item in found.items() if attributes[key] in own})

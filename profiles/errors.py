@@ -13,7 +13,7 @@
     │                                    the library infeasible is a value)
     └── ToleranceError               4   `compare --fail-over`: measured is too far from predicted
 
-A message says what was asked, what is true, where it came from and what to do about it.
+A message contains the input, the problem, where the input came from, and a fix.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from collections.abc import Iterable
 
 
 class ShardwrightError(Exception):
-    """Base of every error that is the user's to read; `exit_code` is what the process returns."""
+    """Base of all errors for users; `exit_code` is the exit code of the process."""
 
     exit_code = 1
 
 
 class InputError(ShardwrightError):
-    """A flag, an argument or a file's content is not usable."""
+    """An invalid flag, argument or file content."""
 
     exit_code = 2
 
 
 class UnknownNameError(InputError):
-    """A name that is not among the known ones; the message offers the nearest known name.
+    """An unknown name; the message suggests the nearest known one.
 
-    Parameters: what kind of thing was named, the name, the known names, where it was read; `meant`
-    is what it stands for, where that is known.
+    kind   of the named thing;  where  place of the name;  meant  the suggestion, if known
     """
 
     def __init__(
@@ -75,18 +74,18 @@ class MismatchError(ShardwrightError):
 
 
 class RunError(ShardwrightError):
-    """A run that ended early; carries what the first failing rank said."""
+    """A run that ended early, with the message of the first failing rank."""
 
     exit_code = 2
 
 
 class InfeasibleError(ShardwrightError):
-    """No plan fits; the message names what binds and the smallest changes that fit."""
+    """No plan fits; the message has the binding constraint and the smallest changes that fit."""
 
     exit_code = 3
 
 
 class ToleranceError(ShardwrightError):
-    """A comparison outside the tolerance that the user asked for."""
+    """A comparison outside the user's tolerance."""
 
     exit_code = 4

@@ -1,4 +1,4 @@
-"""`Sourced`: a number from outside together with where it came from."""
+"""`Sourced`: a number with its source."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ METHODS = ("datasheet", "measured", "fitted", "published", "derived", "assumed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sourced:
-    """A value, its source and how far to trust it.
+    """A value, its source and its uncertainty.
 
-    value        in the SI unit that the holding field's name says
+    value        in the SI unit of the containing field's name
     source       a link, a citation or a measurement file
-    date         ISO date on which the source said so
+    date         ISO date of the source
     method       one of `METHODS`
     uncertainty  relative half-width of a 90 % interval (0.05 = +-5 %); 0 where exact
 
@@ -36,11 +36,11 @@ class Sourced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcedRange:
-    """A usual value with the range that was found of it, and where.
+    """A usual value with its range and source.
 
-    low, high  smallest and largest of what the source (or its several sources) say
+    low, high  smallest and largest value of the source or sources
 
-    Raises InputError where the value is outside its range or nothing says where it is from.
+    Raises InputError if the value is outside its range or has no source.
     """
 
     value: float
@@ -64,7 +64,7 @@ def _need_source(number: Sourced | SourcedRange) -> None:
 
 
 def given(value: float, source: str) -> SourcedRange:
-    """A number that the user says: it has no range."""
+    """A number from the user, without a range."""
     return SourcedRange(
         value=value, low=value, high=value, source=source, date="", method="assumed"
     )

@@ -1,4 +1,4 @@
-"""The text of a file that a user named, or what is wrong with it."""
+"""Read a file named by a user, with precise errors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from profiles.errors import DocumentError
 
 MOST_BYTES = 2**30
-"""What no file of ours comes near: instance C of the 2025 contest has 87 MB of JSON."""
+"""Limit, far above real files: instance C of the 2025 contest has 87 MB of JSON."""
 
 
 def read_file(path: str | Path) -> bytes:
-    """The bytes of a file or pipe; raises DocumentError that says what stands at `path` instead."""
+    """The bytes of a file or pipe; raises DocumentError if it cannot be read."""
     file = Path(path)
     try:
         with file.open("rb") as stream:
@@ -32,9 +32,9 @@ def read_file(path: str | Path) -> bytes:
 
 
 def read_text(path: str | Path) -> str:
-    """The UTF-8 text of a file, without the byte order mark that Windows programs put in front.
+    """The UTF-8 text of a file, without a byte order mark.
 
-    Raises DocumentError where there is no such file, a folder, or something that is no text.
+    Raises DocumentError for a missing file, a folder, or other content.
     """
     raw = read_file(path)
     try:

@@ -1,8 +1,7 @@
-"""Quantities: from what people write to SI numbers, and from SI numbers to what people read.
+"""Parse quantities with units into SI numbers, and format SI numbers.
 
-Inside the code every number is in SI base units and its name says so. This module is the only
-place where human units appear in text. Decimal prefixes are powers of 1000 (GB, Gb), binary ones
-powers of 1024 (GiB).
+In the code all numbers are in SI base units, with the unit in their name. Only this module converts
+to other units in text. Decimal prefixes are powers of 1000 (GB, Gb), binary ones of 1024 (GiB).
 """
 
 from __future__ import annotations
@@ -35,11 +34,10 @@ _DOLLARS_FIRST = re.compile(r"^\s*\$\s*(.*?)\s*$")
 def parse_quantity(text: str, dimension: str, *, where: str = "", above_0: bool = False) -> float:
     """The SI value of `text` read as a quantity of `dimension`.
 
-    dimension: `bytes`, `time`, `count` or `money` (US dollars). A bare number is accepted for
-    `count` only: everything else must say its unit.
+    dimension: `bytes`, `time`, `count` or `money` (US dollars). Only a `count` may have no unit.
 
-    Raises UnitError, naming `where`, for a missing, unknown or foreign unit and for values that
-    are negative or not finite, or 0 where they must be `above_0`.
+    Raises UnitError, with `where`, for a missing, unknown or wrong unit and for values that are
+    negative, not finite, or 0 with `above_0`.
 
     >>> parse_quantity("80GiB", "bytes")
     85899345920.0

@@ -28,15 +28,12 @@ if TYPE_CHECKING:
         import_config,
         load_plan,
         load_run,
-        load_sharding,
         plan,
         predict,
         profile,
         read_log,
         report,
         run,
-        run_sharding,
-        shard,
         size,
         trace,
         watch,
@@ -58,6 +55,7 @@ _VALUES = {
     "ShardwrightError": "profiles.errors",
 }
 
+# Functions of plug-ins are attributes too (shardwright/plugins/plugin.py).
 __all__ = [
     "InputError",
     "LayoutFile",
@@ -78,15 +76,12 @@ __all__ = [
     "import_config",
     "load_plan",
     "load_run",
-    "load_sharding",
     "plan",
     "predict",
     "profile",
     "read_log",
     "report",
     "run",
-    "run_sharding",
-    "shard",
     "size",
     "trace",
     "watch",
@@ -117,6 +112,12 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_VALUES[name]), name)
     if name in __all__:
         return getattr(importlib.import_module("shardwright.api"), name)
+    if not name.startswith("_"):
+        from shardwright.plugins.plugin import plugin_function
+
+        function = plugin_function(name)
+        if function is not None:
+            return function
     raise AttributeError(f"module 'shardwright' has no attribute {name!r}")
 
 

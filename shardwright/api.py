@@ -17,12 +17,11 @@ from planner.layout.layout_answer import LayoutFile
 from profiles.document import read_document, write_text
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel
 from shardwright.asking import python_plan
 from shardwright.asking.asked_price import price_for as price_for
 from shardwright.asking.opened_plan import OpenedPlan, PlanLike, open_plan, opened_plan
-from shardwright.asking.places import local_profile, trace_cache
+from shardwright.asking.places import local_profile
 from shardwright.asking.planned_step import refuse_devices_of_plan, step_of, step_of_answer
 from shardwright.asking.predicted_plan import predict_plan, predicted_again
 from shardwright.asking.python_plan import PlanOptions
@@ -51,7 +50,6 @@ from shardwright.results.planned import (
 )
 from shardwright.results.shown import shown_as
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
-from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA, OpShardingFile, ShardedRun
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
@@ -119,51 +117,6 @@ def _shown(answer: PlanFile | LayoutFile) -> PlanResult | LayoutResult:
     if isinstance(answer, LayoutFile):
         return shown_as(LayoutResult, answer)
     return shown_as(PlanResult, answer)
-
-
-def shard(
-    model: str,
-    on: Cluster | str,
-    mesh: tuple[int, ...],
-    *,
-    sequence_length: int,
-    block: str = "",
-    micro_batch: int = 1,
-    micro_batches: int = 1,
-    precision: str = "bf16",
-    memory_limit_bytes: float | None = None,
-    time_limit_s: float = 20.0,
-    assumptions: tuple[str, ...] = (),
-) -> OpShardingFile:
-    """One strategy per op of a model, or of one of its blocks, on a mesh of devices."""
-    from planner.op_sharding.shard_model import ShardQuestion, shard_model
-    from profiles.model.op_graphs.traced_op_graph import traced_op_graph
-
-    spec = resolve_model(model)
-    work = Workload(global_batch=1, sequence_length=sequence_length, precision=precision)
-    dtype = work.compute_dtype
-    question = ShardQuestion(
-        graph=traced_op_graph(
-            spec,
-            micro_batch=micro_batch,
-            sequence_length=sequence_length,
-            dtype=dtype,
-            cache=trace_cache(),
-        ),
-        model=spec.source,
-        model_hash=spec.content_hash,
-        block=block,
-        cluster=on if isinstance(on, Cluster) else cluster(on),
-        mesh_sizes=mesh,
-        sequence_length=sequence_length,
-        micro_batch=micro_batch,
-        dtype=dtype,
-        micro_batches=micro_batches,
-        memory_limit_bytes=memory_limit_bytes,
-        time_limit_s=time_limit_s,
-        assumptions=assumptions,
-    )
-    return shard_model(question)
 
 
 @overload
@@ -280,18 +233,6 @@ def run(
         any_machine=any_machine,
         answer=opened.planned,
     )
-
-
-def run_sharding(path: str | Path, *, steps: int = 3, output: str = "run.json") -> ShardedRun:
-    """Run the placements in a file on this machine, beside one process."""
-    from executor.sharding.launch_sharding import run_sharding as _run
-
-    return _run(path, steps=steps, output=output)
-
-
-def load_sharding(path: str | Path) -> OpShardingFile:
-    """The file of `shard` at `path`."""
-    return read_document(path, OpShardingFile, schema=OP_SHARDING_SCHEMA)
 
 
 def load_run(path: str | Path) -> Measurement:

@@ -14,84 +14,87 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from shardwright.plugins.plugin import Command, plugin_commands
+
 # What each command is for, in the order of the help.
 COMMANDS = {
-    "fit": "What a model is made of, and on which devices its training fits.",
+    "fit": "Show the parts and memory of a model, and the devices on which its training fits.",
     "plan": (
-        "The best plan for a model on a cluster, with its bound and its runners-up. Or the plans "
-        "of many models, clusters and prices: a sweep, into the folder -o. Missing folders are "
-        "made."
+        "Find the fastest plan of a model on a cluster, with its bound and runners-up. Lists of "
+        "models, clusters or prices make a sweep into the folder -o. With --from, rank the "
+        "changes of an imported run."
     ),
     "sweep": (
-        "Thousands of questions of `plan` and `size` from one file, each answered once; killed and "
-        "begun again it goes on; results in SQLite, Parquet and CSV."
+        "Answer thousands of `plan` and `size` requests from one file, into SQLite, Parquet and "
+        "CSV. An interrupted sweep continues with the same command."
     ),
     "size": (
-        "What to rent for a training run: devices, days, dollars, energy, how sure; any of tokens, "
-        "deadline, budget and devices may be the unknown."
+        "Find what to rent for a training run: devices, days, dollars and energy, with "
+        "probabilities. Leave out tokens, deadline, budget or devices to solve for them."
     ),
     "predict": (
-        "One plan in depth: where the time and the memory go, and what the numbers rest on. Or "
-        "one prediction per row of a table of runs (--runs) or of modules (--modules)."
-    ),
-    "fleet": (
-        "Several training runs on one or more clusters over time: which nodes each gets, when, "
-        "with which plan; what is late, what it costs, what to buy next."
+        "Explain one plan: parts of its time and memory, with sources. Or predict each row of a "
+        "table of runs (--runs) or modules (--modules)."
     ),
     "profile": (
-        "Measure this machine; the result is what `--on local` names. Or calibrate the "
-        "predictions of described runs to a cluster by a handful of its own (--from)."
+        "Measure this machine for `--on local`. Or calibrate predictions to your cluster with "
+        "its logs, runs or nccl-tests (--from)."
     ),
     "run": (
-        "Run a plan through torchrun on this machine and measure it; of a sharding file compare "
-        "values, gradients and collectives with what was planned."
-    ),
-    "shard": (
-        "How every op of a model, or of one block, is best split over a mesh of devices: DTensor "
-        "placements with a bound, beside Megatron's layout. `run` applies the file."
+        "Run a plan with torchrun on this machine and measure it. For a sharding file, compare "
+        "values, gradients and collectives with the plan."
     ),
     "compare": (
-        "Predicted against measured, part by part; or the difference of two plans; or a plan "
-        "beside the log of a training (--log)."
+        "Compare a prediction with a measurement, part by part; or two plans; or a plan with a "
+        "training log (--log)."
     ),
-    "watch": "A training beside its plan while it runs, by its log; says when it is off.",
+    "watch": "Compare the log of a running training with its plan, and report deviations.",
     "export": (
-        "A plan in the words of a framework and a launcher: what is run, what its first steps must "
-        "show, and what of the plan it cannot say, with its cost."
+        "Write the files that run a plan with a framework and a launcher, with the expected first "
+        "steps and the cost of what the framework cannot express."
     ),
-    "check": "A configuration beside its plan: ends with 4 where it is no longer what was planned.",
-    "validate": "Predictions beside what others measured: errors, intervals, choices, by source.",
-    "catalog": "The devices that are known, with every number's source.",
+    "check": "Check that a configuration matches its plan; exit code 4 if it does not.",
+    "validate": "Compare predictions with published measurements, by source.",
+    "catalog": "List devices and prices, with the source of each number.",
     "import": (
-        "What the configuration of another framework says: Megatron-LM, torchtitan, DeepSpeed, "
-        "accelerate, nanotron, MaxText, NeMo and others; nothing of it is run."
+        "Read the configuration or logs of another framework (Megatron-LM, torchtitan, DeepSpeed, "
+        "accelerate, nanotron, MaxText, NeMo and others) without running it."
     ),
     "ui": (
-        "A page on this machine to try out models, clusters, runs and prices: `plan` and `size` "
-        "with pictures; every view is an address and a command line."
+        "Open a local web page for `plan` and `size`, with charts. Every view has an address and a "
+        "command line."
     ),
-    "demo": "The whole way once on this machine: profile, plan, run on two processes, compare.",
+    "demo": "Profile this machine, plan, run on two processes and compare.",
 }
 
 
-# Commands whose word is one of Python's own.
+# Commands whose name is a keyword of Python.
 _FILES = {"import": "import_config"}
 
 
+def _core_command(name: str) -> Command:
+    file = _FILES.get(name, name)
+    return Command(help=COMMANDS[name], module=f"shardwright.commands.{file}", function=file)
+
+
 class _Commands(typer.core.TyperGroup):
-    """The commands; one is imported when it is asked for, and none for the help of them all."""
+    """The commands of the core and of plug-ins; the file of a command is imported when it runs."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = {n: typer.core.TyperCommand(n, help=said) for n, said in COMMANDS.items()}
+        self.known = {name: _core_command(name) for name in COMMANDS} | plugin_commands()
+        self.commands = {
+            name: typer.core.TyperCommand(name, help=each.help) for name, each in self.known.items()
+        }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
-        assert name is not None  # what is no command has ended in an error
-        file = _FILES.get(name, name)
-        module = importlib.import_module(f"shardwright.commands.{file}")
+        assert name is not None  # an unknown command has ended in an error
+        command = self.known[name]
+        module = importlib.import_module(command.module)
         alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        alone.command(name, help=COMMANDS[name], epilog=module.EXAMPLES)(getattr(module, file))
+        run = getattr(module, command.function)
+        alone.command(name, help=command.help, epilog=module.EXAMPLES)(run)
         return name, typer.main.get_command(alone), rest
 
 
@@ -118,7 +121,9 @@ def _version(asked: bool) -> None:
 def _common(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="the release, and end"),
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="print the version and exit"
+        ),
     ] = False,
 ) -> None:
     """Plan, predict, run and verify distributed training."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 
 from profiles.errors import InputError
-from profiles.model.figures.figures_of_trace import figures_of_trace
+from profiles.model.figures.figures_from_trace import figures_of_trace
 from profiles.model.figures.transformer import Transformer
 from profiles.model.graph import Block, ModelGraph
 from simulator.values.prediction import Interval

@@ -32,7 +32,7 @@ _CONTEXT.set_forkserver_preload(
         "planner.layout.layout_plan",
         "ortools.sat.python.cp_model",
         "tests.executor.gradient_job",
-        "tests.executor.sharding_job",
+        "plugins.placements.tests.running.sharding_job",
         "executor.train",
         "torch.distributed.fsdp",
         "torch.distributed.pipelining.schedules",

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from profiles.model.steps.module_step import Kernel
-from simulator.modules.kernel_seconds import group_seconds
+from profiles.model.kernels import Kernel
+from simulator.traced.kernel_seconds import group_seconds
 from tools.module_fit import Array, MeasuredSteps
 
 # As a convolution of volumes is priced as one of images.

@@ -49,27 +49,27 @@ def page(
     parts = [
         "# Whole published runs",
         "",
-        "Device-hours, days and energy of training runs that others published, predicted by",
-        "`shardwright size --cases CASES.csv -o OUT.csv` from what is said of them (architecture,",
-        "tokens, devices, layout where it is printed) and never from what was measured. Made by",
+        "Device-hours, days and energy of published training runs, predicted by `shardwright size",
+        "--cases CASES.csv -o OUT.csv`. The predictions use the published architecture, tokens,",
+        "devices and layout, never the measured values. Made by",
         "`python -m tools.case_studies CASES.csv`; do not edit.",
         "",
         f"**Mean absolute error of the device-hours {percent(statistics.mean(map(abs, errors)))}**,"
-        f" worst {percent(max(map(abs, errors)))}; {inside} of {len(errors)} lie inside their 90 % "
-        f"interval. Not a blind test: the contingency is learnt from {found.runs} of these runs "
-        f"(each predicted from the others: {percent(found.error)}), and the rules for what sources "
-        "leave out were made with these runs in sight.",
+        f" worst {percent(max(map(abs, errors)))}; {inside} of {len(errors)} are inside their 90 % "
+        f"interval. This is not a blind test: the contingency was fitted to {found.runs} of these "
+        f"runs (each predicted from the others: {percent(found.error)}), and the defaults for "
+        "missing values were chosen with these runs in view.",
         "",
         _hours_table(compared),
         "",
-        "Steady: hours of the steps alone, as the source counts them. Whole: with all that a run "
-        f"loses, and a contingency of {found.middle:.2f}; of TPUs before 2022 "
-        f"{found.of('tpu-v4'):.2f}, whose stacks are older than the fitted ones.",
+        "Steady: the source counts only the hours of steps. Whole: with all lost time, and a "
+        f"contingency of {found.middle:.2f}; {found.of('tpu-v4'):.2f} for TPUs before 2022, whose "
+        "frameworks are older than the fitted ones.",
         "",
         "## Energy",
         "",
-        "Most published energy is device-hours times a datasheet's power, not a measurement "
-        "(basis).",
+        "Most published energies are device-hours x data sheet power, not measurements (column "
+        "basis).",
         "",
         _energy_table(compared, measured),
         "",
@@ -81,7 +81,7 @@ def page(
             if answer.prediction.status != OK
         ),
         "",
-        "## What each rests on",
+        "## Inputs and assumptions",
         "",
         *(_study(case, answer, measured[case.run.id]) for case, answer, _ in compared),
     ]

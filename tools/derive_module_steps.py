@@ -27,26 +27,33 @@ from scipy.stats import t as student_t
 from profiles.document import content_hash, encode, read_document, to_json, write_text
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.relatives import chip_of
-from profiles.model.steps.module_step import ModuleStep, TracedSteps
+from profiles.model.graph import ModelGraph
+from profiles.model.steps.module_step import TracedSteps
 from profiles.published.module_table import (
     MeasuredModule,
     ModuleRow,
     read_measured_modules,
     read_modules,
 )
-from simulator.memory.module_step import module_memory
-from simulator.modules.kernel_kinds import MUCH, seconds_by_kind
-from simulator.modules.kernel_seconds import kernel_seconds
-from simulator.modules.module_constants import MODULE_STEPS_FILE, MODULE_STEPS_SCHEMA
-from simulator.modules.predict_module import ModuleSetting, module_setting
-from simulator.values.prediction import RankMemory
+from simulator.traced.kernel_constants import MODULE_STEPS_FILE, MODULE_STEPS_SCHEMA
+from simulator.traced.kernel_kinds import MUCH, seconds_by_kind
+from simulator.traced.kernel_seconds import kernel_seconds
+from simulator.traced.module_row import ModuleSetting, module_setting, predict_step
 from tools.borrowed_kernels import borrowed_errors
-from tools.module_fit import Array, Flags, MeasuredSteps, fit, measured_steps, without
+from tools.module_fit import (
+    Array,
+    Flags,
+    MeasuredSteps,
+    fit,
+    fitted_kernels,
+    measured_steps,
+    without,
+)
 
 _GIB = 2**30
 _QUANTILE = 0.9
 _LARGE_GROUP = 0.03  # share of the rows
-_STEP_SCHEMA = "shardwright/module-step@1"
+_STEP_SCHEMA = "shardwright/module-step@2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +62,8 @@ class FittedRow:
 
     row: ModuleRow
     setting: ModuleSetting
-    step: ModuleStep
+    step: ModelGraph
     measured: MeasuredModule
-
-    @property
-    def memory(self) -> RankMemory:
-        s = self.setting
-        return module_memory(
-            self.step,
-            s.precision,
-            states=s.optimizer.states,
-            keeps_gradients=s.framework.keeps_gradients,
-            capacity_bytes=s.device.usable_bytes,
-        )
 
 
 def main() -> None:
@@ -96,8 +92,8 @@ def main() -> None:
         _say(f"{kernel} priced as the kernel most like it: {np.exp(error):.2f} times as long")
     memory = _memory(rows)
     lines = [
-        "# Constants of the steps of modules; meanings in simulator/modules/kernel_seconds.py,",
-        "# step_seconds.py and memory/module_step.py. Made by tools/derive_module_steps.py.",
+        "# Constants of the steps of modules; meanings in simulator/traced/kernel_seconds.py,",
+        "# in_step.py and kernel_constants.py. Made by tools/derive_module_steps.py.",
         f'schema = "{MODULE_STEPS_SCHEMA}"',
         f'source = "{table.name}: {", ".join(sorted(_sources(table)))}"',
         'method = "Gauss-Newton on log(predicted / measured), weights that fall beyond 12 %, weak '
@@ -149,19 +145,20 @@ def fitted_rows(table: Path, folder: Path) -> list[FittedRow]:
 
 def _kept_step(
     row: ModuleRow, setting: ModuleSetting, steps: TracedSteps, folder: Path
-) -> ModuleStep:
+) -> ModelGraph:
     precision = setting.precision
     key = {
         "factory": row.factory,
         "arguments": json.dumps(row.arguments, sort_keys=True),
         "weights": precision.weights,
         "autocast": precision.autocast,
+        "tf32": precision.tf32,
         "channels_last": setting.channels_last,
         "fused_attention": setting.framework.fused_attention,
     }
     path = folder / f"{content_hash(key)}.json"
     if path.is_file():
-        return read_document(path, ModuleStep, schema=_STEP_SCHEMA)
+        return read_document(path, ModelGraph, schema=_STEP_SCHEMA)
     step = steps.step(
         row.factory,
         row.arguments,
@@ -214,11 +211,12 @@ def _memory(rows: Sequence[FittedRow]) -> FittedMemory:
     batches = np.asarray([_batch(r) for r in known])
     ratio = np.asarray([r.measured.oom_batch or 0 for r in known]) / batches
     usable = np.asarray([r.setting.device.usable_bytes for r in known])
+    (ranks,) = zip(*(predict_step(r.step, r.setting).ranks for r in known), strict=True)
     casts = np.asarray(
-        [2.0 * sum(r.step.parameters) * bool(r.setting.precision.autocast) for r in known]
+        [2.0 * r.step.full_parameter_count * bool(r.setting.precision.autocast) for r in known]
     )
-    growing = np.asarray([r.step.peak_bytes + r.step.input_bytes for r in known]) - casts
-    whole = np.asarray([r.memory.peak_bytes for r in known])
+    growing = np.asarray([r.activations_bytes + r.transient_bytes for r in ranks]) - casts
+    whole = np.asarray([r.peak_bytes for r in ranks])
     following = whole + growing * (ratio - 1)
     best = (-1.0, 0.0, 0.0)
     for held in np.arange(1.0, 1.12, 0.01):
@@ -246,7 +244,7 @@ def _half_widths(
         float(np.quantile(np.abs(by_device[used & (chips == name)]), _QUANTILE))
         for name in sorted(set(chips[used].tolist()))
     )
-    return {"device": float(own), "architecture": other, "none": max(other, worst), "memory": 0.12}
+    return {"device": float(own), "architecture": other, "none": max(other, worst)}
 
 
 def _kinds(
@@ -254,11 +252,11 @@ def _kinds(
 ) -> dict[str, int]:
     """Kind of kernel -> rows of the fit that spend `MUCH` of their kernels' time on it."""
     seconds = kernel_seconds(data.kernels, values) * data.count
-    ends = np.cumsum([len(r.step.ops) for r in rows])[:-1]
     found: Counter[str] = Counter()
-    for row, own, is_used in zip(rows, np.split(seconds, ends), used, strict=True):
-        if is_used:
-            by_kind = seconds_by_kind(row.step.ops, own)
+    for place, row in enumerate(rows):
+        if used[place]:
+            kernels = fitted_kernels(row.step, row.setting)
+            by_kind = seconds_by_kind(zip(kernels, seconds[data.row == place], strict=True))
             total = sum(by_kind.values())
             found.update(kind for kind, taken in by_kind.items() if taken >= MUCH * total)
     return dict(sorted(found.items()))

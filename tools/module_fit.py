@@ -1,31 +1,36 @@
-"""Least squares of modules' steps: the constants of simulator/modules/kernel_seconds.py and
-step_seconds.py on measured rows, and refits with rows left out."""
+"""Least squares of modules' steps: the constants of simulator/traced/kernel_seconds.py, and of the
+host around them (in_step.py), on measured rows; refits with rows left out."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.model.steps.module_step import Kernel, ModuleStep
-from simulator.modules.kernel_seconds import (
+from profiles.model.graph import ModelGraph
+from profiles.model.kernels import DeviceKernel, Kernel
+from simulator.soft_maximum import larger
+from simulator.traced.in_step import is_kernel_priced, optimizer_s, prices_in_step, starts
+from simulator.traced.kernel_arrays import KernelArrays, kernel_arrays
+from simulator.traced.kernel_seconds import (
     ARCHITECTURES,
     KernelGroups,
     KernelRates,
+    Values,
     group_seconds,
     grouped,
     kernel_rates,
 )
-from simulator.modules.predict_module import ModuleSetting
-from simulator.modules.step_arrays import StepArrays, step_arrays
-from simulator.modules.step_seconds import StepFacts, step_facts, step_parts
+from simulator.traced.module_row import ModuleSetting
+from simulator.training_run.framework.executor_states import Software
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Columns = TypeVar("Columns", KernelRates, StepArrays, StepFacts)
+Columns = TypeVar("Columns", KernelRates, KernelArrays, "StepFacts")
 
 _ERROR = 0.12  # of one row, in log: where Cauchy-like weights begin to fall
 _PRIOR = 0.02  # weight of a constant's start against a row
@@ -34,7 +39,7 @@ _ITERATIONS = 8
 _MOVING = ("softmax", "reduction", "copy", "transpose", "gather", "scatter", "fill", "elementwise")
 
 
-def starts() -> dict[str, tuple[float, float]]:
+def begin_of() -> dict[str, tuple[float, float]]:
     """Of every constant where the fit begins, and how far (in log) it looks."""
     found: dict[str, tuple[float, float]] = {}
 
@@ -60,7 +65,7 @@ def starts() -> dict[str, tuple[float, float]]:
         add(size, *(f"small.{side}.{unit}" for side in "mnk"))
     add(0.1, "fill")
     add(0.4, "cached")
-    add(0.6, "bytes.matmul", "bytes.update")
+    add(0.6, "bytes.matmul")
     for layout in layouts:
         add(0.4, *(f"depthwise.bytes.{layout}.{way}" for way in directions))
         add(0.2, *(f"depthwise.peak.{layout}.{way}" for way in directions))
@@ -80,6 +85,81 @@ def starts() -> dict[str, tuple[float, float]]:
         parts = ("tensor", "float32", "memory")
         add(1.0, *(f"architecture.{name}.{part}" for part in parts), width=0.15)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """What of a step is not its kernels; [steps] each.
+
+    *_kernels, *_views   ops and views that the host starts in a pass
+    *_known_s       device seconds of the pass that no constant of the fit is in (measured products)
+    update_s        of the update's bytes;  update_kernels  of all parameters
+    old, compiled   flags of the framework
+    """
+
+    forward_kernels: Array
+    forward_views: Array
+    forward_known_s: Array
+    backward_kernels: Array
+    backward_views: Array
+    backward_known_s: Array
+    update_s: Array
+    update_kernels: Array
+    old: Array
+    compiled: Array
+
+
+def step_facts(graph: ModelGraph, setting: ModuleSetting) -> StepFacts:
+    """The facts of one step, as arrays of one."""
+    (block,), states, device = graph.kinds, setting.states, setting.device
+    weights = [p.spec.num_elements for p in block.parameters if p.trainable]
+    found = {
+        "update_s": optimizer_s(states.optimizer_traffic_bytes.adamw * sum(weights), device),
+        "update_kernels": states.optimizer_kernels * len(weights),
+        "old": setting.framework.software is Software.OLD_TORCH,
+        "compiled": setting.framework.compiled,
+    }
+    for name, ops in (("forward", block.forward_ops), ("backward", block.backward_ops)):
+        found[f"{name}_kernels"], found[f"{name}_views"] = starts(ops)
+        known = [op for op in ops if not is_kernel_priced(op, device)]
+        costs = prices_in_step(known, device, setting.framework.software)
+        found[f"{name}_known_s"] = sum(cost.time_s for cost in costs)
+    return StepFacts(**{name: np.asarray([float(x)]) for name, x in found.items()})
+
+
+def total_s(facts: StepFacts, forward_s: Array, backward_s: Array, values: Values) -> Array:
+    """Steps whose fitted kernels take so long in each pass, as `predict` adds them up."""
+    eager = 1e-6 * (1.0 - facts.compiled)
+
+    def host(name: str) -> Array:
+        old, new = values[f"host.{name}.old_us"], values[f"host.{name}.new_us"]
+        return np.where(facts.old > 0, old, new) * eager
+
+    views = host("view")
+    update = facts.update_s + 1e-6 * values["start_us"] * facts.update_kernels
+    return (
+        larger(
+            facts.forward_known_s + forward_s,
+            facts.forward_kernels * host("forward") + facts.forward_views * views,
+        )
+        + larger(
+            facts.backward_known_s + backward_s,
+            facts.backward_kernels * host("backward") + facts.backward_views * views,
+        )
+        + larger(update, facts.update_kernels * host("update"))
+        + 1e-6 * values["step_us"]
+    )
+
+
+def fitted_kernels(graph: ModelGraph, setting: ModuleSetting) -> list[DeviceKernel]:
+    """The kernels of a step whose price is fitted, equal ones once."""
+    (block,) = graph.kinds
+    counts: Counter[DeviceKernel] = Counter()
+    for op in (*block.forward_ops, *block.backward_ops):
+        if is_kernel_priced(op, setting.device):
+            for kernel in op.kernels or ():
+                counts[replace(kernel, count=1)] += kernel.count
+    return [replace(kernel, count=count) for kernel, count in counts.items()]
 
 
 class _Watched(dict[str, float]):
@@ -128,22 +208,20 @@ class MeasuredSteps:
     def log_errors(self, sums: Mapping[Kernel, Array], values: Mapping[str, float]) -> Array:
         """[rows] log(predicted / measured)."""
         device = np.sum(list(sums.values()), axis=0)
-        total_s = step_parts(self.facts, device[0], device[1], values).total_s
-        return np.log(total_s / self.measured_s)
+        return np.log(total_s(self.facts, device[0], device[1], values) / self.measured_s)
 
 
 def measured_steps(
-    steps: Sequence[ModuleStep], settings: Sequence[ModuleSetting], measured_s: Sequence[float]
+    steps: Sequence[ModelGraph], settings: Sequence[ModuleSetting], measured_s: Sequence[float]
 ) -> MeasuredSteps:
     """The rows as arrays."""
-    arrays = [step_arrays(step) for step in steps]
-    pairs = list(zip(steps, arrays, settings, strict=True))
-    rates = [kernel_rates(x, s.device, s.precision) for _, x, s in pairs]
-    facts = [step_facts(step, x, s.device, s.framework, s.optimizer) for step, x, s in pairs]
+    pairs = list(zip(steps, settings, strict=True))
+    arrays = [kernel_arrays(fitted_kernels(step, setting)) for step, setting in pairs]
+    rates = [kernel_rates(x, s.device) for x, s in zip(arrays, settings, strict=True)]
     joined = _joined(arrays)
     return MeasuredSteps(
         kernels=grouped(joined, _joined(rates)),
-        facts=_joined(facts),
+        facts=_joined([step_facts(step, setting) for step, setting in pairs]),
         row=np.repeat(np.arange(len(steps)), [len(x.count) for x in arrays]),
         backward=joined.backward,
         count=joined.count,
@@ -166,7 +244,7 @@ def fit(
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, float]:
     """The constants that fit the `used` rows best (Gauss-Newton on logs with damping)."""
-    plan = starts()
+    plan = begin_of()
     names = list(plan)
     centre = np.log([plan[name][0] for name in names])
     width = np.asarray([plan[name][1] for name in names])
@@ -205,7 +283,7 @@ def without(
 ) -> Array:
     """[rows] log errors of the rows of each group, predicted by constants refitted without them:
     one Gauss-Newton step away from `found`, the fit of all `used` rows, with the slopes there."""
-    plan = starts()
+    plan = begin_of()
     names = list(plan)
     centre = np.log([plan[name][0] for name in names])
     width = np.asarray([plan[name][1] for name in names])

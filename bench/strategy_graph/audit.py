@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.strategy_graph.problem import FORBIDDEN, StrategyGraph
+from shardwright_placements.strategy_graph.problem import FORBIDDEN, StrategyGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

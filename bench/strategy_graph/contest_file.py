@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from shardwright_placements.strategy_graph.problem import FORBIDDEN, Ints, StrategyGraph, added
 
-from planner.strategy_graph.problem import FORBIDDEN, Ints, StrategyGraph, added
 from profiles.errors import DocumentError, InputError
 from profiles.text_file import read_file
 

@@ -151,7 +151,7 @@ def values_of(framework: str | None, change: SingleChange) -> tuple[str, str]:
 
 
 def flag_of(framework: str | None, change: SingleChange) -> str:
-    """The framework's option, or the setting's own name where it has none that is known.
+    """The framework's option, or the setting's name if it has no known option.
 
     A changed degree changes dp with it, which every framework computes itself but nanotron.
     """

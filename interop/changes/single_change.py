@@ -25,7 +25,7 @@ _INTERLEAVED = "interleaved"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleChange:
-    """One setting of a run, what it was and what it becomes, and the run with it."""
+    """A change of one setting: old and new value, and the changed run."""
 
     setting: str
     old: int | bool | str
@@ -36,7 +36,7 @@ class SingleChange:
 def single_changes(run: TrainingRun, *, precisions: tuple[str, ...] = ()) -> list[SingleChange]:
     """Every legal neighbour of a run.
 
-    precisions  to try beside the run's own; changing it changes what is computed, so none is tried
+    precisions  to try in addition to the run's; by default none, since the results change
                 unasked
     """
     rules = load_framework(run.stack).rules
@@ -141,7 +141,7 @@ def _pipelines(
 
 
 def is_legal(run: TrainingRun, rules: FrameworkRules) -> bool:
-    """Whether a framework takes the run: every degree divides what it splits."""
+    """Whether a framework takes the run: every degree divides the dimension that it splits."""
     model, degrees = run.model, run.degrees
     if degrees.used - set(rules.axes):
         return False

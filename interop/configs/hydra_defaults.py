@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from interop.configs.interpolation import Key
 from interop.configs.keyed_file import KeyedFile, read_keyed
-from interop.shell.folder import ConfigFolder
-from interop.shell.text_places import hole_numbers, without_holes
+from interop.shell.config_folder import ConfigFolder
+from interop.shell.text_marks import unknown_numbers, without_unknowns
 
 _MOST_DEEP = 6
 _MOST_FILES = 100
@@ -21,8 +21,8 @@ Part = tuple[Key, KeyedFile]
 
 @dataclass(frozen=True, slots=True)
 class HydraParts:
-    """The file and those of its defaults that are beside it, each with the key that it stands
-    below, a later one over those before it; and, in words, those that are named and not told."""
+    """The file and the files of its defaults, each with its package (the key above its values);
+    a later one overrides earlier ones. `missing` are messages about files that are not read."""
 
     parts: tuple[Part, ...]
     missing: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ def hydra_parts(
     added = [key.lstrip("+") for key in chosen if key.startswith("+")]
     root = file.name.rpartition("/")[0]
     for _ in range(_MOST_ROUNDS):
-        # `override /model: big` deep in a list holds for what was read before it.
+        # `override /model: big` deep in a list applies to files read before it.
         walk = _Walk(folder, root, dict(options))
         parts = walk.parts(file, "", 0)
         for group in added:
@@ -57,7 +57,7 @@ def hydra_parts(
 class _Walk:
     """One reading of the files, from the folder of the root's.
 
-    options  those that replace what stands in a list, by group
+    options  replacements for the entries of lists, by group
     """
 
     folder: ConfigFolder
@@ -71,14 +71,14 @@ class _Walk:
         path = "/".join(part for part in (self.root, group, option) if part)
         return path + ("" if path.endswith((".yaml", ".yml")) else ".yaml")
 
-    def parts(self, file: KeyedFile, beside: str, depth: int) -> list[Part]:
+    def parts(self, file: KeyedFile, inside: str, depth: int) -> list[Part]:
         """A file of a group and what its list names."""
         entries: list[tuple[str, str, str, bool]] = []
         for word, option in _entries(file):
             *marks, last = word.split() or [""]
             head, _, package = last.partition("@")
-            # A leading slash counts from the root's folder, and else the folder of this file.
-            near = () if (head or option).startswith("/") else (beside,)
+            # A leading slash counts from the root's folder, otherwise from the folder of this file.
+            near = () if (head or option).startswith("/") else (inside,)
             group = "/".join(part for part in (*near, head.strip("/")) if part)
             if "override" in marks:
                 self.options.setdefault(group, option)
@@ -87,24 +87,24 @@ class _Walk:
             below = package or head.strip("/").replace("/", ".")
             entries.append((group, taken, below, "optional" in marks))
         found: list[Part] = []
-        own = False
+        has_self = False
         for group, option, below, optional in entries:
             if option == "_self_" and not below:
                 found.append(((), file))
-                own = True
+                has_self = True
             elif not group.startswith("hydra/"):  # how Hydra itself logs and launches
                 found += self.loaded(group, option, below, depth, optional=optional)
-        return found if own else [*found, ((), file)]
+        return found if has_self else [*found, ((), file)]
 
     def loaded(
         self, group: str, option: str, package: str, depth: int, *, optional: bool = False
     ) -> list[Part]:
-        """The file of a group's option with those of its own list."""
+        """The file of a group's option with the files of its list."""
         name = self.name(group, option)
-        text = None if hole_numbers(name) else self.folder.text(name)
+        text = None if unknown_numbers(name) else self.folder.text(name)
         if text is None:
             if not optional:
-                self.missing.append(f"{without_holes(name)!r} is not beside it")
+                self.missing.append(f"{without_unknowns(name)!r} is not inside it")
             return []
         self.read += 1
         if depth >= _MOST_DEEP or self.read > _MOST_FILES:

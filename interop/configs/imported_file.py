@@ -1,4 +1,4 @@
-"""`imported.json`: an imported run as a file, with null where the configuration is silent."""
+"""`imported.json`: an imported run as a file."""
 
 from __future__ import annotations
 

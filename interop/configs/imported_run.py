@@ -1,7 +1,7 @@
-"""`ImportedRun`: what the configuration of another framework says about a training run.
+"""`ImportedRun`: a training run as configured for another framework.
 
-Everything is as the files say it; None where they are silent or where only a run would tell. What
-the framework does then stands apart, under `defaults`.
+Values are those of the files; None if the files have none or only a run would show it. The
+framework's defaults for these are separate, in `defaults`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class ImportedModel:
     """The model as far as the files name it; figures are the columns of a table of runs.
 
     name         as the files write it: a model on the Hugging Face hub, a `config.json`, a
-                 framework's own name
-    flavor       the framework's word for a size (`8B` of torchtitan's llama3)
+                 framework's name
+    flavor       the framework's name of a size (`8B` of torchtitan's llama3)
     figures_of   where figures come from that the files do not print, "" where they print all:
-                 the framework's flavor, or a config.json beside the configuration
+                 the framework's flavor, or a config.json in the folder of the configuration
     """
 
     name: str | None = None
@@ -56,7 +56,7 @@ MODEL_FIGURES = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Default:
-    """What the framework does where the files are silent, and which version of it."""
+    """The framework's default for a value that the files do not have, and its version."""
 
     value: Value
     source: str
@@ -67,7 +67,7 @@ class Contradiction:
     """Two things in the files that do not agree.
 
     field   the key of the import that they are about, or ""
-    text    what is said where, and which of it is taken
+    text    both values with their places, and which of them is taken
     places  `file:line` of both
     """
 
@@ -78,7 +78,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unresolved:
-    """A value that the files name but do not tell: a variable that is not set, the output of a
+    """An option without a known value: a variable that is not set, the output of a
     command."""
 
     option: str
@@ -96,7 +96,7 @@ class UnknownOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedRun:
-    """A run as its configuration says it.
+    """A run as it is configured.
 
     devices            ranks that train, of all nodes
     vpp                model chunks per pipeline rank
@@ -108,8 +108,8 @@ class ImportedRun:
     device             the accelerator, where a file names it
     options            `file:line` and option of each value, by key
     derived            how a value follows that no file writes, by key
-    defaults           the framework's own answers to silences, by key
-    overridden         values of a file that a command line replaces, as it is meant to
+    defaults           the framework's defaults for values that the files do not have, by key
+    overridden         values of a file that a command line replaces
     runs               how many training runs the files start; this is the first
     files              that were read
     """
@@ -154,7 +154,7 @@ class ImportedRun:
 
     @property
     def world(self) -> int | None:
-        """Ranks of one copy of the model: tp x pp x cp, silent degrees by the framework's default;
+        """Ranks of one copy of the model: tp x pp x cp, with the framework's defaults;
         None where one is not known."""
         ranks = 1
         for axis in ("tp", "pp", "cp"):
@@ -165,15 +165,15 @@ class ImportedRun:
         return ranks
 
     def answer(self, key: str) -> Value:
-        """What the files say, else the framework's default."""
-        said: Value = getattr(self, key)
-        if said is None and key in self.defaults:
+        """The value of the files, otherwise the framework's default."""
+        placed: Value = getattr(self, key)
+        if placed is None and key in self.defaults:
             return self.defaults[key].value
-        return said
+        return placed
 
 
 def imported_json(run: ImportedRun) -> dict[str, Any]:
-    """The run as plain values, with null where the files are silent."""
+    """The run as plain values, with null for values that the files do not have."""
     return {"schema": IMPORTED_SCHEMA, **_plain(run)}
 
 

@@ -3,8 +3,8 @@
 fill in (omegaconf.readthedocs.io, 2.3; NeMo's and MLPerf's resolvers of arithmetic).
 
 An environment variable has what the script that starts the run exports, else the default that
-stands beside it (with the shell's `${NAME:-default}` also where it exports an empty text); its text
-is followed no further. What cannot be told is `Open`.
+is given (with the shell's `${NAME:-default}` also for an empty text). The variable's text
+is not followed further. An unknown value is `Open`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from interop.shell.folder import Environment
-from interop.shell.text_places import Hole
+from interop.shell.config_folder import Environment
+from interop.shell.text_marks import UnknownValue
 
 Key = tuple[str, ...]
 _MOST_DEEP = 12
@@ -28,13 +28,13 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A value that is named but not told; why, in words."""
+    """An unknown value, with the reason."""
 
     why: str
 
 
 class _OpenError(Exception):
-    """Part of a value is not told."""
+    """Part of a value is unknown."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ def plain_value(text: str) -> Any:
 
 def resolved(path: Key, values: Mapping[Key, Any], environment: Environment) -> Any:
     """The value at a path with everything in it that names others followed; `Open` where one of
-    them is not told."""
+    them is unknown."""
     raw = values.get(path)
     if not isinstance(raw, str) or ("${" not in raw and raw.strip() != "???"):
         return raw
@@ -104,7 +104,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def _one(inner: str, path: Key, source: _Source, depth: int) -> Any:
-    """What stands between the braces: a resolver with arguments, a variable, or a key."""
+    """The value of the text between braces: a resolver with arguments, a variable, or a key."""
     name, colon, rest = inner.partition(":")
     name = name.strip()
     if not colon and _ENVIRONMENT.fullmatch(name.partition(",")[0]) and "," in name:
@@ -118,11 +118,11 @@ def _one(inner: str, path: Key, source: _Source, depth: int) -> Any:
         return _key(_joined(inner, path, source, depth), path, source, depth)
     arguments = _arguments(rest)
     if name == "oc.env":
-        told = source.environment.get(arguments[0].strip())
-        if isinstance(told, Hole):
-            raise _OpenError(f"{told.words} ({told.place})")
-        if told is not None and (told or not filled):
-            return _word(told)
+        written = source.environment.get(arguments[0].strip())
+        if isinstance(written, UnknownValue):
+            raise _OpenError(written.reason)
+        if written is not None and (written or not filled):
+            return _word(written)
         if len(arguments) < 2:
             raise _OpenError(f"the environment variable {arguments[0]} is not set in the files")
         return _argument(",".join(arguments[1:]), path, source, depth)
@@ -140,7 +140,7 @@ def _one(inner: str, path: Key, source: _Source, depth: int) -> Any:
         return _argument(taken, path, source, depth)
     made = _RESOLVERS.get(name)
     if made is None:
-        raise _OpenError(f"${{{inner}}}: the resolver {name!r} is the program's own")
+        raise _OpenError(f"${{{inner}}}: the resolver {name!r} is defined by the program")
     given = [_argument(one, path, source, depth) for one in arguments]
     if name in _ARITHMETIC and not all(isinstance(one, (int, float)) for one in given):
         raise _OpenError(f"${{{inner}}} cannot be computed: not of numbers")
@@ -162,13 +162,13 @@ def _argument(text: str, path: Key, source: _Source, depth: int) -> Any:
 
 
 def _word(text: str) -> Any:
-    """What a text without references says: a number, a truth, none, or itself."""
+    """The value of a text without references: a number, a boolean, None, or the text."""
     plain = text.strip()
     return _WORDS[plain.lower()] if plain.lower() in _WORDS else plain_value(plain)
 
 
 def _arguments(text: str) -> list[str]:
-    """The arguments of a resolver, cut at its own commas."""
+    """The arguments of a resolver, cut at its top-level commas."""
     found, begin, deep = [], 0, 0
     for place, char in enumerate(text):
         deep += (char in "{[") - (char in "}]")
@@ -180,16 +180,16 @@ def _arguments(text: str) -> list[str]:
 
 def _key(name: str, path: Key, source: _Source, depth: int) -> Any:
     """The value of a key: absolute, or from so many tables up as it begins with dots; one that a
-    larger configuration holds under a name of its own (`${training.model.x}`) without that."""
+    larger configuration holds under a name (`${training.model.x}`) without that name."""
     up = len(name) - len(name.lstrip("."))
-    asked = tuple(part for part in name.replace("[", ".").replace("]", "").split(".") if part)
+    requested = tuple(part for part in name.replace("[", ".").replace("]", "").split(".") if part)
     if up:
         base = path[: max(0, len(path) - up)]
-        tried = [(*base, *asked)]
+        tried = [(*base, *requested)]
     else:
-        tried = [asked]
-        if asked and not any(known[:1] == asked[:1] for known in source.values):
-            tried.append(asked[1:])
+        tried = [requested]
+        if requested and not any(known[:1] == requested[:1] for known in source.values):
+            tried.append(requested[1:])
     for one in tried:
         if one and one in source.values:
             raw = source.values[one]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from interop.configs.interpolation import Key, Open, plain_value, resolved
-from interop.shell.folder import ConfigFolder, Environment
-from interop.shell.text_places import Place
+from interop.shell.config_folder import ConfigFolder, Environment
+from interop.shell.text_marks import Place
 from profiles.errors import DocumentError
 
 _MOST_VALUES = 20_000
@@ -24,7 +24,7 @@ _MOST_VALUES = 20_000
 class KeyedFile:
     """Values (numbers, texts, truths, None, lists of them) by their path of keys.
 
-    twice        keys that stand twice in one table, with both lines
+    twice        keys that one table has twice, with both lines
     environment  the variables that values may name
     """
 
@@ -35,19 +35,19 @@ class KeyedFile:
     environment: Environment = field(default_factory=dict)
 
     def place(self, key: Key) -> Place:
-        """Where a key stands."""
+        """The place of a key."""
         while key and key not in self.lines:
             key = key[:-1]
         return Place(self.name, self.lines.get(key, 1))
 
     def get(self, *key: str) -> Any:
         """The value of a key, with references to others (`${model.hidden_size}`) followed; None
-        where they do not tell it."""
+        if they are unknown."""
         found = resolved(key, self.values, self.environment)
         return None if isinstance(found, Open) else found
 
     def open(self, *key: str) -> Open | None:
-        """Why a key that is there does not tell its value."""
+        """The reason if the value of a key is unknown."""
         found = resolved(key, self.values, self.environment)
         return found if isinstance(found, Open) else None
 
@@ -68,11 +68,11 @@ class KeyedFile:
 
 
 def read_keyed(name: str, folder: ConfigFolder) -> KeyedFile:
-    """The values of a file of the folder, by its ending; raises DocumentError for what is no such
+    """The values of a file of the folder, by its ending; raises DocumentError for an invalid
     file.
 
     A TOML is read without the folder's environment: a variable that one of its values names is not
-    told, whatever the start of the run exports.
+    unknown, whatever the start of the run exports.
     """
     text = folder.text(name) or ""
     if name.endswith(".toml"):
@@ -128,10 +128,10 @@ def _yaml(name: str, text: str, *, is_json: bool) -> KeyedFile:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}:{mark.line + 1}" if mark is not None else name
         kind = "JSON" if is_json else "YAML"
-        said = getattr(error, "problem", None) or "it cannot be read"
+        problem = getattr(error, "problem", None) or "it cannot be read"
         if "{{" in text:
-            said += "; it is a template (Helm, Jinja): render it first, then import that"
-        raise DocumentError(f"{where}: not valid {kind}: {said}") from error
+            problem += "; it is a template (Helm, Jinja): render it first, then import that"
+        raise DocumentError(f"{where}: not valid {kind}: {problem}") from error
     except RecursionError as error:
         raise DocumentError(f"{name}: nested too deeply for a configuration") from error
     for document in documents:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
+from interop.configs.command_options import truth, whole
 from interop.configs.imported_run import Value
 from interop.configs.interpolation import Key
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.known_options import is_known
-from interop.configs.option_words import truth, whole
-from interop.shell.text_places import Place
+from interop.shell.text_marks import Place
 
 Reader = Callable[[Any], Value]
 
@@ -25,7 +25,7 @@ def count_of(value: Any) -> int | None:
 
 
 def degree_of(value: Any) -> int | None:
-    """The same of 1 or more: -1 and `auto` say that something else decides."""
+    """The same of 1 or more: None for -1 and `auto`."""
     number = count_of(value)
     return number if number else None
 
@@ -53,9 +53,9 @@ def text_of(value: Any) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
-def say_keys(
+def collect_keys(
     file: KeyedFile,
-    findings: Findings,
+    collected: Collected,
     keys: Mapping[str, tuple[str, Reader]],
 ) -> None:
     """Says every value whose key is in the table (`parallelism.tp`), in the order of the file."""
@@ -64,8 +64,8 @@ def say_keys(
         path = tuple(dotted.split("."))
         if path not in file.values:
             continue
-        if (hole := file.open(*path)) is not None:
-            findings.leave_open(key, dotted, hole.why, file.place(path))
+        if (unknown := file.open(*path)) is not None:
+            collected.leave_open(key, dotted, unknown.why, file.place(path))
             continue
         raw = file.get(*path)
         value = reader(raw)
@@ -73,27 +73,27 @@ def say_keys(
             found.append((file.place(path), key, value, dotted))
         elif isinstance(raw, str) and ("$" in raw or "{{" in raw) and raw.strip():
             why = f"{raw!r} is filled in elsewhere"
-            findings.leave_open(key, dotted, why, file.place(path))
+            collected.leave_open(key, dotted, why, file.place(path))
     for place, key, value, dotted in sorted(found, key=lambda each: each[0]):
-        findings.say(key, value, place, dotted)
+        collected.set(key, value, place, dotted)
     for path, first, second in file.twice:
         name = ".".join(path)
         if name in keys:
-            findings.contradict(
+            collected.report_contradiction(
                 keys[name][0],
-                f"{name} stands twice, in line {first} and {second} of {file.name}; the later one "
-                "is taken",
+                f"{name} is given twice, in lines {first} and {second} of {file.name}; the later "
+                "one is taken",
                 Place(file.name, first),
                 file.place(path),
             )
 
 
-def say_unknown(
-    file: KeyedFile, findings: Findings, framework: str, sections: tuple[str, ...]
+def collect_unknown(
+    file: KeyedFile, collected: Collected, framework: str, sections: tuple[str, ...]
 ) -> None:
     """Names the keys of sections (`""`: the top of the file) that no version has."""
     for section in sections:
         path: Key = (section,) if section else ()
         for key in sorted(file.sections(*path)):
             if not key.isdigit() and not is_known(framework, key):
-                findings.not_known(".".join((*path, key)), file.place((*path, key)))
+                collected.report_unknown(".".join((*path, key)), file.place((*path, key)))

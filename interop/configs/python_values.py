@@ -1,7 +1,7 @@
 """What a Python configuration writes literally, read from its syntax tree; nothing of it is run.
 
 A value counts where it follows from the file's text: a constant, arithmetic of constants, the name
-of such a constant, a parameter's default. What stands under an `if` or in a loop does not.
+of such a constant, a parameter's default. Values under an `if` or in a loop do not.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from interop.shell.text_places import Place
+from interop.shell.text_marks import Place
 from profiles.errors import DocumentError
 
 Key = tuple[str, ...]
+Constants = dict[str, object]
 _MOST_DEEP = 20
 
 
@@ -26,7 +27,7 @@ class _UnknownError(Exception):
 class PythonValues:
     """The values of one function, or of the top of a file.
 
-    values  by the path of keywords and attributes;  calls  names of what is called, by the path of
+    values  by the path of keywords and attributes;  calls  called functions, by the path of
     the keyword that it is given to, with literal positional arguments
     """
 
@@ -58,7 +59,7 @@ class PythonFile:
 
 
 def read_python(name: str, text: str) -> PythonFile:
-    """The literal values of a file; raises DocumentError for what is not Python."""
+    """The literal values of a file; raises DocumentError if it is not Python."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -66,7 +67,7 @@ def read_python(name: str, text: str) -> PythonFile:
         raise DocumentError(
             f"{name}{f':{line}' if line else ''}: not valid Python: {error}"
         ) from error
-    constants: dict[str, Any] = {}
+    constants: dict[str, object] = {}
     top = PythonValues("")
     functions: dict[str, PythonValues] = {}
     for node in tree.body:
@@ -88,7 +89,7 @@ def _is_main(node: ast.If) -> bool:
     )
 
 
-def _function(node: ast.FunctionDef, file: str, constants: dict[str, Any]) -> PythonValues:
+def _function(node: ast.FunctionDef, file: str, constants: Constants) -> PythonValues:
     found = PythonValues(node.name)
     arguments = [*node.args.posonlyargs, *node.args.args]
     defaults = node.args.defaults
@@ -105,7 +106,7 @@ def _function(node: ast.FunctionDef, file: str, constants: dict[str, Any]) -> Py
     return found
 
 
-def _statement(node: ast.stmt, file: str, constants: dict[str, Any], found: PythonValues) -> None:
+def _statement(node: ast.stmt, file: str, constants: Constants, found: PythonValues) -> None:
     if isinstance(node, (ast.Return, ast.Expr)):
         if node.value is not None:
             _expression(node.value, (), file, constants, found)
@@ -119,7 +120,7 @@ def _statement(node: ast.stmt, file: str, constants: dict[str, Any], found: Pyth
 
 
 def _assignment(
-    target: ast.expr, value: ast.expr, file: str, constants: dict[str, Any], found: PythonValues
+    target: ast.expr, value: ast.expr, file: str, constants: Constants, found: PythonValues
 ) -> None:
     path = _path(target)
     if path is None:
@@ -133,7 +134,7 @@ def _assignment(
             is_plain = call and "." not in call
             if is_plain and path[0] in ("config", "cfg", "recipe", "base", "c"):
                 found.base = call
-            # The object that everything is set on has no name of its own in paths.
+            # The object that everything is set on is not part of paths.
             inner = () if not isinstance(value, ast.Dict) and _is_object(path[0]) else path
             if isinstance(value, ast.Call) and _called(value) == "dict":
                 inner = path
@@ -158,7 +159,7 @@ def _is_object(name: str) -> bool:
 
 
 def _expression(
-    node: ast.expr, path: Key, file: str, constants: dict[str, Any], found: PythonValues
+    node: ast.expr, path: Key, file: str, constants: Constants, found: PythonValues
 ) -> None:
     """The literal values inside an expression: keywords of calls, entries of dictionaries."""
     if len(path) > _MOST_DEEP:
@@ -187,7 +188,12 @@ def _expression(
 
 
 def _entry(
-    key: str, value: ast.expr, path: Key, file: str, constants: dict[str, Any], found: PythonValues
+    key: str,
+    value: ast.expr,
+    path: Key,
+    file: str,
+    constants: dict[str, object],
+    found: PythonValues,
 ) -> None:
     inner = (*path, key)
     try:
@@ -201,7 +207,7 @@ def _entry(
 
 
 def _path(target: ast.expr) -> Key | None:
-    """`a.b.c` of an attribute, `a["b"]` of an item; None for anything else."""
+    """`a.b.c` of an attribute, `a["b"]` of an item; None for other targets."""
     if isinstance(target, ast.Name):
         return (target.id,)
     if isinstance(target, ast.Attribute):
@@ -218,7 +224,7 @@ def _called(node: ast.Call) -> str:
     return ".".join(path) if path else ""
 
 
-def _literal(node: ast.expr, constants: Mapping[str, Any], depth: int = 0) -> Any:
+def _literal(node: ast.expr, constants: Mapping[str, object], depth: int = 0) -> Any:
     if depth > 50:
         raise _UnknownError
     if isinstance(node, ast.Constant):
@@ -240,7 +246,7 @@ def _literal(node: ast.expr, constants: Mapping[str, Any], depth: int = 0) -> An
     raise _UnknownError
 
 
-def _number(node: ast.expr, constants: Mapping[str, Any], depth: int) -> int | float:
+def _number(node: ast.expr, constants: Mapping[str, object], depth: int) -> int | float:
     value = _literal(node, constants, depth + 1)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _UnknownError

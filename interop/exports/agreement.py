@@ -1,4 +1,4 @@
-"""`disagreements`: where the configuration of a run is no longer what was planned."""
+"""`disagreements`: keys in which a configuration differs from its plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
 from simulator.training_run.run.training_run import with_settings
 
-# Values that a framework's file does not tell apart, by what an import calls it.
+# Values that a framework's file does not distinguish, by an import's key.
 _ALIKE: Mapping[tuple[str, str], frozenset[Value]] = {
     ("torchtitan", "recompute"): frozenset({"alternate", "selective"}),
     ("torchtitan", "zero_stage"): frozenset({1, 2}),  # fsdp_reshard_after_forward = "never"
@@ -21,7 +21,7 @@ _MODEL = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "num_experts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """One key: what was planned, what the configuration says, and where."""
+    """One key: the planned value, the configuration's, and its place."""
 
     key: str
     planned: Value
@@ -33,7 +33,7 @@ class Disagreement:
 class Agreement:
     """What was compared.
 
-    silent   keys that the configuration says nothing of, which is no disagreement
+    silent   keys that the configuration does not have, which is no disagreement
     """
 
     same: tuple[str, ...]
@@ -44,21 +44,21 @@ class Agreement:
 def agreement(
     planned: PlannedRun, found: ImportedRun, gaps: tuple[Unexpressed, ...] = ()
 ) -> Agreement:
-    """The plan beside a configuration, key by key.
+    """Compares the plan with a configuration, key by key.
 
-    gaps   what the target has no words for: of it, what was written for it is what must stand there
+    gaps   parts that the target does not express: the written replacement is expected there
     """
     wanted = planned_values(planned, gaps)
     same, different, silent = [], [], []
     for key, value in wanted.items():
-        said = _said(found, key)
-        if said is None:
+        placed = _count_given(found, key)
+        if placed is None:
             silent.append(key)
-        elif _equal(found.framework or "", key, value, said):
+        elif _equal(found.framework or "", key, value, placed):
             same.append(key)
         else:
             where = found.options.get(key) or found.derived.get(key, "")
-            different.append(Disagreement(key=key, planned=value, found=said, where=where))
+            different.append(Disagreement(key=key, planned=value, found=placed, where=where))
     return Agreement(same=tuple(same), different=tuple(different), silent=tuple(silent))
 
 
@@ -87,8 +87,8 @@ def planned_values(planned: PlannedRun, gaps: tuple[Unexpressed, ...] = ()) -> M
     }
 
 
-def _said(found: ImportedRun, key: str) -> Value:
-    """What the files say, else what the framework does where they are silent."""
+def _count_given(found: ImportedRun, key: str) -> Value:
+    """The value of the files, otherwise the framework's default."""
     if key.startswith("model."):
         name = key.removeprefix("model.")
         value: Value = getattr(found.model, name)
@@ -96,20 +96,20 @@ def _said(found: ImportedRun, key: str) -> Value:
     return found.answer(key)
 
 
-def _equal(framework: str, key: str, planned: Value, said: Value) -> bool:
+def _equal(framework: str, key: str, planned: Value, placed: Value) -> bool:
     if key == "recompute":
         # A kind's first word: `full, 4 layers` is `full`.
-        planned, said = (str(kind or "none").split()[0].strip(",") for kind in (planned, said))
-    return planned == said or {planned, said} <= _ALIKE.get((framework, key), frozenset())
+        planned, placed = (str(kind or "none").split()[0].strip(",") for kind in (planned, placed))
+    return planned == placed or {planned, placed} <= _ALIKE.get((framework, key), frozenset())
 
 
 def agreement_of_plans(planned: PlannedRun, found: PlannedRun) -> Agreement:
-    """One plan beside another."""
-    wanted, said = planned_values(planned), planned_values(found)
+    """Compares two plans."""
+    wanted, placed = planned_values(planned), planned_values(found)
     different = [
-        Disagreement(key=key, planned=value, found=said[key])
+        Disagreement(key=key, planned=value, found=placed[key])
         for key, value in wanted.items()
-        if said[key] != value
+        if placed[key] != value
     ]
     if planned.stages != found.stages:
         layers = [", ".join(str(s.num_layers) for s in run.stages) for run in (planned, found)]

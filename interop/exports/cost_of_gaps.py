@@ -1,10 +1,9 @@
-"""`cost_of_gaps`: what a target's missing words cost, by our own prediction."""
+"""`cost_of_gaps`: the predicted cost of the options that a target does not have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
@@ -19,7 +18,7 @@ from simulator.training_run.run.training_run import TrainingRun, with_settings
 class PricedGap:
     """A gap and its price.
 
-    slower        share by which the step is longer with what is written, negative where shorter
+    slower        share by which the written run's step is longer, negative if shorter
     more_bytes    by which the fullest device needs more
     why_no_price  why there is none, or ""
     """
@@ -41,25 +40,27 @@ class CostOfGaps:
 
 
 def cost_of_gaps(planned: PlannedRun, gaps: tuple[Unexpressed, ...]) -> CostOfGaps:
-    """The gaps priced on the planned run's own framework: the same run with what is written.
+    """The gaps priced on the planned run's framework: the same run with the written values.
 
     A gap that moves ranks from one axis to another is priced on top of those moved before it; the
     others are priced alone.
     """
-    found, before = [], dict[str, Any]()
+    found, before = [], dict[str, object]()
     for gap in gaps:
         if not planned.priced:
             found.append(PricedGap(gap=gap, why_no_price="the cost model has no such device"))
             continue
         if gap.change is None:
-            found.append(PricedGap(gap=gap, why_no_price="the cost model does not tell the two"))
+            found.append(
+                PricedGap(gap=gap, why_no_price="the cost model does not distinguish the two")
+            )
             continue
         moves = "dp" in gap.change
         base = with_settings(planned.run, before) if moves else planned.run
         found.append(_priced(gap, base, gap.change))
         if moves:
             before |= gap.change
-    together: dict[str, Any] = {}
+    together: dict[str, object] = {}
     for gap in gaps:
         together |= gap.change or {}
     all_gaps = Unexpressed(option="all", planned="", written="", why="", change=together)
@@ -75,7 +76,7 @@ def cost_of_gaps(planned: PlannedRun, gaps: tuple[Unexpressed, ...]) -> CostOfGa
     )
 
 
-def _priced(gap: Unexpressed, run: TrainingRun, change: Mapping[str, Any]) -> PricedGap:
+def _priced(gap: Unexpressed, run: TrainingRun, change: Mapping[str, object]) -> PricedGap:
     try:
         other = with_settings(run, change)
         planned_s, written_s = (float(s) for s in predicted_parts([run, other]).total_s)
@@ -91,5 +92,5 @@ def _priced(gap: Unexpressed, run: TrainingRun, change: Mapping[str, Any]) -> Pr
 def _fits(planned: PlannedRun, total: PricedGap) -> bool | None:
     if total.more_bytes is None:
         return None
-    needed = planned.figures.required_memory_bytes + total.more_bytes
+    needed = planned.prediction.fullest.limiting_bytes + total.more_bytes
     return needed <= get_device(planned.run.device).usable_bytes

@@ -22,7 +22,7 @@ UNEXPRESSED_SCHEMA = "shardwright/unexpressed@1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFolder:
-    """The files of a folder, and what of the plan they do not say.
+    """The files of a folder, and the parts of the plan that they do not express.
 
     start   the command that starts the job
     """
@@ -82,7 +82,7 @@ def export_plan(planned: PlannedRun, target: str, *, launcher: str = "torchrun")
 
 
 def unexpressed_data(target: str, costs: CostOfGaps) -> Mapping[str, Any]:
-    """The document `unexpressed.json`; empty lists say that nothing is missing."""
+    """The document `unexpressed.json`; lists are empty if nothing is missing."""
     return {
         "schema": UNEXPRESSED_SCHEMA,
         "target": target,

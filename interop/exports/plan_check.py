@@ -1,4 +1,4 @@
-"""`plan_check`: what the prediction says that the first steps of the exported run must show."""
+"""`plan_check`: the predicted figures that the first steps of the exported run must show."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def plan_check(planned: PlannedRun, target: str, costs: CostOfGaps) -> dict[str,
     """The document `plan-check.json`.
 
     Step time and rates are the planned run's; where the target lacks words for a part of it, they
-    are those of what is written, by the price of the gaps.
+    are those of the written run, by the price of the gaps.
     """
-    run, figures = planned.run, planned.figures
+    run, figures = planned.run, planned.prediction
     factor = 1.0 + (costs.slower or 0.0)
     more = costs.more_bytes or 0.0
     return {
@@ -37,16 +37,16 @@ def plan_check(planned: PlannedRun, target: str, costs: CostOfGaps) -> dict[str,
             "dp": run.degrees.dp,
         },
         "step_time_s": _interval(figures.step_time_s.scaled(factor)),
-        "tokens_per_s": _interval(figures.tokens_per_s.scaled(1.0 / factor)),
+        "tokens_per_s": _interval(figures.per_s.scaled(1.0 / factor)),
         "tokens_per_s_per_device": _interval(
-            figures.tokens_per_s.scaled(1.0 / factor / planned.run.degrees.num_devices)
+            figures.per_s.scaled(1.0 / factor / planned.run.degrees.num_devices)
         ),
         "mfu": _interval(figures.mfu.scaled(1.0 / factor)),
         "peak_memory_bytes": {
-            "fullest_rank": figures.peak_memory_bytes.value + more,
-            "low": figures.peak_memory_bytes.low + more,
-            "high": figures.peak_memory_bytes.high + more,
-            "by_pipeline_rank": list(figures.peak_bytes) if not more else [],
+            "fullest_rank": figures.peak.value + more,
+            "low": figures.peak.low + more,
+            "high": figures.peak.high + more,
+            "by_pipeline_rank": [rank.peak_bytes for rank in figures.ranks] if not more else [],
         },
         "interval": "90 %: one run in ten lies outside",
         "changed_by_what_is_not_expressed": factor != 1.0 or bool(more),

@@ -20,7 +20,7 @@ def readme(
     launcher: str,
     start: str,
 ) -> str:
-    """Markdown: what this is, how it starts, what must be filled in, what it must show, what of the
+    """Markdown: contents, start, values to fill in, expected figures, and the parts of the
     plan it cannot say."""
     run, degrees = planned.run, planned.run.degrees
     mesh = (
@@ -64,9 +64,9 @@ def readme(
 
 def _expected(planned: PlannedRun, costs: CostOfGaps) -> list[str]:
     factor = 1.0 + (costs.slower or 0.0)
-    step = planned.figures.step_time_s.scaled(factor)
-    rate = planned.figures.tokens_per_s.scaled(1.0 / factor)
-    peak = planned.figures.peak_memory_bytes.value + (costs.more_bytes or 0.0)
+    step = planned.prediction.step_time_s.scaled(factor)
+    rate = planned.prediction.per_s.scaled(1.0 / factor)
+    peak = planned.prediction.peak.value + (costs.more_bytes or 0.0)
     return [
         f"- step {format_time(step.value)} [{format_time(step.low)} to {format_time(step.high)}], "
         f"the first {WARM_UP} steps left out",

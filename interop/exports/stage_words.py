@@ -1,4 +1,4 @@
-"""`stage_words`: what a configuration says of stages and their order, as it stands in the text."""
+"""`stage_words`: the text of a configuration about stages and their order."""
 
 from __future__ import annotations
 

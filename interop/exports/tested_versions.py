@@ -1,4 +1,4 @@
-"""Versions whose own code has read what is exported (tests/interop/frameworks, by
+"""Framework versions whose code has read the exported files (tests/interop/frameworks, by
 `make frameworks`)."""
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ TESTED_VERSIONS: Mapping[str, tuple[str, ...]] = {
     "skypilot": ("skypilot 0.14.1 (Task.from_yaml)",),
     "ray": ("ray 2.60.0 (the driver's tasks; not a cluster)",),
 }
-"""By target or launcher: `package version`, and what of it read the files."""
+"""By target or launcher: `package version`, and the part of it that read the files."""
 
 
 def version_words(name: str) -> str:
-    """One line on what was tested; says so where nothing was."""
+    """One line on the tested versions."""
     found = TESTED_VERSIONS.get(name, ())
     if not found:
         return "Not read by the target's own code here: written from its sources."

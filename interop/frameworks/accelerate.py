@@ -1,23 +1,23 @@
 """accelerate's YAML as a run (github.com/huggingface/accelerate, utils/dataclasses.py and
-commands/config/config_args.py, v0.20 to v1.12), and `accelerate launch`'s own options."""
+commands/config/config_args.py, v0.20 to v1.12), and options of `accelerate launch`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
+from interop.configs.command_options import Options, truth
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import (
     Reader,
+    collect_keys,
+    collect_unknown,
     count_of,
     degree_of,
     recompute_of,
-    say_keys,
-    say_unknown,
     truth_of,
     word_of,
 )
-from interop.configs.option_words import Options, truth
 
 _DEFAULTS = "accelerate 1.10, utils/dataclasses.py"
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
@@ -82,42 +82,42 @@ def is_accelerate(file: KeyedFile) -> bool:
     )
 
 
-def say_accelerate(file: KeyedFile, findings: Findings) -> str | None:
-    """What a configuration says; the name of the DeepSpeed file that it names, if it does."""
-    say_keys(file, findings, _KEYS)
-    say_unknown(file, findings, "accelerate", ("", "fsdp_config", "megatron_lm_config"))
+def collect_accelerate(file: KeyedFile, collected: Collected) -> str | None:
+    """Collects a configuration; returns the DeepSpeed file that it names, if any."""
+    collect_keys(file, collected, _KEYS)
+    collect_unknown(file, collected, "accelerate", ("", "fsdp_config", "megatron_lm_config"))
     kind = word_of(file.get("distributed_type"))
     place = file.place(("distributed_type",))
     if kind == "fsdp" or (kind is None and file.has("fsdp_config")):
-        _say_fsdp(file, findings)
-    if kind in ("multi_gpu", "multi_cpu") and "zero_stage" not in findings.said:
-        findings.say("zero_stage", 0, place, "distributed_type")
-    if kind == "megatron_lm" and findings.get("distributed_optimizer"):
+        _collect_fsdp(file, collected)
+    if kind in ("multi_gpu", "multi_cpu") and "zero_stage" not in collected.placed:
+        collected.set("zero_stage", 0, place, "distributed_type")
+    if kind == "megatron_lm" and collected.get("distributed_optimizer"):
         option = "megatron_lm_use_distributed_optimizer"
         where = file.place(("megatron_lm_config", option))
-        findings.say("zero_stage", 1, where, option)
+        collected.set("zero_stage", 1, where, option)
     sizes = [
         count_of(file.get("parallelism_config", f"parallelism_config_dp_{kind}_size"))
         for kind in ("replicate", "shard")
     ]
     if any(sizes):
         path = ("parallelism_config", "parallelism_config_dp_shard_size")
-        findings.say("dp", (sizes[0] or 1) * (sizes[1] or 1), file.place(path), path[-1])
+        collected.set("dp", (sizes[0] or 1) * (sizes[1] or 1), file.place(path), path[-1])
     offload = file.get("deepspeed_config", "offload_optimizer_device")
     if offload in ("cpu", "nvme"):
         path = ("deepspeed_config", "offload_optimizer_device")
-        findings.say("optimizer_offload", True, file.place(path), ".".join(path))
+        collected.set("optimizer_offload", True, file.place(path), ".".join(path))
     if truth_of(file.get("fsdp_config", "fsdp_offload_params")):
         path = ("fsdp_config", "fsdp_offload_params")
-        findings.say("optimizer_offload", True, file.place(path), ".".join(path))
-    findings.default(
+        collected.set("optimizer_offload", True, file.place(path), ".".join(path))
+    collected.default(
         _DEFAULTS, tp=1, pp=1, cp=1, gradient_accumulation=1, precision="fp32", recompute="none"
     )
     named = file.get("deepspeed_config", "deepspeed_config_file")
     return named if isinstance(named, str) else None
 
 
-def _say_fsdp(file: KeyedFile, findings: Findings) -> None:
+def _collect_fsdp(file: KeyedFile, collected: Collected) -> None:
     version = str(file.get("fsdp_config", "fsdp_version") or "1")
     for option in ("fsdp_reshard_after_forward", "fsdp_sharding_strategy"):
         path = ("fsdp_config", option)
@@ -126,27 +126,27 @@ def _say_fsdp(file: KeyedFile, findings: Findings) -> None:
         value = file.values[path]
         stage = _reshards(value) if option.endswith("forward") else strategy_stage(value)
         if stage is not None:
-            findings.say("zero_stage", stage, file.place(path), f"fsdp_config.{option}")
+            collected.set("zero_stage", stage, file.place(path), f"fsdp_config.{option}")
             return
-    findings.default(f"{_DEFAULTS} (FSDP {version})", zero_stage=3)
+    collected.default(f"{_DEFAULTS} (FSDP {version})", zero_stage=3)
 
 
-def say_launch_options(options: Options, findings: Findings) -> None:
+def collect_launch_options(options: Options, collected: Collected) -> None:
     """`accelerate launch --mixed_precision bf16 --use_fsdp --zero_stage 3 ...`."""
-    options.say_counts(
-        findings,
+    options.collect_counts(
+        collected,
         {"zero_stage": "zero_stage", "megatron_lm_tp_degree": "tp", "megatron_lm_pp_degree": "pp",
          "gradient_accumulation_steps": "gradient_accumulation", "num_machines": "nodes"},
     )  # fmt: skip
     for option in options.given:
         if option.key == "mixed_precision":
-            told = options.told(option, findings)
-            findings.say("precision", precision_word(told), option.place, option.name)
+            written = options.value_of(option, collected)
+            collected.set("precision", precision_word(written), option.place, option.name)
         elif option.key == "fsdp_sharding_strategy":
-            told = options.told(option, findings)
-            findings.say("zero_stage", strategy_stage(told), option.place, option.name)
+            written = options.value_of(option, collected)
+            collected.set("zero_stage", strategy_stage(written), option.place, option.name)
         elif option.key == "fsdp_activation_checkpointing":
-            told = options.told(option, findings)
-            on = truth(told or "")
+            written = options.value_of(option, collected)
+            on = truth(written or "")
             if on is not None:
-                findings.say("recompute", "full" if on else "none", option.place, option.name)
+                collected.set("recompute", "full" if on else "none", option.place, option.name)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import (
     Reader,
+    collect_keys,
+    collect_unknown,
     count_of,
     degree_of,
-    say_keys,
-    say_unknown,
     truth_of,
     word_of,
 )
@@ -36,27 +36,27 @@ def is_deepspeed(file: KeyedFile) -> bool:
     return len(file.sections() & _MARKS) >= 2
 
 
-def say_deepspeed(file: KeyedFile, findings: Findings, *, check: bool = True) -> None:
-    """What a configuration of DeepSpeed says; `auto` says nothing.
+def collect_deepspeed(file: KeyedFile, collected: Collected, *, check: bool = True) -> None:
+    """Collects a configuration of DeepSpeed; `auto` gives no value.
 
     check  keys that no version has are named
     """
     if check:
-        say_unknown(file, findings, "deepspeed", ("", "zero_optimization"))
-    say_keys(file, findings, _KEYS)
+        collect_unknown(file, collected, "deepspeed", ("", "zero_optimization"))
+    collect_keys(file, collected, _KEYS)
     for section, precision in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")):
         enabled = file.get(section, "enabled")
         if truth_of(enabled):
-            findings.say(
+            collected.set(
                 "precision", precision, file.place((section, "enabled")), f"{section}.enabled"
             )
     offload = file.get("zero_optimization", "offload_optimizer", "device")
     if offload in ("cpu", "nvme"):
         path = ("zero_optimization", "offload_optimizer", "device")
-        findings.say("optimizer_offload", True, file.place(path), ".".join(path))
+        collected.set("optimizer_offload", True, file.place(path), ".".join(path))
     elif truth_of(file.get("zero_optimization", "cpu_offload")):
         old = ("zero_optimization", "cpu_offload")
-        findings.say("optimizer_offload", True, file.place(old), ".".join(old))
-    findings.default(
+        collected.set("optimizer_offload", True, file.place(old), ".".join(old))
+    collected.default(
         _DEFAULTS, zero_stage=0, precision="fp32", tp=1, pp=1, cp=1, gradient_accumulation=1
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from interop.configs.findings import Findings
-from interop.shell.text_places import Place
+from interop.configs.collected import Collected
+from interop.shell.text_marks import Place
 from profiles.published.known_models import known_model
 
 # Flavors of torchtitan (github.com/pytorch/torchtitan, torchtitan/models) whose name with their
@@ -22,11 +22,13 @@ _NAMES = {
 }
 
 
-def say_figures_of(name: str, flavor: str, findings: Findings, place: Place, option: str) -> None:
-    """The figures of a known model; the file's own stand before them, and nothing is said where no
+def collect_figures(
+    name: str, flavor: str, collected: Collected, place: Place, option: str
+) -> None:
+    """Sets the figures of a known model, which the file's figures override; none if no
     model of that name is known."""
-    asked = _NAMES.get((name.lower(), flavor.lower()), f"{name}-{flavor}" if flavor else name)
-    plain = re.sub(r"^.*/", "", asked).replace("_", "-")
+    requested = _NAMES.get((name.lower(), flavor.lower()), f"{name}-{flavor}" if flavor else name)
+    plain = re.sub(r"^.*/", "", requested).replace("_", "-")
     known = known_model(re.sub(r"(?i)^meta-", "", plain))
     if known is None or known.figures is None:
         return
@@ -48,6 +50,6 @@ def say_figures_of(name: str, flavor: str, findings: Findings, place: Place, opt
         "first_dense_layers": figures.first_dense_layers or None,
     }
     for key, value in pairs.items():
-        if f"model.{key}" not in findings.said:
-            findings.say(f"model.{key}", value, place, option)
-    findings.say("model.figures_of", f"{known.name} ({known.source})", place, option, over=False)
+        if f"model.{key}" not in collected.placed:
+            collected.set(f"model.{key}", value, place, option)
+    collected.set("model.figures_of", f"{known.name} ({known.source})", place, option, over=False)

@@ -1,5 +1,5 @@
 """The arguments of transformers' Trainer as a run, on a command line or in a YAML or JSON file;
-LLaMA-Factory's and axolotl's names beside them.
+and LLaMA-Factory's and axolotl's names.
 
 Names: transformers v4.30 to v5, training_args.py; examples/pytorch/language-modeling/run_clm.py;
 github.com/hiyouga/LLaMA-Factory src/llamafactory/hparams; github.com/axolotl-ai-cloud/axolotl
@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
+from interop.configs.command_options import Options
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import count_of, degree_of, text_of, truth_of, word_of
-from interop.configs.option_words import Options
 from interop.frameworks.accelerate import strategy_stage
-from interop.frameworks.flavors import say_figures_of
-from interop.shell.text_places import Place
+from interop.frameworks.flavors import collect_figures
+from interop.shell.text_marks import Place
 
 _DEFAULTS = "transformers 4.5x, training_args.py"
 _COUNTS = {
@@ -41,7 +41,7 @@ _COUNTS = {
     "ep_size": "ep",
     "train_batch_size": "global_batch",
 }
-# What a key is about: no default answers for it where its value is not told.
+# Fields that a key sets: without its value they have no default.
 _ABOUTS = _COUNTS | {
     "bf16": "precision",
     "fp16": "precision",
@@ -71,7 +71,7 @@ def is_trainer(keys: set[str]) -> bool:
     )
 
 
-def given_by_options(options: Options, findings: Findings) -> Given:
+def given_by_options(options: Options, collected: Collected) -> Given:
     """The options of a command line; a flag without a value is true."""
     found: Given = []
     for option in options.given:
@@ -80,91 +80,91 @@ def given_by_options(options: Options, findings: Findings) -> Given:
         if not option.values:
             found.append((option.key, True, option.place, option.name))
             continue
-        told = options.told(option, findings)
-        if told is None:
+        written = options.value_of(option, collected)
+        if written is None:
             if option.key in _ABOUTS:
-                findings.leave_open(_ABOUTS[option.key])
+                collected.leave_open(_ABOUTS[option.key])
         else:
             many = " ".join(word.plain for word in option.values)
-            value = many if option.key == "fsdp" else told
+            value = many if option.key == "fsdp" else written
             found.append((option.key, value, option.place, option.name))
     return found
 
 
-def given_by_file(file: KeyedFile, findings: Findings) -> Given:
+def given_by_file(file: KeyedFile, collected: Collected) -> Given:
     """The top keys of a file; a list of words is one text."""
     found: Given = []
     for path, value in file.values.items():
         if len(path) == 1 or path[0] == "dist_config":
-            if (hole := file.open(*path)) is not None:
+            if (unknown := file.open(*path)) is not None:
                 if path[-1] in _ABOUTS:
                     name = ".".join(path)
-                    findings.leave_open(_ABOUTS[path[-1]], name, hole.why, file.place(path))
+                    collected.leave_open(_ABOUTS[path[-1]], name, unknown.why, file.place(path))
                 continue
             plain = " ".join(map(str, value)) if isinstance(value, list) else file.get(*path)
             found.append((path[-1], plain, file.place(path), ".".join(path)))
     return found
 
 
-def say_trainer(given: Given, findings: Findings, *, defaults: bool = True) -> str | None:
-    """What the arguments say; the DeepSpeed file that they name, if they do.
+def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True) -> str | None:
+    """Collects the arguments; returns the DeepSpeed file that they name, if any.
 
-    defaults  whether transformers' own answer where they are silent
+    defaults  whether to use transformers' defaults
     """
     deepspeed = None
     for key, value, place, option in given:
         if key in _COUNTS:
-            findings.say(_COUNTS[key], degree_of(value), place, option)
+            collected.set(_COUNTS[key], degree_of(value), place, option)
         elif key in ("bf16", "fp16", "bf16_full_eval") and key != "bf16_full_eval":
             if truth_of(value):
-                findings.say("precision", key, place, option)
+                collected.set("precision", key, place, option)
         elif key in ("gradient_checkpointing", "disable_gradient_checkpointing"):
             on = truth_of(value)
             if on is not None:
                 full = on if key == "gradient_checkpointing" else not on
-                findings.say("recompute", "full" if full else "none", place, option)
+                collected.set("recompute", "full" if full else "none", place, option)
         elif key == "zero_stage":
-            findings.say("zero_stage", count_of(value), place, option)
+            collected.set("zero_stage", count_of(value), place, option)
         elif key == "use_muon":
-            findings.say("optimizer", "muon" if truth_of(value) else None, place, option)
+            collected.set("optimizer", "muon" if truth_of(value) else None, place, option)
         elif key in ("optim", "optimizer"):
-            findings.say("optimizer", word_of(value), place, option)
+            collected.set("optimizer", word_of(value), place, option)
         elif key == "fsdp" and isinstance(value, str):
-            _say_fsdp(value, place, option, findings)
+            _collect_fsdp(value, place, option, collected)
         elif key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
             deepspeed = text_of(value) if isinstance(value, str) else None
             if deepspeed is not None and (stage := _SHIPPED.fullmatch(deepspeed)):
-                # ms-swift's own files by name.
-                findings.say("zero_stage", int(stage[1]), place, option)
-                findings.say("optimizer_offload", bool(stage[2]) or None, place, option)
+                # ms-swift's files by name.
+                collected.set("zero_stage", int(stage[1]), place, option)
+                collected.set("optimizer_offload", bool(stage[2]) or None, place, option)
                 deepspeed = None
         elif key in ("flash_attn", "attn_implementation", "use_flash_attn", "flash_attention"):
-            _say_attention(value, place, option, findings)
+            _collect_attention(value, place, option, collected)
         elif key in _NAMES and isinstance(value, str) and value:
-            findings.say("model.name", value, place, option)
+            collected.set("model.name", value, place, option)
             if not value.endswith(".json"):
-                say_figures_of(value, "", findings, place, option)
+                collect_figures(value, "", collected, place, option)
     if defaults:
-        findings.default(
+        collected.default(
             _DEFAULTS, tp=1, pp=1, cp=1, gradient_accumulation=1, precision="fp32",
             recompute="none", optimizer="adamw_torch", micro_batch=8,
         )  # fmt: skip
     return deepspeed
 
 
-def _say_fsdp(value: str, place: Place, option: str, findings: Findings) -> None:
+def _collect_fsdp(value: str, place: Place, option: str, collected: Collected) -> None:
     words = re.split(r"[\s,]+", value.strip().strip("\"'[]"))
     stages = [strategy_stage(word) for word in words]
     found = next((stage for stage in stages if stage is not None), None)
     if found is not None:
-        findings.say("zero_stage", found, place, option)
+        collected.set("zero_stage", found, place, option)
     if "offload" in words:
-        findings.say("optimizer_offload", True, place, option)
+        collected.set("optimizer_offload", True, place, option)
 
 
-def _say_attention(value: Any, place: Place, option: str, findings: Findings) -> None:
+def _collect_attention(value: Any, place: Place, option: str, collected: Collected) -> None:
     word = str(value).lower()
     if word in ("fa2", "flash_attention_2", "flash_attention_3", "fa3") or truth_of(value):
-        findings.say("flash_attention", True, place, option)
+        collected.set("flash_attention", True, place, option)
     elif word in ("disabled", "eager") or truth_of(value) is False:
-        findings.say("flash_attention", False, place, option)
+        collected.set("flash_attention", False, place, option)

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.interpolation import Open
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, degree_of, text_of, truth_of, word_of
 from interop.configs.known_options import is_known
-from interop.frameworks.flavors import say_figures_of
-from interop.shell.text_places import Hole, Place, Word, hole_numbers
+from interop.frameworks.flavors import collect_figures
+from interop.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _DEFAULTS = "MaxText, configs/base.yml (2025-11)"
 _PAIR = re.compile(r"-{0,2}([A-Za-z_]\w*)=(.*)", re.S)
@@ -53,7 +53,9 @@ _MARKS = frozenset(
 Given = dict[str, tuple[Any, Place]]
 
 
-def given_by_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findings) -> Given:
+def given_by_words(
+    words: Sequence[Word], unknowns: Sequence[UnknownValue], collected: Collected
+) -> Given:
     """`key=value` arguments; a later one wins, which is a contradiction where it differs."""
     found: Given = {}
     for word in words:
@@ -61,22 +63,22 @@ def given_by_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findi
         if pair is None:
             continue
         key, value = pair[1], pair[2]
-        numbers = hole_numbers(value)
+        numbers = unknown_numbers(value)
         if numbers:
-            hole = holes[numbers[0]]
-            findings.cannot_tell(key, f"{hole.words} ({hole.place})", word.place)
-            found[key] = (Open(hole.words), word.place)
+            unknown = unknowns[numbers[0]]
+            collected.report_unresolved(key, unknown.reason, word.place)
+            found[key] = (Open(unknown.reason), word.place)
             continue
-        told = key in found and not isinstance(found[key][0], Open)
-        if told and found[key][0] != value and key in _MARKS | set(_KEYS):
+        written = key in found and not isinstance(found[key][0], Open)
+        if written and found[key][0] != value and key in _MARKS | set(_KEYS):
             about = _KEYS.get(key, ("", word_of))[0]
-            findings.say_twice(about, key, found[key], (value, word.place))
+            collected.report_repeated(about, key, found[key], (value, word.place))
         found[key] = (value, word.place)
     return found
 
 
 def _abouts(key: str) -> set[str]:
-    """What of a run a key is about, so that no default answers for it where its value is a hole."""
+    """The fields of a run that a key sets: without its value they have no default."""
     if key in _KEYS:
         return {_KEYS[key][0]}
     if axis := _AXIS.fullmatch(key):
@@ -96,29 +98,29 @@ def is_maxtext(keys: set[str]) -> bool:
     return len(keys & _MARKS) >= 2 or any(key.startswith(("ici_", "dcn_")) for key in keys)
 
 
-def say_maxtext(given: Given, findings: Findings) -> None:
-    """What flags say; those of the command line already stand over those of a file."""
+def collect_maxtext(given: Given, collected: Collected) -> None:
+    """Collects flags, those of the command line already merged over those of a file."""
     for key in [key for key, (value, _) in given.items() if isinstance(value, Open)]:
         for about in _abouts(key):
-            findings.leave_open(about)
+            collected.leave_open(about)
         given = {name: each for name, each in given.items() if name != key}
     for key, (value, place) in given.items():
         if key in _KEYS:
             name, reader = _KEYS[key]
-            findings.say(name, reader(value), place, key)
+            collected.set(name, reader(value), place, key)
         if not is_known("maxtext", key):
-            findings.not_known(key, place)
-    _axes(given, findings)
-    _words(given, findings)
+            collected.report_unknown(key, place)
+    _axes(given, collected)
+    _words(given, collected)
     batch = given.get("per_device_batch_size")
     if batch is not None:
-        _batch(batch, findings)
+        _batch(batch, collected)
     model = given.get("model_name")
     if model is not None and text_of(model[0]) not in (None, "default"):
         name = str(text_of(model[0]))
-        findings.say("model.name", name, model[1], "model_name")
-        say_figures_of(name, "", findings, model[1], "model_name")
-    findings.default(
+        collected.set("model.name", name, model[1], "model_name")
+        collect_figures(name, "", collected, model[1], "model_name")
+    collected.default(
         _DEFAULTS, tp=1, pp=1, cp=1, ep=1, recompute="full", precision="bf16", optimizer="adamw",
         zero_stage=3, gradient_accumulation=1,
     )  # fmt: skip
@@ -138,19 +140,19 @@ def _degree(given: Given, name: str) -> tuple[int | None, Place | None]:
     return (product if place is not None else None), place
 
 
-def _cores(findings: Findings) -> int:
+def _cores(collected: Collected) -> int:
     """What JAX counts of one chip: TPU7x shows as two (docs.cloud.google.com/tpu/docs/tpu7x),
     the catalogue's device is the chip."""
-    return 2 if findings.get("device") == "tpu-v7x" else 1
+    return 2 if collected.get("device") == "tpu-v7x" else 1
 
 
-def _axes(given: Given, findings: Findings) -> None:
+def _axes(given: Given, collected: Collected) -> None:
     for name, key in _AXES.items():
         degree, place = _degree(given, name)
-        if key in findings.untold:
+        if key in collected.open_keys:
             continue
         if degree is not None and place is not None and not (name == "sequence" and degree == 1):
-            findings.say(key, degree, place, f"ici_{name}_parallelism")
+            collected.set(key, degree, place, f"ici_{name}_parallelism")
     data, _ = _degree(given, "data")
     fully, place = _degree(given, "fsdp")
     left = [given[k][1] for k in ("ici_fsdp_parallelism", "dcn_fsdp_parallelism")
@@ -158,57 +160,57 @@ def _axes(given: Given, findings: Findings) -> None:
     if left or (fully or 1) > 1:
         where = left[0] if left else place
         assert where is not None
-        findings.say("zero_stage", 3, where, "ici_fsdp_parallelism")
+        collected.set("zero_stage", 3, where, "ici_fsdp_parallelism")
     filled = left or any(
         str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
     )
-    if not filled and fully is not None and place is not None and "dp" not in findings.untold:
+    if not filled and fully is not None and place is not None and "dp" not in collected.open_keys:
         dp = (data or 1) * fully
-        if dp % _cores(findings):
-            findings.leave_open("dp")
+        if dp % _cores(collected):
+            collected.leave_open("dp")
             return
-        dp //= _cores(findings)
-        findings.say("dp", dp, place, "ici_fsdp_parallelism")
+        dp //= _cores(collected)
+        collected.set("dp", dp, place, "ici_fsdp_parallelism")
         ranks = 1
         for axis in ("tp", "pp", "cp"):
-            ranks *= findings.count(axis) or 1
-        if not {"tp", "pp", "cp"} & findings.untold:
-            findings.derive("devices", dp * ranks, "the product of the parallelisms")
+            ranks *= collected.count(axis) or 1
+        if not {"tp", "pp", "cp"} & collected.open_keys:
+            collected.derive("devices", dp * ranks, "the product of the parallelisms")
 
 
-def _words(given: Given, findings: Findings) -> None:
+def _words(given: Given, collected: Collected) -> None:
     policy = given.get("remat_policy")
     if policy is not None:
-        findings.say("recompute", word_of(policy[0]), policy[1], "remat_policy")
+        collected.set("recompute", word_of(policy[0]), policy[1], "remat_policy")
     quantization, dtype = given.get("quantization"), given.get("dtype")
     kind = _QUANTIZATION.get(str(quantization[0]).lower()) if quantization is not None else None
     if quantization is not None and kind is not None:
-        findings.say("precision", kind, quantization[1], "quantization")
+        collected.set("precision", kind, quantization[1], "quantization")
     elif dtype is not None:
-        findings.say("precision", _DTYPES.get(str(dtype[0])), dtype[1], "dtype")
+        collected.set("precision", _DTYPES.get(str(dtype[0])), dtype[1], "dtype")
     attention = given.get("attention")
     if attention is not None and "flash" in str(attention[0]):
-        findings.say("flash_attention", True, attention[1], "attention")
+        collected.set("flash_attention", True, attention[1], "attention")
 
 
-def _batch(batch: tuple[Any, Place], findings: Findings) -> None:
+def _batch(batch: tuple[Any, Place], collected: Collected) -> None:
     """Sequences of a device: the micro-batch where a replica is one device."""
     try:
         number = float(str(batch[0]))
     except ValueError:
         return
-    devices, cores = findings.count("devices"), _cores(findings)
+    devices, cores = collected.count("devices"), _cores(collected)
     each = f"{number:g}" if cores == 1 else f"{number:g} x {cores} cores"
     number *= cores
-    steps = findings.count("gradient_accumulation") or 1
+    steps = collected.count("gradient_accumulation") or 1
     if devices and number * devices == int(number * devices):
         how = f"per_device_batch_size {each} x {devices} devices"
-        findings.derive("global_batch", int(number * devices) * steps, how)
-    if {"tp", "pp", "cp"} & findings.untold:
-        findings.untold.add("micro_batch")
+        collected.derive("global_batch", int(number * devices) * steps, how)
+    if {"tp", "pp", "cp"} & collected.open_keys:
+        collected.open_keys.add("micro_batch")
         return
     ranks = 1
     for axis in ("tp", "pp", "cp"):
-        ranks *= findings.count(axis) or 1
+        ranks *= collected.count(axis) or 1
     if number * ranks >= 1 and number * ranks == int(number * ranks) and ranks == 1:
-        findings.say("micro_batch", int(number), batch[1], "per_device_batch_size")
+        collected.set("micro_batch", int(number), batch[1], "per_device_batch_size")

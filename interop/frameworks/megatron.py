@@ -1,7 +1,7 @@
 """Megatron-LM's arguments as a run: `say_megatron`.
 
 Names and meanings: github.com/NVIDIA/Megatron-LM, megatron/arguments.py of v1.0 to v2.6 and
-megatron/training/arguments.py of core_v0.4.0 to core_v0.19.0; Megatron-DeepSpeed's own beside them
+megatron/training/arguments.py of core_v0.4.0 to core_v0.19.0; in addition Megatron-DeepSpeed's
 (github.com/deepspeedai/Megatron-DeepSpeed, github.com/bigscience-workshop/Megatron-DeepSpeed,
 megatron/arguments.py).
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
+from interop.configs.command_options import Option, Options, whole
 from interop.configs.imported_run import Value
 from interop.configs.known_options import is_known
-from interop.configs.option_words import Option, Options, whole
-from interop.shell.text_places import hole_numbers
+from interop.shell.text_marks import unknown_numbers
 
 _DEFAULTS = "Megatron-LM core_v0.14, megatron/training/arguments.py"
 
@@ -78,63 +78,63 @@ _OWN = _MARKS - {
     "num_layers",
     "seq_length",
 }
-# Its own programs (github.com/NVIDIA/Megatron-LM).
+# Its programs (github.com/NVIDIA/Megatron-LM).
 _PROGRAM = re.compile(r"(^|/)pretrain_(gpt|bert|t5|mamba|hybrid|ict|vlm|retro|ft)\w*\.py$")
-# Parsers of programs around Megatron-LM have options of their own behind these.
+# Parsers of programs around Megatron-LM have further options behind these.
 _OF_LAUNCHERS = frozenset({"local_rank", "deepspeed", "deepspeed_config", "node_rank"})
 
 
 def is_megatron(options: Options, program: str = "") -> bool:
-    """Whether options are Megatron-LM's: three of those that every run of it has, one of which is
-    its own or the program is."""
+    """Whether options are Megatron-LM's: three of those that every run has, and either one
+    that no other program has, or its program."""
     keys = {option.key for option in options.given}
-    own = bool(keys & _OWN) or bool(_PROGRAM.search(program))
-    return len(keys & _MARKS) >= 3 and own
+    is_specific = bool(keys & _OWN) or bool(_PROGRAM.search(program))
+    return len(keys & _MARKS) >= 3 and is_specific
 
 
-def say_megatron(options: Options, findings: Findings) -> None:
-    """What Megatron-LM's arguments say; options that no version has are named."""
-    options.say_counts(findings, _COUNTS)
+def collect_megatron(options: Options, collected: Collected) -> None:
+    """Collects Megatron-LM's arguments and reports options that no version has."""
+    options.collect_counts(collected, _COUNTS)
     experts = options.last("num_experts")
     if experts is not None and len({word.plain for word in experts.values}) > 1:
         # Megatron-DeepSpeed's pyramid: layers with different numbers of experts.
-        findings.said.pop("model.num_experts", None)
+        collected.placed.pop("model.num_experts", None)
         why = "layers have different numbers of experts"
-        findings.cannot_tell(experts.name, why, experts.place)
-    options.say_flags(findings, _FLAGS)
+        collected.report_unresolved(experts.name, why, experts.place)
+    options.collect_flags(collected, _FLAGS)
     decoder = options.last("decoder_seq_length")
     if decoder is not None and "seq_length" in options and "encoder_seq_length" not in options:
         # Of a model of images and texts: the other is the length of an image.
-        findings.said.pop("seq_len", None)
-        options.say_counts(findings, {"decoder_seq_length": "seq_len"})
-    _precision(options, findings)
-    _recompute(options, findings)
-    _sharding(options, findings)
-    _model(options, findings)
-    _schedule(options, findings)
+        collected.placed.pop("seq_len", None)
+        options.collect_counts(collected, {"decoder_seq_length": "seq_len"})
+    _precision(options, collected)
+    _recompute(options, collected)
+    _sharding(options, collected)
+    _model(options, collected)
+    _schedule(options, collected)
     for option in options.of("model_name"):  # of forks that keep the figures themselves
-        findings.say("model.name", options.told(option, findings), option.place, option.name)
+        collected.set("model.name", options.value_of(option, collected), option.place, option.name)
     optimizer = options.last("optimizer")
     if optimizer is not None:
-        told = options.told(optimizer, findings)
-        findings.say("optimizer", told and told.lower(), optimizer.place, optimizer.name)
+        written = options.value_of(optimizer, collected)
+        collected.set("optimizer", written and written.lower(), optimizer.place, optimizer.name)
     for option in options.given:
-        named = option.name.startswith("--") and not hole_numbers(option.name)
+        named = option.name.startswith("--") and not unknown_numbers(option.name)
         if named and not is_known("megatron", option.key) and option.key not in _OF_LAUNCHERS:
-            findings.not_known(option.name, option.place)
-    _pairs(options, findings)
-    findings.default(
+            collected.report_unknown(option.name, option.place)
+    _pairs(options, collected)
+    collected.default(
         _DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, precision="fp32", recompute="none",
         sequence_parallel=False, distributed_optimizer=False, optimizer="adam",
     )  # fmt: skip
 
 
-def _precision(options: Options, findings: Findings) -> None:
+def _precision(options: Options, collected: Collected) -> None:
     wide: list[Option] = []
     for option in options.given:
         if option.key in ("bf16", "fp16") and options.switched(option):
             if wide and wide[-1].key != option.key:
-                findings.contradict(
+                collected.report_contradiction(
                     "precision",
                     f"{wide[-1].name} ({wide[-1].place}) and {option.name} ({option.place}): "
                     "Megatron-LM takes one of them",
@@ -151,18 +151,18 @@ def _precision(options: Options, findings: Findings) -> None:
         text = options.text("fp8_recipe") or ""
         precision = "nvfp4" if low.key == "fp4_format" else "mxfp8" if text == "mxfp8" else "fp8"
         of = recipe if recipe is not None and precision == "mxfp8" else low
-        findings.say("precision", precision, of.place, of.name)
+        collected.set("precision", precision, of.place, of.name)
     elif len(named) == 1:
-        findings.say("precision", wide[-1].key, wide[-1].place, wide[-1].name)
+        collected.set("precision", wide[-1].key, wide[-1].place, wide[-1].name)
 
 
-def _recompute(options: Options, findings: Findings) -> None:
+def _recompute(options: Options, collected: Collected) -> None:
     kind: str | None = None
     for option in options.given:
         key = option.key
         if key == "recompute_granularity":
-            told = options.told(option, findings)
-            kind = "none" if told is not None and told.lower() == "none" else told
+            written = options.value_of(option, collected)
+            kind = "none" if written is not None and written.lower() == "none" else written
         elif key in ("recompute_activations",) and options.switched(option):
             kind = "selective"
         elif key in ("checkpoint_activations", "deepspeed_activation_checkpointing"):
@@ -172,73 +172,76 @@ def _recompute(options: Options, findings: Findings) -> None:
         elif key in ("activations_checkpoint_method", "recompute_method"):
             if kind is not None or not option.values:
                 continue
-            told = options.told(option, findings)
+            written = options.value_of(option, collected)
             # Before core_v0.4 the method alone switched it on.
-            if key != "activations_checkpoint_method" or told in (None, "none"):
+            if key != "activations_checkpoint_method" or written in (None, "none"):
                 continue
             kind = "full"
         else:
             continue
         if kind is not None:
-            findings.say("recompute", kind, option.place, option.name)
+            collected.set("recompute", kind, option.place, option.name)
     modules = options.last("recompute_modules")
     if modules is not None and kind == "selective" and modules.values:
         names = [word.plain.strip(",") for word in modules.values]
         names = sorted(name for one in names for name in re.split(r"[,\s]+", one) if name)
-        if names and names != ["core_attn"] and not hole_numbers("".join(names)):
-            said = findings.said.pop("recompute")
+        if names and names != ["core_attn"] and not unknown_numbers("".join(names)):
+            placed = collected.placed.pop("recompute")
             text = f"selective modules: {','.join(names)}"
-            findings.say("recompute", text, modules.place, f"{said.option} {modules.name}")
+            collected.set("recompute", text, modules.place, f"{placed.option} {modules.name}")
     layers, method = options.last("recompute_num_layers"), options.text("recompute_method")
     if layers is not None and method == "block" and kind == "full":
-        number = whole(options.told(layers, findings))
-        findings.say("recompute_layers", number, layers.place, layers.name)
+        number = whole(options.value_of(layers, collected))
+        collected.set("recompute_layers", number, layers.place, layers.name)
 
 
-def _sharding(options: Options, findings: Findings) -> None:
+def _sharding(options: Options, collected: Collected) -> None:
     strategy = options.last("data_parallel_sharding_strategy")
     fully = options.last("use_megatron_fsdp", "use_custom_fsdp")
     torch = options.last("use_torch_fsdp2")
     distributed = options.last("use_distributed_optimizer")
     if strategy is not None and (fully is None or options.switched(fully)):
-        told = options.told(strategy, findings)
-        if told in _STRATEGIES:
-            findings.say("zero_stage", _STRATEGIES[told], strategy.place, strategy.name)
+        written = options.value_of(strategy, collected)
+        if written in _STRATEGIES:
+            collected.set("zero_stage", _STRATEGIES[written], strategy.place, strategy.name)
             return
     if torch is not None and options.switched(torch):
-        findings.say("zero_stage", 3, torch.place, torch.name)
+        collected.set("zero_stage", 3, torch.place, torch.name)
     elif distributed is not None and options.switched(distributed) and fully is None:
-        findings.say_first("zero_stage", 1, distributed.place, distributed.name)
+        collected.set_first("zero_stage", 1, distributed.place, distributed.name)
 
 
-def _model(options: Options, findings: Findings) -> None:
+def _model(options: Options, collected: Collected) -> None:
     grouped, groups = options.last("group_query_attention"), options.last("num_query_groups")
     # Without --group-query-attention the number of groups is not looked at.
     kv = options.last("num_key_value_heads")
     if groups is not None and (grouped is not None and options.switched(grouped)):
-        number = whole(options.told(groups, findings))
-        findings.say("model.num_kv_heads", number, groups.place, groups.name)
+        number = whole(options.value_of(groups, collected))
+        collected.set("model.num_kv_heads", number, groups.place, groups.name)
     elif kv is not None:
-        number = whole(options.told(kv, findings))
-        findings.say("model.num_kv_heads", number, kv.place, kv.name)
+        number = whole(options.value_of(kv, collected))
+        collected.set("model.num_kv_heads", number, kv.place, kv.name)
     shared = options.last("moe_shared_expert_intermediate_size")
     if shared is not None:
-        number, expert = whole(options.told(shared, findings)), findings.count("model.moe_ffn_size")
+        number, expert = (
+            whole(options.value_of(shared, collected)),
+            collected.count("model.moe_ffn_size"),
+        )
         if number and expert and number % expert == 0:
-            findings.say("model.num_shared_experts", number // expert, shared.place, shared.name)
+            collected.set("model.num_shared_experts", number // expert, shared.place, shared.name)
     frequency = options.last("moe_layer_freq")
     if frequency is not None and frequency.values:
         dense = _first_dense("".join(word.plain for word in frequency.values))
-        findings.say("model.first_dense_layers", dense, frequency.place, frequency.name)
+        collected.set("model.first_dense_layers", dense, frequency.place, frequency.name)
     window = options.last("window_size")
-    if window is not None and window.values and not hole_numbers(window.values[0].text):
+    if window is not None and window.values and not unknown_numbers(window.values[0].text):
         size = whole(re.split(r"[,(\s]+", window.values[0].plain.strip("(["))[0])
-        findings.say("model.sliding_window", size, window.place, window.name)
+        collected.set("model.sliding_window", size, window.place, window.name)
 
 
 def _first_dense(text: str) -> int | None:
     """3 of `([0]*3+[1]*58)`: layers without experts before the first with them; None where dense
-    layers stand between others."""
+    layers are between others."""
     layers: list[int] = []
     plain = re.sub(r"[\s()\"']", "", text)
     if not re.fullmatch(r"\[[01,]+\](\*\d+)?(\+\[[01,]+\](\*\d+)?)*", plain):
@@ -253,43 +256,43 @@ def _first_dense(text: str) -> int | None:
     return dense if 0 not in layers[dense:] else None
 
 
-def _schedule(options: Options, findings: Findings) -> None:
+def _schedule(options: Options, collected: Collected) -> None:
     """Chunks per rank by the layers of a virtual stage, or by the layout of stages."""
     each = options.last("num_layers_per_virtual_pipeline_stage")
-    pp = findings.count_or_default("pp") if "pp" in findings.said else None
-    layers = findings.count("model.num_layers")
+    pp = collected.count_or_default("pp") if "pp" in collected.placed else None
+    layers = collected.count("model.num_layers")
     if each is not None:
-        number = whole(options.told(each, findings))
+        number = whole(options.value_of(each, collected))
         if number and pp and layers:
             stages = layers / pp / number
             if stages == int(stages):
-                findings.say("vpp", int(stages), each.place, each.name)
+                collected.set("vpp", int(stages), each.place, each.name)
             else:
-                findings.contradict(
+                collected.report_contradiction(
                     "vpp",
                     f"{each.name} {number} ({each.place}) does not divide {layers} layers on "
                     f"pp={pp} ranks",
                     each.place,
-                    findings.place("model.num_layers"),
+                    collected.place("model.num_layers"),
                 )
     layout = options.last("pipeline_model_parallel_layout")
     if layout is not None:
-        told = options.told(layout, findings)
-        stages_said = layout_stages(told) if told else None
-        if stages_said and pp:
-            if stages_said % pp == 0:
-                findings.say("vpp", stages_said // pp, layout.place, layout.name)
+        written = options.value_of(layout, collected)
+        num_stages = layout_stages(written) if written else None
+        if num_stages and pp:
+            if num_stages % pp == 0:
+                collected.set("vpp", num_stages // pp, layout.place, layout.name)
             else:
-                findings.contradict(
+                collected.report_contradiction(
                     "vpp",
-                    f"{layout.name} ({layout.place}) has {stages_said} stages, which pp={pp} does "
+                    f"{layout.name} ({layout.place}) has {num_stages} stages, which pp={pp} does "
                     "not divide",
                     layout.place,
-                    findings.place("pp"),
+                    collected.place("pp"),
                 )
     for option in options.of("enable_zero_bubble", "enable_zbh1_pipeline"):
         if options.switched(option):
-            findings.say("schedule", "zb-h1", option.place, option.name)
+            collected.set("schedule", "zb-h1", option.place, option.name)
 
 
 def layout_stages(text: str) -> int | None:
@@ -313,27 +316,27 @@ def layout_stages(text: str) -> int | None:
     return plain.count("|") + 1
 
 
-def _pairs(options: Options, findings: Findings) -> None:
+def _pairs(options: Options, collected: Collected) -> None:
     """What does not go together in one command line."""
-    tp = findings.count_or_default("tp")
+    tp = collected.count_or_default("tp")
     sequence = options.last("sequence_parallel")
     if sequence is not None and tp == 1 and options.switched(sequence):
-        findings.contradict(
+        collected.report_contradiction(
             "sequence_parallel",
             f"{sequence.name} ({sequence.place}) has no effect at tp=1"
-            + (f" ({findings.place('tp')})" if findings.place("tp") else ", the default"),
+            + (f" ({collected.place('tp')})" if collected.place("tp") else ", the default"),
             sequence.place,
-            findings.place("tp"),
+            collected.place("tp"),
         )
     granular, activations = (
         options.last("recompute_granularity"),
         options.last("recompute_activations"),
     )
     if granular is not None and activations is not None and options.text(granular.key) == "full":
-        findings.contradict(
+        collected.report_contradiction(
             "recompute",
-            f"{activations.name} ({activations.place}) asks for selective, {granular.name} "
-            f"({granular.place}) for full recomputation",
+            f"{activations.name} ({activations.place}) is selective, {granular.name} "
+            f"({granular.place}) full recomputation",
             activations.place,
             granular.place,
         )

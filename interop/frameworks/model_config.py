@@ -1,10 +1,10 @@
-"""A Hugging Face configuration beside a run's own files: its figures, as the run's model."""
+"""A Hugging Face configuration in the folder of a run: the figures of the run's model."""
 
 from __future__ import annotations
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.keyed_file import KeyedFile
-from interop.configs.keyed_values import Reader, degree_of, say_keys, truth_of
+from interop.configs.keyed_values import Reader, collect_keys, degree_of, truth_of
 
 KEYS: dict[str, tuple[str, Reader]] = {
     "num_hidden_layers": ("model.num_layers", degree_of),
@@ -35,12 +35,12 @@ def is_model_config(file: KeyedFile) -> bool:
     return ("model_type",) in file.values or ("architectures",) in file.values
 
 
-def say_model_config(file: KeyedFile, findings: Findings) -> None:
-    """The figures of a configuration; those that the run's own files print stand before."""
-    own = Findings()
-    say_keys(file, own, KEYS)
-    for key, said in own.said.items():
-        findings.say(key, said.value, said.place, said.option, over=False)
-    if own.said:
+def collect_model_config(file: KeyedFile, collected: Collected) -> None:
+    """Collects the figures of a configuration; those of the run's files override them."""
+    of_config = Collected()
+    collect_keys(file, of_config, KEYS)
+    for key, placed in of_config.placed.items():
+        collected.set(key, placed.value, placed.place, placed.option, over=False)
+    if of_config.placed:
         where = file.place(())
-        findings.say("model.figures_of", file.name, where, file.name, over=False)
+        collected.set("model.figures_of", file.name, where, file.name, over=False)

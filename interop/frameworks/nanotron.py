@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import (
     Reader,
+    collect_keys,
+    collect_unknown,
     count_of,
     degree_of,
     recompute_of,
-    say_keys,
-    say_unknown,
     word_of,
 )
 from interop.frameworks.model_config import KEYS as MODEL_KEYS
@@ -66,20 +66,20 @@ def is_nanotron(file: KeyedFile) -> bool:
     } <= sections
 
 
-def say_nanotron(file: KeyedFile, findings: Findings) -> None:
-    """What a configuration says."""
-    say_keys(file, findings, _KEYS)
-    say_unknown(file, findings, "nanotron", ("parallelism", "tokens"))
-    factors = [findings.count(axis) for axis in ("dp", "tp", "pp")]
+def collect_nanotron(file: KeyedFile, collected: Collected) -> None:
+    """Collects a configuration."""
+    collect_keys(file, collected, _KEYS)
+    collect_unknown(file, collected, "nanotron", ("parallelism", "tokens"))
+    factors = [collected.count(axis) for axis in ("dp", "tp", "pp")]
     if all(factors):
-        ranks = findings.count("cp") or 1
+        ranks = collected.count("cp") or 1
         for factor in factors:
             ranks *= factor or 1
         if file.has("model", "model_config", "moe_num_experts"):
-            # Experts had ranks of their own (v0.4, src/nanotron/parallel/context.py).
-            ranks *= findings.count("ep") or 1
-        findings.derive("devices", ranks, "the product of the degrees, which nanotron asserts")
-    findings.default(
+            # Experts had separate ranks (v0.4, src/nanotron/parallel/context.py).
+            ranks *= collected.count("ep") or 1
+        collected.derive("devices", ranks, "the product of the degrees, which nanotron asserts")
+    collected.default(
         _DEFAULTS, cp=1, ep=1, sequence_parallel=False, schedule="gpipe", recompute="none",
         zero_stage=0,
     )  # fmt: skip

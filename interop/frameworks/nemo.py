@@ -12,13 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
+from interop.configs.command_options import Options
 from interop.configs.interpolation import Open, resolved
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, count_of, degree_of, truth_of, word_of
-from interop.configs.option_words import Options
-from interop.shell.folder import Environment
-from interop.shell.text_places import Hole, Place, Word, hole_numbers
+from interop.shell.config_folder import Environment
+from interop.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _DEFAULTS = "Megatron-Core v0.14, model_parallel_config.py"
 _PRECISIONS = {
@@ -50,7 +50,7 @@ def _granularity(value: Any) -> str | None:
 
 
 def _gated(value: Any) -> bool | None:
-    """NeMo's word for the activation (`fast-swiglu`)."""
+    """NeMo's name of the activation (`fast-swiglu`)."""
     word = (word_of(value) or "").removeprefix("fast-")
     if word in ("swiglu", "geglu", "reglu"):
         return True
@@ -108,7 +108,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "gated_linear_unit": ("model.gated_mlp", truth_of),
     "activation": ("model.gated_mlp", _gated),
     "recompute_num_layers": ("recompute_layers", count_of),
-    # Of FlagScale, which writes Megatron-LM's own options as YAML.
+    # Of FlagScale, which writes Megatron-LM's options as YAML.
     "nnodes": ("nodes", degree_of),
     "nproc_per_node": ("devices_per_node", degree_of),
     "num_experts": ("model.num_experts", degree_of),
@@ -125,7 +125,7 @@ Values = Mapping[tuple[str, ...], tuple[Any, Place]]
 def values_of_files(parts: Sequence[tuple[tuple[str, ...], KeyedFile]]) -> Values:
     """The values of YAML files as written, by path, a later one over those before it.
 
-    parts  with the key that each stands below
+    parts  each with the key above its values
     """
     found: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for below, file in parts:
@@ -135,7 +135,9 @@ def values_of_files(parts: Sequence[tuple[tuple[str, ...], KeyedFile]]) -> Value
     return found
 
 
-def values_of_words(words: Sequence[Word], holes: Sequence[Hole], findings: Findings) -> Values:
+def values_of_words(
+    words: Sequence[Word], unknowns: Sequence[UnknownValue], collected: Collected
+) -> Values:
     """Hydra's overrides: `model.tensor_model_parallel_size=8`, `++trainer.num_nodes=4`."""
     found: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for word in words:
@@ -143,15 +145,15 @@ def values_of_words(words: Sequence[Word], holes: Sequence[Hole], findings: Find
         path = tuple(key.lstrip("+~-").split("."))
         if not equals or key.startswith("--") or not all(part.isidentifier() for part in path):
             continue
-        numbers = hole_numbers(value)
+        numbers = unknown_numbers(value)
         if numbers:
-            # It stands over a file's value all the same.
-            hole = holes[numbers[0]]
-            found[path] = (Open(f"{hole.words} ({hole.place})"), word.place)
+            # It replaces a file's value all the same.
+            unknown = unknowns[numbers[0]]
+            found[path] = (Open(unknown.reason), word.place)
             continue
         plain = value.strip("'\"")
         if path in found and found[path][0] != plain and path[-1] in KEYS:
-            findings.say_twice(KEYS[path[-1]][0], key, found[path], (plain, word.place))
+            collected.report_repeated(KEYS[path[-1]][0], key, found[path], (plain, word.place))
         found[path] = (plain, word.place)
     return found
 
@@ -161,10 +163,10 @@ def is_nemo(paths: Sequence[tuple[str, ...]]) -> bool:
     return len({path[-1] for path in paths} & _MARKS) >= 2
 
 
-def say_nemo(
-    given: Sequence[Values], findings: Findings, environment: Environment | None = None
+def collect_nemo(
+    given: Sequence[Values], collected: Collected, environment: Environment | None = None
 ) -> None:
-    """What configurations say, a later one over those before it.
+    """Collects configurations; a later one overrides earlier ones.
 
     environment  the variables that values may name
     """
@@ -172,7 +174,9 @@ def say_nemo(
     for values in given:
         for path, (value, place) in values.items():
             if path in merged and merged[path][0] != value and path[-1] in KEYS:
-                findings.override(KEYS[path[-1]][0], ".".join(path), merged[path], (value, place))
+                collected.report_override(
+                    KEYS[path[-1]][0], ".".join(path), merged[path], (value, place)
+                )
             merged[path] = (value, place)
     written = {path: value for path, (value, _) in merged.items()}
     for path, (_, place) in merged.items():
@@ -181,15 +185,15 @@ def say_nemo(
             continue
         if isinstance(value, Open):
             for about in _abouts(path):
-                findings.leave_open(about, ".".join(path), value.why, place)
+                collected.leave_open(about, ".".join(path), value.why, place)
         else:
-            _say_one(path, value, place, findings)
-    distributed = findings.said.get("distributed_optimizer")
+            _collect_one(path, value, place, collected)
+    distributed = collected.placed.get("distributed_optimizer")
     if distributed is not None and distributed.value:
-        findings.say_first("zero_stage", 1, distributed.place, distributed.option)
-    if findings.get("recompute") != "full":
-        findings.said.pop("recompute_layers", None)
-    findings.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
+        collected.set_first("zero_stage", 1, distributed.place, distributed.option)
+    if collected.get("recompute") != "full":
+        collected.placed.pop("recompute_layers", None)
+    collected.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
 
 
 def _elsewhere(path: tuple[str, ...]) -> bool:
@@ -210,46 +214,46 @@ def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
     return ("precision",) if path[-2:] == ("trainer", "precision") or path[-1] == "fp8" else ()
 
 
-def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings) -> None:
+def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Collected) -> None:
     name, key = ".".join(path), path[-1]
     if key in KEYS:
         about, reader = KEYS[key]
-        findings.say(about, reader(value), place, name)
+        collected.set(about, reader(value), place, name)
     elif key == "devices" and (len(path) == 1 or "trainer" in path):
-        findings.say("devices_per_node", degree_of(value), place, name)
+        collected.set("devices_per_node", degree_of(value), place, name)
     elif path[-2:] == ("trainer", "precision") or (
         key in ("precision", "mixed_precision", "compute_dtype", "plugins")
         and (len(path) == 1 or path[0] in ("cfg", "model") or key != "precision")
         and isinstance(value, str)
     ):
-        findings.say("precision", precision_of(value), place, name)
+        collected.set("precision", precision_of(value), place, name)
     elif path[-2:] in (("precision", "bf16"), ("precision", "fp16")) and truth_of(value):
-        findings.say("precision", key, place, name)
+        collected.set("precision", key, place, name)
     elif key == "zero1" and truth_of(value):  # of neuronx-distributed-training
-        findings.say_first("zero_stage", 1, place, name)
+        collected.set_first("zero_stage", 1, place, name)
     elif key == "use_torch_fsdp2" and truth_of(value):
-        findings.say_first("zero_stage", 3, place, name)
+        collected.set_first("zero_stage", 3, place, name)
     elif path[-2:] == ("pre_trainer", "model") and isinstance(value, str):
-        findings.say("model.name", re.sub(r"\.yaml$", "", value), place, name)
+        collected.set("model.name", re.sub(r"\.yaml$", "", value), place, name)
     elif path[-2:] == ("model", "fsdp") and truth_of(value):
-        findings.say_first("zero_stage", 3, place, name)
+        collected.set_first("zero_stage", 3, place, name)
     elif path[-2:] == ("train_ds", "max_seq_length"):
-        findings.say("seq_len", degree_of(value), place, name)
+        collected.set("seq_len", degree_of(value), place, name)
     elif key == "fp8" and (truth_of(value) or value in ("hybrid", "e4m3")):
-        # Of the matmuls; the trainer's precision is that of all else.
-        findings.said.pop("precision", None)
-        findings.say("precision", "fp8", place, name)
+        # Of the matmuls; the trainer's precision is that of all others.
+        collected.placed.pop("precision", None)
+        collected.set("precision", "fp8", place, name)
     elif path[-2:] == ("optim", "name") or path[-2:] == ("optimizer", "optimizer"):
         word = word_of(value)
         if word and "distributed" in word:
-            findings.say("distributed_optimizer", True, place, name)
-        findings.say("optimizer", word, place, name)
+            collected.set("distributed_optimizer", True, place, name)
+        collected.set("optimizer", word, place, name)
 
 
-def say_performance_script(options: Options, findings: Findings) -> None:
+def collect_performance_script(options: Options, collected: Collected) -> None:
     """The arguments of NeMo's and Bridge's performance scripts (`-tp 4 -ng 64 -c bf16`)."""
-    options.say_counts(
-        findings,
+    options.collect_counts(
+        collected,
         {"tp": "tp", "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "pp": "pp",
          "pipeline_parallel_size": "pp", "pipeline_model_parallel_size": "pp", "cp": "cp",
          "context_parallel_size": "cp", "vp": "vpp", "virtual_pipeline_parallel_size": "vpp",
@@ -261,13 +265,16 @@ def say_performance_script(options: Options, findings: Findings) -> None:
          "seq_length": "seq_len"},
     )  # fmt: skip
     for option in options.of("c", "compute_dtype"):
-        findings.say(
-            "precision", precision_of(options.told(option, findings)), option.place, option.name
+        collected.set(
+            "precision",
+            precision_of(options.value_of(option, collected)),
+            option.place,
+            option.name,
         )
     for option in options.of("g", "gpu"):
-        findings.say("device", options.told(option, findings), option.place, option.name)
+        collected.set("device", options.value_of(option, collected), option.place, option.name)
     family = options.text("m", "model_family_name", "model_name", "model_family")
     size = options.text("mr", "model_recipe_name", "model_size", "s")
     named = options.last("mr", "model_recipe_name", "m", "model_family_name", "model_name")
     if named is not None and (size or family):
-        findings.say("model.name", size or family, named.place, named.name)
+        collected.set("model.name", size or family, named.place, named.name)

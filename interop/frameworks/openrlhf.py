@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
+from interop.configs.command_options import Options
 from interop.configs.imported_run import Value
 from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, word_of
-from interop.configs.option_words import Options
-from interop.frameworks.flavors import say_figures_of
-from interop.shell.text_places import Place
+from interop.frameworks.flavors import collect_figures
+from interop.shell.text_marks import Place
 
 _DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 _KEYS: dict[str, tuple[str, Reader]] = {
@@ -49,27 +49,27 @@ _FLAGS: dict[str, tuple[str, Value, Value]] = {
 }
 
 
-def say_openrlhf(options: Options, findings: Findings, program: str, place: Place) -> None:
-    """What the arguments of a trainer of one model say (SFT); a trainer of more (a reference,
-    rewards, samples of its own) is said to be no plain training."""
+def collect_openrlhf(options: Options, collected: Collected, program: str, place: Place) -> None:
+    """Collects the arguments of a trainer of one model (SFT). A trainer of more (a reference,
+    rewards, samples) is reported as unresolved."""
     word = re.search(r"train_(ppo\w*|dpo|kto|rm|kd|prm)\b", program)
     if word is not None and word[1].startswith("ppo"):
-        why = "several models train, score and sample on devices of their own: none of it is read"
-        findings.lack(program, why, place)
+        why = "several models train, score and sample on separate devices: none of it is read"
+        collected.report_missing(program, why, place)
     elif word is not None:
-        why = _BESIDES.get(word[1], "what it does beside plain training is not counted")
-        findings.cannot_tell(program, why, place)
-    options.say_flags(findings, _FLAGS)
+        why = _BESIDES.get(word[1], "its work in addition to plain training is not counted")
+        collected.report_unresolved(program, why, place)
+    options.collect_flags(collected, _FLAGS)
     for option in options.given:
         if option.key not in _KEYS:
             continue
         about, reader = _KEYS[option.key]
-        told = options.told(option, findings)
-        if told is None:
-            findings.leave_open(about)
+        written = options.value_of(option, collected)
+        if written is None:
+            collected.leave_open(about)
         else:
-            findings.say(about, reader(told), option.place, option.name)
-    name = findings.said.get("model.name")
+            collected.set(about, reader(written), option.place, option.name)
+    name = collected.placed.get("model.name")
     if name is not None:
-        say_figures_of(str(name.value), "", findings, name.place, name.option)
-    findings.default("OpenRLHF, openrlhf/utils/deepspeed.py", tp=1, pp=1, cp=1)
+        collect_figures(str(name.value), "", collected, name.place, name.option)
+    collected.default("OpenRLHF, openrlhf/utils/deepspeed.py", tp=1, pp=1, cp=1)

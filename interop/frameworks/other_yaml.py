@@ -7,18 +7,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import (
     Reader,
+    collect_keys,
     degree_of,
     recompute_of,
-    say_keys,
     truth_of,
     word_of,
 )
 from interop.frameworks.accelerate import strategy_stage
-from interop.frameworks.deepspeed_config import say_deepspeed
+from interop.frameworks.deepspeed_config import collect_deepspeed
 
 _NEOX_MARKS = frozenset({"pipe_parallel_size", "model_parallel_size"})
 _PRECISIONS = {
@@ -42,7 +42,7 @@ def _untied(value: Any) -> bool | None:
 
 
 def _flash(value: Any) -> bool | None:
-    """MPT's word for the attention (llm-foundry, models/layers/attention.py)."""
+    """MPT's name of the attention (llm-foundry, models/layers/attention.py)."""
     return {"flash": True, "torch": False}.get(str(value).lower())
 
 
@@ -110,41 +110,41 @@ def is_neox(file: KeyedFile) -> bool:
     return len(hyphens_replaced(file).sections() & _NEOX_MARKS) == 2
 
 
-def say_neox(file: KeyedFile, findings: Findings) -> None:
-    """What a configuration of GPT-NeoX says, DeepSpeed's keys in it."""
+def collect_neox(file: KeyedFile, collected: Collected) -> None:
+    """Collects a configuration of GPT-NeoX, with DeepSpeed's keys in it."""
     plain = hyphens_replaced(file)
-    say_keys(plain, findings, _NEOX)
-    say_deepspeed(plain, findings, check=False)
+    collect_keys(plain, collected, _NEOX)
+    collect_deepspeed(plain, collected, check=False)
     gated = str(plain.get("activation")).lower() in ("swiglu", "geglu")
     width = plain.get("intermediate_size")
     if plain.has("activation"):
-        findings.say("model.gated_mlp", gated, plain.place(("activation",)), "activation")
+        collected.set("model.gated_mlp", gated, plain.place(("activation",)), "activation")
     if isinstance(width, int) and (not gated or width % 3 == 0):
         # Two thirds of it are computed, half of which are the gate (model/transformer.py).
         ffn = width // 3 if gated else width
-        findings.say(
+        collected.set(
             "model.ffn_size", ffn, plain.place(("intermediate_size",)), "intermediate_size"
         )
-    findings.default("GPT-NeoX 2.0, megatron/neox_arguments", recompute="none", cp=1)
+    collected.default("GPT-NeoX 2.0, megatron/neox_arguments", recompute="none", cp=1)
 
 
-def _say_gated(file: KeyedFile, findings: Findings) -> None:
+def _collect_gated(file: KeyedFile, collected: Collected) -> None:
     """OLMo's widths count both halves of a gated feed-forward (olmo/model.py, SwiGLU)."""
     gated = file.get("model", "activation_type") in ("swiglu", "geglu")
     place = file.place(("model", "activation_type"))
     if file.has("model", "activation_type"):
-        findings.say("model.gated_mlp", gated, place, "model.activation_type")
+        collected.set("model.gated_mlp", gated, place, "model.activation_type")
     width, ratio = file.get("model", "mlp_hidden_size"), file.get("model", "mlp_ratio")
-    hidden = findings.count("model.hidden_size")
+    hidden = collected.count("model.hidden_size")
     if not isinstance(width, int) and hidden and isinstance(ratio, int):
         width = hidden * ratio
     expansion = file.get("model", "expansion_ratio")
     if isinstance(expansion, int) and hidden and file.get("model", "name") == "mpt_causal_lm":
-        findings.derive("model.ffn_size", hidden * expansion, "d_model x expansion_ratio")
+        collected.derive("model.ffn_size", hidden * expansion, "d_model x expansion_ratio")
     option = "model.mlp_hidden_size" if file.has("model", "mlp_hidden_size") else "model.mlp_ratio"
     if isinstance(width, int) and file.has("model", "activation_type"):
         half = width // 2 if gated else width
-        findings.say("model.ffn_size", half, file.place(tuple(option.split("."))), option)
+        collected.set("model.ffn_size", half, file.place(tuple(option.split("."))), option)
 
 
 def is_olmo(file: KeyedFile) -> bool:
@@ -157,16 +157,16 @@ def is_composer(file: KeyedFile) -> bool:
     return {"global_train_batch_size", "model"} <= file.sections()
 
 
-def say_composer(file: KeyedFile, findings: Findings) -> None:
-    """What a configuration of Composer's form says."""
-    say_keys(file, findings, _COMPOSER)
-    _say_gated(file, findings)
+def collect_composer(file: KeyedFile, collected: Collected) -> None:
+    """Collects a configuration of Composer's form."""
+    collect_keys(file, collected, _COMPOSER)
+    _collect_gated(file, collected)
     if file.get("distributed_strategy") in ("ddp", "single"):
         place = file.place(("distributed_strategy",))
-        findings.say("zero_stage", 0, place, "distributed_strategy")
+        collected.set("zero_stage", 0, place, "distributed_strategy")
     kind = file.get("activation_checkpointing")
     if isinstance(kind, str):
         word = "full" if kind == "whole_layer" else None
-        findings.say("recompute", word, file.place(("activation_checkpointing",)),
+        collected.set("recompute", word, file.place(("activation_checkpointing",)),
                      "activation_checkpointing")  # fmt: skip
-    findings.default("Composer's FSDP", tp=1, pp=1, cp=1, zero_stage=3)
+    collected.default("Composer's FSDP", tp=1, pp=1, cp=1, zero_stage=3)

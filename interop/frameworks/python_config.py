@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.keyed_values import count_of, degree_of, recompute_of, truth_of
 from interop.configs.python_values import PythonFile, PythonValues
-from interop.frameworks.flavors import say_figures_of
+from interop.frameworks.flavors import collect_figures
 from interop.frameworks.nemo import KEYS as NEMO_KEYS
-from interop.frameworks.nemo import is_nemo, say_nemo
-from interop.frameworks.torchtitan import Values, say_torchtitan
-from interop.shell.text_places import Place
+from interop.frameworks.nemo import collect_nemo, is_nemo
+from interop.frameworks.torchtitan import Values, collect_torchtitan
+from interop.shell.text_marks import Place
 
 _TITAN_SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "model_spec"})
 _NEMO_MODULES = ("nemo_run", "nemo.collections.llm", "megatron.bridge")
@@ -42,12 +42,12 @@ def python_framework(file: PythonFile) -> str | None:
     return None
 
 
-def chosen_function(file: PythonFile, asked: str | None) -> tuple[str | None, tuple[str, ...]]:
+def chosen_function(file: PythonFile, requested: str | None) -> tuple[str | None, tuple[str, ...]]:
     """The function that gives the configuration, and the names to choose from where it is not
     told which."""
     names = tuple(name for name, f in file.functions.items() if _speaks(f) or f.base)
-    if asked is not None and asked in file.functions:
-        return asked, names
+    if requested is not None and requested in file.functions:
+        return requested, names
     return (names[0], names) if len(names) == 1 else (None, names)
 
 
@@ -57,7 +57,9 @@ def _speaks(values: PythonValues) -> bool:
     )
 
 
-def say_python_torchtitan(found: PythonValues, overrides: list[Values], findings: Findings) -> None:
+def collect_python_torchtitan(
+    found: PythonValues, overrides: list[Values], collected: Collected
+) -> None:
     """A function of torchtitan's registry, with the overrides of the command line."""
     values: dict[tuple[str, ...], tuple[Any, Place]] = dict(found.values)
     none, place = values.get(("activation_checkpoint",), ("", Place("", 0)))
@@ -81,10 +83,10 @@ def say_python_torchtitan(found: PythonValues, overrides: list[Values], findings
                 if word in kind.lower():
                     values[("model", "converters")] = ([converter], place)
         del path
-    say_torchtitan([values, *overrides], findings, check=False)
+    collect_torchtitan([values, *overrides], collected, check=False)
 
 
-def say_python_nemo(found: PythonValues, findings: Findings) -> None:
+def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
     """A recipe of NeMo or Megatron-Bridge."""
     values = dict(found.values)
     for path, name, arguments, place in found.calls:
@@ -93,26 +95,28 @@ def say_python_nemo(found: PythonValues, findings: Findings) -> None:
             word = next((str(a) for a in arguments if isinstance(a, str)), kind)
             values[("trainer", "precision")] = (word, place)
         if (recipe := _RECIPE.fullmatch(name)) is not None:
-            # What it is changed from is the framework's own file.
-            findings.lack(name, "the recipe that it begins with is not beside it", place)
-            findings.say("model.name", recipe[1], place, name)
-            say_figures_of(recipe[1], "", findings, place, name)
-    say_nemo([values], findings)
+            # The recipe that it changes is a file of the framework.
+            collected.report_missing(
+                name, "the recipe that it begins with is not in the folder", place
+            )
+            collected.set("model.name", recipe[1], place, name)
+            collect_figures(recipe[1], "", collected, place, name)
+    collect_nemo([values], collected)
 
 
-def say_internevo(top: PythonValues, findings: Findings) -> None:
+def collect_internevo(top: PythonValues, collected: Collected) -> None:
     """InternEvo's configuration file (github.com/InternLM/InternEvo, configs/7B_sft.py and
     doc/en/usage.md)."""
     mode, place = top.values.get(("parallel", "tensor", "mode"), (None, Place("", 0)))
     if mode in ("mtp", "msp", "fsp"):
-        findings.say("sequence_parallel", mode != "mtp", place, "parallel.tensor.mode")
-    # In mode isp the group splits sequences, and weights have one of their own.
+        collected.set("sequence_parallel", mode != "mtp", place, "parallel.tensor.mode")
+    # In mode isp the group splits sequences, and weights have a separate one.
     sizes = (("pipeline", "pp"),) if mode == "isp" else (("pipeline", "pp"), ("tensor", "tp"))
     for section, key in sizes:
         for path in (("parallel", section), ("parallel", section, "size")):
             if path in top.values:
                 value, place = top.values[path]
-                findings.say(key, degree_of(value), place, ".".join(path))
+                collected.set(key, degree_of(value), place, ".".join(path))
     plain = {
         ("data", "seq_len"): ("seq_len", degree_of),
         ("data", "micro_bsz"): ("micro_batch", degree_of),
@@ -131,11 +135,11 @@ def say_internevo(top: PythonValues, findings: Findings) -> None:
     for path, (key, reader) in plain.items():
         if path in top.values:
             value, place = top.values[path]
-            findings.say(key, reader(value), place, ".".join(path))
+            collected.set(key, reader(value), place, ".".join(path))
     if ("model", "dtype") in top.values:
         value, place = top.values[("model", "dtype")]
         word = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
-        findings.say("precision", word.get(str(value).replace("torch.tf32", "tf32")), place,
+        collected.set("precision", word.get(str(value).replace("torch.tf32", "tf32")), place,
                      "model.dtype")  # fmt: skip
     weight = degree_of(top.values.get(("parallel", "weight", "size"), (1, None))[0]) or 1
     for path in (("parallel", "zero1", "size"), ("parallel", "zero1")) if weight == 1 else ():
@@ -144,4 +148,4 @@ def say_internevo(top: PythonValues, findings: Findings) -> None:
             size = count_of(value)
             # 1 switches it off; 0 and less is a group of all replicas, more is one of that size.
             stage = None if size is None and str(value) != "-1" else 0 if size == 1 else 1
-            findings.say("zero_stage", stage, place, ".".join(path))
+            collected.set("zero_stage", stage, place, ".".join(path))

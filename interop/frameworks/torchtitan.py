@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
+from interop.configs.command_options import Options
 from interop.configs.interpolation import Open
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, count_of, degree_of, text_of, truth_of, word_of
 from interop.configs.known_options import is_known
-from interop.configs.option_words import Options
-from interop.frameworks.flavors import say_figures_of
-from interop.shell.text_places import Place, hole_numbers
+from interop.frameworks.flavors import collect_figures
+from interop.shell.text_marks import Place, unknown_numbers
 
 _DEFAULTS = "torchtitan v0.2, torchtitan/config/job_config.py"
 _SECTIONS = frozenset(
@@ -25,7 +25,7 @@ _SECTIONS = frozenset(
      "parallelism", "checkpoint", "activation_checkpoint", "float8", "comm", "memory_estimation",
      "fault_tolerance", "experimental", "mx", "quantize", "compile", "validation", "debug"}
 )  # fmt: skip
-# Sections of converters and extensions, which bring keys of their own.
+# Sections of converters and extensions, which bring further keys.
 _FREE = {"quantize", "experimental", "custom_config"}
 _SCHEDULES = {
     "1f1b": "1f1b",
@@ -104,7 +104,7 @@ def values_of_file(file: KeyedFile) -> Values:
     return {path: (value, file.place(path)) for path, value in file.values.items()}
 
 
-def values_of_options(options: Options, findings: Findings) -> Values:
+def values_of_options(options: Options, collected: Collected) -> Values:
     """The values that `--section.key value` and `--section.no_key` override."""
     found: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for option in options.given:
@@ -116,14 +116,14 @@ def values_of_options(options: Options, findings: Findings) -> Values:
             path = (*path[:-1], path[-1].removeprefix("no_"))
             found[path] = (not negative, option.place)
             continue
-        told = options.told(option, findings)
-        if told is None:
-            found[path] = (Open("it is not told"), option.place)
+        written = options.value_of(option, collected)
+        if written is None:
+            found[path] = (Open("its value is unknown"), option.place)
         else:
             many = [word.plain for word in option.values]
-            plain: Any = many if len(many) > 1 else told
+            plain: Any = many if len(many) > 1 else written
             if path in found and found[path][0] != plain and path[-1] in _KEYS:
-                findings.contradict(
+                collected.report_contradiction(
                     _KEYS[path[-1]][0],
                     f"{option.name} is {found[path][0]} ({found[path][1]}) and {plain} "
                     f"({option.place}); the later one wins",
@@ -134,28 +134,28 @@ def values_of_options(options: Options, findings: Findings) -> Values:
     return found
 
 
-def say_torchtitan(given: list[Values], findings: Findings, *, check: bool = True) -> None:
-    """What configurations say, a later one over those before it."""
+def collect_torchtitan(given: list[Values], collected: Collected, *, check: bool = True) -> None:
+    """Collects configurations; a later one overrides earlier ones."""
     last: dict[str, tuple[Any, Place, str]] = {}
     for values in given:
         for path, (value, place) in values.items():
             if isinstance(value, Open):
                 weights = path[-1] in ("mixed_precision_param", "dtype")
-                if weights and "precision" in findings.said:
-                    continue  # what the matmuls compute in is told
+                if weights and "precision" in collected.placed:
+                    continue  # the precision of the matmuls is given
                 for about in _abouts(path):
-                    findings.leave_open(about)
+                    collected.leave_open(about)
                 last.pop(path[-1], None)
                 continue
-            with findings.over_files():
-                _say_one(path, value, place, findings)
+            with collected.overriding_files():
+                _collect_one(path, value, place, collected)
             last[path[-1]] = (value, place, ".".join(path))
             known = is_known("torchtitan", path[-1]) or path[-1].isdigit()
             if check and not known and not _FREE & set(path):
-                findings.not_known(".".join(path), place)
-    _say_model(findings)
-    _say_together(last, findings)
-    findings.default(
+                collected.report_unknown(".".join(path), place)
+    _collect_model(collected)
+    _collect_together(last, collected)
+    collected.default(
         _DEFAULTS, tp=1, pp=1, cp=1, ep=1, precision="bf16", recompute="selective",
         optimizer="adamw", sequence_parallel=True, schedule="1f1b",
     )  # fmt: skip
@@ -171,31 +171,31 @@ def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
     return _ABOUTS.get(path[-1], ()) if entry is None else (entry[0],)
 
 
-def _say_one(path: tuple[str, ...], value: Any, place: Place, findings: Findings) -> None:
+def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Collected) -> None:
     name = ".".join(path)
     entry = _entry(path)
     if path[-2:] == ("experimental", "pipeline_parallel_schedule"):
         entry = ("schedule", _schedule)
-    if entry is None or (isinstance(value, str) and hole_numbers(value)):
+    if entry is None or (isinstance(value, str) and unknown_numbers(value)):
         return
     key, reader = entry
-    said = reader(value)
-    if key == "recompute" and said not in ("none", "selective", "full", None):
-        said = {"memory_budget": "selective"}.get(str(said), said)
-    if said is not None:
-        findings.say(key, said, place, name)
+    placed = reader(value)
+    if key == "recompute" and placed not in ("none", "selective", "full", None):
+        placed = {"memory_budget": "selective"}.get(str(placed), placed)
+    if placed is not None:
+        collected.set(key, placed, place, name)
 
 
-def _say_together(last: Mapping[str, tuple[Any, Place, str]], findings: Findings) -> None:
-    """What several keys say together: micro-batch, sharding, precision, chunks."""
+def _collect_together(last: Mapping[str, tuple[Any, Place, str]], collected: Collected) -> None:
+    """Collects values of several keys together: micro-batch, sharding, precision, chunks."""
     for key in ("local_batch_size", "batch_size"):
         if key in last:
             value, place, name = last[key]
             number = degree_of(value)
             if number is not None:
-                _say_local_batch(number, place, name, last, findings)
+                _collect_local_batch(number, place, name, last, collected)
             break
-    length = findings.count("seq_len")
+    length = collected.count("seq_len")
     for key, about in (
         ("num_tokens_per_microbatch_per_dp_rank", "micro_batch"),
         ("num_tokens_per_train_step", "global_batch"),
@@ -204,8 +204,8 @@ def _say_together(last: Mapping[str, tuple[Any, Place, str]], findings: Findings
             value, place, name = last[key]
             number = degree_of(value)
             if number and number % length == 0:
-                findings.say(about, number // length, place, name)
-    _say_sharding(last, findings)
+                collected.set(about, number // length, place, name)
+    _collect_sharding(last, collected)
     converters = last.get("converters")
     if converters is not None:
         words = converters[0] if isinstance(converters[0], list) else [converters[0]]
@@ -213,51 +213,51 @@ def _say_together(last: Mapping[str, tuple[Any, Place, str]], findings: Findings
         kind = next(
             (p for word, p in (("nvfp4", "nvfp4"), ("mx", "mxfp8"), ("float8", "fp8"))
              if word in joined), None)  # fmt: skip
-        findings.say("precision", kind, converters[1], converters[2])
+        collected.set("precision", kind, converters[1], converters[2])
     # Of the weights themselves, where nothing computes in another.
     for key in ("mixed_precision_param", "dtype"):
-        if "precision" not in findings.said and key in last:
+        if "precision" not in collected.placed and key in last:
             value, place, name = last[key]
             kind = _DTYPES.get(str(value))
             if key != "dtype" or kind != "fp32":
-                findings.say("precision", kind, place, name)
+                collected.set("precision", kind, place, name)
     stage = last.get("pipeline_parallel_layers_per_stage")
-    layers, pp = findings.count("model.num_layers"), findings.count("pp")
+    layers, pp = collected.count("model.num_layers"), collected.count("pp")
     if stage is not None and layers and pp and degree_of(stage[0]):
         per_rank = layers / pp / (degree_of(stage[0]) or 1)
         if per_rank == int(per_rank) and per_rank >= 1:
-            findings.say("vpp", int(per_rank), stage[1], stage[2])
+            collected.set("vpp", int(per_rank), stage[1], stage[2])
 
 
-def _say_local_batch(
+def _collect_local_batch(
     number: int,
     place: Place,
     name: str,
     last: Mapping[str, tuple[Any, Place, str]],
-    findings: Findings,
+    collected: Collected,
 ) -> None:
     """Without a pipeline the local batch is one pass; with one it is cut into micro-batches."""
-    if "pp" in findings.untold and number > 1:
-        findings.untold.add("micro_batch")
+    if "pp" in collected.open_keys and number > 1:
+        collected.open_keys.add("micro_batch")
         return
-    pp = findings.count("pp") or 1
-    if "micro_batch" in findings.untold and pp > 1 and number > 1:
+    pp = collected.count("pp") or 1
+    if "micro_batch" in collected.open_keys and pp > 1 and number > 1:
         return
     micro = last.get("pipeline_parallel_microbatch_size")
     if pp == 1 or number == 1:
-        findings.say("micro_batch", number, place, name)
+        collected.set("micro_batch", number, place, name)
     elif micro is not None:
-        findings.say("micro_batch", degree_of(micro[0]), micro[1], micro[2])
+        collected.set("micro_batch", degree_of(micro[0]), micro[1], micro[2])
     else:
         count = last.get("pipeline_parallel_microbatches")
         parts = degree_of(count[0]) if count is not None else None
         if parts and number % parts == 0:
-            findings.say("micro_batch", number // parts, place, name)
+            collected.set("micro_batch", number // parts, place, name)
         elif parts is None:
-            findings.default(_DEFAULTS, micro_batch=1)
+            collected.default(_DEFAULTS, micro_batch=1)
 
 
-def _say_sharding(last: Mapping[str, tuple[Any, Place, str]], findings: Findings) -> None:
+def _collect_sharding(last: Mapping[str, tuple[Any, Place, str]], collected: Collected) -> None:
     """dp = replicas x shards, where both are numbers; fully sharded parameters are ZeRO 3, and 2
     where they stay whole behind the forward pass."""
     shard = last.get("data_parallel_shard_degree") or last.get("data_parallel_degree")
@@ -266,28 +266,28 @@ def _say_sharding(last: Mapping[str, tuple[Any, Place, str]], findings: Findings
     replicas = degree_of(replicate[0]) if replicate is not None else None
     raw = shard[0] if shard is not None else None
     if shard is not None and shards and (replicas or replicate is None):
-        findings.say("dp", shards * (replicas or 1), shard[1], shard[2])
+        collected.set("dp", shards * (replicas or 1), shard[1], shard[2])
     if shard is None:
         return
     if str(raw) == "-1" or (shards or 0) > 1:
         reshard = last.get("fsdp_reshard_after_forward")
         never = reshard is not None and str(reshard[0]) == "never"
         always = reshard is not None and str(reshard[0]) == "always"
-        if "pp" in findings.untold and not never and not always:
-            findings.untold.add("zero_stage")
+        if "pp" in collected.open_keys and not never and not always:
+            collected.open_keys.add("zero_stage")
             return
-        if (findings.count("pp") or 1) > 1 and not never and not always:
-            # Beside a pipeline the usual policy keeps what was gathered.
-            findings.default(_DEFAULTS, zero_stage=2)
+        if (collected.count("pp") or 1) > 1 and not never and not always:
+            # With a pipeline the usual policy keeps gathered parameters.
+            collected.default(_DEFAULTS, zero_stage=2)
             return
-        findings.say("zero_stage", 2 if never else 3, shard[1], shard[2])
+        collected.set("zero_stage", 2 if never else 3, shard[1], shard[2])
     elif shards == 1 and replicas is not None:
-        findings.say("zero_stage", 0, shard[1], shard[2])
+        collected.set("zero_stage", 0, shard[1], shard[2])
 
 
-def _say_model(findings: Findings) -> None:
-    name, flavor = findings.said.get("model.name"), findings.said.get("model.flavor")
+def _collect_model(collected: Collected) -> None:
+    name, flavor = collected.placed.get("model.name"), collected.placed.get("model.flavor")
     if name is not None:
-        said = flavor or name
+        placed = flavor or name
         text = str(flavor.value) if flavor is not None else ""
-        say_figures_of(str(name.value), text, findings, said.place, said.option)
+        collect_figures(str(name.value), text, collected, placed.place, placed.option)

@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.keyed_file import KeyedFile
 from interop.configs.keyed_values import Reader, degree_of, recompute_of, text_of, truth_of, word_of
-from interop.frameworks.flavors import say_figures_of
-from interop.shell.text_places import Hole, Place, Word, hole_numbers
+from interop.frameworks.flavors import collect_figures
+from interop.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _DEFAULTS = "torchtune 0.6, recipes/full_finetune_distributed.py"
 _RECIPE = re.compile(r".*_(distributed|single_device)$")
@@ -50,10 +50,13 @@ def is_recipe(name: str) -> bool:
     return _RECIPE.fullmatch(name) is not None
 
 
-def say_torchtune(
-    file: KeyedFile | None, words: Sequence[Word], holes: Sequence[Hole], findings: Findings
+def collect_torchtune(
+    file: KeyedFile | None,
+    words: Sequence[Word],
+    unknowns: Sequence[UnknownValue],
+    collected: Collected,
 ) -> None:
-    """What a recipe says, `key=value` of the command line over it."""
+    """Collects a recipe; `key=value` of the command line override it."""
     values: dict[str, tuple[Any, Place]] = {}
     if file is not None:
         values = {
@@ -67,46 +70,46 @@ def say_torchtune(
         unset = file.open(*key.split("."))
         about = "dp" if key.startswith("data_parallel_") else _KEYS.get(key, ("zero_stage",))[0]
         if unset is not None and key not in given:
-            findings.leave_open(about, key, unset.why, values[key][1])
+            collected.leave_open(about, key, unset.why, values[key][1])
             del values[key]
     for word in words:
         key, equals, value = word.plain.partition("=")
         if not equals or key.startswith("-"):
             continue
-        if numbers := hole_numbers(value):
+        if numbers := unknown_numbers(value):
             about = "dp" if key.startswith("data_parallel_") else _KEYS.get(key, ("",))[0]
             if about:
-                hole = holes[numbers[0]]
-                findings.leave_open(about, key, f"{hole.words} ({hole.place})", word.place)
+                unknown = unknowns[numbers[0]]
+                collected.leave_open(about, key, unknown.reason, word.place)
                 values.pop(key, None)
             continue
         if key in _KEYS and key in values and str(values[key][0]) != value:
-            findings.override(_KEYS[key][0], key, values[key], (value, word.place))
+            collected.report_override(_KEYS[key][0], key, values[key], (value, word.place))
         values[key] = (value, word.place)
     for key, (about, reader) in _KEYS.items():
         if key in values:
             value, place = values[key]
-            findings.say(about, reader(value), place, key)
-    _say_sharding(values, findings)
-    _say_model(values, findings)
-    findings.default(
+            collected.set(about, reader(value), place, key)
+    _collect_sharding(values, collected)
+    _collect_model(values, collected)
+    collected.default(
         _DEFAULTS, tp=1, pp=1, cp=1, zero_stage=3, gradient_accumulation=1, recompute="none"
     )
 
 
-def _say_sharding(values: dict[str, tuple[Any, Place]], findings: Findings) -> None:
+def _collect_sharding(values: dict[str, tuple[Any, Place]], collected: Collected) -> None:
     shard, place = values.get("data_parallel_shard_dim", (None, Place("", 0)))
     copies = degree_of(values.get("data_parallel_replicate_dim", (1, place))[0])
     shards = degree_of(shard)
-    if shards and copies and "dp" not in findings.untold:
-        findings.say("dp", shards * copies, place, "data_parallel_shard_dim")
+    if shards and copies and "dp" not in collected.open_keys:
+        collected.set("dp", shards * copies, place, "data_parallel_shard_dim")
     kept, where = values.get("fsdp_reshard_after_forward", (None, place))
     if truth_of(kept) is not None:
         stage = 3 if truth_of(kept) else 2
-        findings.say("zero_stage", stage, where, "fsdp_reshard_after_forward")
+        collected.set("zero_stage", stage, where, "fsdp_reshard_after_forward")
 
 
-def _say_model(values: dict[str, tuple[Any, Place]], findings: Findings) -> None:
+def _collect_model(values: dict[str, tuple[Any, Place]], collected: Collected) -> None:
     """`torchtune.models.llama3_1.lora_llama3_1_8b` is llama3_1_8b, known as Llama 3.1 8B."""
     value, place = values.get("model._component_", (None, Place("", 0)))
     if not isinstance(value, str):
@@ -114,4 +117,4 @@ def _say_model(values: dict[str, tuple[Any, Place]], findings: Findings) -> None
     name = value.rpartition(".")[2].removeprefix("qlora_").removeprefix("lora_")
     known = re.sub(r"^llama3_(\d)_(\d+b)$", r"llama-3.\1-\2", name)
     known = re.sub(r"^llama(\d)_(\d+b)$", r"llama-\1-\2", known)
-    say_figures_of(known, "", findings, place, "model._component_")
+    collect_figures(known, "", collected, place, "model._component_")

@@ -1,4 +1,4 @@
-"""`FollowedLog`: a log that grows, and that may be replaced by a new file of its name."""
+"""`FollowedLog`: a log that grows or is replaced by a new file of the same name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK = 1 << 20
 
 
 class FollowedLog:
-    """Reads what was added since the last look.
+    """Reads the lines added since the last call.
 
     A file that was replaced (rotated) or made shorter is read from its beginning, and what was read
     before stays. A log that is not there yet is one without lines.
@@ -64,8 +64,8 @@ class FollowedLog:
             self.reading.feed_last(_line(self._rest))
         self._rest = b""
 
-    def told(self) -> TrainingLog:
-        """What all of it tells so far."""
+    def log(self) -> TrainingLog:
+        """The log of all lines so far."""
         return told_by(self.reading, str(self.path))
 
 

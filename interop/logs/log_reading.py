@@ -7,15 +7,23 @@ import re
 from pathlib import Path
 
 from interop.logs.formats.deepspeed_log import DeepSpeedReader
+from interop.logs.formats.event_lines import mark_of
 from interop.logs.formats.lightning_log import LightningReader
-from interop.logs.formats.marks import mark_of
+from interop.logs.formats.log_record import (
+    Fact,
+    LogEvent,
+    LogRecord,
+    Mark,
+    PartTimes,
+    Reader,
+    StepLine,
+)
 from interop.logs.formats.maxtext_log import MaxTextReader
 from interop.logs.formats.megatron_log import MegatronReader
 from interop.logs.formats.metric_block_log import MetricBlockReader
 from interop.logs.formats.mlperf_log import MLPerfReader
 from interop.logs.formats.nanotron_log import NanotronReader
 from interop.logs.formats.plain_log import PlainReader
-from interop.logs.formats.told import Between, Fact, Mark, PartTimes, Reader, StepLine, Told
 from interop.logs.formats.torchtitan_log import TorchtitanReader
 from interop.logs.formats.trainer_log import TrainerReader
 from interop.logs.line_origin import moment_of, origin_of
@@ -32,7 +40,7 @@ TELLING = (
     "tgs (tokens/gpu/second)",
     '"current_steps"',
 )
-"""Words in lines of steps by which frameworks of one form are told apart."""
+"""Words in lines of steps that distinguish frameworks of one form."""
 
 _DIGITS = re.compile(r"[\d.,]+(?:[eE][-+]?\d+)?")
 _SPACES = re.compile(r"\s+")
@@ -73,7 +81,7 @@ class LogReading:
         self.truncated = False
         self.damaged = ""
         self.words: set[str] = set()
-        self.marks = Between(0)
+        self.marks = LogEvent(0)
         self._resumed_at = 0
         self._shapes: dict[str, None] = {}
 
@@ -98,27 +106,27 @@ class LogReading:
             return
         line = line[:_LONGEST]
         origin = origin_of(line)
-        told, name = self._told(origin.text)
-        if isinstance(told, StepLine):
-            self._step(told, name, origin.rank, line)
+        written, name = self._record_of(origin.text)
+        if isinstance(written, StepLine):
+            self._step(written, name, origin.rank, line)
             if "eval" not in line:
                 return
-        elif isinstance(told, Fact):
-            self._fact(told)
-        elif isinstance(told, PartTimes):
-            for part, seconds in told.seconds.items():
+        elif isinstance(written, Fact):
+            self._fact(written)
+        elif isinstance(written, PartTimes):
+            for part, seconds in written.seconds.items():
                 samples = self.parts.setdefault(part, [])
                 if len(samples) < _MOST_PARTS:
                     samples.append(seconds)
         if "GPU utilization:" in line:
             self.words.add("GPU utilization:")
-        mark = told if isinstance(told, Mark) else mark_of(origin.text)
+        mark = written if isinstance(written, Mark) else mark_of(origin.text)
         if mark is not None:
             self._mark(mark)
 
     def feed_last(self, line: str) -> None:
         """The last line of a file that ends without an end of line: left out where it has only the
-        beginning of what a step's line has."""
+        beginning of a step's line."""
         shape = shape_of(origin_of(line).text)
         whole = self._shapes
         if shape not in whole and any(_begins(each, shape) for each in whole):
@@ -126,48 +134,48 @@ class LogReading:
             return
         self.feed(line)
 
-    def _told(self, text: str) -> tuple[Told | None, str]:
+    def _record_of(self, text: str) -> tuple[LogRecord | None, str]:
         for reader in self.readers:
-            told = reader.read(text)
-            if told is not None:
-                return told, reader.name
+            written = reader.read(text)
+            if written is not None:
+                return written, reader.name
         if not self.series or "" in {name for name, _ in self.series}:
             return self.plain.read(text), self.plain.name
         return None, ""
 
-    def _step(self, told: StepLine, name: str, rank: str, line: str) -> None:
-        key = (name, told.bar)
+    def _step(self, written: StepLine, name: str, rank: str, line: str) -> None:
+        key = (name, written.bar)
         series = self.series.get(key)
         if series is None:
-            if name:  # what looked like steps before was something else
+            if name:  # earlier lines that looked like steps were others
                 self.series.pop(("", ""), None)
             series = self.series[key] = LogSeries()
             series.mark(self.marks, self._resumed_at)
         self.words.update(word for word in TELLING if word in line)
         if len(self._shapes) < _MOST_SHAPES or self.lines % 1000 == 0:
             self._shapes[shape_of(origin_of(line).text)] = None
-        series.add(told, rank, moment_of(line))
+        series.add(written, rank, moment_of(line))
 
-    def _fact(self, told: Fact) -> None:
-        for name, value in told.values.items():
+    def _fact(self, written: Fact) -> None:
+        for name, value in written.values.items():
             if name == "memory_gib":
-                kind = told.memory_kind
+                kind = written.memory_kind
                 self.peak_gib[kind] = max(self.peak_gib.get(kind, 0.0), value)
             elif name == "evaluation_s":
                 self.facts[name] = self.facts.get(name, 0.0) + value
             else:
                 self.facts[name] = value
-        if "runtime_s" in told.values or "steps" in told.values:
+        if "runtime_s" in written.values or "steps" in written.values:
             self.words.add("{'")
 
-    def _mark(self, told: Mark) -> None:
-        if Between.START in told.what and Between.FAILURE in self.marks:
-            self.marks &= ~Between.FAILURE
-        self.marks |= told.what
-        if Between.RESUME in told.what and told.step:
-            self._resumed_at = told.step
+    def _mark(self, written: Mark) -> None:
+        if LogEvent.START in written.what and LogEvent.FAILURE in self.marks:
+            self.marks &= ~LogEvent.FAILURE
+        self.marks |= written.what
+        if LogEvent.RESUME in written.what and written.step:
+            self._resumed_at = written.step
         for series in self.series.values():
-            series.mark(told.what, told.step)
+            series.mark(written.what, written.step)
 
 
 def shape_of(text: str) -> str:
@@ -182,5 +190,5 @@ def _begins(whole: str, shape: str) -> bool:
 
 
 def finite(value: float) -> float | None:
-    """None for what is no number."""
+    """None for texts that are no number."""
     return value if math.isfinite(value) else None

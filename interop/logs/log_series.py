@@ -1,4 +1,4 @@
-"""`LogSeries`: the steps of one log in their order, whoever printed them, told apart from restarts.
+"""`LogSeries`: the steps of one log in their order, whoever printed them, with restarts separated.
 
 A step that several ranks print is one step. Where a rank prints a step that it has passed, or after
 a start in the log, a new attempt begins. Ranks without names whose lines are mixed are known by
@@ -11,7 +11,7 @@ import math
 from array import array
 from collections import deque
 
-from interop.logs.formats.told import Between, StepLine
+from interop.logs.formats.log_record import LogEvent, StepLine
 from interop.logs.line_origin import Moment
 
 FIELDS = (
@@ -40,7 +40,7 @@ _LAST_STEP = 10**12
 
 
 class Attempt:
-    """The steps from a start to an end, as columns; nan where a line does not tell.
+    """The steps from a start to an end, as columns; nan where a line has no value.
 
     after_start   a start was seen in the log before its first step
     resumed_at    the step that a checkpoint was loaded of, before its first step; 0 for none
@@ -80,7 +80,7 @@ class LogSeries:
         self.peak_gib: dict[str, float] = {}
         self.rank_times: dict[str, array[float]] = {}
         self._steps = 0
-        self._marks = Between(0)
+        self._marks = LogEvent(0)
         self._resumed_at = 0
         self._last_of: dict[str, int] = {}
         self._recent: dict[int, int] = {}
@@ -89,15 +89,15 @@ class LogSeries:
         self._day_s = 0.0
         self._last_clock = -math.inf
 
-    def mark(self, what: Between, step: int = 0) -> None:
+    def mark(self, what: LogEvent, step: int = 0) -> None:
         """Something happened before the next step."""
         self._marks |= what
-        if Between.RESUME in what and step:
+        if LogEvent.RESUME in what and step:
             self._resumed_at = step
 
     @property
-    def marks_after(self) -> Between:
-        """What was said after the last step."""
+    def marks_after(self) -> LogEvent:
+        """Events after the last step."""
         return self._marks
 
     def add(self, line: StepLine, origin: str, moment: Moment | None) -> None:
@@ -128,9 +128,9 @@ class LogSeries:
         if not self.attempts:
             return False
         attempt = self.attempts[-1]
-        if Between.START in self._marks and line.step not in self._recent:
+        if LogEvent.START in self._marks and line.step not in self._recent:
             return True
-        if Between.START in self._marks and line.step != attempt.last_step:
+        if LogEvent.START in self._marks and line.step != attempt.last_step:
             return True
         newest = attempt.last_step
         if last is None:
@@ -146,7 +146,7 @@ class LogSeries:
 
     def _begin(self) -> None:
         self.attempts.append(
-            Attempt(after_start=Between.START in self._marks, resumed_at=self._resumed_at)
+            Attempt(after_start=LogEvent.START in self._marks, resumed_at=self._resumed_at)
         )
         self._resumed_at = 0
         self._last_of.clear()
@@ -162,7 +162,7 @@ class LogSeries:
         for name in _LINE_FIELDS:
             value = getattr(line, name)
             columns[name].append(math.nan if value is None else value)
-        self._marks = Between(0)
+        self._marks = LogEvent(0)
         self._steps += 1
         self._recent[line.step] = len(columns["step"]) - 1
         self._order.append(line.step)
@@ -170,7 +170,7 @@ class LogSeries:
             self._recent.pop(self._order.popleft(), None)
 
     def _fill(self, place: int, line: StepLine, moment: Moment | None) -> None:
-        """What another line says of a step that is known."""
+        """Adds another line's values for a known step."""
         columns = self.attempts[-1].columns
         for name in _LINE_FIELDS:
             value = getattr(line, name)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from interop.logs.formats.told import Between
+from interop.logs.formats.log_record import LogEvent
 from interop.logs.formats.trainer_log import COUNTED
 from interop.logs.log_reading import LogReading, finite
 from interop.logs.log_series import MOST_STEPS, Attempt, LogSeries
@@ -33,7 +33,7 @@ FEWEST_STEADY = 0.6
 """Of a log's lines so many must be near its steady step, for it to have one."""
 _MEMORY_KINDS = ("allocated", "reserved", "device", "")
 # Of two columns of steps the better one: printed times, then a fine clock or a bar, then the rest.
-# Words by which what is made of Megatron-LM is known.
+# Words that identify frameworks made from Megatron-LM.
 _KIN = (
     ("GPU utilization:", "megatron-bridge"),
     ("approx flops per GPU", "gpt-neox"),
@@ -44,9 +44,9 @@ _SOURCES = {"printed": 3, "rate": 2, "clock": 2}
 
 
 def read_training_log(path: str | Path) -> TrainingLog:
-    """What the log at `path` tells: text of any size, plain or compressed, or `trainer_state.json`.
+    """The training log at `path`: text of any size, plain or compressed, or `trainer_state.json`.
 
-    A log without any step is an answer too, with `steps` 0 and a note that says what it holds;
+    A log without any step has `steps` 0 and a note about its contents;
     raises DocumentError for a file that is missing, empty or no text.
     """
     if is_trainer_state(path):
@@ -59,7 +59,7 @@ def read_training_log(path: str | Path) -> TrainingLog:
 
 
 def told_by(reading: LogReading, path: str) -> TrainingLog:
-    """The answer of what was read so far."""
+    """The log of the lines read so far."""
     found = _best_series(reading)
     if found is None:
         return _without_steps(reading, path)
@@ -69,7 +69,7 @@ def told_by(reading: LogReading, path: str) -> TrainingLog:
     first = attempts[0]
     resumed: bool | None = first.resumed
     if len(x) == 1 and not series.attempts[0].resumed_at and series.attempts[0].first_step > 1:
-        resumed = None  # one line: how many steps it covers is not told
+        resumed = None  # one line: the number of steps that it covers is unknown
     steps = _distinct_steps(x)
     per = _rates(reading, x, steady)
     loss = _losses(reading, x)
@@ -124,7 +124,7 @@ def told_by(reading: LogReading, path: str) -> TrainingLog:
 def _best_series(
     reading: LogReading,
 ) -> tuple[str, LogSeries, StepColumns, SteadyStep | None, Mask | None] | None:
-    """The steps of the reader and bar that tell most: times first, then how many steps."""
+    """The steps of the reader and bar with most times, then with most steps."""
     best = None
     best_score: tuple[float, ...] = ()
     for (name, bar), series in reading.series.items():
@@ -219,7 +219,7 @@ def _median_of(column: Array, x: StepColumns, steady: SteadyStep | None) -> floa
 def _rates(
     reading: LogReading, x: StepColumns, steady: SteadyStep | None
 ) -> tuple[float | None, str | None]:
-    """Tokens per second as printed, of all devices where that is printed; else of what the log says
+    """Tokens per second as printed, of all devices if printed; otherwise from the figures
     of a step's tokens."""
     job = _median_of(x.tokens_per_s, x, steady)
     if job is not None:
@@ -281,7 +281,7 @@ def _framework(name: str, reading: LogReading) -> str | None:
 
 
 def _slow_ranks(series: LogSeries) -> tuple[SlowRank, ...]:
-    """Ranks whose own figures say that they are slower than the others."""
+    """Ranks that are slower than the others by their figures."""
     medians = {
         rank: float(np.median(np.asarray(times)))
         for rank, times in series.rank_times.items()
@@ -301,9 +301,9 @@ def _slow_ranks(series: LogSeries) -> tuple[SlowRank, ...]:
 def _ended(reading: LogReading, series: LogSeries, attempts: tuple[LogAttempt, ...]) -> str:
     after = series.marks_after
     last = max(attempt.last_step for attempt in attempts)
-    if Between.FINISH in after or (series.total and last >= series.total):
+    if LogEvent.FINISH in after or (series.total and last >= series.total):
         return "finished"
-    return "failed" if Between.FAILURE in after else "open"
+    return "failed" if LogEvent.FAILURE in after else "open"
 
 
 def _notes(
@@ -352,7 +352,7 @@ def _whole_run(log: TrainingLog, reading: LogReading) -> TrainingLog:
 
 
 def _without_steps(reading: LogReading, path: str) -> TrainingLog:
-    failed = Between.FAILURE in reading.marks
+    failed = LogEvent.FAILURE in reading.marks
     why = "the run failed before its first step" if failed else "no line of a known form"
     log = TrainingLog(
         path=path,

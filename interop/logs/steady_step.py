@@ -1,7 +1,7 @@
-"""`steady_step`: the step time that a careful person reads off a log, and what was not steady.
+"""`steady_step`: the step time that a careful person reads off a log, and the unsteady steps.
 
 Left aside are the first steps of each attempt (compilation, caches), steps with a checkpoint or an
-evaluation beside them, steps of another batch than the last (batch-size warm-up), and steps that
+evaluation next to them, steps of another batch than the last (batch-size warm-up), and steps that
 take half as long again. Of the rest it is the median, each line weighing as many steps as it
 covers; where the clock is too coarse for a median, their seconds over their steps.
 """
@@ -21,7 +21,7 @@ Mask = NDArray[np.bool_]
 # Where a log shows the start, a first line that is slower than the level by this is warm-up, and
 # so are its followers as long as they are slower by the second.
 _FIRST, _STILL_WARM = 1.02, 1.1
-# Steps slower than the level by this are not steady; those with a mark beside them by less.
+# Steps slower than the level by this are not steady; those next to a mark by less.
 _SLOW, _SLOW_MARKED = 1.5, 1.05
 # A stall takes so many steps' time more than its steps, and its line is slower by this.
 _STALL_STEPS, _STALL_LINE = 2.0, 1.2
@@ -30,15 +30,15 @@ _NEAR = 0.1
 # A clock whose last digit is a larger share of a line's seconds gives no median.
 _COARSE = 0.005
 RECENT = 20
-"""Lines that tell how fast a run is now."""
+"""Lines from which the current speed is estimated."""
 
-# A drift is told from so many lines on.
+# Fewest lines for a drift.
 _FEWEST_FOR_DRIFT = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyStep:
-    """Seconds per step; nan where the log does not tell.
+    """Seconds per step; nan where the log has none.
 
     source    `printed`, `clock` or `rate`, the column it comes from
     p10_s, p90_s  of the steady lines, None where the clock is too coarse
@@ -67,7 +67,7 @@ class SteadyStep:
 
 
 def steady_step(x: StepColumns, chosen: Mask | None = None) -> SteadyStep | None:
-    """The steady step of the lines that are `chosen` (all); None where no line tells a time."""
+    """The steady step of the lines that are `chosen` (all); None if no line has a time."""
     found = _times(x)
     if found is None:
         return None
@@ -134,9 +134,9 @@ def quantile(values: Array, weights: Array, share: float) -> float:
 
 
 def _times(x: StepColumns) -> tuple[str, Array, float] | None:
-    """[lines] seconds per step from the best column there is, and the last digit of its clock.
+    """[lines] seconds per step from the best column, and the last digit of its clock.
 
-    A printed time goes first where half of the lines have one; a bar's rate tells nothing for some
+    A printed time goes first where half of the lines have one; a bar's rate is missing for some
     lines behind a jump, and its clock counts whole seconds.
     """
     if not len(x):

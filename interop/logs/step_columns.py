@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from interop.logs.formats.log_record import LogEvent
 from interop.logs.formats.progress_bar import rounding_s, unsmoothed
-from interop.logs.formats.told import Between
 from interop.logs.log_series import Attempt, LogSeries
 
 Array = NDArray[np.float64]
@@ -18,10 +18,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepColumns:
-    """[lines] each; nan where a log does not tell.
+    """[lines] each; nan where a log has no value.
 
     attempt   number of the attempt;  step  as printed
-    started   the attempt's beginning is in the log; else it is cut off
+    started   whether the attempt's beginning is in the log
     covers    optimizer steps since the attempt's line before
     time_s    seconds per step as printed, the mean of those steps
     time_resolution_s   what their last digit leaves unknown, where that is much
@@ -83,8 +83,8 @@ def step_columns(series: LogSeries) -> StepColumns:
         wall_s=np.concatenate(walls) if walls else np.empty(0),
         clock_resolution_s=1.0 if with_bar else series.resolution_s,
         smoothed=series.smoothed,
-        saves=(marks & int(Between.CHECKPOINT)) > 0,
-        evaluates=(marks & int(Between.EVALUATION | Between.PROFILE)) > 0,
+        saves=(marks & int(LogEvent.CHECKPOINT)) > 0,
+        evaluates=(marks & int(LogEvent.EVALUATION | LogEvent.PROFILE)) > 0,
         global_batch=joined("global_batch"),
         loss=joined("loss"),
         tokens_per_s=joined("tokens_per_s"),
@@ -114,7 +114,7 @@ def _times(series: LogSeries, attempts: Sequence[Attempt], covers: Sequence[Arra
 
 def _of_bar(rates: Array, covers: Array, attempt: Attempt) -> Array:
     """Seconds per step of a bar. One that begins behind the first step was either cut off from its
-    beginning, or jumped there when a checkpoint was loaded: then its clock says so."""
+    beginning, or jumped there when a checkpoint was loaded, as its clock shows."""
     first = attempt.first_step
     if first <= covers[0]:
         return unsmoothed(rates, covers, from_start=True)
@@ -122,7 +122,7 @@ def _of_bar(rates: Array, covers: Array, attempt: Attempt) -> Array:
     if not np.isfinite(late).any():
         return unsmoothed(rates, covers, from_start=False)
     clock_s, usual_s = attempt.columns["bar_s"][0], float(np.nanmedian(late))
-    # A first rate that is the whole clock over the whole jump, and not what it is later.
+    # A first rate that is the whole clock over the whole jump, and not the later rate.
     whole = abs(rates[0] * first - clock_s) <= 1.0 + 0.01 * clock_s
     if clock_s < 0.5 * first * usual_s or (whole and abs(rates[0] / usual_s - 1.0) > 0.2):
         return unsmoothed(rates, np.concatenate([[first], covers[1:]]), from_start=True)
@@ -148,14 +148,14 @@ def usual_interval(steps: Sequence[Array]) -> int:
     return max(counts, key=lambda n: (counts[n], -n)) if counts else 1
 
 
-def _covers(steps: Array, said: Array, every: int) -> Array:
-    """What lines say, else the steps since the line before; a first line covers the usual interval,
+def _covers(steps: Array, placed: Array, every: int) -> Array:
+    """The steps as printed, otherwise since the line before. A first line covers the usual one,
     unless the training began within it."""
     first = min(float(every), max(1.0, float(steps[0])))
     if steps[0] % every and steps[0] > every:
         first = float(steps[0] % every)  # resumed within an interval, printed at its end or start
     since = np.concatenate([[first], np.maximum(1.0, np.diff(steps))])
-    return np.where(np.isfinite(said), said, since)
+    return np.where(np.isfinite(placed), placed, since)
 
 
 def _since(clock: Array) -> Array:

@@ -22,7 +22,7 @@ def is_trainer_state(path: str | Path) -> bool:
 
 
 def read_trainer_state(path: str | Path) -> TrainingLog:
-    """What the state tells. Only the last entry of a finished run has a time, that of all steps:
+    """The values of the state. Only the last entry of a finished run has a time, that of all steps:
     the steady step is their mean, without the evaluations that the state lists.
 
     Raises DocumentError for JSON that is no such state.

@@ -1,4 +1,4 @@
-"""`TrainingLog`: what a training log tells of a run, `null` where it does not tell."""
+"""`TrainingLog`: the values of a training log, `null` for those that it does not print."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LogSpread:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMemory:
     """The highest memory of a device that the log prints; kind  `allocated` (by tensors),
-    `reserved` (by the allocator) or `device` (what the device shows)."""
+    `reserved` (by the allocator) or `device` (as the device shows it)."""
 
     peak_gib: float
     kind: str
@@ -39,7 +39,7 @@ class LogAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRank:
-    """A rank whose own steps take longer than the ranks' median, by this share."""
+    """A rank whose steps take longer than the ranks' median, by this share."""
 
     rank: str
     over_median: float
@@ -47,7 +47,7 @@ class SlowRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLog:
-    """What a log tells; None for what it does not.
+    """The values of a log; None for those that it does not print.
 
     framework           megatron-lm, megatron-deepspeed, megatron-bridge, gpt-neox, torchtitan,
                         deepspeed, transformers, nanotron, maxtext, nemo, lightning, composer, olmo,
@@ -56,7 +56,7 @@ class TrainingLog:
     recent_step_time_s  the same of the last lines, slow ones with them
     steady_lines        lines that the steady step is made of
     steady_share        of the lines behind the warm-up
-    from_               what it was read off: `printed` times, the `clock` of times of day or of a
+    from_               source of the times: `printed` times, the `clock` of times of day or of a
                         bar, a bar's running `rate`, or the mean of the `whole run`
     steps               optimizer steps that its lines cover, each number once
     restarts            how often steps begin again in the file;  attempts  each of them
@@ -68,7 +68,7 @@ class TrainingLog:
     ended               `finished`, `failed` or `open`;  truncated  its last line has no end
     parts               seconds of parts of a step, by the log's names
     not_steady_s        seconds beyond the steady in warm_up, stalls and pauses
-    notes               what a reader should know: partial answers say why
+    notes               remarks for the reader, such as why values are missing
     """
 
     path: str
@@ -104,7 +104,7 @@ class TrainingLog:
 
 
 def log_data(log: TrainingLog) -> dict[str, Any]:
-    """The log as plain values for JSON: every key always there, `null` where it does not tell."""
+    """The log as plain values for JSON: every key is present, `null` if unknown."""
     spread = log.spread
     return {
         "file": log.path,

@@ -1,7 +1,7 @@
 """A job of a cluster (Kubernetes, SkyPilot, Beaker, ...) as the shell script that it starts.
 
 Their YAML files differ; what trains is a text or a list of words in them that starts with, or
-holds, a launcher. Environment variables stand beside it as `name`/`value` pairs or under `envs`.
+holds, a launcher. Environment variables are `name`/`value` pairs or under `envs`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def script_of_job(file: KeyedFile) -> tuple[str, int] | None:
 
 
 def _environment(file: KeyedFile) -> str:
-    """Assignments, in the line before the script's own first."""
+    """Assignments, before the first line of the script."""
     found: dict[str, str] = {}
     for path, value in file.values.items():
         plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)

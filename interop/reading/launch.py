@@ -12,13 +12,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from interop.configs.findings import Findings
-from interop.configs.option_words import Option, Options, read_options, whole
+from interop.configs.collected import Collected
+from interop.configs.command_options import Option, Options, read_options, whole
 from interop.frameworks.torchtune import is_recipe
 from interop.reading.slurm_header import SlurmHeader
-from interop.shell.own_commands import is_quiet
 from interop.shell.script_reading import Command
-from interop.shell.text_places import Hole, Place, Word, hole_numbers
+from interop.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _LAUNCHERS = frozenset(
     {"torchrun", "deepspeed", "srun", "mpirun", "mpiexec", "accelerate", "ds", "prun", "bcprun",
@@ -51,12 +50,25 @@ _NOT = re.compile(
     re.I,
 )
 
+# Programs that never train.
+_QUIET = frozenset(
+    {
+        "set", "shopt", "ulimit", "module", "cd", "mkdir", "rm", "cp", "mv", "ln", "echo", "printf",
+        "cat", "sleep", "wait", "trap", "umask", "chmod", "touch", "pwd", "hostname", "date",
+        "which", "whoami", "env", "nvidia-smi", "ls", "true", "false", ":", "pushd", "popd", "type",
+        "command", "alias", "kill", "pkill", "ps", "df", "free", "tee", "sed", "awk", "grep",
+        "find", "conda", "pip", "git", "wget", "curl", "tar", "unzip", "scp", "rsync", "ray", "cut",
+        "tr", "head", "tail", "sort", "uniq", "basename", "dirname", "realpath", "hash", "builtin",
+        "disown", "unalias",
+    }
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """A command.
 
-    program    the script or module, "" where the files do not tell it
+    program    the script or module, "" if the files do not give it
     launcher   options before the program;  words  names of the launchers
     arguments  words behind the program
     """
@@ -85,19 +97,19 @@ class Launch:
         return 2 + 20 * self.is_distributed + 20 * trains + min(len(self.arguments), 40)
 
 
-def launch_of(command: Command, holes: Sequence[Hole]) -> Launch | None:
+def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | None:
     """The command as a launch; None where it starts no program that could train."""
     texts = [word.plain for word in command.words]
     names = []
     begin = 0
     while begin < len(texts) and re.match(r"[A-Za-z_]\w*=", texts[begin]):
         begin += 1
-    if begin >= len(texts) or is_quiet(texts[begin]):
+    if begin >= len(texts) or texts[begin].rsplit("/", 1)[-1] in _QUIET:
         return None
     for place in range(begin, len(texts) - 1):
-        # What submits a job has the job's own command behind `--`.
+        # Programs that submit a job have its command behind `--`.
         if texts[place] == "--" and texts[place + 1].rsplit("/", 1)[-1] in _LAUNCHERS:
-            return launch_of(replace(command, words=command.words[place + 1 :]), holes)
+            return launch_of(replace(command, words=command.words[place + 1 :]), unknowns)
     program, behind = "", len(texts)
     at = begin
     while at < len(texts):
@@ -126,8 +138,8 @@ def launch_of(command: Command, holes: Sequence[Hole]) -> Launch | None:
             program, behind = text, at + 1
             break
         at += 1
-    if not program and not names and not (hole_numbers(texts[begin]) and len(texts) > 12):
-        # Where a condition decides on the program, its options say what it is.
+    if not program and not names and not (unknown_numbers(texts[begin]) and len(texts) > 12):
+        # If the program depends on a condition, its options identify it.
         return None
     before = [word for word in command.words[begin:behind] if word.plain != program]
     arguments = command.words[behind:]
@@ -137,70 +149,73 @@ def launch_of(command: Command, holes: Sequence[Hole]) -> Launch | None:
         program=program,
         place=command.words[min(behind, len(texts)) - 1].place,
         words=tuple(names),
-        launcher=read_options(before, holes),
+        launcher=read_options(before, unknowns),
         arguments=tuple(arguments),
         command=command,
     )
 
 
-def say_ranks(launch: Launch, header: SlurmHeader, findings: Findings) -> None:
-    """Nodes and devices by the launcher, and by the header where the launcher is silent; what
-    they do not agree on is a contradiction."""
-    nodes = _said(launch.launcher, findings, *_NODES)
-    each = _said(launch.launcher, findings, *_EACH)
-    total = _said(launch.launcher, findings, "np", "n", "ntasks", "num_processes")
+def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> None:
+    """Nodes and devices by the launcher, otherwise by the header. Different
+    values are a contradiction."""
+    nodes = _count_given(launch.launcher, collected, *_NODES)
+    each = _count_given(launch.launcher, collected, *_EACH)
+    total = _count_given(launch.launcher, collected, "np", "n", "ntasks", "num_processes")
     distributed = {"torchrun", "tune", *_LAUNCHING_MODULES} & set(launch.words)
     elastic = any(name.startswith("torch") for name in launch.words)
     if distributed and nodes is None and "nnodes" not in launch.launcher:
-        findings.default("torchrun (PyTorch 2.x)", nodes=1)
-    _tpus(launch, findings)
+        collected.default("torchrun (PyTorch 2.x)", nodes=1)
+    _tpus(launch, collected)
     if "bcprun" in launch.words:
         # NVIDIA Base Command: -n nodes, -p ranks of each.
-        launch.launcher.say_counts(findings, {"n": "nodes", "p": "devices_per_node"})
+        launch.launcher.collect_counts(collected, {"n": "nodes", "p": "devices_per_node"})
         total = None
     if "deepspeed" in launch.words and nodes is None and "hostfile" not in launch.launcher:
-        findings.default("deepspeed, launcher/runner.py: this node, without a host file", nodes=1)
-    _gres(launch.launcher, findings)
+        collected.default("deepspeed, launcher/runner.py: this node, without a host file", nodes=1)
+    _gres(launch.launcher, collected)
     header_nodes, header_each = header.number("--nodes"), header.devices_per_node
     tasks = header.number("--ntasks-per-node")
     if header_nodes:
-        _beside(findings, "nodes", nodes, header_nodes, "#SBATCH --nodes")
+        _beside(collected, "nodes", nodes, header_nodes, "#SBATCH --nodes")
         if nodes is None and not (
-            distributed and "nodes" in findings.defaults and not _srun(launch)
+            distributed and "nodes" in collected.defaults and not _srun(launch)
         ):
             nodes = header_nodes[0]
     per_node = header_each or (tasks if tasks and tasks[0] > 1 and not elastic else None)
     if per_node:
-        _beside(findings, "devices_per_node", each, per_node, "#SBATCH")
+        _beside(collected, "devices_per_node", each, per_node, "#SBATCH")
         each = each if each is not None else per_node[0]
     if total is None and header.number("--ntasks") and not elastic and each is None:
         number, place = header.number("--ntasks") or (1, launch.place)
-        findings.say("devices", number, place, "#SBATCH --ntasks")
-    own_tasks = any(key in launch.launcher for key in ("ntasks_per_node", "ntasks", "n"))
-    if elastic and _srun(launch) and tasks and tasks[0] > 1 and (each or 0) > 1 and not own_tasks:
-        findings.contradict(
+        collected.set("devices", number, place, "#SBATCH --ntasks")
+    has_tasks = any(key in launch.launcher for key in ("ntasks_per_node", "ntasks", "n"))
+    if elastic and _srun(launch) and tasks and tasks[0] > 1 and (each or 0) > 1 and not has_tasks:
+        collected.report_contradiction(
             "devices_per_node",
             f"srun starts {tasks[0]} tasks on a node (#SBATCH --ntasks-per-node, {tasks[1]}), and "
-            f"each starts {each} ranks ({findings.place('devices_per_node')})",
+            f"each starts {each} ranks ({collected.place('devices_per_node')})",
             tasks[1],
-            findings.place("devices_per_node"),
+            collected.place("devices_per_node"),
         )
     kind = header.device_kind
     if kind:
-        findings.say("device", kind[0], kind[1], "#SBATCH --gres")
+        collected.set("device", kind[0], kind[1], "#SBATCH --gres")
     if total is not None and not elastic and "deepspeed" not in launch.words:
         option = launch.launcher.last("np", "n", "ntasks", "num_processes")
         if option is not None and total >= (nodes or 1):
-            findings.say("devices", total, option.place, option.name)
+            collected.set("devices", total, option.place, option.name)
             return
-    _multiply(findings)
+    _multiply(collected)
 
 
-def _tpus(launch: Launch, findings: Findings) -> None:
+def _tpus(launch: Launch, collected: Collected) -> None:
     """`--device-type v6e-128 --num-slices 2` of xpk and of MaxText's runner of benchmarks: chips,
     as the catalogue counts. One number of v4 and v5p is of cores, two a chip; a topology (v4-4x4x4)
     is of chips (docs.cloud.google.com/tpu/docs/v4, v5p, v6e, tpu7x)."""
-    given = (*launch.launcher.given, *read_options(launch.arguments, launch.launcher.holes).given)
+    given = (
+        *launch.launcher.given,
+        *read_options(launch.arguments, launch.launcher.unknowns).given,
+    )
     for option in given:
         if option.key not in ("device_type", "tpu_type") or not option.values:
             continue
@@ -213,60 +228,60 @@ def _tpus(launch: Launch, findings: Findings) -> None:
         if found[1] in ("v4", "v5p") and "x" not in found[2]:
             chips //= 2
         device = _TPU_NAMES.get(found[1], f"tpu-{found[1]}")
-        findings.say("device", device, option.place, option.name)
-        findings.say("devices", chips * count, option.place, option.name)
+        collected.set("device", device, option.place, option.name)
+        collected.set("devices", chips * count, option.place, option.name)
 
 
 def _srun(launch: Launch) -> bool:
     return "srun" in launch.words
 
 
-def _multiply(findings: Findings) -> None:
-    nodes, each = findings.count_or_default("nodes"), findings.count("devices_per_node")
+def _multiply(collected: Collected) -> None:
+    nodes, each = collected.count_or_default("nodes"), collected.count("devices_per_node")
     if nodes is not None and each is not None:
         how = f"{nodes} nodes x {each} devices"
-        findings.derive("devices", nodes * each, how)
+        collected.derive("devices", nodes * each, how)
 
 
-def _said(options: Options, findings: Findings, *keys: str) -> int | None:
+def _count_given(options: Options, collected: Collected, *keys: str) -> int | None:
     option = options.last(*keys)
     if option is None:
         return None
-    text = options.told(option, findings)
+    text = options.value_of(option, collected)
     if text is None:
         return None
     # An elastic range `1:4`, or `gpu`, `auto`, is no number of nodes.
     number = whole(text)
     if number is None:
-        findings.cannot_tell(option.name, f"{text!r} is not one number", option.place)
+        collected.report_unresolved(option.name, f"{text!r} is not one number", option.place)
         return None
     if number > 0 and option.key in (*_NODES, *_EACH):
         about = "nodes" if option.key in _NODES else "devices_per_node"
-        findings.say(about, number, option.place, option.name)
+        collected.set(about, number, option.place, option.name)
     return number
 
 
-def _gres(options: Options, findings: Findings) -> None:
+def _gres(options: Options, collected: Collected) -> None:
     option: Option | None = options.last("gres")
-    if option is not None and option.values and not hole_numbers(option.values[0].text):
+    if option is not None and option.values and not unknown_numbers(option.values[0].text):
         count = whole(option.values[0].plain.rsplit(":", 1)[-1])
-        if count and findings.count("devices_per_node") is None:
-            findings.say("devices_per_node", count, option.place, option.name)
+        if count and collected.count("devices_per_node") is None:
+            collected.set("devices_per_node", count, option.place, option.name)
 
 
 def _beside(
-    findings: Findings, key: str, said: int | None, header: tuple[int, Place], option: str
+    collected: Collected, key: str, placed: int | None, header: tuple[int, Place], option: str
 ) -> None:
-    """A header's number: it stands where the body says nothing, and else is compared."""
+    """Uses a header's number if the body has none; different numbers are a contradiction."""
     number, place = header
-    if said is None:
-        findings.say(key, number, place, option, over=False)
-    elif said != number:
-        body = findings.place(key)
-        findings.contradict(
+    if placed is None:
+        collected.set(key, number, place, option, over=False)
+    elif placed != number:
+        body = collected.place(key)
+        collected.report_contradiction(
             key,
             f"{key.replace('_', ' ')}: the header asks for {number} ({option}, {place}), the body "
-            f"starts {said} ({body}); {said} is taken",
+            f"starts {placed} ({body}); {placed} is taken",
             place,
             body,
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.imported_run import ImportedRun
 from interop.configs.keyed_file import read_keyed
 from interop.reading.job_file import script_of_job
 from interop.reading.read_file import read_keyed_config, read_python_config
 from interop.reading.read_launch import launches_in, read_launch, read_loose_options
 from interop.reading.slurm_header import slurm_header
-from interop.shell.folder import ConfigFolder
+from interop.shell.config_folder import ConfigFolder
 from interop.shell.script import read_script
 from interop.shell.script_reading import HERE, ScriptReading
 from profiles.errors import DocumentError
@@ -30,11 +30,13 @@ _SCRIPTS = (
     ".conf",
     "",
 )
+# The name of a command line where files have theirs.
+COMMAND = "--command"
 _KEYED = (".yaml", ".yml", ".json", ".toml")
 
 
 def read_config(path: str | Path) -> ImportedRun:
-    """The run that a configuration says.
+    """The run that a file or folder configures.
 
     path  a script, a YAML, JSON, TOML or Python file, or a folder of them; scripts may source and
           name files beside them. Nothing of it is executed.
@@ -56,17 +58,38 @@ def read_config(path: str | Path) -> ImportedRun:
             f"{path}: no configuration of a framework that is known was recognised; known are "
             "Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed, accelerate, transformers' "
             "Trainer, nanotron, MaxText, NeMo, Megatron-Bridge, GPT-NeoX, LLaMA-Factory, axolotl, "
-            "llm-foundry, OLMo, InternEvo, torchtune, ColossalAI, OpenRLHF, ms-swift and FlagScale"
+            "llm-foundry, OLMo, InternEvo, torchtune, ColossalAI, OpenRLHF, ms-swift, FlagScale. "
+            "If a script starts the run in a way that is not followed, give the command that it "
+            "starts: shardwright import --command 'torchrun ...'"
         )
     return found
 
 
+def read_command(command: str, folder: str | Path = ".") -> ImportedRun:
+    """The run that an expanded command line starts, as `ps` or `set -x` prints it.
+
+    command  `torchrun ... pretrain_gpt.py --tensor-model-parallel-size 4`, after assignments of
+             its environment if there are any
+    folder   where the files are that it names
+
+    Raises DocumentError if it starts no training run of a known framework.
+    """
+    files = ConfigFolder(root=Path(folder), texts={COMMAND: command}, searches=False)
+    collected = _of_script(COMMAND, files)
+    if collected is None or not collected.placed:
+        raise DocumentError(
+            f"{COMMAND} {command[:80]!r}: starts no training run of a known framework. Give the "
+            "whole command, from torchrun (python, srun, deepspeed, accelerate) on"
+        )
+    return collected.imported()
+
+
 def _of_file(name: str, folder: ConfigFolder) -> ImportedRun | None:
-    findings = _findings_of(name, folder)
-    return None if findings is None or not findings.said else findings.imported()
+    collected = _findings_of(name, folder)
+    return None if collected is None or not collected.placed else collected.imported()
 
 
-def _findings_of(name: str, folder: ConfigFolder) -> Findings | None:
+def _findings_of(name: str, folder: ConfigFolder) -> Collected | None:
     text = folder.text(name)
     if text is None:
         return None
@@ -78,7 +101,7 @@ def _findings_of(name: str, folder: ConfigFolder) -> Findings | None:
     return _of_script(name, folder)
 
 
-def _of_job(name: str, folder: ConfigFolder) -> Findings | None:
+def _of_job(name: str, folder: ConfigFolder) -> Collected | None:
     """The run that a job file of a cluster starts; places are those in it."""
     file = read_keyed(name, folder)
     job = script_of_job(file)
@@ -86,20 +109,20 @@ def _of_job(name: str, folder: ConfigFolder) -> Findings | None:
         return None
     script, line = job
     inner = f"{name}{HERE}"
-    folder.texts[inner] = "\n" * (line - 1) + script
+    folder.texts[inner] = script
     folder.written[inner] = (name, line)
-    reading = read_script(inner, folder, header=lambda script, text: {}, shown=name)
+    reading = read_script(inner, folder, header=lambda script, text: {}, shown=name, line=line)
     launches = launches_in(reading)
     if not launches:
         return None
-    findings = read_launch(launches, reading, folder, name)
+    collected = read_launch(launches, reading, folder, name)
     kind = str(file.get("resources", "accelerators") or "").partition(":")[0]
-    if kind and findings.get("device") is None:
-        findings.say("device", kind, file.place(("resources", "accelerators")), "accelerators")
-    return findings
+    if kind and collected.get("device") is None:
+        collected.set("device", kind, file.place(("resources", "accelerators")), "accelerators")
+    return collected
 
 
-def _of_script(name: str, folder: ConfigFolder) -> Findings | None:
+def _of_script(name: str, folder: ConfigFolder) -> Collected | None:
     reading = _read(name, folder)
     launches = launches_in(reading)
     if launches:
@@ -156,6 +179,6 @@ def _of_folder(folder: ConfigFolder, path: str) -> ImportedRun:
 
 
 def _ordered(names: tuple[str, ...]) -> list[str]:
-    """Configuration files; a model's own `config.json` and DeepSpeed's JSON behind the others."""
+    """Configuration files; a model's `config.json` and DeepSpeed's JSON behind the others."""
     keyed = [name for name in names if Path(name).suffix.lower() in (*_KEYED, ".py")]
     return sorted(keyed, key=lambda name: (name.endswith("json"), name.endswith(".py"), name))

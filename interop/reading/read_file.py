@@ -1,11 +1,11 @@
-"""A configuration of keys, or in Python: which framework's it is, and what it says."""
+"""A configuration in keys or in Python: its framework and its values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
 from interop.configs.hydra_defaults import hydra_parts
 from interop.configs.keyed_file import KeyedFile, read_keyed
 from interop.configs.keyed_values import degree_of
@@ -24,8 +24,8 @@ from interop.frameworks import (
     torchtune,
 )
 from interop.reading.consistency import complete
-from interop.shell.folder import ConfigFolder
-from interop.shell.text_places import Place
+from interop.shell.config_folder import ConfigFolder
+from interop.shell.text_marks import Place
 
 
 def keyed_framework(file: KeyedFile) -> str | None:
@@ -56,13 +56,13 @@ def keyed_framework(file: KeyedFile) -> str | None:
     return next((name for name, is_it in checks if is_it), None)
 
 
-def say_keyed(
+def collect_keyed(
     name: str,
     folder: ConfigFolder,
-    findings: Findings,
+    collected: Collected,
     chosen: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Says what a file of keys says, with the files that it names; its framework, or None.
+    """Collects the values of a file of keys and of the files that it names.
 
     chosen  options of Hydra's groups by the command line
     """
@@ -70,9 +70,9 @@ def say_keyed(
         return None
     file = read_keyed(name, folder)
     if file.has("parameters") and other_yaml.is_composer(_section(file, "parameters")):
-        # MosaicML's launcher has the run's own configuration in its job's.
+        # A job of MosaicML's launcher contains the run's configuration.
         gpus = degree_of(file.get("compute", "gpus"))
-        findings.say("devices", gpus, file.place(("compute", "gpus")), "compute.gpus")
+        collected.set("devices", gpus, file.place(("compute", "gpus")), "compute.gpus")
         file = _section(file, "parameters")
     hydra = hydra_parts(file, folder, chosen)
     parts = hydra.parts
@@ -82,32 +82,34 @@ def say_keyed(
         framework = "nemo"
     if framework is None:
         return None
-    own = parts if framework in ("nemo", "megatron-bridge") else (((), file),)
-    findings.files += [part.name for _, part in own]
-    if own is parts:
+    used_parts = parts if framework in ("nemo", "megatron-bridge") else (((), file),)
+    collected.files += [part.name for _, part in used_parts]
+    if used_parts is parts:
         for why in hydra.missing:
-            findings.lack("defaults", why, file.place(("defaults",)))
+            collected.report_missing("defaults", why, file.place(("defaults",)))
     if framework == "torchtitan":
-        torchtitan.say_torchtitan([torchtitan.values_of_file(file)], findings)
+        torchtitan.collect_torchtitan([torchtitan.values_of_file(file)], collected)
     elif framework == "nanotron":
-        nanotron.say_nanotron(file, findings)
+        nanotron.collect_nanotron(file, collected)
     elif framework == "deepspeed":
-        deepspeed_config.say_deepspeed(file, findings)
+        deepspeed_config.collect_deepspeed(file, collected)
     elif framework == "accelerate":
-        named = accelerate.say_accelerate(file, findings)
+        named = accelerate.collect_accelerate(file, collected)
         if named:
-            say_deepspeed_file(named, folder, findings, file.place(("deepspeed_config",)), name)
+            collect_deepspeed_file(
+                named, folder, collected, file.place(("deepspeed_config",)), name
+            )
     elif framework == "gpt-neox":
-        other_yaml.say_neox(file, findings)
+        other_yaml.collect_neox(file, collected)
     elif framework == "composer":
-        other_yaml.say_composer(file, findings)
+        other_yaml.collect_composer(file, collected)
         framework = "olmo" if other_yaml.is_olmo(file) else "llm-foundry"
     elif framework == "torchtune":
-        torchtune.say_torchtune(file, (), (), findings)
+        torchtune.collect_torchtune(file, (), (), collected)
     elif framework == "maxtext":
-        maxtext.say_maxtext(maxtext.given_by_file(file), findings)
+        maxtext.collect_maxtext(maxtext.given_by_file(file), collected)
     elif framework in ("nemo", "megatron-bridge"):
-        nemo.say_nemo([values], findings, folder.environment)
+        nemo.collect_nemo([values], collected, folder.environment)
         bridge = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
         framework = "megatron-bridge" if bridge or framework == "megatron-bridge" else "nemo"
         if file.get("modules", "pre_trainer", "framework") == "megatron":
@@ -117,19 +119,19 @@ def say_keyed(
         ):
             framework = "flagscale"
     else:
-        named = hf_trainer.say_trainer(hf_trainer.given_by_file(file, findings), findings)
+        named = hf_trainer.collect_trainer(hf_trainer.given_by_file(file, collected), collected)
         if nemo.is_nemo([path for path in file.values if path]):
-            # LLaMA-Factory's Megatron adapter takes Megatron-Core's own names.
-            nemo.say_nemo([values], findings, folder.environment)
+            # LLaMA-Factory's Megatron adapter takes Megatron-Core's names.
+            nemo.collect_nemo([values], collected, folder.environment)
         if named:
-            say_deepspeed_file(named, folder, findings, file.place(("deepspeed",)), name)
+            collect_deepspeed_file(named, folder, collected, file.place(("deepspeed",)), name)
         elif file.has("deepspeed") and deepspeed_config.is_deepspeed(_section(file, "deepspeed")):
-            deepspeed_config.say_deepspeed(_section(file, "deepspeed"), findings)
+            deepspeed_config.collect_deepspeed(_section(file, "deepspeed"), collected)
     return framework
 
 
 def _section(file: KeyedFile, section: str) -> KeyedFile:
-    """A part of a file as a file of its own."""
+    """A part of a file as a separate file."""
     return replace(
         file,
         values={path[1:]: v for path, v in file.values.items() if path[0] == section},
@@ -138,18 +140,18 @@ def _section(file: KeyedFile, section: str) -> KeyedFile:
     )
 
 
-def say_deepspeed_file(
-    named: str, folder: ConfigFolder, findings: Findings, place: Place, beside: str
+def collect_deepspeed_file(
+    named: str, folder: ConfigFolder, collected: Collected, place: Place, near: str
 ) -> None:
-    """What the DeepSpeed file says that another file names."""
-    found = folder.find(named, beside=beside)
+    """Collects the values of a DeepSpeed file that another file names."""
+    found = folder.find(named, near=near)
     if found is None:
-        findings.cannot_tell("deepspeed", f"the file {named!r} is not beside this one", place)
+        collected.report_unresolved("deepspeed", f"the file {named!r} is not in the folder", place)
         return
     file = read_keyed(found, folder)
-    if found not in findings.files:
-        findings.files.append(found)
-    deepspeed_config.say_deepspeed(_moved(file, found, folder), findings)
+    if found not in collected.files:
+        collected.files.append(found)
+    deepspeed_config.collect_deepspeed(_moved(file, found, folder), collected)
 
 
 def _moved(file: KeyedFile, name: str, folder: ConfigFolder) -> KeyedFile:
@@ -161,78 +163,78 @@ def _moved(file: KeyedFile, name: str, folder: ConfigFolder) -> KeyedFile:
     return replace(file, name=script, lines=lines)
 
 
-def read_keyed_config(name: str, folder: ConfigFolder) -> Findings | None:
+def read_keyed_config(name: str, folder: ConfigFolder) -> Collected | None:
     """The findings of a configuration file; None where it is none."""
-    findings = Findings()
-    framework = say_keyed(name, folder, findings)
+    collected = Collected()
+    framework = collect_keyed(name, folder, collected)
     if framework is None:
         return None
-    findings.say("framework", framework, Place(name, 1), name)
-    say_model_beside(folder, findings, name)
-    complete(findings, {})
-    return findings
+    collected.set("framework", framework, Place(name, 1), name)
+    collect_model_file(folder, collected, name)
+    complete(collected, {})
+    return collected
 
 
-def say_model_beside(folder: ConfigFolder, findings: Findings, beside: str) -> None:
+def collect_model_file(folder: ConfigFolder, collected: Collected, near: str) -> None:
     """The figures of the model where its name leads to a `config.json` in the folder."""
-    said = findings.said.get("model.name")
-    if said is None:
-        # A program that loads its model from its own folder names none.
-        if folder.text("config.json") is not None and "model.num_layers" not in findings.said:
+    placed = collected.placed.get("model.name")
+    if placed is None:
+        # A program that loads its model from its folder names none.
+        if folder.text("config.json") is not None and "model.num_layers" not in collected.placed:
             file = read_keyed("config.json", folder)
             if model_config.is_model_config(file):
-                findings.files.append("config.json")
-                model_config.say_model_config(file, findings)
+                collected.files.append("config.json")
+                model_config.collect_model_config(file, collected)
         return
-    for name in (str(said.value), f"{said.value}/config.json", "config.json"):
-        found = folder.find(name, beside=beside) if name.endswith(".json") else None
-        if found is None or (name == "config.json" and "/" in str(said.value).strip("./")):
+    for name in (str(placed.value), f"{placed.value}/config.json", "config.json"):
+        found = folder.find(name, near=near) if name.endswith(".json") else None
+        if found is None or (name == "config.json" and "/" in str(placed.value).strip("./")):
             continue
         file = read_keyed(found, folder)
         if model_config.is_model_config(file):
-            findings.files.append(found)
-            model_config.say_model_config(file, findings)
+            collected.files.append(found)
+            model_config.collect_model_config(file, collected)
             return
 
 
-def read_python_config(name: str, folder: ConfigFolder) -> Findings | None:
+def read_python_config(name: str, folder: ConfigFolder) -> Collected | None:
     """The findings of a Python configuration; None where it is none."""
-    findings = Findings()
-    framework = say_python(name, folder, findings, asked=None, overrides=[])
+    collected = Collected()
+    framework = collect_python(name, folder, collected, requested=None, overrides=[])
     if framework is None:
         return None
-    findings.say("framework", framework, Place(name, 1), name)
-    complete(findings, {})
-    return findings
+    collected.set("framework", framework, Place(name, 1), name)
+    complete(collected, {})
+    return collected
 
 
-def say_python(
+def collect_python(
     name: str,
     folder: ConfigFolder,
-    findings: Findings,
+    collected: Collected,
     *,
-    asked: str | None,
+    requested: str | None,
     overrides: list[torchtitan.Values],
 ) -> str | None:
-    """Says what a Python configuration says; its framework, or None."""
+    """Collects the values of a Python configuration; returns its framework, or None."""
     file = read_python(name, folder.text(name) or "")
     framework = python_config.python_framework(file)
     if framework is None:
         return None
-    findings.files.append(name)
+    collected.files.append(name)
     if framework == "internevo":
-        python_config.say_internevo(file.top, findings)
+        python_config.collect_internevo(file.top, collected)
         return framework
-    function, names = python_config.chosen_function(file, asked)
+    function, names = python_config.chosen_function(file, requested)
     if function is None and names:
         listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        findings.cannot_tell(
+        collected.report_unresolved(
             "configuration", f"the file has several and names none: {listed}", Place(name, 1)
         )
         return framework
     values = file.of(function) if function is not None else file.top
     if framework == "torchtitan":
-        python_config.say_python_torchtitan(values, overrides, findings)
+        python_config.collect_python_torchtitan(values, overrides, collected)
     else:
-        python_config.say_python_nemo(values, findings)
+        python_config.collect_python_nemo(values, collected)
     return framework

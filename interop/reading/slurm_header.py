@@ -7,8 +7,8 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from interop.configs.option_words import whole
-from interop.shell.text_places import Place, without_lines
+from interop.configs.command_options import whole
+from interop.shell.text_marks import Place, without_place_marks
 
 _LINE = re.compile(r"#SBATCH\s+(.*)")
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus", "-C": "--constraint"}
@@ -61,7 +61,7 @@ class SlurmHeader:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What Slurm sets for the job, as far as the header tells it (sbatch manual, OUTPUT
+        """The variables that Slurm sets by the header's values (sbatch manual, OUTPUT
         ENVIRONMENT VARIABLES)."""
         found: dict[str, str] = {}
         nodes = self.number("--nodes")
@@ -83,7 +83,7 @@ class SlurmHeader:
 def slurm_header(name: str, text: str) -> SlurmHeader:
     """The header of a script; lines behind its first command do not count."""
     options: dict[str, tuple[str, Place]] = {}
-    for number, line in enumerate(without_lines(text).split("\n"), 1):
+    for number, line in enumerate(without_place_marks(text).split("\n"), 1):
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
             break

@@ -3,56 +3,64 @@ Trainer, `megatron sft` with Megatron's names."""
 
 from __future__ import annotations
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
+from interop.configs.command_options import Options, option_key
 from interop.configs.known_options import is_known
-from interop.configs.option_words import Options, option_key
 from interop.frameworks import hf_trainer, megatron
 from interop.reading.launch import Launch
-from interop.reading.read_file import say_deepspeed_file
-from interop.shell.folder import ConfigFolder
+from interop.reading.read_file import collect_deepspeed_file
+from interop.shell.config_folder import ConfigFolder
 
 _TUNED = ("train_type", "tuner_type", "sft_type")  # of 3.x, 4.x and 2.x
 
 
-def say_swift_launch(
-    launch: Launch, options: Options, folder: ConfigFolder, findings: Findings
+def collect_swift_launch(
+    launch: Launch, options: Options, folder: ConfigFolder, collected: Collected
 ) -> str:
-    """What a command says; NPROC_PER_NODE and NNODES (1) stand for torchrun's."""
-    findings.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
+    """The values of a command; NPROC_PER_NODE and NNODES (default 1) replace torchrun's options."""
+    collected.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
     if launch.program == "megatron":
-        megatron.say_megatron(options, findings)
-        # Its own options stand beside Megatron's.
-        findings.unknown = [
-            each for each in findings.unknown if not is_known("ms-swift", option_key(each.option))
+        megatron.collect_megatron(options, collected)
+        # ms-swift has options in addition to Megatron's.
+        collected.unknown = [
+            each for each in collected.unknown if not is_known("ms-swift", option_key(each.option))
         ]
-        options.say_counts(findings, {"max_length": "seq_len", "lora_rank": "model.lora_rank"})
+        options.collect_counts(collected, {"max_length": "seq_len", "lora_rank": "model.lora_rank"})
         for option in options.of("model"):
-            findings.say("model.name", options.told(option, findings), option.place, option.name)
+            collected.set(
+                "model.name", options.value_of(option, collected), option.place, option.name
+            )
         return "ms-swift"
-    given = hf_trainer.given_by_options(options, findings)
-    named = hf_trainer.say_trainer(given, findings, defaults=False)
-    options.say_counts(findings, {"sequence_parallel_size": "cp"})
-    findings.default("ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1)
+    given = hf_trainer.given_by_options(options, collected)
+    named = hf_trainer.collect_trainer(given, collected, defaults=False)
+    options.collect_counts(collected, {"sequence_parallel_size": "cp"})
+    collected.default("ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1)
     for option in options.of("torch_dtype"):
-        told = options.told(option, findings) or ""
-        kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(told)
-        findings.say("precision", kind, option.place, option.name)
-    _say_tuner(launch, options, findings)
+        written = options.value_of(option, collected) or ""
+        kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(written)
+        collected.set("precision", kind, option.place, option.name)
+    _collect_tuner(launch, options, collected)
     if named:
-        say_deepspeed_file(named, folder, findings, launch.place, launch.command.script)
+        collect_deepspeed_file(named, folder, collected, launch.place, launch.command.script)
     return "ms-swift"
 
 
-def _say_tuner(launch: Launch, options: Options, findings: Findings) -> None:
-    """All parameters are trained where the command says `full`; else an adapter (lora where it
-    says nothing: swift.readthedocs.io, Command-line parameters)."""
+def _collect_tuner(launch: Launch, options: Options, collected: Collected) -> None:
+    """All parameters are trained with `full`, otherwise an adapter (lora by
+    default: swift.readthedocs.io, Command-line parameters)."""
     named = options.last(*_TUNED)
-    told = None if named is None else options.text(*_TUNED)
-    if told == "full":
-        findings.said.pop("model.lora_rank", None)
-    elif findings.count("model.lora_rank") is None:
+    written = None if named is None else options.text(*_TUNED)
+    if written == "full":
+        collected.placed.pop("model.lora_rank", None)
+    elif collected.count("model.lora_rank") is None:
         option, place = (named.name, named.place) if named else ("--train_type", launch.place)
-        why = "lora by default" if named is None else "not full" if told is None else f"{told!r}"
-        findings.leave_open(
-            "model.lora_rank", option, f"{why}: the rank of the adapter is not told", place
+        why = (
+            "lora by default"
+            if named is None
+            else "not full"
+            if written is None
+            else f"{written!r}"
+        )
+        collected.leave_open(
+            "model.lora_rank", option, f"{why}: the rank of the adapter is not given", place
         )

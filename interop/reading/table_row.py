@@ -5,20 +5,23 @@ from __future__ import annotations
 from interop.configs.imported_run import MODEL_FIGURES, ImportedRun
 from profiles.published.run import PublishedRun
 
-# The words of a table's `framework` (simulator/training_run/framework) for those of an import.
-_STACKS = {
-    "megatron-lm": "Megatron-Core",
-    "megatron-deepspeed": "Megatron-DeepSpeed",
-    "megatron-bridge": "Megatron-Bridge",
-    "nemo": "Megatron-Core (NeMo)",
-    "primus": "Megatron-Core (Primus)",
-    "gpt-neox": "Megatron-DeepSpeed (GPT-NeoX)",
+# Framework files (profiles/data/frameworks) of the frameworks that are imported.
+STACKS = {
+    "megatron-lm": "megatron-core",
+    "megatron-deepspeed": "megatron-deepspeed",
+    "megatron-bridge": "megatron-bridge",
+    "nemo": "megatron-core",
+    "primus": "megatron-core",
+    "gpt-neox": "megatron-deepspeed",
     "torchtitan": "torchtitan",
     "nanotron": "nanotron",
-    "maxtext": "MaxText",
-    "llm-foundry": "composer/llm-foundry FSDP",
-    "olmo": "PyTorch FSDP (OLMo)",
-    "internevo": "InternEvo",
+    "maxtext": "maxtext",
+    "llm-foundry": "torch-fsdp",
+    "olmo": "torch-fsdp",
+    "internevo": "internevo",
+    "deepspeed": "transformers",
+    "transformers": "transformers",
+    "accelerate": "transformers",
 }
 _NOT_COLUMNS = ("max_positions", "mtp_layers", "lora_rank")
 
@@ -30,10 +33,10 @@ def row_of_import(
     device: str = "",
     devices: int | None = None,
 ) -> PublishedRun:
-    """The run as a row; silences are answered by the framework's defaults that the import names,
-    then as those of every row are (simulator/training_run/reading).
+    """The run as a row; missing values are the framework's defaults that the import names, then
+    those of every row (simulator/training_run/reading).
 
-    device, devices  what the files cannot say: where the run is to be
+    device, devices  where the run is to be, if the files do not name it
     """
     figures = {name: getattr(run.model, name) for name in MODEL_FIGURES if name not in _NOT_COLUMNS}
     count = devices or run.devices
@@ -43,12 +46,10 @@ def row_of_import(
         dp = None
     if run.model.num_experts is None:
         axes["ep"] = None
-    stack = _STACKS.get(run.framework or "")
-    if stack is None:
-        sharded = run.zero_stage is not None and run.framework in ("accelerate", "transformers")
-        stack = "PyTorch FSDP" if sharded else run.framework or ""
-        if run.framework == "deepspeed" or any("deepspeed" in name for name in run.files):
-            stack = "DeepSpeed (HF transformers)"
+    stack = STACKS.get(run.framework or "", run.framework or "")
+    is_sharded = run.zero_stage is not None and run.framework in ("accelerate", "transformers")
+    if is_sharded and not any("deepspeed" in name for name in run.files):
+        stack = "torch-fsdp"
     precision = run.precision or run.answer("precision")
     recompute = run.answer("recompute")
     return PublishedRun(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from interop.configs.findings import Findings
+from interop.configs.collected import Collected
+from interop.configs.command_options import Options
 from interop.configs.keyed_file import read_keyed
-from interop.configs.option_words import Options
 from interop.frameworks import torchtitan
 from interop.reading.consistency import Variables
 from interop.reading.launch import Launch
-from interop.reading.read_file import say_python
-from interop.shell.folder import ConfigFolder
-from interop.shell.text_places import hole_numbers, without_lines
+from interop.reading.read_file import collect_python
+from interop.shell.config_folder import ConfigFolder
+from interop.shell.text_marks import unknown_numbers, without_place_marks
 
 
 def is_torchtitan_launch(program: str, options: Options) -> bool:
@@ -23,44 +23,46 @@ def is_torchtitan_launch(program: str, options: Options) -> bool:
     )
 
 
-def say_torchtitan_launch(
+def collect_torchtitan_launch(
     options: Options,
     folder: ConfigFolder,
-    findings: Findings,
+    collected: Collected,
     variables: Variables,
     launch: Launch,
 ) -> str:
-    """What the command says: its TOML, or a function of a registry in Python, and the overrides."""
-    overrides = torchtitan.values_of_options(options, findings)
+    """The values of a command: its TOML, or a function of a Python registry, and the overrides."""
+    overrides = torchtitan.values_of_options(options, collected)
     config = options.file("job.config_file", "config_file") or _text(variables, "CONFIG_FILE")
     given = []
     if config is not None:
-        found = folder.find(config, beside=launch.command.script)
+        found = folder.find(config, near=launch.command.script)
         if found is None:
-            findings.lack("--job.config_file", f"{config!r} is not beside it", launch.place)
+            collected.report_missing(
+                "--job.config_file", f"{config!r} is not in the folder", launch.place
+            )
         elif found.endswith(".toml"):
-            findings.files.append(found)
+            collected.files.append(found)
             given.append(torchtitan.values_of_file(read_keyed(found, folder)))
-    asked = options.text("config") or _text(variables, "CONFIG")
+    requested = options.text("config") or _text(variables, "CONFIG")
     module = options.text("module") or _text(variables, "MODULE")
     ranks = _text(variables, "NGPU")
-    if ranks is not None and ranks.isdigit() and findings.get("devices") is None:
-        findings.say("devices", int(ranks), variables["NGPU"].place, "NGPU")
+    if ranks is not None and ranks.isdigit() and collected.get("devices") is None:
+        collected.set("devices", int(ranks), variables["NGPU"].place, "NGPU")
     registry = folder.find(f"{module}/config_registry.py") or folder.find("config_registry.py")
-    if asked and registry is not None and not given:
-        say_python(registry, folder, findings, asked=asked, overrides=[overrides])
+    if requested and registry is not None and not given:
+        collect_python(registry, folder, collected, requested=requested, overrides=[overrides])
         return "torchtitan"
-    if asked and module and not given:
-        findings.say("model.name", asked, launch.place, "--config")
-        flavor = asked.removeprefix(f"{module}_")
+    if requested and module and not given:
+        collected.set("model.name", requested, launch.place, "--config")
+        flavor = requested.removeprefix(f"{module}_")
         overrides = {("model", "flavor"): (flavor, launch.place), **overrides}
         overrides = {("model", "name"): (module, launch.place), **overrides}
-    torchtitan.say_torchtitan([*given, overrides], findings)
+    torchtitan.collect_torchtitan([*given, overrides], collected)
     return "torchtitan"
 
 
 def _text(variables: Variables, name: str) -> str | None:
     found = variables.get(name)
-    if found is None or found.words is not None or hole_numbers(found.text):
+    if found is None or found.words is not None or unknown_numbers(found.text):
         return None
-    return without_lines(found.text).strip() or None
+    return without_place_marks(found.text).strip() or None

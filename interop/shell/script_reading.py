@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from interop.shell.text_places import Hole, Place, Word
+from interop.shell.text_marks import Place, UnknownValue, Word
 from interop.shell.variables import Scope, Variable
 
-# Behind the name of a script that is a here-document of another.
+# Added to the name of a script that is a here-document of another.
 HERE = " (here-document)"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that would be started.
+    """A program that the script starts.
 
     words        its name and arguments
-    environment  what is set for it alone, and the exported variables
-    decided      false where it stands in a branch that the files do not decide
-    script       the file it stands in
+    environment  variables set for it alone, and exported ones
+    script       the file that starts it
     """
 
     words: tuple[Word, ...]
     place: Place
     script: str
-    environment: dict[str, Variable]
-    decided: bool = True
+    environment: Mapping[str, Variable]
 
 
 @dataclass(slots=True)
@@ -34,15 +33,14 @@ class ScriptReading:
 
     commands  in their order
     scopes    the variables at the end, by file
-    faults    lines that are no commands
     cycles    files that source each other
     sourced   the files that were read
+    missing   files that are sourced and are not in the folder
     """
 
-    holes: list[Hole] = field(default_factory=list)
+    unknowns: list[UnknownValue] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     scopes: dict[str, Scope] = field(default_factory=dict)
-    faults: list[Place] = field(default_factory=list)
     cycles: list[tuple[Place, str]] = field(default_factory=list)
     sourced: list[str] = field(default_factory=list)
     missing: list[tuple[Place, str]] = field(default_factory=list)

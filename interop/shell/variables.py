@@ -1,154 +1,214 @@
-"""`Scope`: the variables of a running script, and what they hold."""
+"""`Scope`: the variables of a script, and their values after branches that are not followed."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from interop.shell.text_places import Hole, Place, Word, hole_mark, hole_numbers, without_lines
+from interop.shell.text_marks import (
+    Place,
+    UnknownValue,
+    Word,
+    is_unknown,
+    place_mark,
+    placed_pieces,
+    unknown_mark,
+    unknown_numbers,
+    without_place_marks,
+)
+from interop.shell.tokens import Reference
 
 # Set by Slurm, torchrun, mpirun or a cluster's job controller when a job runs.
-_OF_THE_RUN = ("SLURM_", "OMPI_", "PMI_", "PBS_", "LSB_", "JOB_COMPLETION", "VC_", "PET_")
-_OF_EVERY_RANK = frozenset({"RANK", "LOCAL_RANK", "HOSTNAME", "RANDOM", "BASHPID", "UID"})
+_RUNTIME = ("SLURM_", "OMPI_", "PMI_", "PBS_", "LSB_", "JOB_COMPLETION", "VC_", "PET_")
+_RUNTIME_NAMES = frozenset({"RANK", "LOCAL_RANK", "HOSTNAME", "RANDOM", "BASHPID", "UID"})
+# Kinds of unknown values in whose place a default counts, as in `${1:-8}`.
+DEFAULTED = ("unset", "runtime", "argument")
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A text, an array of words (`words`), or words by key (`table`), and where it was set."""
+    """A text, or an array of words, and where it was set."""
 
     text: str
     place: Place
     words: tuple[Word, ...] | None = None
-    table: dict[str, str] | None = None
     exported: bool = False
+
+    @property
+    def value(self) -> tuple[str, ...]:
+        """The text or words without places, to compare by."""
+        texts = [self.text] if self.words is None else [word.text for word in self.words]
+        return tuple(without_place_marks(text) for text in texts)
 
 
 @dataclass(slots=True)
 class Scope:
-    """Variables, positional arguments and the holes that texts refer to.
+    """Variables and arguments of a script.
 
-    holes   shared by all scopes of one reading
-    called  the arguments are those of a caller in the files
+    unknowns    the unknown values that texts refer to, shared by all scopes of one reading
+    references  the same of references
+    called      whether the arguments are those of a caller in the files
+    ended       `exit`, `return`, `break` or `continue` after it was read
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)
     arguments: tuple[Word, ...] = ()
-    holes: list[Hole] = field(default_factory=list)
+    unknowns: list[UnknownValue] = field(default_factory=list)
+    references: list[Reference] = field(default_factory=list)
     script: str = ""
     called: bool = False
+    ended: str = ""
 
     def copy(self) -> Scope:
-        """The same, to be changed alone."""
-        return Scope(dict(self.variables), self.arguments, self.holes, self.script, self.called)
+        """A scope with the same variables."""
+        return replace(self, variables=dict(self.variables))
 
-    def hole(self, kind: str, name: str, place: Place) -> str:
-        """The text that stands for a value nobody knows."""
-        hole = Hole(kind, name, place)
-        if hole in self.holes[-50:]:
-            return hole_mark(len(self.holes) - 1 - self.holes[::-1].index(hole))
-        self.holes.append(hole)
-        return hole_mark(len(self.holes) - 1)
+    def unknown(self, kind: str, name: str, place: Place) -> str:
+        """The mark of a value that the files do not give."""
+        value = UnknownValue(kind, name, place)
+        if value in self.unknowns[-50:]:
+            return unknown_mark(len(self.unknowns) - 1 - self.unknowns[::-1].index(value))
+        self.unknowns.append(value)
+        return unknown_mark(len(self.unknowns) - 1)
+
+    def kinds(self, text: str) -> tuple[str, ...]:
+        """The kinds of the unknown values in a text."""
+        return tuple(self.unknowns[number].kind for number in unknown_numbers(text))
+
+    def is_defaulted(self, text: str) -> bool:
+        """Whether a text is an unknown value in whose place a default counts."""
+        return is_unknown(text) and self.kinds(text)[0] in DEFAULTED
 
     def unset(self, name: str, place: Place) -> str:
-        """What a variable without a value is: empty in a shell, but not known to us."""
+        """The value of a variable or argument that the files do not set."""
         if name.startswith("$"):
-            return self.hole("argument", name, place)
+            return self.unknown("argument", name, place)
         if name == "PWD":
             return "."
-        runtime = name in _OF_EVERY_RANK or name.startswith(_OF_THE_RUN)
-        return self.hole("runtime" if runtime else "unset", name, place)
+        runtime = name in _RUNTIME_NAMES or name.startswith(_RUNTIME)
+        return self.unknown("runtime" if runtime else "unset", name, place)
+
+    def text_of(self, name: str) -> str | None:
+        """A variable's text, that of an array's first word; None if it is not set."""
+        found = self.variables.get(name)
+        if found is None or found.words is None:
+            return None if found is None else found.text
+        return found.words[0].text if found.words else ""
 
     def assign(self, name: str, text: str, place: Place, *, add: bool = False) -> None:
-        """Sets, or (`NAME+=`) lengthens, a variable."""
+        """Sets a variable, or lengthens it (`NAME+=`)."""
         old = self.variables.get(name)
-        exported = old is not None and old.exported
-        if add and old is not None and old.words is not None:
-            first, *rest = old.words or (Word("", place),)
-            words = (replace(first, text=first.text + text), *rest)
-            self.variables[name] = replace(old, words=words)
-            return
-        if add and old is not None:
-            text = old.text + text
-            place = old.place
-        self.variables[name] = Variable(text, place, exported=exported)
+        if add and old is not None and old.words is None:
+            text, place = old.text + text, old.place
+        self.variables[name] = Variable(text, place, exported=old is not None and old.exported)
 
     def assign_words(
         self, name: str, words: tuple[Word, ...], place: Place, *, add: bool = False
     ) -> None:
-        """Sets, or lengthens, an array."""
+        """Sets an array, or lengthens it."""
         old = self.variables.get(name)
         if add and old is not None:
             before = old.words if old.words is not None else (Word(old.text, old.place),)
             words = (*before, *words)
         self.variables[name] = Variable("", place, words=words)
 
-    def export(self, name: str, place: Place) -> None:
-        """The variable reaches the commands that the script starts."""
-        old = self.variables.get(name)
-        if old is not None:
-            self.variables[name] = replace(old, exported=True)
+    def export(self, name: str) -> None:
+        """Passes a variable on to the commands that the script starts."""
+        if name in self.variables:
+            self.variables[name] = replace(self.variables[name], exported=True)
 
-    def inherited(self) -> dict[str, Variable]:
-        """The variables that a command started from here sees."""
-        return {name: v for name, v in self.variables.items() if v.exported}
-
-    def text_of(self, name: str) -> str | None:
-        """A variable's text, that of an array's first word; None where it is not set."""
-        found = self.variables.get(name)
-        if found is None:
-            return None
-        if found.words is not None:
-            return found.words[0].text if found.words else ""
-        return found.text
+    def exported(self) -> dict[str, Variable]:
+        """The variables that are passed on to commands."""
+        return {name: each for name, each in self.variables.items() if each.exported}
 
 
-def merged(first: Scope, second: Scope, place: Place) -> Scope:
-    """The scope behind a condition that nobody can decide: what both branches agree on.
+def merge(before: Scope, outcomes: Sequence[Scope], place: Place, kind: str = "branch") -> None:
+    """Sets the variables of a scope to what all outcomes of a condition agree on.
 
-    Of arrays and texts that one branch only lengthens the common beginning is kept.
+    A variable on which they disagree is unknown. Options that only some outcomes add to a list of
+    options are kept with an unknown value. A default counts in the place of an argument.
     """
-    found: dict[str, Variable] = {}
-    for name in first.variables.keys() | second.variables.keys():
-        one, other = first.variables.get(name), second.variables.get(name)
-        if one is None or other is None:
-            known = one or other
-            assert known is not None
-            found[name] = Variable(first.hole("branch", name, place), place)
-            continue
-        if one == other or (
-            one.words is None
-            and other.words is None
-            and without_lines(one.text) == without_lines(other.text)
-        ):
-            found[name] = one
-        elif one.words is not None and other.words is not None:
-            found[name] = replace(one, words=_common(one.words, other.words))
-        elif one.text and other.text.startswith(one.text):
-            found[name] = one
-        elif other.text and one.text.startswith(other.text):
-            found[name] = other
-        elif one.words is None and other.words is None and _is_argument(other, first):
-            found[name] = one
-        elif one.words is None and other.words is None and _is_argument(one, first):
-            found[name] = other
-        else:
-            found[name] = Variable(first.hole("branch", name, place), place)
-    scope = first.copy()
-    scope.variables = found
-    return scope
+    names = sorted({name for each in outcomes for name in each.variables})
+    for name in names:
+        values = [each.variables.get(name) for each in outcomes]
+        before.variables[name] = _merged(name, values, before, place, kind)
+
+
+def _merged(
+    name: str, values: Sequence[Variable | None], scope: Scope, place: Place, kind: str
+) -> Variable:
+    known = [each for each in values if each is not None]
+    given = [each for each in known if each.words is not None or not _is_argument(each, scope)]
+    if given and len(given) + (len(values) - len(known)) < len(values):
+        return _merged(name, [each for each in values if each in given or each is None], scope,
+                       place, kind)  # fmt: skip
+    first = known[0]
+    if len(known) == len(values) and all(each.value == first.value for each in known):
+        return first
+    if not given and len(known) < len(values):
+        return first
+    if all(_holds_options(each) for each in known):
+        return _options_merged(name, known, len(known) < len(values), scope, place, kind)
+    return Variable(scope.unknown(kind, name, place), place)
 
 
 def _is_argument(variable: Variable, scope: Scope) -> bool:
-    """Whether an argument of the script alone is its value: what stands beside it is the default,
-    as in `${1:-default}`."""
-    numbers = hole_numbers(variable.text)
-    alone = len(numbers) == 1 and without_lines(variable.text) == hole_mark(numbers[0])
-    return alone and scope.holes[numbers[0]].kind == "argument"
+    return is_unknown(variable.text) and scope.kinds(variable.text)[0] == "argument"
 
 
-def _common(one: tuple[Word, ...], other: tuple[Word, ...]) -> tuple[Word, ...]:
-    kept = []
-    for left, right in zip(one, other, strict=False):
-        if left.text != right.text:
-            break
-        kept.append(left)
-    return tuple(kept)
+def _holds_options(variable: Variable) -> bool:
+    words = _words_of(variable)
+    return not words or _begins_option(words[0])
+
+
+def _begins_option(word: Word) -> bool:
+    return re.match(r"-|\+{0,2}[\w./-]+=", word.plain) is not None
+
+
+def _words_of(variable: Variable) -> tuple[Word, ...]:
+    """The words of an array or text; an option with its values in one word is cut at blanks."""
+    words = variable.words
+    if words is None:
+        words = (Word(variable.text, variable.place),)
+    found: list[Word] = []
+    for word in words:
+        if variable.words is not None and not word.plain.lstrip().startswith("-"):
+            found.append(word)
+            continue
+        for piece, place in placed_pieces(word.text, word.place):
+            found += (Word(one, place) for one in piece.split())
+    return tuple(found)
+
+
+def _options_of(words: Sequence[Word]) -> dict[tuple[str, ...], tuple[Word, ...]]:
+    """The words of each option with its values, by their texts."""
+    options: list[list[Word]] = []
+    for word in words:
+        if _begins_option(word):
+            options.append([])
+        options[-1].append(word)
+    return {tuple(word.plain for word in option): tuple(option) for option in options}
+
+
+def _options_merged(
+    name: str, known: Sequence[Variable], may_be_unset: bool, scope: Scope, place: Place, kind: str
+) -> Variable:
+    """The options that all lists have, and the others with an unknown value."""
+    lists = [_options_of(_words_of(each)) for each in known]
+    if may_be_unset:
+        lists.append({})
+    words: dict[tuple[str, ...], tuple[Word, ...]] = {}
+    for option in [option for each in lists for option in each.items()]:
+        texts, written = option
+        if not all(texts in each for each in lists):
+            first = written[0].plain.partition("=")[0]
+            value = scope.unknown(kind, f"`{' '.join(texts)}`", written[0].place)
+            texts, written = (first,), (Word(f"{first}={value}", written[0].place),)
+        words.setdefault(texts, written)
+    merged = tuple(word for option in words.values() for word in option)
+    exported = known[0].exported
+    if any(each.words is not None for each in known):
+        return Variable("", place, words=merged, exported=exported)
+    text = " ".join(place_mark(word.place) + word.text for word in merged)
+    return Variable(text, place, exported=exported)

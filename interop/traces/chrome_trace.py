@@ -15,7 +15,7 @@ _ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy"
 
 def read_chrome_trace(path: str | Path) -> TraceTime:
     """Where the time of each device went. A trace without kernels (a CPU's, or one that was made
-    without CUDA activities) is an answer without devices that says so.
+    without CUDA activities) is a result without devices, with a note.
 
     Raises DocumentError for a file that holds no events.
     """
@@ -44,7 +44,7 @@ def read_chrome_trace(path: str | Path) -> TraceTime:
 
 
 def _windows(found: dict[str, dict[str, tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Steps as the device saw them where that is recorded (`gpu_user_annotation`), else as the host
+    """Steps on the device if recorded (`gpu_user_annotation`), otherwise as the host
     began them: each until the next begins, as kernels run after they are launched."""
     steps = sorted(
         (found.get("gpu_user_annotation") or found.get("user_annotation") or {}).values()

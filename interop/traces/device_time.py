@@ -14,7 +14,7 @@ from interop.traces.kernel_kind import KINDS, kind_of, operation_of
 Array = NDArray[np.float64]
 
 MOST_KERNELS = 5_000_000
-"""Kernels of a device that are kept; a trace of more is read so far and says so."""
+"""Kernels of a device that are kept; a longer trace is read up to there, with a note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class DeviceTime:
     steps          of the trace; 1 where it marks none: the figures are then of its whole span
     compute_s      some kernel computes;  by_kind  busy seconds of matmul, attention, other
     exposed_communication_s   a message is under way and nothing computes
-    hidden_communication_s    the same beside a kernel that computes
+    hidden_communication_s    the same during a kernel that computes
     copy_s         a copy runs and nothing else;  idle_s  nothing runs
     collectives    busy seconds by operation
     """

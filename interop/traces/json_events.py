@@ -19,7 +19,7 @@ MOST_EVENT_CHARACTERS = 1 << 24
 _CHUNK = 1 << 20
 _BEGIN = re.compile(r'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
-# Of what stands before the events (device properties, stacks) this much is looked through.
+# Most text before the events (device properties, stacks) that is searched.
 _MOST_HEAD = 1 << 26
 
 
@@ -93,4 +93,4 @@ def _more(text: IO[str]) -> str:
     try:
         return text.read(_CHUNK)
     except (EOFError, OSError, zlib.error):
-        return ""  # a trace that is cut: what was read so far holds
+        return ""  # a trace that is cut: earlier events are used

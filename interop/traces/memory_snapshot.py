@@ -42,7 +42,7 @@ def is_pickle(path: str | Path) -> bool:
 def read_memory_snapshot(path: str | Path) -> tuple[MemorySnapshot, ...]:
     """One entry per device of `torch.cuda.memory._snapshot()` written as JSON.
 
-    Raises DocumentError for a pickle and for what is no snapshot.
+    Raises DocumentError for a pickle and for files that are no snapshot.
     """
     if is_pickle(path):
         raise DocumentError(

@@ -2,7 +2,7 @@
 
 Columns of `all_reduce_perf` and its kin (src/common.cu, `writeBenchmarkLine`): size, count, type,
 redop, root, then time (us), algbw, busbw and #wrong out of place and in place. Rows with wrong
-values are left out. Before them stands a line per rank: its host, and the device's name. A file may
+values are left out. Before them is a line per rank: its host, and the device's name. A file may
 hold the output of several programmes, one after the other, and names of processes before each line.
 """
 
@@ -35,7 +35,7 @@ _RANK = re.compile(r"^\s*#?\s+Rank\s+(\d+)\b.*\bPid\b")
 _PLACE = re.compile(r"\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.+?)\s*$")
 _SETTINGS = re.compile(r"^\s*#?\s*nThread \d+ nGpus \d+")
 _DECIMALS = re.compile(r"^[\d.]+$")
-# The head of the table: where a launcher's own lines hide the settings it stands alone.
+# The head of the table: if a launcher's lines hide the settings, it is alone.
 _HEAD = re.compile(r"\bsize\s+count\s+type\s.*\btime\s+algbw\s+busbw\b")
 # Ranks that mpirun prints within a line where two ranks wrote at once.
 _WITHIN = re.compile(r"\[\d+(?:,\d+)?\](?:<std\w+>:?)?")
@@ -73,7 +73,7 @@ class NcclCurve:
 
     @property
     def peak_bus_bytes_per_s(self) -> float:
-        """The best of its sizes."""
+        """The best rate of all sizes."""
         return max(point.bus_bytes_per_s for point in self.points)
 
 
@@ -122,7 +122,7 @@ class _Curve:
             self.hosts.add(place[1])
             self.names.add(place[2])
 
-    def told(self) -> NcclCurve:
+    def curve(self) -> NcclCurve:
         return NcclCurve(
             operation=None if self.operation is None else _OPERATIONS[self.operation],
             devices=self.ranks or None,
@@ -139,7 +139,7 @@ def _curves(path: str | Path, operation: str | None) -> Iterator[NcclCurve]:
         named = _NAME.search(line)
         begins = bool(named or _SETTINGS.match(line) or _HEAD.search(line))
         if begins and now.points:
-            yield now.told()
+            yield now.curve()
             now = _Curve(None)
         if named is not None:
             now.operation = named[1]
@@ -149,7 +149,7 @@ def _curves(path: str | Path, operation: str | None) -> Iterator[NcclCurve]:
         if point is not None and (len(now.points) < _SIZES or point.size_bytes in now.points):
             now.points[point.size_bytes] = point
     if now.points:
-        yield now.told()
+        yield now.curve()
 
 
 def _point(line: str) -> NcclPoint | None:

@@ -27,7 +27,7 @@ _HEAD = 1 << 16
 
 def open_log(path: str | Path) -> OpenedLog:
     """A training log, a profile (torch's Chrome trace, an nsys SQLite export), the output of
-    nccl-tests, or a memory snapshot as JSON: told apart by what is in the file.
+    nccl-tests, or a memory snapshot as JSON: recognized by the contents of the file.
 
     Raises DocumentError for what cannot be read as any of them.
     """

@@ -1,4 +1,4 @@
-"""`TraceTime`: what a profile of a run tells, whatever tool made it."""
+"""`TraceTime`: the result of a profile of a run, from any tool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interop.traces.device_time import DeviceTime, Kernels, device_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceTime:
-    """devices  in the order of their names;  notes  what a reader should know"""
+    """devices  in the order of their names;  notes  remarks for the reader"""
 
     path: str
     tool: str
@@ -21,7 +21,7 @@ class TraceTime:
     @property
     def critical(self) -> DeviceTime | None:
         """The device that waits least for others: the one with least exposed communication and
-        idle time, as it is what the others wait for."""
+        idle time, since the others wait for it."""
         return min(
             self.devices,
             key=lambda each: (each.exposed_communication_s + each.idle_s, each.device),
@@ -36,7 +36,7 @@ def trace_time(
     windows: list[tuple[float, float]],
     without: str,
 ) -> TraceTime:
-    """The answer of a trace's kernels; `without` says what to do where there are none."""
+    """The answer of a trace's kernels; `without` is the advice if there are none."""
     found = [device_time(name, kernels[name], windows) for name in sorted(kernels)]
     notes = []
     if not any(found):

@@ -17,13 +17,12 @@ from dataclasses import replace
 import numpy as np
 
 from planner.cell import Cell
-from planner.cells.branch_and_bound import Refinement
-from planner.cells.cell_solver import CellSolver, is_timed
+from planner.cells.cell_solver import CellSolver, Refinement
 from planner.chain.ideals import BlockLattice, lattice_of
 from planner.chain.partition import partition
 from planner.chain.relaxed_bound import relaxed_bound
 from planner.costs.costs import SimulatorCosts
-from planner.traced import Traced
+from planner.costs.priced_model import Traced
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import in_order
 from simulator.values.plan import Plan, Stage
@@ -57,7 +56,7 @@ class BranchSolver(CellSolver):
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
         best = super().refine(cell, below, lower)
-        complete, timed = self.lattice.complete, is_timed(cell)
+        complete, timed = self.lattice.complete, cell.timed
         if cell.degrees.pp == 1 or (self.lattice.is_chain and complete):
             return best
         bound = lower if complete or timed else max(lower, self._relaxed(cell))

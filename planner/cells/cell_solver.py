@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from planner.cell import Cell
-from planner.cells.branch_and_bound import Refinement
 from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import labels_of, partition
 from planner.chain.problem import Partition, PartitionProblem
@@ -18,12 +17,32 @@ from planner.costs.costs import SimulatorCosts
 from planner.costs.split_problem import SplitProblem
 from profiles.errors import UnknownNameError
 from simulator.values.plan import Plan
+from simulator.values.prediction import Prediction
 
 SOLVERS = ("auto", "dp", "ilp")
 _CLOSED = 1e-4  # relative; closed forms this near their timeline are not searched any more
 _ATTEMPTS = 4  # times a plan is made again under less memory where the prediction needs more
 
 Problem = TypeVar("Problem", PartitionProblem, SplitProblem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refinement:
+    """What solving a cell gave.
+
+    bound_s  no plan of the cell is predicted faster; infinite where none fits
+    plan, prediction   the best plan found in it, or None
+    """
+
+    cell: Cell
+    bound_s: float
+    plan: Plan | None = None
+    prediction: Prediction | None = None
+
+    @property
+    def step_time_s(self) -> float:
+        """Predicted seconds; infinite where nothing was found."""
+        return self.prediction.step_time_s.value if self.prediction else np.inf
 
 
 class CellSolver:
@@ -54,7 +73,7 @@ class CellSolver:
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
-        if is_timed(cell):
+        if cell.timed:
             return self._refine_by_timeline(cell, below, lower)
         solved = self._made(
             cell, self.costs.problem(cell), lambda problem, _: self._solve(problem, below, lower)
@@ -113,7 +132,7 @@ class CellSolver:
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """A function from bytes more on every device to the cell's best partition."""
-        if is_timed(cell):
+        if cell.timed:
             split = self.by_timeline(cell)
             return lambda more: TimelineSearch(split.with_capacity(more)).best()
         problem = self.costs.problem(cell)
@@ -135,7 +154,7 @@ class CellSolver:
     def certified(self, cell: Cell, effort: float) -> bool:
         """True where the integer programme proves the dynamic programme's partition of a cell,
         within its deterministic effort. Interleaved and split cells have no such proof."""
-        if is_timed(cell):
+        if cell.timed:
             return False
         problem = self.costs.problem(cell)
         found = partition(problem)
@@ -143,8 +162,3 @@ class CellSolver:
             return False
         answer = solve_integer(problem, hint=found, seed=self.seed, effort=effort)
         return answer.certifies(found.step_time_s)
-
-
-def is_timed(cell: Cell) -> bool:
-    """Whether only the timeline tells the step: of stages in turn and of split backwards."""
-    return cell.schedule == "interleaved" or cell.splits_backward

@@ -116,13 +116,7 @@ class PartitionSolver:
         tables = self.stage_tables(below)
         if any(table.start.size == 0 for table in tables):
             return None
-        upper = below
-        best: Partition | None = None
-        for beam in (1, None):
-            found = self._cut(tables, upper, beam)
-            if found is not None:
-                upper, best = min(upper, found.step_time_s * (1 + _SLACK)), found
-        return best
+        return self._cut(tables, below)
 
     def stage_tables(self, below: float) -> list[StageTable]:
         """What each stage of a plan under `below` seconds can be."""
@@ -200,7 +194,7 @@ class PartitionSolver:
             label = node.cheapest(budgets)
         return node, label
 
-    def _cut(self, tables: list[StageTable], upper: float, beam: int | None) -> Partition | None:
+    def _cut(self, tables: list[StageTable], upper: float) -> Partition | None:
         problem, p = self.problem, self.problem.num_stages
         is_gpipe = problem.schedule == "gpipe"
         grow = _grow_gpipe if is_gpipe else _grow_1f1b
@@ -235,7 +229,7 @@ class PartitionSolver:
             if alive.size == 0:
                 return None
             slack = _SLACK / p * float(lower[alive].min())
-            keep = alive[_undominated_by_start(i[alive], columns[alive], lower[alive], beam, slack)]
+            keep = alive[_undominated_by_start(i[alive], columns[alive], lower[alive], slack)]
             frontier = _Frontier(start=i[keep], columns=columns[keep], behind=behind[keep])
             history.append(frontier)
         label = int(np.argmin(bound(frontier.columns, frontier.start, 0)))
@@ -305,18 +299,13 @@ def _grow_gpipe(problem: PartitionProblem, stage: int, columns: Array, added: Ad
     return np.stack([down, np.maximum(slowest_f, forward), up, slowest_b, end], axis=1)
 
 
-def _undominated_by_start(
-    start: Index, columns: Array, lower: Array, beam: int | None, slack: float
-) -> Index:
+def _undominated_by_start(start: Index, columns: Array, lower: Array, slack: float) -> Index:
     """Indices, sorted by start, of labels that no other of the same start dominates.
 
-    beam   keep only the labels of each start with the least bound (a quick plan, not a proof)
     slack  seconds by which a label must be better to count as undominated
     """
     order = np.lexsort((*columns.T[::-1], lower, start))
     edges = np.flatnonzero(np.diff(start[order])) + 1
-    if beam is not None:
-        return np.concatenate([group[:beam] for group in np.split(order, edges)])
     return order[undominated(np.r_[0, edges, order.size], columns[order], slack)]
 
 

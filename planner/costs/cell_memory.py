@@ -9,14 +9,15 @@ from dataclasses import replace
 import numpy as np
 
 from planner.cell import Cell
+from planner.chain.ideals import BlockLattice
 from planner.chain.problem import Array, Load
-from planner.costs.known import Known
 from planner.costs.placement import sides
 from planner.costs.priced_model import (
     HeldParameters,
+    Known,
     PricedModel,
-    crossings_of,
     held_in_ranges,
+    least_crossing,
     of_each,
 )
 from profiles.model.graph import ModelGraph
@@ -30,10 +31,13 @@ _BEFORE, _FIRST, _AFTER, _END = range(4)
 
 class CellMemory:
     """Bytes that cells need; what they share is priced once. They grow with the micro-batch, so
-    that larger ones are not priced once a smaller one holds no block."""
+    that larger ones are not priced once a smaller one holds no block.
 
-    def __init__(self, model: PricedModel) -> None:
-        self.model = model
+    lattice  of the cuts between which stages lie; None for those of the chain
+    """
+
+    def __init__(self, model: PricedModel, lattice: BlockLattice | None = None) -> None:
+        self.model, self._lattice = model, lattice
         self._known = Known()
         self.capacity_bytes = max(group.device.usable_bytes for group in model.cluster.groups)
 
@@ -70,7 +74,7 @@ class CellMemory:
     def parameters(self, tp: int) -> HeldParameters:
         """What every range of blocks holds at a tp degree."""
         return self._known.once(
-            ("held", tp), lambda: self.find_held(self._graph(tp), trained=False)
+            ("held", tp), lambda: held_in_ranges(self._graph(tp), lattice=self._lattice)
         )
 
     def trained(self, tp: int) -> HeldParameters:
@@ -79,16 +83,16 @@ class CellMemory:
         def find() -> HeldParameters:
             every = (p.trainable for kind in self._graph(tp).kinds for p in kind.parameters)
             held = self.parameters(tp)
-            return held if all(every) else self.find_held(self._graph(tp), trained=True)
+            return (
+                held
+                if all(every)
+                else held_in_ranges(self._graph(tp), trained=True, lattice=self._lattice)
+            )
 
         return self._known.once(("trained", tp), find)
 
     def _graph(self, tp: int) -> ModelGraph:
         return self.model.graph(self.model.micro_batches[0], tp)
-
-    def find_held(self, graph: ModelGraph, *, trained: bool) -> HeldParameters:
-        """The parameters of every range of a graph's blocks, or the trained ones."""
-        return held_in_ranges(graph, trained=trained)
 
     def elements(self, tp: int, ranges: tuple[tuple[int, int], ...]) -> Elements:
         """What a rank with these ranges of blocks holds."""
@@ -101,13 +105,19 @@ class CellMemory:
         )
 
     def moments(
-        self, cell: Cell, kept: tuple[int, ...], arrives: Array, leaves: Array, first_bytes: Array
+        self,
+        cell: Cell,
+        kept: tuple[int, ...],
+        over: Array,
+        first_bytes: Array,
     ) -> tuple[tuple[Array, ...], tuple[tuple[Load, ...], ...]]:
-        """Static bytes [n, n+1] at the moments of a step, and the loads of every stage.
+        """Static bytes of stages between any two cuts at the moments of a step, and the loads of
+        every stage.
 
-        kept   in flight per stage;  arrives, leaves  [n] bytes over the cuts of each block
-        first_bytes  [n] while the backward of a stage's first block runs, beyond other
-                     micro-batches, at least
+        kept   in flight per stage
+        over   [m] bytes over each cut
+        first_bytes  (a column, or of any two cuts) while the backward of a stage's first block
+                     runs, beyond other micro-batches, at least
 
         The moments of simulator/memory/blocks.py, rank_memory: gradients come with the first
         backward.
@@ -116,26 +126,11 @@ class CellMemory:
                                                 when gradients come; the second backward
             always                              the last backward; the end
         """
-        arriving = np.concatenate([[0.0], arrives[1:]])[:, None]
-        return self.moments_at(
-            cell, kept, arriving, _leaving(leaves)[None, :], first_bytes[:, None]
-        )
-
-    def moments_at(
-        self,
-        cell: Cell,
-        kept: tuple[int, ...],
-        arriving: Array,
-        leaving: Array,
-        first_bytes: Array,
-    ) -> tuple[tuple[Array, ...], tuple[tuple[Load, ...], ...]]:
-        """The same of stages between any two cuts: what crosses the cut before (a column) and
-        behind them (a row), and what their first block needs."""
-        micro = cell.num_microbatches
+        micro, arriving = cell.num_microbatches, over[:-1, None]
         fixed, gradients = self._state_ranges(cell)
         if cell.degrees.pp > 1:
             incoming, outgoing = MESSAGE_COUNTS
-            fixed = fixed + incoming * arriving + outgoing * leaving
+            fixed = fixed + incoming * arriving + outgoing * over[None, :]
         exchange = self.exchange_bytes(cell, self.trained(cell.degrees.tp).count)
         more = (0.0, gradients + arriving + first_bytes, gradients, gradients + exchange)
         end = Load(in_flight=0, static=_END, rises=False)
@@ -159,7 +154,7 @@ class CellMemory:
             return 0.0
         return self._known.once(
             ("crossing", degrees.tp, micro_batch),
-            lambda: crossings_of(self.model.graph(micro_batch, degrees.tp)).least,
+            lambda: least_crossing(self.model.graph(micro_batch, degrees.tp)),
         )
 
     def states(self, cell: Cell, held: Elements) -> tuple[float, float]:
@@ -230,24 +225,15 @@ class CellMemory:
         return self._known.once(("activations", tp, micro_batch), find)
 
 
-def _leaving(leaves: Array) -> Array:
-    """[n + 1] what a stage that ends before block j hands on; nothing where it is the last."""
-    return np.concatenate([[0.0], leaves[:-1], [0.0]])
+def edges(over: Array, *, branched: bool = False) -> Array:
+    """[m - 1, m] per micro-batch, beyond what a stage's blocks save with their inputs: what it
+    hands on is kept (simulator/memory/blocks.py, stage_bytes).
 
-
-def edges(arrives: Array, leaves: Array, *, branched: bool = False) -> Array:
-    """[n, n+1] per micro-batch, beyond what blocks [i, j) save with their inputs: what a stage
-    hands on is kept, and the chain's first block receives nothing (simulator/memory/blocks.py,
-    stage_bytes).
-
+    over      [m] bytes over each cut
     branched  blocks are counted with their outputs: what is beyond them is what the stage receives
     """
-    if branched:
-        received = np.concatenate([[0.0], arrives[1:]])
-        return np.asarray(np.broadcast_to(received[:, None], (len(leaves), len(leaves) + 1)))
-    apart = np.zeros_like(arrives)
-    apart[0] = arrives[0]
-    return np.asarray(np.ceil(_leaving(leaves)[None, :] - apart[:, None]))
+    kept = over[:-1, None] if branched else np.ceil(over)[None, :]
+    return np.broadcast_to(kept, (len(over) - 1, len(over)))
 
 
 def in_flight(cell: Cell) -> tuple[int, ...]:

@@ -9,9 +9,8 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.problem import Array, BlockCosts
 from planner.costs.cell_memory import CellMemory
-from planner.costs.known import Known
 from planner.costs.placement import Places
-from planner.costs.priced_model import ChainCosts, PricedModel, chain_costs, of_each
+from planner.costs.priced_model import ChainCosts, Known, PricedModel, chain_costs, of_each
 from planner.costs.split_problem import Ranges
 from simulator.memory.held import Held
 from simulator.memory.sharded_units import unit_buffers

@@ -25,20 +25,18 @@ from planner.costs.bound import (
 )
 from planner.costs.cell_memory import CellMemory, edges, in_flight
 from planner.costs.cell_times import CellTails, CellTimes
-from planner.costs.known import Known
 from planner.costs.placement import Places
 from planner.costs.priced_model import (
-    HeldParameters,
+    Known,
     PricedModel,
-    crossings_of,
-    held_in_ranges,
     kinds_to_tell,
+    least_crossing,
+    over_cuts,
 )
 from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
 from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
-from simulator.memory.blocks import MESSAGE_COUNTS
 from simulator.schedules.schedule import build_schedule
 from simulator.traced.predict import predict
 from simulator.traced.weight_gradients import weight_gradient_s
@@ -67,7 +65,7 @@ class SimulatorCosts:
         """The same prices, with problems over the ideals of a lattice instead of a chain's."""
         other = SimulatorCosts(self.model, price=self.price, seed=self.seed)
         other.times, other._lattice = self.times, lattice
-        other.memory = _IdealMemory(self.model, lattice)
+        other.memory = CellMemory(self.model, lattice)
         other._tails = CellTails(self.model, self.places, other.memory)
         return other
 
@@ -108,7 +106,7 @@ class SimulatorCosts:
             least = fewest + float((single - trained).min())
             crossing = 0.0
             if degrees.pp > 1:
-                size = crossings_of(self.model.graph(cell.micro_batch, degrees.tp)).least
+                size = least_crossing(self.model.graph(cell.micro_batch, degrees.tp))
                 # The last is the way back to rank 0, which only interleaved stages take.
                 crossing = 2 * min(
                     self.times.send_s(cell, s, size) for s in range(1, degrees.pp + 1)
@@ -171,17 +169,16 @@ class SimulatorCosts:
         )[:, where]
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
-        if degrees.vpp > 1 or cell.splits_backward:
+        if cell.timed:
             # What ranks hold is asked for by SplitProblem, not by stage.
             statics = (np.zeros((lattice.count - 1, lattice.count)),)
             tails = statics * len(places)
             loads = tuple((Load(in_flight=k),) for k in kept)
         else:
-            statics, loads = self.memory.moments_at(
+            statics, loads = self.memory.moments(
                 cell,
                 kept,
-                over[:-1, None],
-                over[None, :],
+                over,
                 chain.first_bytes[at][lattice.first_blocks],
             )
             tails = tuple(self._tails.of_ranges(cell, rank) for rank in places)
@@ -212,11 +209,7 @@ class SimulatorCosts:
             ),
             static_bytes=statics,
             tails_s=tails,
-            edge_bytes=edges(
-                over[:-1],
-                over[1:],
-                branched=chain.branched,
-            ),
+            edge_bytes=edges(over, branched=chain.branched),
             send_forward_s=sends,
             send_backward_s=sends,
             ideals=self._lattice,
@@ -226,7 +219,7 @@ class SimulatorCosts:
         """[m] bytes per micro-batch that cross each cut; 0 at both ends."""
         lattice = self._lattice
         if lattice is None:
-            return np.append(crossings_of(graph).arrives, 0.0)
+            return over_cuts(graph)
 
         def found() -> Array:
             over = np.zeros(lattice.count)
@@ -243,7 +236,6 @@ class SimulatorCosts:
         ranks = self.places.distinct(cell)
         at = np.asarray(self.model.kinds(cell.micro_batch, cell.degrees.tp))
         trained = self.memory.trained(cell.degrees.tp)
-        over = crossings_of(graph)
 
         @functools.cache
         def states(ranges: Ranges) -> tuple[float, float]:
@@ -280,10 +272,7 @@ class SimulatorCosts:
             states=states,
             exchange=exchange,
             tail_s=tail_s,
-            received_bytes=over.arrives,
-            sent_bytes=over.leaves,
-            room_for_messages=MESSAGE_COUNTS,
-            holds_sent=False,
+            over_bytes=over_cuts(graph),
             outputs_counted=bool(graph.branches),
             weight_s=of_costs(map(weight_s, ranks)),
             weight_bytes=of_costs(chain.weight_bytes for chain in chains),
@@ -320,15 +309,3 @@ class SimulatorCosts:
         return predict(
             plan, self.model.traced, self.model.cluster, stack=self.model.stack, price=self.price
         )
-
-
-class _IdealMemory(CellMemory):
-    """Memory of stages between the ideals of a lattice."""
-
-    def __init__(self, model: PricedModel, lattice: BlockLattice) -> None:
-        super().__init__(model)
-        self._lattice = lattice
-
-    def find_held(self, graph: ModelGraph, *, trained: bool) -> HeldParameters:
-        """The parameters of every stage, or the trained ones."""
-        return held_in_ranges(graph, trained=trained, lattice=self._lattice)

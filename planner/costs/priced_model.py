@@ -11,21 +11,54 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from planner.chain.ideals import BlockLattice, prefixes
 from planner.chain.problem import Array
-from planner.traced import Traced
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.memory.held import Held, parameter_name
 from simulator.traced.block_cost import BlockCost, price_block
-from simulator.traced.stack import Stack
 from simulator.traced.step_tail import Tail, price_tail
+from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
+
+
+class Traced(Protocol):
+    """As profiles.model.tracing.traced.TracedModel is."""
+
+    name: str
+    content_hash: str
+    tp_degrees: tuple[int, ...]
+    tensor_parallel: tuple[tuple[str, str], ...]
+    tied_parameters: tuple[tuple[str, ...], ...]
+    why_not_tensor_parallel: str
+
+    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
+        """The graph of a micro-batch as one of `tp` ranks runs it."""
+
+
+Key = tuple[object, ...]
+Value = TypeVar("Value")
+
+
+class Known:
+    """Values by their key, each made once."""
+
+    def __init__(self) -> None:
+        self._values: dict[Key, Any] = {}
+
+    def once(self, key: Key, make: Callable[[], Value]) -> Value:
+        """The value of a key; made if it is not known."""
+        if key not in self._values:
+            self._values[key] = make()
+        value: Value = self._values[key]
+        return value
+
 
 Blocks = tuple[tuple[BlockCost, ...], ...]
 """[K][S] per kind of block and strategy."""
@@ -92,29 +125,16 @@ def chain_costs(blocks: Blocks, *, branched: bool) -> ChainCosts:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crossings:
-    """Bytes per micro-batch over the cuts of a chain.
-
-    arrives, leaves  [n] over the cut before and behind each block, as a stage that begins or ends
-                     there receives and sends; what the chain's ends have is not read
-    least            over any cut of any order of the blocks, at least
-    """
-
-    arrives: Array
-    leaves: Array
-    least: float
+def over_cuts(graph: ModelGraph) -> Array:
+    """[n + 1] bytes per micro-batch that cross each cut of a graph's chain; 0 at both ends."""
+    return np.asarray([crossing_bytes(graph, cut) for cut in range(len(graph.chain) + 1)])
 
 
-def crossings_of(graph: ModelGraph) -> Crossings:
-    """What crosses the cuts of a graph's chain."""
-    n = len(graph.chain)
-    over = np.asarray([crossing_bytes(graph, cut) for cut in range(n + 1)])
+def least_crossing(graph: ModelGraph) -> float:
+    """Bytes per micro-batch over any cut of any order of the blocks, at least."""
     if graph.branches:
-        least = float(min(branch.spec.memory_bytes for branch in graph.branches))
-    else:
-        least = float(over[1:-1].min(initial=np.inf))
-    return Crossings(arrives=over[:-1], leaves=over[1:], least=least)
+        return float(min(branch.spec.memory_bytes for branch in graph.branches))
+    return float(over_cuts(graph)[1:-1].min(initial=np.inf))
 
 
 def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
@@ -125,8 +145,8 @@ def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
     kinds = tuple(ref.kind for ref in graph.chain)
     if not graph.branches:
         return kinds
-    over = crossings_of(graph)
-    figures = np.stack([kinds, over.arrives, over.leaves], axis=1)
+    over = over_cuts(graph)
+    figures = np.stack([kinds, over[:-1], over[1:]], axis=1)
     return tuple(np.unique(figures, axis=0, return_inverse=True)[1].ravel().tolist())
 
 
@@ -231,7 +251,7 @@ class PricedModel:
     traced: Traced
     cluster: Cluster
     workload: Workload
-    stack: Stack
+    stack: ExecutorStates
     strategies: tuple[Recompute, ...]
     micro_batches: tuple[int, ...]
 

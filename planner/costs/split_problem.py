@@ -12,7 +12,7 @@ blocks per stage rounded down. The objective is the end of the event timeline wi
          other is set aside; at a stage's first of them its gradients come while the last of its
          blocks runs
     W    what is kept
-    end  parameters, optimizer states and gradients, with what was sent where that is held
+    end  parameters, optimizer states and gradients
 
 A forward adds a micro-batch to its stage; I leaves of it what its weights' gradients still need, W
 takes that too; a full B is both (Qi et al., arXiv 2401.10241, section 2.3 and equation 7; the same
@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from planner.chain.problem import Array, PartitionProblem, stage_times
 from profiles.errors import InputError
+from simulator.memory.blocks import MESSAGE_COUNTS
 from simulator.schedules.action import ActionKind
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import Placement, Schedule, build_schedule
@@ -50,9 +51,7 @@ class SplitProblem:
                step long, and what comes in equal shares with each stage's first backward
     exchange   bytes that come and go behind its last backward
     tail_s     seconds of a rank with these ranges after its last backward
-    received_bytes, sent_bytes   [n] over the cut before and behind each block
-    room_for_messages   messages (of the received, of the sent size) that a stage has room for
-    holds_sent    messages of a micro-batch that is done stay to the end of the step
+    over_bytes   [n + 1] per micro-batch over each cut; 0 at both ends
     outputs_counted   what a block hands on is among its saved_bytes, and not in the chain's edges
 
     of each of the chain's costs:
@@ -67,10 +66,7 @@ class SplitProblem:
     states: Callable[[Ranges], tuple[float, float]]
     exchange: Callable[[Ranges], float]
     tail_s: Callable[[int, Ranges], float]
-    received_bytes: Array
-    sent_bytes: Array
-    room_for_messages: tuple[int, int]
-    holds_sent: bool
+    over_bytes: Array
     outputs_counted: bool = False
     weight_s: tuple[Array, ...]
     weight_bytes: tuple[Array, ...]
@@ -108,16 +104,6 @@ class SplitProblem:
     def with_capacity(self, more_bytes: float) -> SplitProblem:
         """The same problem with so many bytes more (or, if negative, less) on every device."""
         return replace(self, chain=self.chain.with_capacity(more_bytes))
-
-    def crossing(self, stage: int, i: int, j: int) -> tuple[float, float]:
-        """Bytes per micro-batch over the cuts before and behind a stage of blocks [i, j)."""
-        received = float(self.received_bytes[i]) if stage else 0.0
-        last = stage == self.chain.num_stages - 1
-        return received, 0.0 if last else float(self.sent_bytes[j - 1])
-
-    def handed_on_late(self, stage: int, i: int, j: int) -> float:
-        """Bytes of the edge of a stage of blocks [i, j) that are there only behind its blocks."""
-        return 0.0 if self.outputs_counted else self.crossing(stage, i, j)[1]
 
 
 def ranges_of(starts: tuple[int, ...], num_blocks: int) -> Ranges:
@@ -170,7 +156,6 @@ class SplitMoments:
     weights   [moments] True for W
     first     [moments] True for a stage's first B or I, with which its gradients come
     begun     [moments] stages whose gradients are there
-    done      [moments, v] micro-batches that each stage has ended
     """
 
     whole: Counts
@@ -180,14 +165,13 @@ class SplitMoments:
     weights: Counts
     first: Counts
     begun: Counts
-    done: Counts
 
 
 @functools.cache
 def split_moments(
     name: str, num_ranks: int, num_microbatches: int, stages_per_rank: int, rank: int
 ) -> SplitMoments:
-    """The moments of a rank of the schedule `name`; of equal ones that with most done."""
+    """The different moments of a rank of the schedule `name`."""
     schedule = build_schedule(
         name,
         num_ranks=num_ranks,
@@ -196,25 +180,21 @@ def split_moments(
     )
     v = stages_per_rank
     turns = {stage: turn for turn, stage in enumerate(schedule.stages_of(rank))}
-    counts = [[0] * v for _ in range(3)]  # of each stage: whole, half, done
+    whole, half = [0] * v, [0] * v
     begun: set[int] = set()
     made = []
     for action in schedule.ranks[rank]:
         turn, kind = turns[action.stage], action.kind
         forward, weights = kind is ActionKind.FORWARD, kind is ActionKind.BACKWARD_WEIGHT
         backward = not (forward or weights)
-        counts[0][turn] += forward
+        whole[turn] += forward
         first = backward and turn not in begun
-        whole, half, done = counts
-        made.append([*whole, *half, turn, backward, weights, first, len(begun), *done])
+        made.append((*whole, *half, turn, backward, weights, first, len(begun)))
         if not forward:
             begun.add(turn)
-        for count, more in zip(counts, _LEAVES[kind], strict=True):
-            count[turn] += more
-    rows = np.asarray(made, dtype=np.intp)
-    # What is done only grows, and where it counts the latest of equal moments counts most.
-    _, last = np.unique(rows[::-1, : 2 * v + 5], axis=0, return_index=True)
-    rows = rows[len(rows) - 1 - np.sort(last)[::-1]]
+        whole[turn] -= backward
+        half[turn] += (kind is ActionKind.BACKWARD_INPUT) - weights
+    rows = np.asarray(list(dict.fromkeys(made)), dtype=np.intp)
     return SplitMoments(
         whole=rows[:, :v],
         half=rows[:, v : 2 * v],
@@ -223,17 +203,7 @@ def split_moments(
         weights=rows[:, 2 * v + 2],
         first=rows[:, 2 * v + 3],
         begun=rows[:, 2 * v + 4],
-        done=rows[:, 2 * v + 5 :],
     )
-
-
-_LEAVES = {
-    ActionKind.FORWARD: (0, 0, 0),
-    ActionKind.BACKWARD_INPUT: (-1, 1, 0),
-    ActionKind.BACKWARD: (-1, 0, 1),
-    ActionKind.BACKWARD_WEIGHT: (0, -1, 1),
-}
-"""By how many micro-batches an action changes what is whole, half and done, behind it."""
 
 
 class RankBytes:
@@ -263,18 +233,15 @@ class RankBytes:
         self._forward = gathered(list(problem.forward_transient_bytes))
         self._backward = gathered(list(problem.backward_transient_bytes))
         self._edge = np.asarray([chain.edge_bytes[i, j] for i, j in ranges])
-        self._late = np.asarray(
-            [problem.handed_on_late(s, i, j) for s, (i, j) in zip(stages, ranges, strict=True)]
-        )
-        crossing = np.asarray(
-            [problem.crossing(s, i, j) for s, (i, j) in zip(stages, ranges, strict=True)]
-        )
+        # Received and sent per micro-batch; what is sent is there only behind a stage's blocks,
+        # where it is counted in the chain's edges.
+        crossing = problem.over_bytes[np.asarray(ranges)]
+        self._late = crossing[:, 1] * (not problem.outputs_counted)
         fixed, gradients = problem.states(ranges)
         self._share = gradients / len(ranges)
-        held = crossing.sum(axis=1) * problem.holds_sent
-        self._fixed = fixed + float((crossing @ np.asarray(problem.room_for_messages)).sum())
-        self._without = self._share * self._known.begun + self._known.done @ held
-        self._at_end = gradients + micro * float(held.sum()) + problem.exchange(ranges)
+        self._fixed = fixed + float((crossing @ np.asarray(MESSAGE_COUNTS)).sum())
+        self._without = self._share * self._known.begun
+        self._at_end = gradients + problem.exchange(ranges)
 
     def peak(self, strategies: tuple[int, ...] | Counts) -> float:
         """The most bytes at any moment; strategies [blocks of the rank], stage by stage."""

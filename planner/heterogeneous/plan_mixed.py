@@ -9,19 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from planner.axes import Axes
-from planner.costs.priced_model import PricedModel
-from planner.divisors import divisors
+from planner.costs.priced_model import PricedModel, Traced
 from planner.heterogeneous.parts import Part, parts_of
 from planner.heterogeneous.stage_prices import StagePrices, check_rates
 from planner.heterogeneous.unlike_search import MOST_STAGES, search_unlike, unlike_keys
 from planner.search.search import search
+from planner.space import divisors
 from planner.tolerances import status_of
-from planner.traced import Traced
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
 from simulator.money import usd_per_million
-from simulator.traced.stack import Stack
+from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan_file import Compared, Comparison, LeftOut, PlanFile
 from simulator.values.plan_title import plan_title
 from simulator.values.workload import Workload
@@ -55,7 +54,7 @@ def plan_mixed(
     workload: Workload,
     *,
     space: Axes,
-    stack: Stack,
+    stack: ExecutorStates,
     usd_per_hour: Mapping[str, Sourced],
     solver: str = "auto",
     seed: int = 0,
@@ -162,7 +161,7 @@ def plan_mixed(
 
 
 def _prices(
-    traced: Traced, cluster: Cluster, workload: Workload, *, space: Axes, stack: Stack
+    traced: Traced, cluster: Cluster, workload: Workload, *, space: Axes, stack: ExecutorStates
 ) -> StagePrices:
     graph = traced.at(1, 1)
     schedules = {name for name in ("none", "1f1b") if space.allows("schedule", name)}
@@ -228,13 +227,7 @@ def _with_dollars(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> _Found:
     prediction = answer.prediction
     if all(name in usd_per_hour for name in devices):
         usd = usd_per_million(prediction.per_s, [(1, usd_per_hour[name]) for name in devices])
-    tokens = prediction.counted_in == "tokens"
-    prediction = replace(
-        prediction,
-        usd_per_million_tokens=usd if tokens else None,
-        usd_per_million_samples=None if tokens else usd,
-    )
-    return replace(found, answer=answer.with_prediction(prediction))
+    return replace(found, answer=answer.with_dollars(usd, prediction.price_usd_per_hour))
 
 
 def _left_out(prices: StagePrices, best: _Found) -> tuple[LeftOut, ...]:

@@ -19,7 +19,7 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.problem import Array
 from planner.costs.cell_memory import CellMemory, edges
-from planner.costs.priced_model import ChainCosts, PricedModel, crossings_of, of_each
+from planner.costs.priced_model import ChainCosts, PricedModel, of_each, over_cuts
 from planner.heterogeneous.splits import StageTables, range_sums, ranged
 from profiles.document import content_hash
 from profiles.errors import InputError
@@ -180,7 +180,7 @@ class StagePrices:
     def _find_fitting(self, key: Key, kind: int, in_flight: int) -> tuple[Array, Array]:
         tp = key.degrees.tp
         graph, kinds = self.model.graph(key.micro_batch, tp), self.model.kinds(key.micro_batch, tp)
-        chain, over = self._chain(tp, key.micro_batch, kind), crossings_of(graph)
+        chain, over = self._chain(tp, key.micro_batch, kind), over_cuts(graph)
         # Two ranks: parameters stay whole between micro-batches, as under a pipeline; one
         # micro-batch more than in flight, so that all are in flight beside all gradients.
         cell = Cell(
@@ -191,9 +191,12 @@ class StagePrices:
             global_batch=key.degrees.dp * key.micro_batch * (in_flight + 1),
         )
         statics, (loads,) = self._memory.moments(
-            cell, (in_flight,), over.arrives, over.leaves, chain.first_bytes[kinds]
+            cell,
+            (in_flight,),
+            over,
+            chain.first_bytes[kinds][:, None],
         )
-        edge = edges(over.arrives, over.leaves, branched=chain.branched)
+        edge = edges(over, branched=chain.branched)
         n, room = len(kinds), self.types(tp)[kind].device.usable_bytes
         best, which = np.full((n, n + 1), np.inf), np.zeros((n, n + 1))
         for number, pattern in enumerate(self._patterns(n)):
@@ -215,7 +218,7 @@ class StagePrices:
         """[n + 1] seconds of both messages over the cut before a block."""
         tp = key.degrees.tp
         groups = [group[0] for kind in self.types(tp) for group in kind.groups]
-        sizes = crossings_of(self.model.graph(key.micro_batch, tp)).arrives[1:].tolist()
+        sizes = over_cuts(self.model.graph(key.micro_batch, tp))[1:-1].tolist()
         if len(groups) < 2:
             return np.zeros(len(sizes) + 2)
         ends = (groups[0], groups[-1])

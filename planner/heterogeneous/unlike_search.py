@@ -9,17 +9,17 @@ sharpened, and it is solved if it still has the least; each plan is finally time
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from planner.axes import Axes
-from planner.divisors import divisors
+from planner.best_first import BestFirst, Candidate
 from planner.heterogeneous.shares import Share, Splits, least_step_s, share_out
 from planner.heterogeneous.splits import StageTables, best_splits
 from planner.heterogeneous.stage_prices import Key, StagePrices
+from planner.space import divisors
 from simulator.traced.predict import predict
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Pipeline, Plan, Stage
@@ -43,49 +43,47 @@ def search_unlike(
 
     time_limit_s  ends the search with the best plan so far; so does an interrupt
     """
-    start, model = clock(), prices.model
-    best: tuple[Plan, Prediction] | None = None
-    best_s, bound_s, solved = below_s, math.inf, 0
-    assumptions: tuple[str, ...] = ()
+    model = prices.model
+    search: BestFirst[tuple[Plan, Prediction]] = BestFirst(
+        clock=clock, time_limit_s=time_limit_s, best=below_s
+    )
     lower_s = _lower_bounds(prices)
     coarse = {key: _coarse_s(prices, key) for key in keys}
     order = sorted(keys, key=lambda k: (coarse[k], k.degrees.tp, k.micro_batch, k.zero_stage))
-    # (bound, number of the key, whether the bound was sharpened)
-    left = [(coarse[key], number, False) for number, key in enumerate(order)]
-    while left and left[0][0] < best_s:
-        lower, number, sharpened = heapq.heappop(left)
+
+    def opened(at: tuple[int, float, bool]) -> list[Candidate[tuple[int, float, bool]]]:
+        number, bound_s, sharpened = at
         key = order[number]
-        try:
-            if time_limit_s is not None and clock() - start > time_limit_s:
-                raise KeyboardInterrupt
-            if not sharpened:
-                lower = max(lower, lower_s(key, best_s))
-                if lower < best_s:
-                    heapq.heappush(left, (lower, number, True))
-                continue
-            solved += 1
-            for plan in _plans(prices, key):
-                prediction = predict(plan, model.traced, model.cluster, stack=model.stack)
-                if prediction.fits and prediction.step_time_s.value < best_s:
-                    best, best_s = (plan, prediction), prediction.step_time_s.value
-            bound_s = min(bound_s, lower)
-        except KeyboardInterrupt:
-            # The bound of this key is what it was left with, that of no other is less.
-            bound_s = min(bound_s, lower)
-            assumptions = ("--time-limit ended the search for replicas that differ",)
-            break
+        if not sharpened:
+            bound_s = max(bound_s, lower_s(key, search.best))
+            return [(bound_s, number, (number, bound_s, True))] if bound_s < search.best else []
+        for plan in _plans(prices, key):
+            prediction = predict(plan, model.traced, model.cluster, stack=model.stack)
+            step_s = prediction.step_time_s.value
+            if prediction.fits and step_s < search.best:
+                search.offer(None, (step_s,), (plan, prediction))
+        search.looked_at(bound_s)
+        return []
+
+    begun = clock()
+    with search.until_the_end():
+        search.explore([(coarse[k], n, (n, coarse[k], False)) for n, k in enumerate(order)], opened)
     answer = PlanFile(
-        status="feasible" if best else "infeasible",
-        bound=min(bound_s, best_s),
-        search_time_s=clock() - start,
+        status="feasible" if search.found else "infeasible",
+        bound=search.bound,
+        search_time_s=clock() - begun,
         cells_considered=len(keys),
-        cells_pruned=len(keys) - solved,
-        cells_refined=solved,
+        cells_pruned=len(keys) - search.refined,
+        cells_refined=search.refined,
         solver="dp",
-        assumptions=assumptions,
+        assumptions=(
+            () if search.complete else ("--time-limit ended the search for replicas that differ",)
+        ),
         machine=model.cluster.machine,
     )
-    return replace(answer, plan=best[0]).with_prediction(best[1]) if best else answer
+    for _, (plan, prediction) in search.ranked():
+        return replace(answer, plan=plan).with_prediction(prediction)
+    return answer
 
 
 def unlike_keys(prices: StagePrices, space: Axes) -> tuple[Key, ...]:

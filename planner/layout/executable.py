@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner.costs.priced_model import Traced
 from planner.layout.layout_ground import base_run
 from planner.space import EXECUTOR
-from planner.traced import Traced
 from profiles.document import content_hash
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiles.document import encode
-from profiles.sourced import Sourced
-from simulator.goodput.lasting import Reliability
+from profiles.hardware.catalogue.catalog import get_device
+from simulator.energy import carbon
+from simulator.goodput.lasting import Reliability, delivered
+from simulator.training_run.fit.memory_interval import out_of_memory_probability
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import AXIS_ORDERS
+from simulator.values.plan_file import Infeasibility, Sensitivity
 from simulator.values.plan_title import plan_title
-from simulator.values.prediction import Interval
+from simulator.values.prediction import Interval, Prediction
 
-LAYOUT_SCHEMA = "shardwright/layout@2"
+LAYOUT_SCHEMA = "shardwright/layout@3"
 # Of a layout's run, what its search decided and what it was asked for.
 _DECIDED = (
     *("num_devices", "tp", "cp", "pp", "dp", "expert_parallel", "vpp", "zero_stage"),
@@ -25,86 +28,47 @@ _DECIDED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutPrediction:
-    """What a layout is predicted to do.
+class LayoutChoice:
+    """A layout with its prediction; why_not_first is "" for the chosen one.
 
-    parts   seconds by part of the step; they add up to the step time
-    mfu     as simulator/mfu.py defines it
-    peak_memory_bytes   allocated by tensors on the device that allocates most, as
-                        torch.cuda.max_memory_allocated counts
-    reserved_memory_bytes   blocks of the allocator, as torch.cuda.max_memory_reserved counts
-    required_memory_bytes   what the fullest device must have for the step to run
-    out_of_memory_probability   that a device needs more than it has, by the peaks of published runs
-                        of the framework (interval.out_of_memory_probability)
-    price_usd_per_hour   of a device, that the dollars rest on, with its source
-    mfu_range, peak_memory_range   the same with their intervals
-    reliability         failures and checkpoints of a long run; *_delivered  dollars and energy per
-                        token that is kept
-    kg_co2e_per_million_tokens_delivered   of the grid of `region`; None and "" where none is asked
+    reliability   failures and checkpoints of a long run
+    region        of the grid, for carbon; "" where none is named
+    idle_devices  of the cluster do nothing: the price and the energy count them, MFU does not
     """
 
-    step_time_s: Interval
-    parts: tuple[tuple[str, float], ...]
-    mfu: float
-    peak_memory_bytes: float
-    reserved_memory_bytes: float
-    required_memory_bytes: float
-    out_of_memory_probability: float | None = None
-    price_usd_per_hour: Sourced | None = None
-    usd_per_million_tokens: Interval | None = None
-    kwh_per_million_tokens: Interval
-    tokens_per_s: Interval
-    mfu_range: Interval
-    peak_memory_range: Interval
-    reliability: Reliability
-    usd_per_million_tokens_delivered: Interval | None = None
-    kwh_per_million_tokens_delivered: Interval | None = None
-    kg_co2e_per_million_tokens_delivered: Interval | None = None
-    region: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutChoice:
-    """A layout with its prediction; why_not_first is "" for the chosen one. `idle_devices` of the
-    cluster do nothing: the price and the energy count them, MFU does not."""
-
     run: TrainingRun
-    prediction: LayoutPrediction
+    prediction: Prediction
+    reliability: Reliability
+    region: str = ""
     why_not_first: str = ""
     idle_devices: int = 0
 
+    @property
+    def required_memory_bytes(self) -> float:
+        """What the fullest device must have for the step to run."""
+        return self.prediction.fullest.limiting_bytes
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutRelaxation:
-    """A change under which a layout exists, checked by solving it."""
+    @property
+    def out_of_memory_probability(self) -> float:
+        """That a device needs more than it has, by the peaks of published runs of the framework."""
+        usable = get_device(self.run.device).usable_bytes
+        return out_of_memory_probability(self.run, self.required_memory_bytes, usable)
 
-    change: str
-    flag: str
-    layout: str
-    step_time_s: float
+    @property
+    def usd_delivered(self) -> Interval | None:
+        """US dollars per million tokens that a long run keeps."""
+        return delivered(self.prediction.usd_per_million_tokens, self.reliability.goodput)
 
+    @property
+    def kwh_delivered(self) -> Interval | None:
+        """Energy per million tokens that a long run keeps."""
+        return delivered(self.prediction.kwh_per_million_tokens, self.reliability.goodput)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutInfeasibility:
-    """Why nothing fits: the layout that comes nearest, its fullest rank, what fills it most; `host`
-    says what its host lacks where the device itself has enough."""
-
-    nearest: str
-    rank: int
-    term: str
-    needed_bytes: float
-    capacity_bytes: float
-    relaxations: tuple[LayoutRelaxation, ...]
-    host: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
-    """What a change would bring: the best step time under it, solved anew."""
-
-    change: str
-    step_time_s: float
-    layout: str
+    @property
+    def kg_co2e_delivered(self) -> Interval | None:
+        """Carbon per million tokens that a long run keeps; None without a region."""
+        kwh = self.kwh_delivered
+        return carbon(kwh, self.region) if kwh is not None and self.region else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +107,7 @@ class LayoutFile:
     refined: int
     chosen: LayoutChoice | None = None
     alternatives: tuple[LayoutChoice, ...] = ()
-    infeasibility: LayoutInfeasibility | None = None
+    infeasibility: Infeasibility | None = None
     sensitivities: tuple[Sensitivity, ...] = ()
     nearby_batches: tuple[NearbyBatch, ...] = ()
     calibration: str = ""

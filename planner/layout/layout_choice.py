@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
-from planner.layout.layout_answer import LayoutChoice, LayoutFile, LayoutPrediction
+from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.refined_layout import PricedLayout
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.energy.grid_carbon import grid_of
 from profiles.sourced import Sourced
 from profiles.units import format_time
-from simulator.energy import carbon
-from simulator.goodput.lasting import Reliability, delivered, reliability
+from simulator.goodput.lasting import Reliability, reliability
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.memory.footprint import footprint
-from simulator.mfu import mfu, model_flop_per_token
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.training_run.explain.predict_runs import predicted_parts, unfitted_s
+from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.logged_source import Calibration, calibrated_interval
-from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.step.step_time import StepParts
-from simulator.values.prediction import Interval
+from simulator.values.prediction import Component, Interval, Prediction
 
 
 def choice_of(
@@ -35,13 +33,15 @@ def choice_of(
     calibration: Calibration | None = None,
 ) -> LayoutChoice:
     """The layout with its prediction (`layout_prediction`), and why it is not the best one."""
+    run = layout.run
     return LayoutChoice(
-        run=layout.run,
+        run=run,
         prediction=layout_prediction(
-            layout.run, cluster, coefficients=coefficients, calibration=calibration
+            run, cluster, coefficients=coefficients, calibration=calibration
         ),
+        reliability=_reliability(run, DEFAULT),
         why_not_first="" if best is None else why_not_first(layout, best),
-        idle_devices=cluster.num_devices - layout.run.degrees.num_devices,
+        idle_devices=cluster.num_devices - run.degrees.num_devices,
     )
 
 
@@ -52,7 +52,7 @@ def layout_prediction(
     *,
     coefficients: CoefficientFile | None = None,
     calibration: Calibration | None = None,
-) -> LayoutPrediction:
+) -> Prediction:
     """What a layout would do on a cluster.
 
     price         US dollars per device-hour, None for no dollars; idle devices cost and draw too
@@ -63,27 +63,10 @@ def layout_prediction(
     coefficients = coefficients or shipped_coefficients()
     parts = predicted_parts([run], coefficients)
     step = _step(run, float(parts.total_s[0]), coefficients, calibration)
-    per_s, used, memory = tokens_per_s(run, step), mfu_of_run(run, step), footprint(run)
-    power = power_mfu(run, used.value, cluster.num_devices)
-    found = LayoutPrediction(
-        step_time_s=step,
-        parts=tuple(
-            (name, float(getattr(parts, name)[0])) for name in StepParts.__dataclass_fields__
-        ),
-        mfu=used.value,
-        peak_memory_bytes=memory.allocated_bytes,
-        reserved_memory_bytes=memory.reserved_bytes,
-        required_memory_bytes=memory.needed_bytes,
-        out_of_memory_probability=out_of_memory_probability(
-            run, memory.needed_bytes, get_device(run.device).usable_bytes
-        ),
-        kwh_per_million_tokens=kwh_per_million_tokens(per_s, cluster, power),
-        tokens_per_s=per_s,
-        mfu_range=used,
-        peak_memory_range=memory_interval(run, memory.allocated_bytes),
-        reliability=_reliability(run, DEFAULT),
-    )
-    return _priced(found, run, cluster.num_devices, price, DEFAULT, "")
+    made = run_prediction(run, step, parts.components(), footprint(run))
+    power = power_mfu(run, made.mfu.value, cluster.num_devices)
+    kwh = kwh_per_million_tokens(made.per_s, cluster, power)
+    return _priced(replace(made, kwh_per_million_tokens=kwh), cluster.num_devices, price)
 
 
 def with_layout_price(
@@ -114,55 +97,24 @@ def priced_choice(
     region: str = "",
 ) -> LayoutChoice:
     """A layout with its dollars, energy and carbon, as `with_layout_price` describes."""
+    if region:
+        grid_of(region)  # raises for an unknown one
     devices = choice.run.degrees.num_devices + choice.idle_devices
-    found = _priced(choice.prediction, choice.run, devices, price, inputs, region)
-    return replace(choice, prediction=found)
-
-
-def _priced(
-    found: LayoutPrediction,
-    run: TrainingRun,
-    devices: int,
-    price: Sourced | None,
-    inputs: ReliabilityInputs,
-    region: str,
-) -> LayoutPrediction:
-    lasting = _reliability(run, inputs)
-    usd = usd_per_million_tokens(tokens_per_s(run, found.step_time_s), devices, price)
-    kwh = delivered(found.kwh_per_million_tokens, lasting.goodput)
     return replace(
-        found,
-        price_usd_per_hour=price,
-        usd_per_million_tokens=usd,
-        reliability=lasting,
-        usd_per_million_tokens_delivered=delivered(usd, lasting.goodput),
-        kwh_per_million_tokens_delivered=kwh,
-        kg_co2e_per_million_tokens_delivered=(
-            carbon(kwh, region) if kwh is not None and region else None
-        ),
+        choice,
+        prediction=_priced(choice.prediction, devices, price),
+        reliability=_reliability(choice.run, inputs),
         region=region,
     )
 
 
+def _priced(made: Prediction, devices: int, price: Sourced | None) -> Prediction:
+    usd = usd_per_million_tokens(made.per_s, devices, price)
+    return replace(made, price_usd_per_hour=price, usd_per_million_tokens=usd)
+
+
 def _reliability(run: TrainingRun, inputs: ReliabilityInputs) -> Reliability:
     return reliability(run.model.parameters, run.degrees.num_devices, run.device, inputs)
-
-
-def tokens_per_s(run: TrainingRun, step_time_s: Interval) -> Interval:
-    """Tokens that a run trains on per second."""
-    tokens = run.global_batch * run.seq_len
-    return Interval(
-        value=tokens / step_time_s.value,
-        low=tokens / step_time_s.high,
-        high=tokens / step_time_s.low,
-    )
-
-
-def mfu_of_run(run: TrainingRun, step: Interval) -> Interval:
-    """The MFU of a run's step."""
-    flop = run.global_batch * run.seq_len * model_flop_per_token(run.model, run.seq_len)
-    peak = get_device(run.device).peak(run.precision).value
-    return mfu(flop, step, run.degrees.num_devices * peak)
 
 
 def power_mfu(run: TrainingRun, mfu: float, num_devices: int) -> float:
@@ -185,37 +137,16 @@ def _step(
     return widened(found, unfitted_s([run], [time_s], coefficients)[0])
 
 
-_PART_WORDS = {
-    "compute_s": "compute",
-    "tensor_s": "tensor-parallel messages",
-    "expert_s": "all-to-all of experts",
-    "context_s": "context-parallel messages",
-    "gather_s": "gathering of parameters",
-    "cut_s": "sends between stages",
-    "stall_s": "stalled messages",
-    "bubble_s": "bubble",
-    "reduce_s": "exchange of gradients",
-    "optimizer_s": "optimizer",
-    "host_s": "host memory",
-    "overhead_s": "overhead",
-}
-
-
-def part_words(name: str) -> str:
-    """What a part of the step is called."""
-    return _PART_WORDS.get(name, name.removesuffix("_s").replace("_", " "))
-
-
 def why_not_first(layout: PricedLayout, best: PricedLayout) -> str:
     """`2.1 % slower: bubble +1.3 s`."""
-    return slower_by(
-        dict(layout.parts), dict(best.parts), layout.step_time_s / best.step_time_s - 1
-    )
+    return slower_by(layout.parts, best.parts, layout.step_time_s / best.step_time_s - 1)
 
 
-def slower_by(mine: Mapping[str, float], first: Mapping[str, float], slower: float) -> str:
-    """The share by which a step is slower, and the part that differs most; seconds by part."""
-    name = max(mine, key=lambda part: mine[part] - first[part])
-    if slower < 5e-4 or mine[name] <= first[name]:
+def slower_by(mine: Iterable[Component], first: Iterable[Component], slower: float) -> str:
+    """The share by which a step is slower, and the part that differs most."""
+    before = {part.name: part.time_s for part in first}
+    more = [(part.time_s - before.get(part.name, 0.0), part.name.words) for part in mine]
+    more_s, words = max(more, key=lambda pair: pair[0])
+    if slower < 5e-4 or more_s <= 0:
         return f"{slower:.1%} slower"
-    return f"{slower:.1%} slower: {part_words(name)} +{format_time(mine[name] - first[name])}"
+    return f"{slower:.1%} slower: {words} +{format_time(more_s)}"

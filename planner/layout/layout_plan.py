@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from planner.best_first import Progress
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_question import (
@@ -16,7 +17,6 @@ from planner.layout.layout_question import (
     solve_layouts,
 )
 from planner.layout.layout_relax import infeasibility, nearby_batches, sensitivities
-from planner.layout.layout_search import Progress
 from planner.layout.refined_layout import PricedLayout
 from planner.tolerances import status_of
 from profiles.errors import InputError

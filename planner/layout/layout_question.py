@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from planner.axes import Axes
-from planner.divisors import divisors
+from planner.best_first import Progress
 from planner.layout.layout_ground import base_run, network_assumptions
-from planner.layout.layout_search import LayoutGoal, LayoutOutcome, Progress, search_layouts
+from planner.layout.layout_search import LayoutGoal, LayoutOutcome, search_layouts
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout
 from planner.run_option import AskedOptions, RunOption, run_options, unoffered
-from planner.space import Ground
+from planner.space import Ground, divisors
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
@@ -191,6 +191,31 @@ class LayoutSolver:
         """Whether the end has not come."""
         return self.clock() < self.end_s
 
+    def search(
+        self,
+        question: LayoutQuestion,
+        *,
+        capacity: float = 1.0,
+        altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
+        goal: LayoutGoal | None = None,
+        below: float = math.inf,
+    ) -> LayoutOutcome:
+        """The best layout as far as time allows, without runners-up; options as in `solve_layouts`.
+
+        Raises InputError where none is legal.
+        """
+        return solve_layouts(
+            question,
+            self.coefficients,
+            clock=self.clock,
+            capacity=capacity,
+            runners_up=0,
+            time_limit_s=self.end_s - self.clock(),
+            goal=goal,
+            below=below,
+            altered=altered,
+        )
+
     def best(
         self,
         question: LayoutQuestion,
@@ -198,22 +223,11 @@ class LayoutSolver:
         capacity: float = 1.0,
         altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
     ) -> PricedLayout | None:
-        """The best layout; None where nothing is legal, nothing fits or no time is left.
-
-        capacity, altered  as in `solve_layouts`
-        """
+        """The best layout; None where nothing is legal, nothing fits or no time is left."""
         if not self.has_time:
             return None
         try:
-            outcome = solve_layouts(
-                question,
-                self.coefficients,
-                clock=self.clock,
-                capacity=capacity,
-                runners_up=0,
-                time_limit_s=self.end_s - self.clock(),
-                altered=altered,
-            )
+            outcome = self.search(question, capacity=capacity, altered=altered)
         except InputError:
             return None
         return outcome.layouts[0] if outcome.layouts else None

@@ -9,37 +9,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from planner.axes import AXES, flag_of
-from planner.layout.layout_answer import (
-    LayoutInfeasibility,
-    LayoutRelaxation,
-    NearbyBatch,
-    Sensitivity,
-    layout_title,
-)
+from planner.layout.layout_answer import NearbyBatch, layout_title
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from planner.layout.layout_search import NearMiss
 from planner.layout.refined_layout import PricedLayout
-from planner.search.other_clusters import larger_clusters, with_more_memory
+from planner.neighbors import Neighbor, answered, fullest_term, larger_clusters, with_more_memory
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.host import has_host
 from profiles.units import format_bytes
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutCandidate:
-    """A change to try; candidates of one kind are tried in order until one has a layout."""
-
-    kind: str
-    question: LayoutQuestion
-    change: str
-    flag: str
+from simulator.values.plan_file import Infeasibility, Relaxation, Sensitivity
 
 
 def with_offload(question: LayoutQuestion) -> LayoutQuestion:
@@ -47,7 +32,7 @@ def with_offload(question: LayoutQuestion) -> LayoutQuestion:
     return replace(question, options=replace(question.options, optimizer_offload=True))
 
 
-def offload_candidates(question: LayoutQuestion) -> Iterator[LayoutCandidate]:
+def offload_candidates(question: LayoutQuestion) -> Iterator[Neighbor[LayoutQuestion]]:
     """Host memory, where the framework can use it and the host is known: states, then half and all
     of the saved activations too."""
     offers = load_framework(question.stack).rules.offers
@@ -58,35 +43,35 @@ def offload_candidates(question: LayoutQuestion) -> Iterator[LayoutCandidate]:
     if "optimizer-offload" in offers and with_states != question and with_states.options.offloads:
         states, flag, both = "optimizer states and ", f"--optimizer-offload {flag}", with_states
         change = "optimizer states in host memory"
-        yield LayoutCandidate("host", with_states, change, "--optimizer-offload")
+        yield Neighbor("host", with_states, change, "--optimizer-offload")
     if "activation-offload" not in offers or question.options.activation_offloads:
         return
     if both.options.offloads:
         states = "optimizer states and "
     both = replace(both, options=replace(both.options, activation_offloads=(0.0, 0.5, 1.0)))
-    yield LayoutCandidate("host", both, f"{states}activations in host memory", flag)
+    yield Neighbor("host", both, f"{states}activations in host memory", flag)
 
 
 def layout_candidates(
     question: LayoutQuestion,
     rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...],
-) -> Iterator[LayoutCandidate]:
+) -> Iterator[Neighbor[LayoutQuestion]]:
     """Pins taken back, host memory, then more devices, then devices of more memory."""
     for axis in AXES:
         if getattr(question.space, axis) is not None:
             freed, flag = replace(question.space, **{axis: None}), flag_of(axis)
             free = replace(question, space=freed)
-            yield LayoutCandidate(axis, free, f"without {flag}", f"no {flag}")
+            yield Neighbor(axis, free, f"without {flag}", f"no {flag}")
     yield from offload_candidates(question)
     for larger in larger_clusters(question.cluster, rebuild):
         change, flag = f"{larger.num_devices} devices", f"--on {larger.name}"
-        yield LayoutCandidate("devices", replace(question, cluster=larger), change, flag)
+        yield Neighbor("devices", replace(question, cluster=larger), change, flag)
     others = tuple(get_device(name) for name in device_names)
     for device, swapped in with_more_memory(question.cluster, others, rebuild):
         change = f"{device.name} ({format_bytes(device.usable_bytes)} usable)"
         swap = replace(question, cluster=swapped)
-        yield LayoutCandidate("memory", swap, change, f"--on {swapped.name}")
+        yield Neighbor("memory", swap, change, f"--on {swapped.name}")
 
 
 _RELAXATIONS = 3
@@ -98,35 +83,30 @@ def infeasibility(
     solver: LayoutSolver,
     rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...],
-) -> LayoutInfeasibility:
+) -> Infeasibility:
     """The three cheapest changes that make it fit, each solved as long as there is time."""
-    found: dict[str, LayoutRelaxation] = {}
-    for candidate in layout_candidates(question, rebuild, device_names):
-        if len(found) == _RELAXATIONS or not solver.has_time:
-            break
-        best = solver.best(candidate.question) if candidate.kind not in found else None
-        if best is not None:
-            found[candidate.kind] = LayoutRelaxation(
-                change=candidate.change,
-                flag=candidate.flag,
+    found = answered(
+        layout_candidates(question, rebuild, device_names),
+        solver.best,
+        most=_RELAXATIONS,
+        has_time=lambda: solver.has_time,
+    )
+    fullest = miss.memory.fullest
+    return Infeasibility(
+        nearest=layout_title(miss.run),
+        rank=fullest.rank,
+        term=fullest_term(fullest, miss.memory.fullest_details.moment),
+        needed_bytes=miss.memory.needed_bytes,
+        capacity_bytes=miss.capacity_bytes,
+        relaxations=tuple(
+            Relaxation(
+                change=neighbor.change,
+                flag=neighbor.flag,
                 layout=layout_title(best.run),
                 step_time_s=best.step_time_s,
             )
-    fullest = miss.memory.fullest
-    terms = {
-        "parameters": fullest.parameters_bytes,
-        "gradients": fullest.gradients_bytes,
-        "optimizer states": fullest.optimizer_bytes,
-        "activations": fullest.activations_bytes,
-        miss.memory.fullest_details.moment: fullest.transient_bytes,
-    }
-    return LayoutInfeasibility(
-        nearest=layout_title(miss.run),
-        rank=fullest.rank,
-        term=max(terms, key=lambda term: terms[term]),
-        needed_bytes=miss.memory.needed_bytes,
-        capacity_bytes=miss.capacity_bytes,
-        relaxations=tuple(found.values()),
+            for neighbor, best in found
+        ),
         host=miss.host,
     )
 
@@ -144,9 +124,8 @@ def sensitivities(
         "10 GiB less memory per device": partial(solver.best, question, capacity=1 - more),
     }
     if base.degrees.num_devices > base.node_devices:
-        faster = partial(_faster_network, times=2.0)
         changes["a network of twice the rate between nodes"] = partial(
-            solver.best, question, altered=faster
+            solver.best, question, altered=partial(_faster_network, times=2.0)
         )
     for level in base.far_levels:
         twice = replace(level, bytes_per_s_per_device=2 * level.bytes_per_s_per_device)
@@ -166,11 +145,12 @@ def sensitivities(
     changes["twice the batch"] = partial(
         solver.best, replace(question, global_batch=2 * question.global_batch)
     )
-    found = [(change, solve()) for change, solve in changes.items()]
+    neighbors = (Neighbor(change, solve, change) for change, solve in changes.items())
     return tuple(
-        Sensitivity(change=change, step_time_s=one.step_time_s, layout=layout_title(one.run))
-        for change, one in found
-        if one is not None
+        Sensitivity(
+            change=neighbor.change, step_time_s=one.step_time_s, layout=layout_title(one.run)
+        )
+        for neighbor, one in answered(neighbors, lambda solve: solve())
     )
 
 

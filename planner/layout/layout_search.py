@@ -15,8 +15,9 @@ finds the layout of the least value instead of the fastest, by the same three st
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.axes import Axes
+from planner.best_first import BestFirst, Candidate, Progress
 from planner.layout.layouts import Layouts, layouts_of
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.mesh_bound import MeshBounds
@@ -36,6 +38,8 @@ from simulator.memory.host_offload import host_memory_short
 from simulator.training_run.run.training_run import TrainingRun
 
 Array = NDArray[np.float64]
+Place = tuple[Candidates, int]
+"""A layout among the candidates of a wave of meshes."""
 
 
 class LayoutGoal(Protocol):
@@ -55,9 +59,8 @@ def nodes_of_run(run: TrainingRun) -> int:
     return -(-run.degrees.num_devices // run.node_devices)
 
 
-Progress = Callable[[float, float, float, float], None]
-"""Called with bound, incumbent (infinite before the first), gap and seconds so far."""
-_OFTEN = 64
+# Of layouts that do not fit so many of the lowest floors are kept.
+_LIGHTEST = 64
 # Layouts refined at most after the proof, for runners-up.
 _FURTHER = 100
 # Meshes are opened so many at a time, and twice as many the next time, up to so many.
@@ -127,36 +130,25 @@ def search_layouts(
 
     Raises InputError where no layout is legal.
     """
-    start = clock()
     search = _Search(
         prices=prices,
         axes=axes,
         ground=ground,
         limit=limit,
-        clock=clock,
-        start=start,
-        end=math.inf if time_limit_s is None else start + time_limit_s,
-        progress=progress,
         goal=goal,
-        best=below,
         bounds=MeshBounds(prices, axes, ground),
         floors=MemoryFloors(prices.base),
+        search=BestFirst(clock=clock, time_limit_s=time_limit_s, progress=progress, best=below),
     )
     return search.outcome(runners_up)
 
 
-Found = tuple[float, float, float, PricedLayout]
-"""A refined layout that fits behind what it is ranked by: value, seconds and bytes."""
-
-
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """One search: what is open, what was found.
+    """One search: what was seen beside what was found.
 
-    found     the best of each family;  best  the least value so far
-    open      candidates of opened meshes, of which so many were refined
+    open      candidates of opened meshes that were not refined
     lightest  the layouts with the lowest floors of memory, while none fits
-    left      no mesh that was not opened has a smaller value
     unseen    whether only those that are opened first were looked at
     """
 
@@ -164,83 +156,83 @@ class _Search:
     axes: Axes
     ground: Ground
     limit: MemoryLimit
-    clock: Callable[[], float]
-    start: float
-    end: float
-    progress: Progress | None
     goal: LayoutGoal | None
-    best: float
     bounds: MeshBounds
     floors: MemoryFloors
-    found: dict[tuple[object, ...], Found] = field(default_factory=dict)
-    open: list[tuple[Candidates, NDArray[np.intp], int]] = field(default_factory=list)
+    search: BestFirst[PricedLayout]
+    open: list[list[Candidate[Place]]] = field(default_factory=list)
     lightest: list[tuple[float, TrainingRun]] = field(default_factory=list)
-    left: float = math.inf
     unseen: bool = True
     meshes: int = 0
     considered: int = 0
+    priced: int = 0
     too_big: int = 0
-    refined: int = 0
-    complete: bool = True
 
     def outcome(self, runners_up: int) -> LayoutOutcome:
-        try:
-            for wave in self._waves():
-                self._open(wave)
-        except (KeyboardInterrupt, TimeoutError):
-            self.complete = False
-            if self.unseen:
-                self.left = min(self.left, self._least_bound())
-        if self.complete and not (self.meshes and self.considered):
+        search = self.search
+        with search.until_the_end():
+            self._search_meshes(self._worth_first)
+            self.unseen = False
+            self._search_meshes(self._worth_of_others)
+        if not search.complete and self.unseen:
+            search.prove(self._least_bound())
+        if search.complete and not (self.meshes and self.considered):
             raise InputError(why_none(self.axes, self.ground))
-        if self.complete and self.found:
-            self._look_further(runners_up)
-        ranked = sorted(self.found.values(), key=_rank)
-        known = bool(ranked) or not self.complete
+        bound_s = search.bound if search.found or not search.complete else math.inf
+        if search.complete and search.found:
+            search.look_further(
+                heapq.merge(*self.open), self._refine, runners_up=runners_up, most=_FURTHER
+            )
+        ranked = search.ranked()[: runners_up + 1]
         return LayoutOutcome(
-            layouts=tuple(found[-1] for found in ranked[: runners_up + 1]),
-            values=tuple(found[0] for found in ranked[: runners_up + 1]),
-            bound_s=min(self.best, self.left) if known else math.inf,
+            layouts=tuple(layout for _, layout in ranked),
+            values=tuple(rank[0] for rank, _ in ranked),
+            bound_s=bound_s,
             considered=self.considered,
             too_big=self.too_big,
-            refined=self.refined,
-            pruned=self.considered - self.too_big - self.refined,
-            complete=self.complete,
-            near_miss=self._nearest() if self.complete and not ranked else None,
+            refined=search.refined,
+            pruned=self.considered - self.too_big - search.refined,
+            complete=search.complete,
+            near_miss=self._nearest() if search.complete and not ranked else None,
         )
 
-    def _waves(self) -> Iterator[Meshes]:
-        """Meshes that may be better than the best, the lowest bounds first."""
-        per_mesh = max(1, len(self.ground.rules.zero_stages) * len(self.ground.rules.recompute))
+    def _search_meshes(self, worth: Callable[[Meshes], NDArray[np.bool_]]) -> None:
+        """Opens those of some meshes that may be better than the best, wave by wave."""
+        self.search.must_have_time()
+        meshes = meshes_of(self.axes, self.ground, worth)
+        bounds = self._values(meshes, self.bounds.of(meshes))
+        order = np.argsort(bounds, kind="stable")
+        opened = 0
 
-        def first(meshes: Meshes) -> NDArray[np.bool_]:
-            self.meshes += len(meshes)
-            return self._first(meshes)
+        def wave(size: int) -> list[Candidate[int]]:
+            nonlocal opened
+            found = order[opened : opened + size]
+            found = found[bounds[found] < self.search.best]
+            self._open(meshes.rows(found))
+            opened += found.size
+            return next_wave(min(2 * size, _LAST_WAVE))
 
-        def others(meshes: Meshes) -> NDArray[np.bool_]:
-            rest = ~self._first(meshes)
-            worth = rest & (self._values(meshes, self.bounds.coarse(meshes)) < self.best)
-            self.considered += per_mesh * int(np.count_nonzero(rest & ~worth))
-            return np.asarray(worth)
+        def next_wave(size: int) -> list[Candidate[int]]:
+            return [(float(bounds[order[opened]]), opened, size)] if opened < order.size else []
 
-        for worth in (first, others):
-            self._must_have_time()
-            meshes = meshes_of(self.axes, self.ground, worth)
-            self.unseen = worth is first
-            bounds = self._values(meshes, self.bounds.of(meshes))
-            order = np.argsort(bounds, kind="stable")
-            size, done = _FIRST_WAVE, 0
-            while done < order.size and bounds[order[done]] < self.best:
-                self.left = float(bounds[order[done]])
-                self._must_have_time()
-                wave = order[done : done + size]
-                wave = wave[bounds[wave] < self.best]
-                done += wave.size
-                size = min(2 * size, _LAST_WAVE)
-                # Until it is searched, what is in the wave may be as fast as its bound.
-                yield meshes.rows(wave)
-            self.considered += per_mesh * (order.size - done)
-            self.left = math.inf
+        self.search.explore(next_wave(_FIRST_WAVE), wave)
+        self.considered += self._per_mesh * (order.size - opened)
+
+    @property
+    def _per_mesh(self) -> int:
+        """Layouts that a mesh which is not opened counts as."""
+        rules = self.ground.rules
+        return max(1, len(rules.zero_stages) * len(rules.recompute))
+
+    def _worth_first(self, meshes: Meshes) -> NDArray[np.bool_]:
+        self.meshes += len(meshes)
+        return self._first(meshes)
+
+    def _worth_of_others(self, meshes: Meshes) -> NDArray[np.bool_]:
+        rest = ~self._first(meshes)
+        worth = rest & (self._values(meshes, self.bounds.coarse(meshes)) < self.search.best)
+        self.considered += self._per_mesh * int(np.count_nonzero(rest & ~worth))
+        return np.asarray(worth)
 
     def _first(self, meshes: Meshes) -> NDArray[np.bool_]:
         """[meshes] those that are opened before all others: that use nearly all devices, or with a
@@ -270,10 +262,6 @@ class _Search:
         devices = part.tp * part.cp * part.pp * part.dp
         return self.goal.values(np.asarray(-(-devices // self.ground.node_devices)), seconds)
 
-    def _must_have_time(self) -> None:
-        if self.clock() > self.end:
-            raise TimeoutError
-
     def _open(self, meshes: Meshes) -> None:
         """Prices the layouts of meshes and refines those that may be the best."""
         layouts = layouts_of(self.axes, self.ground, meshes)
@@ -288,22 +276,19 @@ class _Search:
         self.too_big += len(layouts) - len(left.layouts)
         bounds = self._values(left.layouts, left.bounds)
         order = np.argsort(bounds, kind="stable")
-        done = 0
-        while done < order.size and bounds[order[done]] < self.best:
-            self._must_have_time()
-            self._refine(left, int(order[done]))
-            done += 1
-            if self.progress is not None and self.refined % _OFTEN == 1:
-                bound = min(self.best, self.left)
-                gap = (self.best - bound) / self.best if self.found else math.inf
-                self.progress(bound, self.best, gap, self.clock() - self.start)
+        numbers = itertools.count(self.priced)
+        places = zip(itertools.repeat(left), order.tolist())
+        candidates = list(zip(bounds[order].tolist(), numbers, places))  # noqa: B905
+        self.priced += len(candidates)
+        rest = self.search.explore(candidates, self._refine)
         if self.goal is None:
-            self.open.append((left, order, done))
-            if not self.found:
+            self.open.append(rest)
+            if not self.search.found:
                 self._note_lightest(layouts)
 
-    def _refine(self, left: Candidates, index: int) -> None:
-        self.refined += 1
+    def _refine(self, place: Place) -> None:
+        left, index = place
+        self.search.looked_at()
         layout = left.refine(index)
         if layout is None:
             return
@@ -311,39 +296,20 @@ class _Search:
         if self.goal is not None:
             nodes, seconds = np.asarray([nodes_of_run(layout.run)]), np.asarray([value])
             value = float(self.goal.values(nodes, seconds)[0])
-            if value > self.best or (value == self.best and not self.found):
+            if value > self.search.best or (value == self.search.best and not self.search.found):
                 return
-        found = (value, layout.step_time_s, layout.memory.needed_bytes, layout)
-        kind = family(layout.run)
-        if kind not in self.found or _rank(found) < _rank(self.found[kind]):
-            self.found[kind] = found
-        self.best = min(self.best, value)
-
-    def _look_further(self, runners_up: int) -> None:
-        """Refines the best of other families among the open meshes."""
-        rest = heapq.merge(
-            *(
-                [(float(left.bounds[i]), number, int(i)) for i in order[done:]]
-                for number, (left, order, done) in enumerate(self.open)
-            )
-        )
-        for seen, (bound, number, index) in enumerate(rest):
-            times = sorted(found[0] for found in self.found.values())
-            enough = len(times) > runners_up and times[runners_up] <= bound
-            # What is as fast as the best may need less memory.
-            if seen >= _FURTHER or (enough and times[0] < bound) or self.clock() > self.end:
-                return
-            self._refine(self.open[number][0], index)
+        rank = (value, layout.step_time_s, layout.memory.needed_bytes)
+        self.search.offer(family(layout.run), rank, layout)
 
     def _note_lightest(self, layouts: Layouts) -> None:
         """Keeps the layouts with the lowest floors of memory."""
         sharded = layouts.zero_stage == np.max(layouts.zero_stage, initial=0)
         layouts = layouts.rows(np.flatnonzero(sharded | (layouts.dp * layouts.cp == 1)))
         floors = self.floors.needed(layouts)
-        for index in np.argsort(floors, kind="stable")[:_OFTEN].tolist():
+        for index in np.argsort(floors, kind="stable")[:_LIGHTEST].tolist():
             run = layouts.run(self.prices.base, index)
             self.lightest.append((float(floors[index]), run))
-        self.lightest = sorted(self.lightest, key=lambda light: light[0])[:_OFTEN]
+        self.lightest = sorted(self.lightest, key=lambda light: light[0])[:_LIGHTEST]
 
     def _nearest(self) -> NearMiss | None:
         """Of the layouts with the lowest floors, the one that lacks least."""
@@ -362,7 +328,3 @@ def family(run: TrainingRun) -> tuple[object, ...]:
     degrees = run.degrees
     mesh = (degrees.tp, degrees.cp, degrees.ep, degrees.pp, degrees.dp, run.schedule)
     return (*mesh, run.precision, degrees.axis_order, run.compression, run.local_steps)
-
-
-def _rank(found: Found) -> tuple[float, float, float]:
-    return found[:3]

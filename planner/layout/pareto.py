@@ -7,24 +7,40 @@ cluster, since on equal devices dollars and joules per token are proportional to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from planner.axes import Axes
-from planner.front import front
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver, ground_of
 from planner.layout.layouts import Layouts, legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout, candidates_of
-from planner.search.other_clusters import cluster_name
+from planner.neighbors import cluster_name
 from planner.space import Ground
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.training_run.step.coefficients import CoefficientFile
+
+T = TypeVar("T")
+
+
+def front(items: Iterable[T], figures: Callable[[T], tuple[Any, ...]]) -> list[T]:
+    """The items that no other beats or equals in both of the first two figures, the first rising;
+    further figures say which of equal ones stays.
+
+    >>> front([(3, 1), (1, 2), (2, 2), (1, 4)], lambda pair: pair)
+    [(1, 2), (3, 1)]
+    """
+    kept: list[T] = []
+    for item in sorted(items, key=figures):
+        if not kept or figures(item)[1] < figures(kept[-1])[1]:
+            kept.append(item)
+    return kept
 
 
 def memory_front(

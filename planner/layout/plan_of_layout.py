@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from planner.costs.priced_model import Traced
 from planner.layout.executable import executable_plan, run_of_plan
 from planner.layout.layout_answer import (
     LayoutChoice,
     LayoutFile,
-    LayoutInfeasibility,
-    LayoutPrediction,
 )
 from planner.layout.layout_choice import layout_prediction
-from planner.traced import Traced
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
-from simulator.training_run.explain.run_prediction import Figures, run_prediction
+from simulator.training_run.explain.run_prediction import with_timeline
 from simulator.values.plan import Plan
-from simulator.values.plan_file import Alternative, Infeasibility, PlanFile, Relaxation
+from simulator.values.plan_file import Alternative, Infeasibility, PlanFile
 from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
 
@@ -32,9 +32,7 @@ def plan_of_layouts(
     """
     best = answer.chosen
     plan = executable_plan(best.run, traced, cluster, workload) if best and traced else None
-    prediction = (
-        run_prediction(best.run, plan, layout_figures(best.prediction)) if best and plan else None
-    )
+    prediction = with_timeline(best.prediction, best.run, plan) if best and plan else None
     made = PlanFile(
         status=answer.status,
         bound=answer.bound,
@@ -71,20 +69,7 @@ def plan_prediction(
     run = run_of_plan(plan, model, cluster)
     if run is None:
         return None
-    return run_prediction(run, plan, layout_figures(layout_prediction(run, cluster, price)))
-
-
-def layout_figures(found: LayoutPrediction) -> Figures:
-    """The totals of a layout that its stage by stage prediction keeps."""
-    return Figures(
-        step_time_s=found.step_time_s,
-        mfu=found.mfu_range,
-        tokens_per_s=found.tokens_per_s,
-        peak_memory_bytes=found.peak_memory_range,
-        price_usd_per_hour=found.price_usd_per_hour,
-        usd_per_million_tokens=found.usd_per_million_tokens,
-        kwh_per_million_tokens=found.kwh_per_million_tokens,
-    )
+    return with_timeline(layout_prediction(run, cluster, price), run, plan)
 
 
 def _alternative(
@@ -96,22 +81,14 @@ def _alternative(
         step_time_s=found.step_time_s.value,
         step_time_low_s=found.step_time_s.low,
         step_time_high_s=found.step_time_s.high,
-        mfu=found.mfu,
-        peak_memory_bytes=found.peak_memory_bytes,
+        mfu=found.mfu.value,
+        peak_memory_bytes=found.peak.value,
         usd_per_million_tokens=usd.value if usd else None,
         why_not_first=choice.why_not_first,
     )
 
 
-def _infeasibility(why: LayoutInfeasibility) -> Infeasibility:
-    return Infeasibility(
-        nearest=why.nearest,
-        stage=why.rank,
-        term=why.term,
-        needed_bytes=why.needed_bytes,
-        capacity_bytes=why.capacity_bytes,
-        relaxations=tuple(
-            Relaxation(change=each.change, flag=each.flag, step_time_s=each.step_time_s)
-            for each in why.relaxations
-        ),
-    )
+def _infeasibility(why: Infeasibility) -> Infeasibility:
+    """The same of a plan, whose stages are in the order of the ranks."""
+    relaxations = tuple(replace(each, layout=None) for each in why.relaxations)
+    return replace(why, stage=why.rank, rank=None, host=None, relaxations=relaxations)

@@ -25,6 +25,7 @@ from simulator.training_run.step.features import Features, features, of_rows
 from simulator.training_run.step.idle_share import least_idle_share
 from simulator.training_run.step.known_features import KnownFeatures, known_layers, known_meshes
 from simulator.training_run.step.step_time import StepParts, step_parts
+from simulator.values.prediction import Part
 
 Array = NDArray[np.float64]
 
@@ -62,9 +63,8 @@ class LayoutPrices:
     def busy_times(self, layouts: Layouts) -> Array:
         """[layouts] seconds of a step in which the busiest stage computes, or exchanges what it
         needs for that over tensor and context parallelism."""
-        return self._of_parts(
-            layouts, lambda parts: parts.compute_s + parts.tensor_s + parts.context_s
-        )
+        busy = (Part.COMPUTE, Part.TENSOR, Part.CONTEXT)
+        return self._of_parts(layouts, lambda parts: np.asarray(sum(parts[part] for part in busy)))
 
     def _of_parts(self, layouts: Layouts, of: Callable[[StepParts], Array]) -> Array:
         if not len(layouts):

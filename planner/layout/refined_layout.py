@@ -14,20 +14,20 @@ from planner.layout.prices import LayoutPrices
 from simulator.memory.footprint import Footprint, footprint, rank_footprint
 from simulator.memory.host_offload import host_memory_short
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.step_time import StepParts
 from simulator.training_run.work.stage_layers import stage_layers
+from simulator.values.prediction import Component
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedLayout:
     """A refined layout that fits.
 
-    parts   seconds by part of the step (step_time.StepParts);  memory  its footprint
+    parts   of the step, those that take time;  memory  its footprint
     """
 
     run: TrainingRun
     step_time_s: float
-    parts: tuple[tuple[str, float], ...]
+    parts: tuple[Component, ...]
     memory: Footprint
 
 
@@ -63,9 +63,7 @@ class Candidates:
         return PricedLayout(
             run=run,
             step_time_s=bound_s if exact else max(bound_s, float(parts.total_s[0])),
-            parts=tuple(
-                (name, float(getattr(parts, name)[0])) for name in StepParts.__dataclass_fields__
-            ),
+            parts=parts.components(),
             memory=memory,
         )
 

@@ -4,6 +4,11 @@ The key is a hash of everything that an answer follows from: the model (its conf
 factory, whose code may change under its name, its traces), the cluster's content, workload, space,
 solver, seed, and the version of the code and data that answer. Prices are no part of it: they are
 put into an answer when it is read (planner/many/sweep.py). Incomplete answers never come here.
+
+In front of the cache, which serves all folders, stands the result folder of a sweep (a shelf of
+many/sweep.py): one plan file per question, written whole the moment it is known, so that a sweep
+that was cut short finds what it had answered. A file is named by its question's key, so that
+another question, other data or other code never read it.
 """
 
 from __future__ import annotations
@@ -15,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.axes import Axes
-from planner.many.answer_file import kept_answer, schema_of
-from planner.many.sweep import Answer
-from profiles.document import content_hash, write_document
+from planner.many.answer_file import decision_of, kept_answer, schema_of
+from planner.many.sweep import Answer, Posed, finished
+from profiles.document import content_hash, encode, write_document
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.tracing.traced import TracedModel
 from simulator.values.workload import Workload
@@ -115,3 +120,50 @@ def _written(path: Path) -> float:
         return os.stat(path).st_mtime
     except FileNotFoundError:  # another process dropped it just now
         return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFolder:
+    """The shelf at a folder.
+
+    cache    earlier answers of any question, or None
+    version  what the files say of the program that wrote them
+    """
+
+    folder: Path
+    cache: AnswerCache | None = None
+    version: str = ""
+
+    def find(self, posed: Posed) -> Answer | None:
+        """The answer that the folder holds, else the cache's, which then stands in the folder."""
+        found = kept_answer(self.path(posed.key))
+        if found is not None:
+            return found
+        known = self.cache.find(posed.job.key) if self.cache is not None else None
+        return self._write(posed, known) if known is not None else None
+
+    def keep(self, posed: Posed, solved: Answer) -> Answer:
+        """Writes the answer of a job as the question's, and into the cache as the job's."""
+        if self.cache is not None:
+            self.cache.keep(posed.job.key, solved)
+        return self._write(posed, solved)
+
+    def path(self, key: str) -> Path:
+        """The plan file of the question with this key."""
+        return self.folder / f"{key}.json"
+
+    def _write(self, posed: Posed, solved: Answer) -> Answer:
+        return write_answer(self.path(posed.key), posed, solved, version=self.version)
+
+
+def write_answer(path: Path, posed: Posed, solved: Answer, *, version: str) -> Answer:
+    """Writes the plan file of a question, and gives the answer as it is there: priced, with what
+    was assumed of the question."""
+    answer = finished(solved, posed)
+    provenance = {
+        "version": version,
+        "question": encode(posed.question),
+        "decided": decision_of(answer),
+    }
+    write_document(path, answer, schema=schema_of(answer), provenance=provenance)
+    return answer

@@ -13,10 +13,11 @@ from planner.many.sweep import Answer
 from profiles.document import Migration, read_document, read_mapping, schema_name
 from profiles.errors import ShardwrightError
 from simulator.memory.footprint import footprint
-from simulator.training_run.fit.memory_interval import memory_interval
+from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.values.decision import plan_decision
 from simulator.values.plan import PLAN_SCHEMA
 from simulator.values.plan_file import EARLIER_PLANS, PlanFile
+from simulator.values.prediction import Part
 
 
 def decision_of(answer: Answer) -> dict[str, str]:
@@ -50,9 +51,9 @@ def _read_answer(path: Path) -> Answer:
 
 def read_layout(path: Path) -> LayoutFile:
     """The layout in a file, of this release or an earlier one; raises DocumentError."""
-    first = read_mapping(path).get("schema") in _EARLIER
+    earlier = read_mapping(path).get("schema") in _EARLIER
     found = read_document(path, LayoutFile, schema=LAYOUT_SCHEMA, earlier=_EARLIER)
-    if not first:
+    if not earlier:
         return found
     return replace(
         found,
@@ -64,34 +65,47 @@ def read_layout(path: Path) -> LayoutFile:
 # Keys of runs that earlier releases wrote and that say nothing now: since 2026-11-22 a framework's
 # memory is in its own file.
 _GONE = ("memory_stack",)
+# What the predictions of earlier versions hold that is counted again or follows from the rest.
+_COUNTED = (
+    *("parts", "mfu_range", "peak_memory_range", "reliability", "region"),
+    *("reserved_memory_bytes", "required_memory_bytes", "out_of_memory_probability"),
+    *("usd_per_million_tokens_delivered", "kwh_per_million_tokens_delivered"),
+    "kg_co2e_per_million_tokens_delivered",
+)
 
 
-def _of_first_version(data: dict[str, Any]) -> dict[str, Any]:
-    """The peak of a layout was what must fit."""
+def _of_earlier(data: dict[str, Any]) -> dict[str, Any]:
+    """Predictions had seconds by `compute_s`, `tensor_s`, ..., and the long run's figures; the
+    memory of their ranks is added by `_with_memory`."""
     for choice in (data.get("chosen"), *(data.get("alternatives") or ())):
         if not isinstance(choice, dict):
             continue
-        run, prediction = choice.get("run"), choice.get("prediction")
+        run, made = choice.get("run"), choice.get("prediction")
         for key in _GONE:
             if isinstance(run, dict):
                 run.pop(key, None)
-        if isinstance(prediction, dict):
-            required = prediction.get("peak_memory_bytes")
-            prediction["required_memory_bytes"] = required
-            prediction["reserved_memory_bytes"] = required  # replaced by `_with_memory`
+        if not isinstance(made, dict):
+            continue
+        parts = {Part[key.removesuffix("_s").upper()]: time_s for key, time_s in made["parts"]}
+        choice["reliability"], choice["region"] = made["reliability"], made.get("region", "")
+        choice["prediction"] = {
+            **{key: value for key, value in made.items() if key not in _COUNTED},
+            "components": [{"name": part, "time_s": s} for part, s in parts.items() if s],
+            "mfu": made["mfu_range"],
+            "peak_memory_bytes": made["peak_memory_range"],
+            "bubble_fraction": parts[Part.BUBBLE] / made["step_time_s"]["value"],
+        }
     return data
 
 
-_EARLIER: Mapping[str, Migration] = {"shardwright/layout@1": _of_first_version}
+_EARLIER: Mapping[str, Migration] = dict.fromkeys(
+    ("shardwright/layout@1", "shardwright/layout@2"), _of_earlier
+)
 
 
 def _with_memory(choice: LayoutChoice) -> LayoutChoice:
-    """The choice with what is allocated and reserved, which the first version did not hold."""
-    memory = footprint(choice.run)
-    found = replace(
-        choice.prediction,
-        peak_memory_bytes=memory.allocated_bytes,
-        peak_memory_range=memory_interval(choice.run, memory.allocated_bytes),
-        reserved_memory_bytes=memory.reserved_bytes,
-    )
-    return replace(choice, prediction=found)
+    """The choice with the memory of its ranks, as this release counts it."""
+    run, made = choice.run, choice.prediction
+    now = run_prediction(run, made.step_time_s, made.components, footprint(run))
+    made = replace(made, peak_memory_bytes=now.peak_memory_bytes, ranks=now.ranks, fits=now.fits)
+    return replace(choice, prediction=made)

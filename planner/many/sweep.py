@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from planner.axes import Axes
-from planner.layout.layout_answer import LayoutFile, LayoutInfeasibility
+from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_choice import with_layout_price
 from planner.layout.layout_question import LayoutAsk
 from profiles.document import decode
@@ -23,7 +23,7 @@ from profiles.hardware.energy.grid_carbon import WORLD
 from profiles.sourced import Sourced
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs, inputs_at
 from simulator.money import usd_per_million_tokens
-from simulator.values.plan_file import Alternative, Infeasibility, PlanFile
+from simulator.values.plan_file import Alternative, PlanFile
 from simulator.values.prediction import Interval
 from simulator.values.workload import Workload
 
@@ -213,18 +213,8 @@ def with_price(answer: PlanFile, price: Sourced | None) -> PlanFile:
     if answer.plan is None or prediction is None:
         return answer
     cost = usd_per_million_tokens(prediction.per_s, answer.plan.degrees.num_devices, price)
-    per_token = cost if prediction.counted_in == "tokens" else None
-    per_sample = cost if prediction.counted_in == "samples" else None
     return replace(
-        answer,
-        prediction=replace(
-            prediction,
-            price_usd_per_hour=price,
-            usd_per_million_tokens=per_token,
-            usd_per_million_samples=per_sample,
-        ),
-        usd_per_million_tokens=per_token.value if per_token else None,
-        usd_per_million_samples=per_sample.value if per_sample else None,
+        answer.with_dollars(cost, price),
         alternatives=tuple(_with_price(other, price) for other in answer.alternatives),
     )
 
@@ -259,9 +249,7 @@ def why_not(answer: Answer) -> str:
     why = answer.infeasibility
     if why is None:
         return f"no plan: status {answer.status}"
-    where = f"stage {why.stage}" if isinstance(why, Infeasibility) else f"rank {why.rank}"
-    short = why.term
-    if isinstance(why, LayoutInfeasibility) and why.host:
-        short = "host memory"
+    where = f"stage {why.stage}" if why.rank is None else f"rank {why.rank}"
+    short = "host memory" if why.host else why.term
     said = f"does not fit: {short} of {where} of {why.nearest}"
     return f"{said}; would fit: {why.relaxations[0].flag}" if why.relaxations else said

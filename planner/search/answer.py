@@ -11,25 +11,31 @@ Equal inputs give equal answers, apart from `search_time_s` and where a time lim
 
 from __future__ import annotations
 
+import heapq
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.axes import Axes
+from planner.best_first import BestFirst, Candidate, Progress
 from planner.cell import Cell
-from planner.cells.branch_and_bound import Outcome, Progress, Refinement, branch_and_bound, family
 from planner.cells.branch_solver import cell_solver
-from planner.cells.cell_solver import CellSolver
+from planner.cells.cell_solver import CellSolver, Refinement
 from planner.costs.bound import lower_bound
 from planner.costs.costs import SimulatorCosts
+from planner.neighbors import answered
 from planner.search.explain import explain_infeasible, why_not_first
-from planner.search.relax import Candidate
+from planner.search.relax import Changed, relaxation
 from planner.search.space import legal_cells
 from planner.space import MAX_FREE_VPP, Ground
 from planner.tolerances import status_of
 from profiles.errors import InputError
+from profiles.hardware.catalogue.cluster import Cluster
+from simulator.values.plan import Plan
 from simulator.values.plan_file import Alternative, PlanFile, Relaxation
 
 CERTIFICATE_EFFORT = 1.0  # deterministic seconds that `auto` lets the integer programme have
@@ -47,13 +53,20 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """How to search; none of it changes what is optimal."""
+    """How to search.
+
+    layouts    the answer of the search over layouts to the same question: a plan that is a layout
+               has that layout's price and is looked for there alone, so that here those are left
+               out (`is_layout`) and only faster plans are sought
+    """
 
     solver: str = "auto"
     seed: int = 0
     time_limit_s: float | None = None
     progress: Progress | None = None
     clock: Callable[[], float] = time.monotonic
+    layouts: PlanFile | None = None
+    is_layout: Callable[[Plan], bool] = lambda plan: False
 
 
 def search_setting(
@@ -61,8 +74,8 @@ def search_setting(
     space: Axes,
     *,
     options: SearchOptions,
-    candidates: Iterable[Candidate] = (),
-    change: Callable[[Candidate], Setting | None] = lambda candidate: None,
+    candidates: Iterable[Changed] = (),
+    change: Callable[[Axes, Cluster], Setting | None] = lambda space, cluster: None,
 ) -> PlanFile:
     """The plan file of a setting.
 
@@ -73,38 +86,42 @@ def search_setting(
     """
     start = options.clock()
     solved = _solve(setting, space, options)
-    outcome = solved.outcome
+    search, cells = solved.search, len(solved.missing)
     answer = PlanFile(
         status="infeasible",
         search_time_s=options.clock() - start,
-        cells_considered=len(solved.missing),
-        cells_pruned=outcome.pruned,
-        cells_refined=outcome.refined,
+        cells_considered=cells,
+        cells_pruned=cells - search.refined,
+        cells_refined=search.refined,
         solver="ilp" if options.solver == "ilp" else "dp",
         assumptions=_assumptions(space, setting.ground),
     )
-    if outcome.plans:
+    if search.found:
         answer = _with_plan(answer, solved, options)
-    elif outcome.complete:
-        changes = _solve_candidates(candidates, change, options)
-        why = explain_infeasible(solved.solver, solved.missing, tuple(changes))
+    elif options.layouts is not None and (search.complete or options.layouts.plan is not None):
+        answer = _with_layouts(options.layouts, answer, search.bound)
+    elif search.complete:
+        why = explain_infeasible(
+            solved.solver, solved.missing, _relaxations(candidates, change, options)
+        )
         answer = replace(answer, infeasibility=why)
     else:
         raise InputError(
             f"the search was ended after {answer.search_time_s:.1f} s without a plan; "
-            f"{outcome.refined} of {len(solved.missing)} cells were solved. Give it more "
-            "--time-limit"
+            f"{search.refined} of {cells} cells were solved. Give it more --time-limit"
         )
     return replace(answer, search_time_s=options.clock() - start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    """The cells of a setting with the bytes that each surely lacks, and what was found."""
+    """The cells of a setting with the bytes that each surely lacks, and what was found: the best
+    first, one of each family, with the runners-up that were looked for after the proof."""
 
     missing: dict[Cell, float]
     solver: CellSolver
-    outcome: Outcome
+    search: BestFirst[Refinement]
+    best: tuple[Refinement, ...]
 
 
 def _solve(
@@ -114,104 +131,132 @@ def _solve(
     costs, cells = setting.costs, legal_cells(space, setting.ground)
     solver = cell_solver(costs, solver=options.solver, seed=options.seed)
     missing = {cell: costs.missing_bytes(cell) for cell in cells}
-    lower = {
-        cell: lower_bound(cell, costs.totals(cell)) if missing[cell] <= 0 else np.inf
-        for cell in cells
-    }
-
-    def refine(cell: Cell, below: float) -> Refinement:
-        return solver.refine(cell, below, lower[cell])
-
-    outcome = branch_and_bound(
-        cells,
-        np.asarray(list(lower.values())),
-        refine,
-        runners_up=0 if first_only else RUNNERS_UP,
-        extra_refinements=TRIED_RUNNERS_UP,
-        first_only=first_only,
+    lower = [
+        lower_bound(cell, costs.totals(cell)) if missing[cell] <= 0 else np.inf for cell in cells
+    ]
+    search: BestFirst[Refinement] = BestFirst(
         clock=options.clock,
         time_limit_s=options.time_limit_s,
         progress=options.progress,
+        first_only=first_only,
+        best=_step_s(options.layouts),
     )
-    return _Solved(missing=missing, solver=solver, outcome=outcome)
+    again: list[Candidate[int]] = []  # refined to no plan under the best: there may be slower ones
+
+    def refine(at: int, below: float) -> float:
+        """Offers what is found of a cell, and gives the bound of what is not."""
+        found = solver.refine(cells[at], below, lower[at])
+        bound_s = max(found.bound_s, lower[at])
+        known = found.plan is not None and options.is_layout(found.plan)
+        if found.prediction is not None and not known:
+            memory = found.prediction.peak.value
+            search.offer(family(cells[at]), (found.step_time_s, memory, cells[at]), found)
+        elif np.isfinite(bound_s):
+            again.append((bound_s, at, at))
+        return bound_s
+
+    order = sorted((lower[at], at, at) for at in range(len(cells)))
+    with search.until_the_end():
+        left = search.explore(order, lambda at: search.looked_at(refine(at, search.best)))
+    if search.complete and search.found:
+        settled, tried = set(search.found), Counter[Family]()
+
+        def look(at: int) -> None:
+            tried[family(cells[at])] += 1
+            refine(at, search.shown(RUNNERS_UP))
+
+        search.look_further(
+            heapq.merge(left, sorted(again)),
+            look,
+            runners_up=RUNNERS_UP,
+            most=TRIED_RUNNERS_UP,
+            worth=lambda at: (
+                family(cells[at]) not in settled and tried[family(cells[at])] * 3 < TRIED_RUNNERS_UP
+            ),
+        )
+    return _Solved(
+        missing=missing,
+        solver=solver,
+        search=search,
+        best=tuple(found for _, found in search.ranked()[: RUNNERS_UP + 1]),
+    )
+
+
+Family = tuple[int, int, int, str]
+
+
+def family(cell: Cell) -> Family:
+    """What makes two plans look different to a reader: the mesh and the schedule."""
+    degrees = cell.degrees
+    return (degrees.pp, degrees.dp, degrees.tp, cell.schedule)
 
 
 def _with_plan(answer: PlanFile, solved: _Solved, options: SearchOptions) -> PlanFile:
     """The answer with the best plan, its proof and its runners-up."""
-    best, bound_s = solved.outcome.plans[0], solved.outcome.bound_s
-    plan, prediction = best.plan, best.prediction
-    assert plan is not None  # Outcome.plans holds refinements with a plan
-    assert prediction is not None
-    step = prediction.step_time_s
-    gap = max(0.0, (step.value - bound_s) / step.value)
-    cost, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
+    best, layouts = solved.best[0], options.layouts
+    assert best.prediction is not None  # what is offered has a plan
+    bound_s = min(solved.search.bound, math.inf if layouts is None else layouts.bound or math.inf)
+    others = [(other.plan, other.prediction) for other in solved.best[1:]]
+    if layouts is not None:
+        others.append((layouts.plan, layouts.prediction))
+    alternatives = [
+        Alternative.of(plan, prediction, why_not_first(plan, prediction, best.prediction))
+        for plan, prediction in others
+        if plan is not None and prediction is not None
+    ]
+    gap = max(0.0, (best.step_time_s - bound_s) / best.step_time_s)
     certified = options.solver == "auto" and solved.solver.certified(best.cell, CERTIFICATE_EFFORT)
     return replace(
         answer,
         status=status_of(gap),
         bound=bound_s,
         gap=gap,
-        step_time_s=step.value,
-        step_time_low_s=step.low,
-        step_time_high_s=step.high,
-        mfu=prediction.mfu.value,
-        peak_memory_bytes=prediction.peak_memory_bytes.value,
-        usd_per_million_tokens=cost.value if cost else None,
-        usd_per_million_samples=per_sample.value if per_sample else None,
         solver="dp+ilp" if certified else answer.solver,
-        plan=plan,
-        prediction=prediction,
-        alternatives=_alternatives(solved.outcome),
+        plan=best.plan,
+        alternatives=tuple(sorted(alternatives, key=lambda one: one.step_time_s)[:RUNNERS_UP]),
+    ).with_prediction(best.prediction)
+
+
+def _step_s(answer: PlanFile | None) -> float:
+    """Seconds of the step; infinite without a plan."""
+    found = None if answer is None else answer.step_time_s
+    return math.inf if found is None else found
+
+
+def _with_layouts(layouts: PlanFile, answer: PlanFile, bound_s: float) -> PlanFile:
+    """The answer of the search over layouts, where no other plan is faster than its best."""
+    found = replace(
+        layouts,
+        cells_considered=layouts.cells_considered + answer.cells_considered,
+        cells_pruned=layouts.cells_pruned + answer.cells_pruned,
+        cells_refined=layouts.cells_refined + answer.cells_refined,
     )
+    if layouts.plan is None:
+        return found
+    bound_s, step_s = min(bound_s, layouts.bound or 0.0), _step_s(layouts)
+    gap = (step_s - bound_s) / step_s
+    return replace(found, status=status_of(gap), bound=bound_s, gap=gap)
 
 
-def _alternatives(outcome: Outcome) -> tuple[Alternative, ...]:
-    """The best plan of each of the next families: other meshes or schedules than the best."""
-    first = outcome.plans[0].prediction
-    assert first is not None
-    seen = {family(outcome.plans[0].cell)}
-    shown: list[Alternative] = []
-    for other in outcome.plans[1:]:
-        if family(other.cell) in seen or len(shown) == RUNNERS_UP:
-            continue
-        seen.add(family(other.cell))
-        plan, prediction = other.plan, other.prediction
-        assert plan is not None
-        assert prediction is not None
-        step, cost = prediction.step_time_s, prediction.usd_per_million_tokens
-        per_sample = prediction.usd_per_million_samples
-        shown.append(
-            Alternative(
-                plan=plan,
-                step_time_s=step.value,
-                step_time_low_s=step.low,
-                step_time_high_s=step.high,
-                mfu=prediction.mfu.value,
-                peak_memory_bytes=prediction.peak_memory_bytes.value,
-                usd_per_million_tokens=cost.value if cost else None,
-                usd_per_million_samples=per_sample.value if per_sample else None,
-                why_not_first=why_not_first(plan, prediction, first),
-            )
-        )
-    return tuple(shown)
-
-
-def _solve_candidates(
-    candidates: Iterable[Candidate],
-    change: Callable[[Candidate], Setting | None],
+def _relaxations(
+    candidates: Iterable[Changed],
+    change: Callable[[Axes, Cluster], Setting | None],
     options: SearchOptions,
-) -> list[Relaxation]:
+) -> tuple[Relaxation, ...]:
     """Of every kind of change the first under which a plan is found."""
-    found: dict[str, Relaxation] = {}
     quiet = SearchOptions(solver="dp", seed=options.seed, clock=options.clock)
-    for candidate in candidates:
-        setting = None if candidate.kind in found else change(candidate)
+
+    def solve(changed: tuple[Axes, Cluster]) -> Refinement | None:
+        setting = change(*changed)
         if setting is None:
-            continue
-        for best in _solve(setting, candidate.space, quiet, first_only=True).outcome.plans:
-            assert best.plan is not None
-            found[candidate.kind] = candidate.relaxation(best.plan, best.step_time_s)
-    return list(found.values())
+            return None
+        return next(iter(_solve(setting, changed[0], quiet, first_only=True).best), None)
+
+    return tuple(
+        relaxation(changed, found.plan, found.step_time_s)
+        for changed, found in answered(candidates, solve)
+        if found.plan is not None
+    )
 
 
 def _assumptions(space: Axes, ground: Ground) -> tuple[str, ...]:

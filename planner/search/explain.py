@@ -11,11 +11,12 @@ import numpy as np
 from planner.cell import Cell
 from planner.cells.cell_solver import CellSolver
 from planner.chain.problem import Partition
+from planner.neighbors import fullest_term
 from profiles.units import format_bytes, format_percent, format_time
 from simulator.traced.predict import SHARED_SUMS
 from simulator.values.plan import Plan
 from simulator.values.plan_file import Infeasibility, Relaxation
-from simulator.values.prediction import Prediction
+from simulator.values.prediction import Part, Prediction
 
 
 def why_not_first(plan: Plan, prediction: Prediction, best: Prediction) -> str:
@@ -25,9 +26,9 @@ def why_not_first(plan: Plan, prediction: Prediction, best: Prediction) -> str:
     """
     slower_s = prediction.step_time_s.value - best.step_time_s.value
     if slower_s <= 1e-9 * best.step_time_s.value:
-        more = prediction.peak_memory_bytes.value - best.peak_memory_bytes.value
+        more = prediction.peak.value - best.peak.value
         return f"as fast, {format_bytes(more)} more memory" if more > 0 else "as fast; tie"
-    before = {part.name: part.time_s for part in best.components}
+    before = best.seconds
     grown = sorted(
         ((part.time_s - before.get(part.name, 0.0), part.name) for part in prediction.components),
         key=lambda pair: (-pair[0], pair[1]),
@@ -37,40 +38,26 @@ def why_not_first(plan: Plan, prediction: Prediction, best: Prediction) -> str:
     return f"{share} slower: {_phrase(name, extra_s, plan, prediction)}"
 
 
-def _phrase(name: str, extra_s: float, plan: Plan, prediction: Prediction) -> str:
+def _phrase(name: Part, extra_s: float, plan: Plan, prediction: Prediction) -> str:
     degrees = plan.degrees
     more = f"+{format_time(extra_s)}"
-    if name == "bubble":
+    what = "gradient reduction" if plan.zero_stage < 3 else "parameter gathering"
+    sums = f"{what} across {degrees.dp} devices" if degrees.dp > 1 else SHARED_SUMS
+    words = {
+        Part.REDUCE: sums,
+        Part.TENSOR: f"tensor-parallel all-reduces across {degrees.tp} devices",
+        Part.CUT: f"sends between {degrees.pp * degrees.vpp} stages",
+        Part.RECOMPUTE: "recomputation",
+        Part.COMPUTE: f"less efficient kernels (micro-batch {plan.micro_batch}, tp {degrees.tp})",
+        Part.LAUNCH: f"kernel launches ({plan.num_microbatches} micro-batches)",
+    }
+    if name is Part.BUBBLE:
         return f"bubble {format_percent(prediction.bubble_fraction)}"
-    if name == "data_parallel_communication" and degrees.dp == 1:
-        return f"{SHARED_SUMS} {more}"
-    if name == "data_parallel_communication":
-        what = "gradient reduction" if plan.zero_stage < 3 else "parameter gathering"
-        return f"{what} across {degrees.dp} devices {more}"
-    if name == "tensor_parallel_communication":
-        return f"tensor-parallel all-reduces across {degrees.tp} devices {more}"
-    if name == "pipeline_communication":
-        return f"sends between {degrees.pp * degrees.vpp} stages {more}"
-    if name == "recompute":
-        return f"recomputation {more}"
-    if name == "compute":
-        return f"less efficient kernels (micro-batch {plan.micro_batch}, tp {degrees.tp}) {more}"
-    if name == "launch":
-        return f"kernel launches ({plan.num_microbatches} micro-batches) {more}"
-    return f"{name.replace('_', ' ')} {more}"
+    return f"{words.get(name, name.words)} {more}"
 
 
 _CELLS_TRIED = 4  # meshes with the least missing memory that are solved for the nearest plan
 _PRECISION = 0.01  # of the capacity, to which the missing memory is found
-
-_TERMS = {
-    "parameters_bytes": "parameters",
-    "gradients_bytes": "gradients",
-    "optimizer_bytes": "optimizer states",
-    "activations_bytes": "activations",
-    "transient_bytes": "working memory of one block",
-    "communication_bytes": "communication buffers",
-}
 
 
 def explain_infeasible(
@@ -102,7 +89,7 @@ def explain_infeasible(
     return Infeasibility(
         nearest=str(cell),
         stage=plan.stages_of(at)[0],
-        term=_TERMS[max(_TERMS, key=lambda name: getattr(tight, name))],
+        term=fullest_term(tight),
         needed_bytes=tight.peak_bytes,
         capacity_bytes=tight.capacity_bytes,
         relaxations=relaxations,

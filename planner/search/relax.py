@@ -1,16 +1,15 @@
 """What could be changed so that a plan exists: candidates, nearest to what was asked first.
 
-A candidate changes the space, the cluster or both, and names the flag that does it. The search
-solves each (planner/search/search.py) and only shows those under which a plan was really found.
+The search solves each (planner/search/answer.py) and only shows those under which a plan was found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.axes import Axes
-from planner.search.other_clusters import Rebuild, larger_clusters, with_more_memory
+from planner.neighbors import Neighbor, Rebuild, larger_clusters, with_more_memory
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from profiles.units import format_bytes
@@ -27,28 +26,18 @@ _FREED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A change to try.
+Changed = Neighbor[tuple[Axes, Cluster]]
+"""Other axes or another cluster; `{plan.schedule}` and the like are filled in from the plan that
+it led to."""
 
-    kind  candidates of one kind are tried in order until one of them has a plan
-    change, flag   what it is called and the flag that makes it; `{plan.schedule}` and the like
-                   are filled in from the plan that it led to
-    """
 
-    kind: str
-    space: Axes
-    cluster: Cluster
-    change: str
-    flag: str
-
-    def relaxation(self, plan: Plan, step_time_s: float) -> Relaxation:
-        """The candidate as it is shown, with the plan that proved it."""
-        return Relaxation(
-            change=self.change.format(plan=plan),
-            flag=self.flag.format(plan=plan),
-            step_time_s=step_time_s,
-        )
+def relaxation(found: Changed, plan: Plan, step_time_s: float) -> Relaxation:
+    """A change as it is shown, with the plan that proved it."""
+    return Relaxation(
+        change=found.change.format(plan=plan),
+        flag=found.flag.format(plan=plan),
+        step_time_s=step_time_s,
+    )
 
 
 def candidates(
@@ -57,66 +46,38 @@ def candidates(
     *,
     other_devices: Callable[[], tuple[Device, ...]],
     rebuild: Rebuild,
-) -> Iterator[Candidate]:
+) -> Iterator[Changed]:
     """Changes to try, those that cost nothing first.
 
     other_devices   devices that the catalog offers; asked for last
     rebuild         the cluster of a name such as `8x4xh100-sxm`
     """
     yield from _freed(space, cluster)
-    yield from _more_devices(space, cluster, rebuild)
-    yield from _larger_devices(space, cluster, other_devices(), rebuild)
+    for larger in larger_clusters(cluster, rebuild):
+        change = f"{larger.num_devices} devices instead of {cluster.num_devices}"
+        yield Neighbor("devices", (space, larger), change, f"--on {larger.name}")
+    for device, changed in with_more_memory(cluster, other_devices(), rebuild):
+        change = f"devices with {format_bytes(device.memory_bytes.value)} ({device.name})"
+        yield Neighbor("memory", (space, changed), change, f"--on {changed.name}")
 
 
-def _freed(space: Axes, cluster: Cluster) -> Iterator[Candidate]:
+def _freed(space: Axes, cluster: Cluster) -> Iterator[Changed]:
     """Pins taken back, one by one, then all together."""
     if space.recompute is not None and Recompute.FULL not in space.recompute:
-        yield Candidate(
-            kind="recompute",
-            space=replace(space, recompute=None),
-            cluster=cluster,
-            change="recompute activations where memory is short",
-            flag="--recompute none,attention,full",
-        )
+        free = replace(space, recompute=None)
+        change, flag = "recompute activations where memory is short", "none,attention,full"
+        yield Neighbor("recompute", (free, cluster), change, f"--recompute {flag}")
     for axis, flag in _FREED.items():
         if getattr(space, axis) is None:
             continue
-        freed = replace(space, **{axis: None})
+        free = replace(space, **{axis: None})
         if axis == "schedule":
-            freed = replace(freed, vpp=None)
-        yield Candidate(
-            kind=axis, space=freed, cluster=cluster, change=flag.removeprefix("--"), flag=flag
-        )
+            free = replace(free, vpp=None)
+        yield Neighbor(axis, (free, cluster), flag.removeprefix("--"), flag)
     if len(space.pins()) > 1:
-        yield Candidate(
-            kind="pins",
-            space=Axes(),
-            cluster=cluster,
-            change="all pins taken back: tp {plan.degrees.tp}, pp {plan.degrees.pp}, "
-            "dp {plan.degrees.dp}",
-            flag="--tp {plan.degrees.tp} --pp {plan.degrees.pp} --micro-batch {plan.micro_batch}",
-        )
-
-
-def _more_devices(space: Axes, cluster: Cluster, rebuild: Rebuild) -> Iterator[Candidate]:
-    for larger in larger_clusters(cluster, rebuild):
-        yield Candidate(
-            kind="devices",
-            space=space,
-            cluster=larger,
-            change=f"{larger.num_devices} devices instead of {cluster.num_devices}",
-            flag=f"--on {larger.name}",
-        )
-
-
-def _larger_devices(
-    space: Axes, cluster: Cluster, other_devices: tuple[Device, ...], rebuild: Rebuild
-) -> Iterator[Candidate]:
-    for device, changed in with_more_memory(cluster, other_devices, rebuild):
-        yield Candidate(
-            kind="memory",
-            space=space,
-            cluster=changed,
-            change=f"devices with {format_bytes(device.memory_bytes.value)} ({device.name})",
-            flag=f"--on {changed.name}",
+        yield Neighbor(
+            "pins",
+            (Axes(), cluster),
+            "all pins taken back: tp {plan.degrees.tp}, pp {plan.degrees.pp}, dp {plan.degrees.dp}",
+            "--tp {plan.degrees.tp} --pp {plan.degrees.pp} --micro-batch {plan.micro_batch}",
         )

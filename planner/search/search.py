@@ -9,20 +9,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planner.axes import Axes
-from planner.cells.branch_and_bound import Progress
+from planner.best_first import Progress
 from planner.costs.costs import SimulatorCosts
-from planner.costs.priced_model import PricedModel
-from planner.divisors import divisors
+from planner.costs.priced_model import PricedModel, Traced
 from planner.search.answer import SearchOptions, Setting, search_setting
-from planner.search.relax import Candidate, candidates
-from planner.search.space import block_ground, legal_cells
-from planner.space import Ground
-from planner.traced import Traced
+from planner.search.relax import candidates
+from planner.search.space import block_rules, legal_cells
+from planner.space import Ground, divisors
 from profiles.errors import InputError, TraceError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
-from simulator.traced.stack import Stack
+from simulator.training_run.framework.executor_states import ExecutorStates
+from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
@@ -33,13 +32,15 @@ def search(
     workload: Workload,
     *,
     space: Axes,
-    stack: Stack,
+    stack: ExecutorStates,
     solver: str = "auto",
     price: Sourced | None = None,
     progress: Progress | None = None,
     seed: int = 0,
     time_limit_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
+    layouts: PlanFile | None = None,
+    is_layout: Callable[[Plan], bool] = lambda plan: False,
 ) -> PlanFile:
     """The best plan of the space on the cluster, its bound, its gap and its runners-up; or why
     there is none and what would change that.
@@ -51,6 +52,7 @@ def search(
     progress  called with bound, incumbent, gap and seconds after every cell
     time_limit_s   ends the search with the best plan so far; so does an interrupt
     clock     seconds; only for the limit, for progress and for `search_time_s`
+    layouts, is_layout   as in SearchOptions
 
     Equal inputs give equal plan files, but for `search_time_s`.
     Raises InputError where the space holds no legal cell, where no device has a rate for the
@@ -76,9 +78,9 @@ def search(
         costs = SimulatorCosts(model, price=price, seed=seed)
         return Setting(ground=ground, costs=costs)
 
-    def change(candidate: Candidate) -> Setting | None:
+    def change(changed: Axes, on: Cluster) -> Setting | None:
         try:
-            return setting(candidate.space, candidate.cluster)
+            return setting(changed, on)
         except InputError:
             return None
 
@@ -86,7 +88,13 @@ def search(
         setting(space, cluster),
         space,
         options=SearchOptions(
-            solver=solver, seed=seed, time_limit_s=time_limit_s, progress=progress, clock=clock
+            solver=solver,
+            seed=seed,
+            time_limit_s=time_limit_s,
+            progress=progress,
+            clock=clock,
+            layouts=layouts,
+            is_layout=is_layout,
         ),
         candidates=candidates(
             space,
@@ -173,10 +181,13 @@ def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
             f"what runs in {', '.join(values)} hangs on values: `all()` is taken to hold and "
             "`any()` not to, other answers take another time"
         )
-    return block_ground(
+    return Ground(
+        rules=block_rules(),
+        blocks=True,
+        may_idle=False,
         num_devices=cluster.num_devices,
         node_devices=cluster.levels[0].domain_size if cluster.levels else 1,
-        num_blocks=len(graph.chain) if graph.cuttable else 1,
+        num_layers=len(graph.chain) if graph.cuttable else 1,
         tp_degrees=traced.tp_degrees,
         global_batch=workload.global_batch,
         precision=workload.precision,

@@ -10,45 +10,15 @@ from planner.axes import NO_PIPELINE, Axes
 from planner.cell import Cell
 from planner.space import EXECUTOR, Ground, meshes_of, pipelines, why_none, zero_stages
 from profiles.errors import InputError
-from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.values.degrees import Degrees
 from simulator.values.runnable import free_schedules, why_not_runnable
 
 
-def block_ground(
-    *,
-    num_devices: int,
-    node_devices: int,
-    num_blocks: int,
-    tp_degrees: tuple[int, ...],
-    global_batch: int,
-    precision: str = "bf16",
-    why_not_cuttable: str = "",
-    why_not_tensor_parallel: str = "",
-    why_one_replica: str = "",
-    assumptions: tuple[str, ...] = (),
-) -> Ground:
-    """What the cells of a traced model are enumerated over: the rules of our own executor, of whose
-    schedules only `free_schedules` are chosen freely, on all devices.
-
-    tp_degrees  that the model has a tensor-parallel trace for
-    """
+def block_rules() -> FrameworkRules:
+    """The rules of our own executor, of whose schedules only `free_schedules` are chosen freely."""
     schedules = tuple(name for name in free_schedules() if name != NO_PIPELINE)
-    return Ground(
-        rules=replace(load_framework(EXECUTOR).rules, schedules=schedules),
-        num_devices=num_devices,
-        node_devices=node_devices,
-        global_batch=global_batch,
-        num_layers=num_blocks,
-        tp_degrees=tp_degrees,
-        blocks=True,
-        may_idle=False,
-        precision=precision,
-        why_not_cuttable=why_not_cuttable,
-        why_not_tensor_parallel=why_not_tensor_parallel,
-        why_one_replica=why_one_replica,
-        assumptions=assumptions,
-    )
+    return replace(load_framework(EXECUTOR).rules, schedules=schedules)
 
 
 def legal_cells(axes: Axes, ground: Ground) -> tuple[Cell, ...]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.layout.layout_choice import mfu_of_run
 from planner.layout.layout_question import LayoutSolver
 from planner.layout.refined_layout import PricedLayout
 from planner.sizing.size_answer import Gain
@@ -15,7 +14,6 @@ from planner.sizing.size_front import at_nodes
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import (
     SizedRun,
-    best_layout,
     goal_of,
     layout_question_of,
     question_of_run,
@@ -25,6 +23,7 @@ from planner.sizing.sizing_search import (
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_usd
+from simulator.training_run.explain.run_prediction import mfu_of_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval
 
@@ -116,7 +115,7 @@ def _with_more_dollars(
     now = goal.hours(np.asarray([best.nodes]), np.asarray([best.layout.step_time_s]))
     try:
         asked = layout_question_of(free, choice, stack, best.batch, best.width, most)
-        outcome = best_layout(asked, solver, goal, float(now[0]))
+        outcome = solver.search(asked, goal=goal, below=float(now[0]))
     except InputError:
         return None
     if not outcome.layouts:

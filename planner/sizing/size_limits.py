@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from planner.layout.layout_answer import layout_title
 from planner.layout.layout_question import LayoutSolver
+from planner.neighbors import Neighbor, answered
 from planner.sizing.size_answer import Relaxation
 from planner.sizing.size_question import TOKENS, SizeQuestion
 from planner.sizing.sizing_search import (
     SizedDevice,
     SizedRun,
-    best_layout,
     layout_question_of,
 )
 from profiles.errors import InputError
@@ -67,12 +67,6 @@ def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[Sized
     }.get(question.minimise, "no limit")
 
 
-def _with_room(question: SizeQuestion) -> SizeQuestion:
-    """The question with more nodes to choose from, and the fewest asked for."""
-    choices = tuple(replace(choice, most=_ROOM * choice.most) for choice in question.choices)
-    return replace(question, choices=choices, minimise="devices")
-
-
 def memory_short(question: SizeQuestion, solver: LayoutSolver) -> str:
     """What the model lacks on the most nodes of the first type of device, with the first framework;
     "" where it fits there or no time is left."""
@@ -83,7 +77,7 @@ def memory_short(question: SizeQuestion, solver: LayoutSolver) -> str:
         question, choice, stack, question.batches[0], choice.node_devices, choice.most
     )
     try:
-        outcome = best_layout(asked, solver)
+        outcome = solver.search(asked)
     except InputError as error:
         return str(error)
     miss = outcome.near_miss
@@ -110,44 +104,46 @@ def relaxations_of(question: SizeQuestion, search: Search) -> tuple[Relaxation, 
     if question.minimise == TOKENS:
         return ()
     found = []
-    roomy = _best(search(_with_room(question)))
-    if roomy is not None and roomy.nodes > roomy.choice.most // _ROOM:
-        found.append(_relaxation("the fewest that keep everything else", "--nodes", roomy))
-    free = replace(question, deadline_s=None, budget_usd=None)
-    if question.deadline_s is not None:
-        run = _best(search(replace(question, deadline_s=None, minimise="time")))
-        run = run or _best(search(replace(free, minimise="time")))
-        if run is not None:
-            kept = run.usd is None or run.usd <= (question.budget_usd or run.usd)
-            words = f"a deadline of {format_time(run.hours * 3600)}, the fastest there is"
-            if not kept and run.usd is not None:
+    for neighbor, run in answered(_neighbors(question), lambda asked: _best(search(asked))):
+        words, hours = "", format_time(run.hours * 3600)
+        if neighbor.kind == "--nodes" and run.nodes > run.choice.most // _ROOM:
+            words = "the fewest that keep everything else"
+        elif neighbor.kind == "--deadline":
+            words = f"a deadline of {hours}, the fastest there is"
+            if run.usd is not None and run.usd > (question.budget_usd or math.inf):
                 words += f", and a budget of {format_usd(run.usd)}"
             elif question.budget_usd is not None:
                 words += " within the budget"
-            found.append(_relaxation(words, "--deadline", run))
-    if question.budget_usd is not None:
-        run = _best(search(replace(question, budget_usd=None, minimise="cost")))
-        run = run or _best(search(replace(free, minimise="cost")))
-        if run is not None and run.usd is not None:
+        elif neighbor.kind == "--budget" and run.usd is not None:
             words = f"a budget of {format_usd(run.usd)}, the cheapest there is"
             if question.deadline_s is not None:
                 late = run.hours * 3600 > question.deadline_s
-                words += f", and {format_time(run.hours * 3600)}" if late else " in time"
-            found.append(_relaxation(words, "--budget", run))
+                words += f", and {hours}" if late else " in time"
+        if words:
+            found.append(
+                Relaxation(
+                    change=words,
+                    flag=neighbor.kind,
+                    days=run.hours / 24.0,
+                    usd=run.usd,
+                    devices=run.devices,
+                    device=run.choice.asked,
+                )
+            )
     return tuple(found)
+
+
+def _neighbors(question: SizeQuestion) -> Iterator[Neighbor[SizeQuestion]]:
+    """More nodes; each limit taken back, with the other kept and without."""
+    choices = tuple(replace(choice, most=_ROOM * choice.most) for choice in question.choices)
+    yield Neighbor("--nodes", replace(question, choices=choices, minimise="devices"), "")
+    free = replace(question, deadline_s=None, budget_usd=None)
+    for asked in (question, free) if question.deadline_s is not None else ():
+        yield Neighbor("--deadline", replace(asked, deadline_s=None, minimise="time"), "")
+    for asked in (question, free) if question.budget_usd is not None else ():
+        yield Neighbor("--budget", replace(asked, budget_usd=None, minimise="cost"), "")
 
 
 def _best(found: tuple[SizedDevice, ...]) -> SizedRun | None:
     runs = [one.best for one in found if one.best is not None]
     return min(runs, key=lambda run: run.value, default=None)
-
-
-def _relaxation(words: str, flag: str, run: SizedRun) -> Relaxation:
-    return Relaxation(
-        change=words,
-        flag=flag,
-        days=run.hours / 24.0,
-        usd=run.usd,
-        devices=run.devices,
-        device=run.choice.asked,
-    )

@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.best_first import BestFirst
 from planner.layout.layout_question import (
     LayoutQuestion,
     LayoutSolver,
     ground_of,
-    solve_layouts,
 )
-from planner.layout.layout_search import LayoutOutcome, nodes_of_run
+from planner.layout.layout_search import nodes_of_run
 from planner.layout.refined_layout import PricedLayout
 from planner.many.local_workers import answers_of
 from planner.sizing.run_goal import RunGoal, power_of
@@ -91,49 +91,37 @@ class SizedDevice:
 
 def size_device(question: SizeQuestion, choice: DeviceChoice, solver: LayoutSolver) -> SizedDevice:
     """The best run on devices of one type."""
-    best: SizedRun | None = None
-    bound, considered, complete = math.inf, 0, True
-    refused: dict[str, str] = {}
-    for stack, width, batch in itertools.product(question.stacks, choice.widths, question.batches):
+    search: BestFirst[SizedRun] = BestFirst(clock=solver.clock)
+    considered, refused = 0, dict[str, str]()
+
+    def opened(way: tuple[StackChoice, int, int]) -> None:
+        nonlocal considered
+        stack, width, batch = way
         try:
             goal = goal_of(question, choice, stack, batch)
             asked = layout_question_of(question, choice, stack, batch, width, choice.most)
-            outcome = best_layout(asked, solver, goal, math.inf if best is None else best.value)
+            outcome = solver.search(asked, goal=goal, below=search.best)
         except InputError as error:
             refused[stack.name] = str(error)
-            continue
+            return
         considered += outcome.considered
-        complete &= outcome.complete
-        bound = min(bound, outcome.bound_s if not outcome.complete else math.inf)
+        search.complete &= outcome.complete
+        search.looked_at(math.inf if outcome.complete else outcome.bound_s)
         if outcome.layouts:
             layout, value = outcome.layouts[0], outcome.values[0]
-            best = sized_run(question, choice, goal, stack.name, layout, value, width)
-    bound = min(bound, best.value if best else math.inf)
+            run = sized_run(question, choice, goal, stack.name, layout, value, width)
+            search.offer(None, (value,), run)
+
+    # Each may have any value: they are searched in their order.
+    ways = itertools.product(question.stacks, choice.widths, question.batches)
+    search.explore([(-math.inf, number, way) for number, way in enumerate(ways)], opened)
     return SizedDevice(
         choice=choice,
-        best=best,
-        bound=bound if math.isfinite(bound) else None,
+        best=next((run for _, run in search.ranked()), None),
+        bound=search.bound if math.isfinite(search.bound) else None,
         considered=considered,
-        complete=complete,
+        complete=search.complete,
         refused=tuple(refused.items()),
-    )
-
-
-def best_layout(
-    asked: LayoutQuestion,
-    solver: LayoutSolver,
-    goal: RunGoal | None = None,
-    below: float = math.inf,
-) -> LayoutOutcome:
-    """The best layout within the solver's time; raises InputError where none is legal."""
-    return solve_layouts(
-        asked,
-        solver.coefficients,
-        clock=solver.clock,
-        runners_up=0,
-        time_limit_s=solver.end_s - solver.clock(),
-        goal=goal,
-        below=below,
     )
 
 

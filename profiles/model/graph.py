@@ -1,9 +1,9 @@
-"""The model graph: what one training step of a model computes, stores and sends, block by block.
+"""The model graph: computation, memory and communication of a training step, block by block.
 
-A model is a chain of blocks. A block is what runs between two cut points of the forward pass; its
-backward belongs to it. Blocks that compute the same are one `Block` used many times: a 126-layer
-model holds three or four. All figures are per micro-batch on one rank of a tensor-parallel group
-of `ModelGraph.tp` ranks: the graph of tp = 4 holds the shapes that each of the four ranks runs.
+A model is a chain of blocks. A block is the code between two cut points of the forward pass, with
+its backward. Equal blocks are one `Block` used many times: a 126-layer model has three or four. All
+numbers are per micro-batch on one rank of a tensor-parallel group of `ModelGraph.tp` ranks: with tp
+= 4, the shapes are those of each of the four ranks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from itertools import accumulate
 
 from profiles.document import content_hash
 from profiles.errors import InputError
+from profiles.model.kernels import DeviceKernel
 
 CHANNELS_LAST = " channels-last"
-"""End of the kinds of convolutions whose input's channels lie next to each other in memory."""
+"""Suffix of the kinds of convolutions with channels-last input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +27,16 @@ class ConvShape:
     """A convolution's kernel.
 
     dims    spatial dimensions;  taps  elements of a kernel's window;  stride  the largest
-    input_gradient  False in a backward that makes the weight's gradient alone
-    images  samples of the call. On a CPU torch has another kernel for the volume of one, 3 to 5
-            times as slow (32 channels on 24^3, torch 2.13, 2026-11-22), and makes a pointwise
-            convolution of fewer than 16 a product for each (aten/src/ATen/native/Convolution.cpp,
-            use_mkldnn, of one thread): on 4 images of 2 x 2 pixels a tenth of the speed of 4 x 4
-    channels_last  the layout of the input, or of the weight: the backward of a depthwise 7 x 7 in
-            float32 then takes a quarter to two thirds as long on a CPU, a pointwise one in bfloat16
-            half (15 shapes, one core, torch 2.13, 2026-11-23); dense ones differed by a third at
-            most, either way, and are taken as one
+    input_gradient  False in a backward with the weight gradient only
+    images  samples of the call. On a CPU torch has a slower kernel (3 to 5 times) for one volume
+            (32 channels on 24^3, torch 2.13, 2026-11-22), and computes a pointwise convolution of
+            fewer than 16 samples as one product per sample (use_mkldnn of one thread in
+            aten/src/ATen/native/Convolution.cpp): on 4 images of 2 x 2 pixels at a tenth of the
+            speed of 4 x 4
+    channels_last  layout of the input or the weight. On a CPU the backward of a depthwise 7 x 7 in
+            float32 then takes a quarter to two thirds of the time, a pointwise one in bfloat16 half
+            (15 shapes, one core, torch 2.13, 2026-11-23); dense ones differed by at most a third in
+            either direction and are not distinguished
     """
 
     groups: int
@@ -47,10 +49,10 @@ class ConvShape:
     channels_last: bool = False
 
     def kind(self, patch: int) -> str:
-        """Convolutions that one kind of kernel computes; `patch` is the product's k. A
-        line is an image one pixel high to oneDNN; that lines and volumes are read beside images was
-        found better on a CPU of two cores (simulator/traced/point_maps.conv_axes) and not measured
-        on any other device."""
+        """The kind of kernel; `patch` is the product's k. Convolutions in one and three dimensions
+        are of the same kinds as images (to oneDNN a line is an image of height one); this was more
+        accurate on a CPU of two cores (simulator/traced/point_maps.conv_axes) and not measured on
+        other devices."""
         layout = CHANNELS_LAST if self.channels_last else ""
         if self.groups > 1:
             return f"depthwise{layout}" if patch == self.taps else "grouped"
@@ -80,17 +82,17 @@ DTYPE_BYTES = {
 
 
 class OpKind(StrEnum):
-    """What limits an op: the tensor cores, the memory, or nothing but its launch."""
+    """The kind of an op, by its limit: arithmetic, memory, or only the launch."""
 
     MATMUL = "matmul"
     ATTENTION = "attention"
     CONV = "conv"
-    MEMORY = "memory"  # element-wise, reductions, normalisations, copies, gathers
+    MEMORY = "memory"  # element-wise, reductions, normalizations, copies, gathers
     VIEW = "view"  # no device work
 
 
 class Phase(StrEnum):
-    """Which pass an op belongs to."""
+    """The pass of an op."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -116,13 +118,13 @@ class TensorSpec:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the contents, without an allocator's rounding."""
+        """Bytes of the elements, without an allocator's rounding."""
         return round(self.num_elements * DTYPE_BYTES[self.dtype])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulShape:
-    """`batch` products of [m, k] x [k, n]. A convolution is given as the product it equals."""
+    """`batch` products of [m, k] x [k, n]; a convolution is its equivalent product."""
 
     batch: int
     m: int
@@ -130,7 +132,7 @@ class MatmulShape:
     k: int
 
 
-# Ops of a whole layer of a recurrence on a CPU (tracing/trace_fused.py), with its kind.
+# Op of a whole recurrent layer on a CPU (tracing/trace_fused.py) -> kind of the layer.
 RECURRENCES: Mapping[str, str] = {
     f"shardwright.{kind}_layer{way}": kind
     for kind in ("lstm", "gru", "rnn")
@@ -142,8 +144,8 @@ RECURRENCES: Mapping[str, str] = {
 class AttentionShape:
     """One fused attention call: [batch, heads, q_len, head_dim] on [batch, kv_heads, kv_len, .].
 
-    mask_reach  keys that a query meets at most as a mask that was given says (kv_len: all before
-                it), 0 where its values are not known, None where no mask was given
+    mask_reach  most keys per query according to the mask (kv_len: all before it), 0 if its values
+                are unknown, None without a mask
     """
 
     batch: int
@@ -164,8 +166,9 @@ class Op:
     module       path of the innermost module that ran it, relative to the block ("" = the block)
     work_flop    floating-point operations, one multiply-add = 2; causal attention counts half
     read_bytes, written_bytes   every distinct input and output storage range once
-    dtype        of the arithmetic (that of the first floating-point input)
-    mask_reach   of an op that masks scores: keys that a query then meets at most, where known
+    dtype        of the first floating-point input
+    mask_reach   of an op that masks scores: most keys per query, if known
+    kernels      that it starts on an accelerator; None if it was traced for a CPU
     """
 
     name: str
@@ -180,11 +183,12 @@ class Op:
     attention: AttentionShape | None = None
     mask_reach: int | None = None
     conv: ConvShape | None = None
+    kernels: tuple[DeviceKernel, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensor:
-    """A storage that lives from a block's forward to its backward, apart from parameters.
+    """A storage that is kept from a block's forward to its backward, other than parameters.
 
     module  path relative to the block of the module that produced it ("" = the block itself)
     """
@@ -195,11 +199,11 @@ class SavedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A weight as one tensor-parallel rank holds it; `full_shape` is before sharding.
+    """A weight on one tensor-parallel rank; `full_shape` is before sharding.
 
-    sharded_dim  dimension split over tp, or None where every tp rank holds all of it
-    tied_to, whole_name   names in the whole model: of the first parameter that shares its storage,
-                 or ""; its own, where it is that one and stands outside the block's entry
+    sharded_dim  dimension split over tp, None if every tp rank has the whole weight
+    tied_to      name in the whole model of an earlier parameter with the same storage, or ""
+    whole_name   name in the whole model, if the parameter is outside the block's entry
     """
 
     name: str
@@ -213,7 +217,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """Communication that tensor parallelism puts into a block.
+    """A collective of tensor parallelism in a block.
 
     operation  `all_reduce`, `all_gather` or `reduce_scatter`; size_bytes is the full tensor
     """
@@ -228,22 +232,21 @@ class Collective:
 class Block:
     """One distinct kind of block.
 
-    kind, label       content hash: equal kinds have equal traces; `LlamaDecoderLayer` or the like
-    inputs, outputs   tensors that it takes from blocks before it, and hands to blocks behind it
-    saved             storages kept for backward without recomputation (its inputs left out)
+    kind, label       content hash of the trace; class name, for example `LlamaDecoderLayer`
+    inputs, outputs   tensors from earlier blocks and for later blocks
+    saved             storages kept for backward without recomputation, except inputs
     attention_module  path of the submodule that recompute = attention checkpoints, or ""
     attention_input_bytes   bytes of that submodule's inputs, kept when it is recomputed
-    forward_peak_bytes, backward_peak_bytes   highest bytes alive inside the block beyond what was
-                      alive at its start, in forward and in backward (parameters, parameter
-                      gradients and the boundary tensors left out; the gradients of the outputs,
-                      with which the backward begins, and of the inputs are in)
-    forward_changes, backward_changes   bytes allocated (freed: negative) one after the other, in
-                      each pass, from which those two peaks follow
-    expected_shapes   True where data-dependent routing was traced by its expected shapes
-    assumed_values    True where an assumed truth value (of `all()`, `any()`) decides what runs
-    weight_input_bytes, weight_output_bytes   what the gradients of the weights are made of: the
-                      distinct storages that products with trainable parameters read (the block's
-                      inputs among them), and what these products write; None where not traced
+    forward_peak_bytes, backward_peak_bytes   highest bytes allocated inside the block during each
+                      pass, without parameters, parameter gradients and tensors between blocks, but
+                      with the gradients of its outputs and inputs
+    forward_changes, backward_changes   consecutive allocations (freed: negative) in bytes, from
+                      which the peaks follow
+    expected_shapes   True if data-dependent routing was traced with expected shapes
+    assumed_values    True if an assumed truth value (of `all()`, `any()`) decides which code runs
+    weight_input_bytes, weight_output_bytes   operands of the weight gradients: bytes of the
+                      distinct storages read by products with trainable parameters (including the
+                      block's inputs), and bytes written by these products; None if not traced
     """
 
     kind: str
@@ -267,7 +270,7 @@ class Block:
     weight_output_bytes: int | None = None
 
     def __hash__(self) -> int:
-        # Blocks are keys of caches, and `kind` is their content already.
+        # Blocks are keys of caches, and `kind` is a hash of the content.
         return hash(self.kind)
 
     @property
@@ -277,17 +280,17 @@ class Block:
 
     @property
     def backward_flop(self) -> int:
-        """FLOPs of the backward, as this rank runs it, nothing recomputed."""
+        """FLOPs of the backward on this rank, without recomputation."""
         return sum(op.work_flop for op in self.backward_ops)
 
     @property
     def saved_bytes(self) -> int:
-        """Kept for the backward, beside tensors between blocks."""
+        """Bytes kept for the backward, without tensors between blocks."""
         return sum(tensor.memory_bytes for tensor in self.saved)
 
     @property
     def parameter_count(self) -> int:
-        """Elements on one tp rank; a tied parameter counts only where it is first."""
+        """Elements on one tp rank; tied parameters count only in their first block."""
         return sum(p.spec.num_elements for p in self.parameters if not p.tied_to)
 
     @property
@@ -298,10 +301,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRef:
-    """A position in the chain: which kind stands there, and the module whose call opens it.
+    """A position in the chain: index of the block's kind, and the module whose call opens it.
 
-    entry  module path in the whole model at whose call the block begins (`model.layers.3`); ""
-           for the first block, which begins with the forward pass itself
+    entry  path in the whole model of the module whose call begins the block (`model.layers.3`); ""
+           for the first block, which begins with the forward pass
     """
 
     entry: str
@@ -310,11 +313,10 @@ class BlockRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A tensor that some block takes from another than the one before it: a skip, what a tower
-    gives, an encoder's output.
+    """A tensor between blocks of a graph that is no chain: a skip connection, an encoder's output.
 
     producer   position in the chain of the block that makes it
-    consumers  positions of the blocks that use it, rising
+    consumers  positions of the blocks that use it, ascending
     """
 
     producer: int
@@ -324,7 +326,7 @@ class Branch:
     def __post_init__(self) -> None:
         if not self.consumers or self.producer >= self.consumers[0]:
             raise InputError(
-                f"a tensor of block {self.producer} is said to be used by blocks {self.consumers}"
+                f"a tensor of block {self.producer} cannot be used by blocks {self.consumers}"
             )
 
 
@@ -333,11 +335,10 @@ class ModelGraph:
     """A traced model for one micro-batch size, sequence length, precision and tp degree.
 
     kinds     the distinct blocks; chain  the blocks in order of execution, as references
-    branches  every tensor between blocks, where some block takes one from another than the block
-              before it; empty where the blocks are a plain chain
-    state     buffers and weights that the forward changes and computes with, in words
-    why_not_cuttable, why_not_tensor_parallel   why the chain has one block, or tp is 1, or ""
-    source    what was loaded: file, shipped name or `package.module:factory`, with content hash
+    branches  all tensors between blocks; empty if the blocks are a plain chain
+    state     descriptions of buffers and weights that the forward changes and computes with
+    why_not_cuttable, why_not_tensor_parallel   why the chain has one block, or tp must be 1, or ""
+    source    file, shipped name or `package.module:factory`
     """
 
     name: str
@@ -385,7 +386,7 @@ class ModelGraph:
 
     @property
     def backward_flop(self) -> int:
-        """FLOPs of the backward, as this rank runs it, nothing recomputed."""
+        """FLOPs of the backward on this rank, without recomputation."""
         return sum(block.backward_flop for block in self.blocks)
 
     @property
@@ -400,15 +401,18 @@ def running_peak(changes: tuple[int, ...]) -> int:
 
 
 def with_kind(block: Block) -> Block:
-    """The block with its content hash filled in: equal figures, equal kind, whatever the label.
+    """The block with its content hash, which does not depend on the label.
 
-    The order in which bytes come and go is left out (autograd may free a tensor one op sooner in
-    one block than in the next), not the peaks, nor the ops: what weights' gradients need follows.
+    The order of allocations is excluded (autograd may free a tensor one op earlier in one block
+    than in the next), as are the operands of weight gradients and the kernels of an accelerator,
+    which follow from the ops.
     """
     bare = replace(
         block,
         kind="",
         label="",
+        forward_ops=tuple(replace(op, kernels=None) for op in block.forward_ops),
+        backward_ops=tuple(replace(op, kernels=None) for op in block.backward_ops),
         forward_changes=(),
         backward_changes=(),
         weight_input_bytes=None,

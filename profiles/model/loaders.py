@@ -1,8 +1,8 @@
-"""What a user may name as a model, resolved without torch.
+"""Resolve the name of a model, without torch.
 
-A model is named by a shipped name (`llama-3.1-70b`, also `meta-llama/Llama-3.1-70B`), by the path
-of a Hugging Face `config.json`, or by `package.module:factory`. Only the last imports user code,
-and only when the model is built.
+A model is a shipped name (`llama-3.1-70b`, also `meta-llama/Llama-3.1-70B`), the path of a Hugging
+Face `config.json`, or `package.module:factory`. Only the last imports user code, when the model is
+built.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from profiles.errors import ModelError, UnknownNameError
 
 MODEL_FOLDER = Path(__file__).parents[1] / "data" / "models"
 
-# Architectures that build.py knows how to feed: the field is the family, see there.
+# End of an architecture's name -> family, which decides inputs and loss (build_feeds.py).
 FAMILIES = {
     "ForCausalLM": "causal",
     "LMHeadModel": "causal",
@@ -34,9 +34,9 @@ FAMILIES = {
     "CLIPModel": "pairs",
     "SiglipModel": "pairs",
 }
-# Families that are built with all of their towers.
+# Families that are built with all towers.
 _TOWERS = ("pairs", "vision")
-# Tasks whose loss is decided by values, so that it cannot be traced from shapes.
+# Tasks whose loss depends on values, so that it cannot be traced on shapes.
 _LOSS_BY_VALUES = {
     "ForObjectDetection": "matches boxes to objects",
     "ForInstanceSegmentation": "matches masks to objects",
@@ -61,7 +61,7 @@ _ALIASES = {
 
 
 GIVEN = " (given in Python)"
-"""Ends the name of a module that has none: it was handed over as an object."""
+"""End of the name of a model that was given as an object."""
 
 HEAD_COUNTS = (
     "num_attention_heads",
@@ -70,11 +70,11 @@ HEAD_COUNTS = (
     "decoder_attention_heads",
     "n_head",
 )
-"""Keys under which a transformers configuration counts attention heads."""
+"""Keys of a transformers configuration with the number of attention heads."""
 
 
 def uneven_heads(spec: ModelSpec, tp: int) -> str:
-    """Why `tp` ranks cannot share the heads that a configuration counts, or ""."""
+    """Why tp does not divide the configuration's attention heads, or ""."""
     for key in HEAD_COUNTS:
         heads = spec.config.get(key)
         if isinstance(heads, int) and heads % tp:
@@ -87,7 +87,7 @@ def uneven_heads(spec: ModelSpec, tp: int) -> str:
 class ModelSpec:
     """A model that can be built.
 
-    name     as it is shown; source  file, shipped name or factory, as the user gave it
+    name     for display; source  the user's file, shipped name or factory
     config   the HF configuration, empty for a factory
     factory  `package.module:function`, or "" for an HF configuration
     """
@@ -104,26 +104,26 @@ class ModelSpec:
 
     @property
     def content_hash(self) -> str:
-        """Identifies what is built; a factory's code is hashed by the caller of its import."""
+        """Hash of the configuration or the factory's name (not of its code)."""
         return content_hash({"config": dict(self.config), "factory": self.factory})
 
 
 def model_names() -> tuple[str, ...]:
-    """The names that are shipped."""
+    """The shipped names."""
     return tuple(sorted(path.stem for path in MODEL_FOLDER.glob("*.json")))
 
 
 def model_named(text: str) -> str | None:
-    """The shipped model that `text` names, if it names one."""
+    """The shipped model with this name or alias, or None."""
     name = _ALIASES.get(text.lower(), text.lower())
     return name if name in model_names() else None
 
 
 def resolve_model(text: str) -> ModelSpec:
-    """The model that `text` names.
+    """The model of a name, path or factory.
 
-    Raises ModelError for a name that is not shipped and for a configuration whose architecture or
-    sizes cannot be, DocumentError for a file that is no JSON.
+    Raises ModelError for an unknown name and for a configuration with an unsupported architecture
+    or invalid sizes, DocumentError for a file that is no JSON.
     """
     if _FACTORY.match(text):
         return ModelSpec(name=text, source=text, factory=text)
@@ -183,7 +183,7 @@ def _family(config: Mapping[str, Any], source: str) -> str:
 
 
 def _checked(spec: ModelSpec) -> ModelSpec:
-    """The spec, after a look at what would otherwise fail far from its cause."""
+    """The spec, after checks of values that would otherwise fail later."""
     config, where = spec.config, spec.source
     _family(config, where)
     if not isinstance(config.get("model_type"), str):

@@ -1,9 +1,9 @@
-"""`PublishedCase`: what a source says about a whole training run, and nothing of what it took.
+"""`PublishedCase`: the published description of a whole training run, without its results.
 
-A prediction is made from these values alone: totals (days, device-hours, energy, dollars, carbon),
-throughput, utilisation and what is derived from them are skipped while reading, and so are notes,
-which print them. Of the columns that say what the published hours and energy count only these words
-are read: whether downtime is inside (`counts_downtime`), and hosts and cooling (`counts_site`).
+Predictions use only these values: totals (days, device-hours, energy, dollars, carbon), throughput,
+utilization and derived columns are skipped while reading, and so are notes, which repeat them. The
+columns about the published hours and energy are read only for whether they include downtime
+(`counts_downtime`), and hosts and cooling (`counts_site`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiles.errors import DocumentError
 from profiles.published.run import PublishedRun
-from profiles.published.table import Row, Table, number_cell, read_table, text_cell
+from profiles.published.table import Row, Table, number_cell, read_table
 
-# Columns of a table of whole runs that no prediction may see.
+# Columns of a table of whole runs that predictions must not use.
 MEASURED_CASE_COLUMNS = (
     *("wall_days", "accel_hours", "throughput_reported", "mfu_reported_pct", "hfu_reported_pct"),
     *("energy_mwh", "carbon_t", "cost_usd", "implied_mfu_6N_pct", "implied_mfu_palm_pct"),
@@ -37,7 +36,7 @@ _NUMBERS = (
 _UNITS = dict.fromkeys(("params_total_b", "params_active_b", "tokens_b"), 1e9)
 _UNITS |= {"global_batch_tokens_m": 1e6}
 CASE_COLUMNS = (*_TEXTS, *_NUMBERS)
-# Fields of `PublishedRun` and their columns; counts may be the first of several in a cell of text.
+# Field of `PublishedRun` -> column; of several counts in a cell of text the first is used.
 _RUN_TEXTS = {
     "id": "id",
     "source": "source_url",
@@ -56,16 +55,16 @@ _RUN_COUNTS = {
     "num_devices": "accel_count",
     **{degree: degree for degree in ("tp", "pp", "cp", "ep")},
 }
-# Words that say that the hours are those of the steady step, and nothing that interrupted it.
+# Words for hours of steady steps, without interruptions.
 _STEADY = re.compile(
     r"no downtime|without downtime|steady rate x tokens|iteration time|computed from logs|"
     r"not billed time",
     re.IGNORECASE,
 )
-# Words that say that the energy is that of the boards alone.
+# Words for energy of the boards alone.
 _BOARDS = re.compile(r"no PUE|without PUE", re.IGNORECASE)
-# What stands in brackets is of another figure.
-_BESIDE = re.compile(r"\([^)]*\)")
+# Text in brackets is about another figure.
+_BRACKETS = re.compile(r"\([^)]*\)")
 BENCHMARK = "throughput"
 """The kind of a case that is a benchmark of steps, not a run."""
 _LEADING = re.compile(r"^\s*~?\s*(\d+(?:\.\d+)?)\s*([kKmM])?")
@@ -73,16 +72,15 @@ _LEADING = re.compile(r"^\s*~?\s*(\d+(?:\.\d+)?)\s*([kKmM])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCase:
-    """A whole training run as its source describes it; None and "" where it does not say.
+    """A whole training run as its source describes it; None or "" if not stated.
 
-    run             its model, device and degrees; sequences are those of the longest phase
-    parameters, active_parameters   of the model, and of what a token visits
-    experts         of the model;  zero  how states are sharded, in words
-    tokens          that it was trained on;  batch_tokens  tokens per step
-    pue, usd_per_device_hour   as the source states them
-    counts_downtime False where the published hours are those of the steady step alone
-    counts_site     False where the published energy is that of the boards alone
-    faults          cells that could not be read
+    run             model, device and degrees; sequence length of the longest phase
+    parameters, active_parameters   of the model, all and per token
+    zero            sharding of the states, in the source's words
+    tokens          of the whole training;  batch_tokens  per step
+    counts_downtime False if the published hours are of steady steps only
+    counts_site     False if the published energy is of the boards only
+    faults          messages about unreadable cells
     """
 
     run: PublishedRun
@@ -102,11 +100,10 @@ class PublishedCase:
 
 
 def read_cases(path: str | Path) -> tuple[PublishedCase, ...]:
-    """The cases of a CSV file, in its order; a cell that cannot be read is left empty, and said in
-    `faults`.
+    """The cases of a CSV file, in its order; unreadable cells are empty and listed in `faults`.
 
-    Raises UnknownNameError for a column that is neither known nor measured, DocumentError for a
-    missing `id` column and an empty or repeated id.
+    Raises UnknownNameError for an unknown column, DocumentError for a missing `id` column and an
+    empty or repeated id.
     """
     table = read_table(path, CASE_COLUMNS, skipped=MEASURED_CASE_COLUMNS, required=("id",))
     table.check_ids()
@@ -114,15 +111,11 @@ def read_cases(path: str | Path) -> tuple[PublishedCase, ...]:
 
 
 def _case(table: Table, row: Row) -> PublishedCase:
-    cells = dict(zip(table.columns, map(text_cell, row.cells), strict=True))
+    cells = table.texts(row)
     numbers: dict[str, float | None] = {}
     faults: list[str] = []
     for column in _NUMBERS:
-        try:
-            found = number_cell(cells[column], table.where(row, column))
-        except DocumentError as error:
-            faults.append(str(error))
-            found = None
+        found = table.parsed(row, column, number_cell, faults)
         numbers[column] = found * _UNITS.get(column, 1.0) if found else None
     figures: dict[str, Any] = {name: cells[column] for name, column in _RUN_TEXTS.items()}
     for name, column in _RUN_COUNTS.items():
@@ -130,7 +123,7 @@ def _case(table: Table, row: Row) -> PublishedCase:
         figures[name] = (
             leading_count(cells[column]) if column in _TEXTS else number and round(number)
         )
-    said = f"{cells['hours_kind']} {cells['scope']}"
+    hours = f"{cells['hours_kind']} {cells['scope']}"
     return PublishedCase(
         run=PublishedRun(row=row.number, seq_len=_main_length(cells["seq_len"]), **figures),
         org=cells["org"],
@@ -143,14 +136,14 @@ def _case(table: Table, row: Row) -> PublishedCase:
         batch_tokens=numbers["global_batch_tokens_m"],
         pue=numbers["pue"],
         usd_per_device_hour=numbers["cost_rate_usd_per_h"],
-        counts_downtime=_STEADY.search(said) is None and cells["kind"] != BENCHMARK,
-        counts_site=_BOARDS.search(_BESIDE.sub("", cells["energy_basis"])) is None,
+        counts_downtime=_STEADY.search(hours) is None and cells["kind"] != BENCHMARK,
+        counts_site=_BOARDS.search(_BRACKETS.sub("", cells["energy_basis"])) is None,
         faults=tuple(faults),
     )
 
 
 def leading_count(text: str) -> int | None:
-    """The whole number that a cell begins with, or None.
+    """The integer at the beginning of a cell, or None.
 
     >>> leading_count("64 over 8 nodes"), leading_count("128K"), leading_count("not given")
     (64, 128000, None)
@@ -163,6 +156,6 @@ def leading_count(text: str) -> int | None:
 
 
 def _main_length(text: str) -> int | None:
-    """Of `4096 -> 8192; 131072 for ~800B tokens` the last of the first phases: 8192."""
+    """The last of the first phases: 8192 of `4096 -> 8192; 131072 for ~800B tokens`."""
     steps = re.split(r"->|→", text.partition(";")[0])
     return leading_count(steps[-1])

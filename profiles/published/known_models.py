@@ -1,4 +1,4 @@
-"""`known_model`: the public figures of a well-known model, by the name that a source gives it."""
+"""`known_model`: the public figures of a well-known model, by its name in a source."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ KNOWN_MODELS_SCHEMA = "shardwright/known-models@1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModel:
-    """A model whose figures are public, or one that is known not to be describable.
+    """A model with public figures, or one that is not supported.
 
-    patterns      regular expressions that the beginning of a normalised name must match
-    source        paper or config.json that prints the figures
-    note          what of the model the figures leave out, in words
-    seq_len       tokens per sequence of its pretraining, 0 where none is usual
-    global_batch  sequences per step that its own paper or recipe trains with, else 0
-    tokens        that its source says it was pretrained on, else 0
-    unsupported   why its figures are not modelled; `figures` is None then and only then
-    visited       of an unsupported model, share of the parameters that a token visits, by which a
-                  dense one stands in; 0: none does
+    patterns      regular expressions for the beginning of a normalized name
+    source        paper or config.json with the figures
+    note          parts of the model that the figures leave out
+    seq_len       tokens per sequence of its pretraining, 0 if unknown
+    global_batch  sequences per step in its paper or recipe, 0 if unknown
+    tokens        of its pretraining, 0 if unknown
+    unsupported   why the model has no figures (`figures` is None)
+    visited       active share of an unsupported model's parameters, for the dense model that
+                  approximates it; 0 if there is none
 
-    Raises InputError where neither or both of `figures` and `unsupported` are given, and for a
-    pattern that is no regular expression.
+    Raises InputError unless exactly one of `figures` and `unsupported` is given, and for a pattern
+    that is no regular expression.
     """
 
     name: str
@@ -62,7 +62,7 @@ class KnownModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModels:
-    """The file of known models; the order decides between patterns that both match."""
+    """The file of known models; the first matching pattern decides."""
 
     date: str
     models: tuple[KnownModel, ...]
@@ -70,16 +70,16 @@ class KnownModels:
 
 @functools.cache
 def known_models() -> tuple[KnownModel, ...]:
-    """All known models, in the order in which their patterns are tried."""
+    """All known models, in the order of the file."""
     return read_document(KNOWN_MODELS, KnownModels, schema=KNOWN_MODELS_SCHEMA).models
 
 
 @functools.cache
 def known_model(name: str) -> KnownModel | None:
-    """The known model that a published name means, or None.
+    """The known model with a published name, or None.
 
-    What follows the name is ignored (`DeepSeekV3 (w/o MTP)`, `llama3-70b truncated to 12 layers`),
-    but a digit or letter may not: `GPT-3 175Bx` is no GPT-3 175B.
+    Text after the name is ignored (`DeepSeekV3 (w/o MTP)`, `llama3-70b truncated to 12 layers`),
+    unless it begins with a digit or letter: `GPT-3 175Bx` is no GPT-3 175B.
 
     >>> known_model("LLAMA3.1_405B").figures.num_layers
     126

@@ -1,6 +1,6 @@
-"""Tables of training steps of modules: what is trained, one row each, and what was measured of it.
+"""Tables of training steps of modules, one per row, with their measurements.
 
-A prediction is made from `ModuleRow` alone; `MeasuredModule` is for those who compare.
+Predictions use only `ModuleRow`; `MeasuredModule` is for the comparison.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from profiles.errors import DocumentError
-from profiles.published.table import Row, Table, count_cell, number_cell, read_table, text_cell
+from profiles.published.table import Row, Table, count_cell, number_cell, read_table
 
 _TEXTS = ("id", "factory", "device", "precision", "memory_format", "framework", "optimizer")
 MODULE_COLUMNS = (*_TEXTS, "arguments", "devices")
@@ -25,11 +26,11 @@ _ALL_COLUMNS = frozenset((*MODULE_COLUMNS, *_MEASURED_COLUMNS, *_OTHER_COLUMNS))
 class ModuleRow:
     """A training step of a module on a device, as a table describes it.
 
-    row        its place in the table, from 1
+    row        index in the table, from 1
     factory    `package.module:function`, called with `arguments`
-    devices    that train it side by side, each on a batch of its own
-    precision, memory_format, framework, optimizer   in the table's words, "" where it is silent
-    faults     cells that could not be read, as messages
+    devices    data-parallel devices, each with a separate batch
+    precision, memory_format, framework, optimizer   in the table's words, "" if not stated
+    faults     messages about unreadable cells
     """
 
     row: int
@@ -47,9 +48,9 @@ class ModuleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModule:
-    """What was measured of a row; None where nothing was.
+    """The measurements of a row; None if not measured.
 
-    oom_batch  a batch that did not fit while the row's did
+    oom_batch  a batch that did not fit, unlike the row's
     """
 
     id: str
@@ -62,11 +63,10 @@ class MeasuredModule:
 
 
 def read_modules(path: str | Path) -> tuple[ModuleRow, ...]:
-    """The rows of a table of modules, in its order; a cell that cannot be read costs its own row a
-    prediction (`faults`).
+    """The rows of a table of modules, in its order; rows with unreadable cells have `faults`.
 
     Raises UnknownNameError for an unknown column, DocumentError for a missing file or column and
-    for an id that is empty or there twice.
+    for an empty or repeated id.
     """
     table = read_table(
         path,
@@ -78,46 +78,46 @@ def read_modules(path: str | Path) -> tuple[ModuleRow, ...]:
     return tuple(_row(table, row) for row in table.rows)
 
 
-def _row(table: Table, row: Row) -> ModuleRow:
-    cells = dict(zip(table.columns, map(text_cell, row.cells), strict=True))
-    faults = []
-    arguments: Any = {}
-    devices = 1
-    if cells["arguments"]:
-        where = table.where(row, "arguments")
-        try:
-            arguments = json.loads(cells["arguments"])
-        except ValueError as error:
-            faults.append(f"{where}: is no JSON: {error}")
-        if not isinstance(arguments, dict):
-            faults.append(f"{where}: must be a JSON object of keywords, is {cells['arguments']}")
-            arguments = {}
+def _arguments(text: str, where: str) -> dict[str, Any]:
     try:
-        devices = count_cell(cells["devices"], table.where(row, "devices"), least=1) or 1
-    except DocumentError as error:
-        faults.append(str(error))
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise DocumentError(f"{where}: is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise DocumentError(f"{where}: must be a JSON object of keywords, is {text}")
+    return found
+
+
+_positive = partial(count_cell, least=1)
+
+
+def _row(table: Table, row: Row) -> ModuleRow:
+    cells = table.texts(row)
+    faults: list[str] = []
+    arguments = table.parsed(row, "arguments", _arguments, faults)
+    devices = table.parsed(row, "devices", _positive, faults)
     for column in ("factory", "device"):
         if not cells[column]:
             faults.append(f"{table.where(row, column)}: is empty")
     return ModuleRow(
         row=row.number,
-        arguments=arguments,
-        devices=devices,
+        arguments=arguments or {},
+        devices=devices or 1,
         faults=tuple(faults),
         **{column: cells[column] for column in _TEXTS},
     )
 
 
 def read_measured_modules(path: str | Path) -> tuple[MeasuredModule, ...]:
-    """What was measured of the rows of a table of modules, in its order.
+    """The measurements in a table of modules, in its order.
 
-    Raises DocumentError for a figure that is no number of 0 or more.
+    Raises DocumentError for a cell that is no number of 0 or more.
     """
     columns = (*_MEASURED_COLUMNS, "oom_batch")
     table = read_table(path, columns, skipped=_ALL_COLUMNS - set(columns), required=("id",))
     found = []
     for row in table.rows:
-        cells = dict(zip(table.columns, map(text_cell, row.cells), strict=True))
+        cells = table.texts(row)
         step_time_s, peak_memory_gib = (
             number_cell(cells[column], table.where(row, column)) for column in columns[4:6]
         )
@@ -125,7 +125,7 @@ def read_measured_modules(path: str | Path) -> tuple[MeasuredModule, ...]:
             MeasuredModule(
                 step_time_s=step_time_s,
                 peak_memory_gib=peak_memory_gib,
-                oom_batch=count_cell(cells["oom_batch"], table.where(row, "oom_batch"), least=1),
+                oom_batch=_positive(cells["oom_batch"], table.where(row, "oom_batch")),
                 **{column: cells[column] for column in columns[:4]},
             )
         )

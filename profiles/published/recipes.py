@@ -1,4 +1,4 @@
-"""`fill_from_recipe`: what a public recipe says of a run whose own source prints no layout."""
+"""`fill_from_recipe`: complete a published run without a layout from a public recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECIPES = Path(__file__).parents[1] / "data" / "published" / "recipes.toml"
 RECIPES_SCHEMA = "shardwright/recipes@1"
 
 
-# Columns that a recipe fills beside the length of sequences and the batch.
+# Columns from a recipe in addition to sequence length and batch.
 _TAKEN = (
     *("tp", "pp", "cp", "ep", "micro_batch", "zero_stage"),
     *("recompute", "precision", "inter_node_link", "schedule"),
@@ -24,16 +24,14 @@ _TAKEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Settings that a public recipe trains a well-known model with on a number of devices.
+    """Settings of a public recipe for a well-known model on some numbers of devices.
 
     model       name of a known model (profiles.published.known_models)
     device      name in the catalogue
     sequences_per_device   global batch / devices; may be below 1
-    recompute, precision, inter_node_link, schedule   words that the columns of `PublishedRun` may
-                hold
-    quantization   precision of the matmuls, where it is below that of the tensors, which is what a
-                row prints (MaxText's word)
-    note        what of the recipe is not modelled, in words
+    recompute, precision, inter_node_link, schedule   as in `PublishedRun`
+    quantization   precision of the matmuls if lower than that of the tensors (MaxText's term)
+    note        parts of the recipe that are not modeled
 
     Raises InputError for a global batch that is no whole number of sequences.
     """
@@ -64,7 +62,8 @@ class Recipe:
                 raise InputError(f"{self.model} on {count} {self.device}: a batch of {batch:g}")
 
     def agrees(self, run: PublishedRun) -> bool:
-        """Whether the row is of a size that the recipe is for and prints nothing else."""
+        """Whether the recipe is for the row's number of devices and contradicts none of its
+        values."""
         if run.num_devices not in self.num_devices:
             return False
         pairs = (
@@ -75,7 +74,7 @@ class Recipe:
             (run.pp, self.pp),
             (run.cp, self.cp),
         )
-        return all(printed in (None, ours) for printed, ours in pairs)
+        return all(stated in (None, ours) for stated, ours in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +94,10 @@ def recipes() -> tuple[Recipe, ...]:
 def fill_from_recipe(
     run: PublishedRun, *, model: str, device: str, said: list[str]
 ) -> PublishedRun:
-    """The run with what a recipe for its model, device and size says where the row is silent.
+    """The run, with missing values from a recipe for its model, device and size.
 
-    Nothing is taken where the row prints another sequence length, batch or degree than the recipe:
-    then it is another run; nor where it prints both its layout and its batch. What was taken is
-    added to `said`.
+    A recipe is not used if the row has another sequence length, batch or degree, or if the row has
+    both layout and batch. Messages about the used values are appended to `said`.
     """
     layout = (run.dp, run.tp, run.pp, run.cp)
     if run.global_batch is not None and layout != (None, None, None, None):

@@ -1,8 +1,8 @@
-"""`PublishedRun`: what a source says about a training run, and nothing of what it measured.
+"""`PublishedRun`: the published description of a training run, without its measurements.
 
-A prediction is made from these values alone. The measured columns are skipped while reading, and
-so are the notes, which may print the result (`profiles.published.run_table` reads them for those
-who compare). Empty means that the source does not say: None for numbers, "" for text.
+Predictions use only these values. Measured columns are skipped while reading, and so are notes,
+which may contain results (`profiles.published.run_table` reads the measurements). A value that the
+source does not state is None or "".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 # The project's own table of published runs (profiles/data/published/README.md).
 FIGURES = Path(__file__).parents[1] / "data" / "published" / "figures.csv"
 
-# Columns that a table of runs may carry and that no prediction may see.
+# Columns of a table of runs that predictions must not use.
 MEASURED_COLUMNS = (
     "step_time_s",
     "step_time_kind",
@@ -29,7 +29,7 @@ MEASURED_COLUMNS = (
 class PublishedRun:
     """A training run as its source describes it; names are the columns of a table of runs.
 
-    row                     its place in the table, from 1
+    row                     index in the table, from 1
     family                  `dense`, `moe` or `lora`
     ffn_size, moe_ffn_size  inner width of a dense feed-forward and of one expert
     top_k                   experts per token
@@ -39,19 +39,18 @@ class PublishedRun:
     micro_batch             sequences per data-parallel rank and pass
     global_batch            sequences per optimizer step
     recompute, precision, schedule, framework    in the source's own words
-    sliding_window, window_layers   keys that a query meets at most, 0 for all, and in how many of
-                            the layers
+    sliding_window, window_layers   most keys per query, 0 for all, and number of layers with it
     mtp_layers              further tokens that the model is trained to predict
-    recompute_layers        first so many layers of a stage that full recomputation runs again
+    recompute_layers        number of first layers of a stage with full recomputation
     lora_rank               of adapters
-    expert_imbalance        tokens of the fullest expert rank over the mean
-    optimizer_offload, activation_offload   states in host memory; share of the activations there
+    expert_imbalance        tokens of the most loaded expert rank over the mean
+    optimizer_offload, activation_offload   states in host memory; share of activations there
     reduce, compress, local_steps, local_workers, wide_layers, order   as the options of
                             `plan --stack`
-    peak_memory_kind        what a peak is a peak of, in the source's words: `allocated` by tensors,
-                            `reserved` by the allocator, what the device shows
-    faults                  cells that could not be read, as messages (only with `lenient`)
-    ran                     false for a layout that its source tells failed
+    peak_memory_kind        in the source's words: `allocated` by tensors, `reserved` by the
+                            allocator, or shown by the device
+    faults                  messages about unreadable cells (only with `lenient`)
+    ran                     False for a layout that failed according to its source
     """
 
     row: int

@@ -1,9 +1,9 @@
-"""Reading tables of published runs: one `PublishedRun` per row of a CSV file, and one `Measured`
-with the row's measured figures, to compare with and never to predict from.
+"""Tables of published runs: a `PublishedRun` per row of a CSV file, and a `Measured` with the row's
+measurements, which are only compared with predictions.
 
-A table of layouts that ran out of memory or crashed, as the Ultra-Scale sweep lists them, has only
-`model nodes micro_batch grad_accum dp pp tp zero_stage`; everything else is common to the sweep and
-is in profiles/data/published/architectures.toml with its source.
+A table of failed layouts (out of memory or crashed, as in the Ultra-Scale sweep) has only the
+columns `model nodes micro_batch grad_accum dp pp tp zero_stage`; all other values are common to the
+sweep and come from profiles/data/published/architectures.toml, with their source.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ARCHITECTURES_SCHEMA = "shardwright/architectures@1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A model of the sweep by its figures; names as in `PublishedRun`."""
+    """A model of the sweep; names as in `PublishedRun`."""
 
     model: str
     num_layers: int
@@ -51,7 +51,7 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What all layouts of the sweep share, and its models by the name that the table uses."""
+    """Values common to all layouts of the sweep, and its models by their names in the table."""
 
     source: str
     date: str
@@ -66,9 +66,9 @@ class Sweep:
 def read_failed_layouts(path: str | Path, *, lenient: bool = False) -> tuple[PublishedRun, ...]:
     """The layouts as runs with the ids `failed-1`, `failed-2`, ... in the table's order.
 
-    Raises UnknownNameError for an unknown column or model, DocumentError for a cell that is empty
-    or no whole number and for degrees that do not multiply to the devices; with `lenient` what is
-    wrong with a row is kept in its run's `faults`.
+    Raises UnknownNameError for an unknown column or model, DocumentError for a cell that is no
+    integer and for degrees that do not multiply to the devices; with `lenient` the message is added
+    to the run's `faults` instead.
     """
     sweep = read_document(ARCHITECTURES, Sweep, schema=ARCHITECTURES_SCHEMA)
     table = read_table(path, FAILED_COLUMNS, required=FAILED_COLUMNS)
@@ -85,7 +85,7 @@ def read_failed_layouts(path: str | Path, *, lenient: bool = False) -> tuple[Pub
 
 
 def _failed_run(table: Table, row: Row, sweep: Sweep) -> PublishedRun:
-    cells = dict(zip(table.columns, row.cells, strict=True))
+    cells = table.texts(row)
     model = sweep.architectures.get(cells["model"])
     if model is None:
         raise UnknownNameError(
@@ -104,7 +104,7 @@ def _failed_run(table: Table, row: Row, sweep: Sweep) -> PublishedRun:
             f"{table.where(row, 'dp')}: dp={count['dp']} x tp={count['tp']} x pp={count['pp']} is "
             f"not nodes={count['nodes']} x {sweep.devices_per_node} devices = {devices}"
         )
-    said = {**encode(sweep), **encode(model), **count}
+    known = {**encode(sweep), **encode(model), **count}
     return PublishedRun(
         row=row.number,
         id=f"failed-{row.number}",
@@ -116,33 +116,30 @@ def _failed_run(table: Table, row: Row, sweep: Sweep) -> PublishedRun:
         global_batch=count["dp"] * count["micro_batch"] * count["grad_accum"],
         schedule="1f1b" if count["pp"] > 1 else "none",
         ran=False,
-        **{name: value for name, value in said.items() if name in RUN_COLUMNS},
+        **{name: value for name, value in known.items() if name in RUN_COLUMNS},
     )
 
 
-# 0 experts of width 0 is how many tables write a dense model.
+# Many tables describe a dense model by 0 experts of width 0.
 _MAY_BE_ZERO = (
     *("num_experts", "top_k", "moe_ffn_size", "num_shared_experts", "first_dense_layers"),
     *("zero_stage", "sliding_window", "window_layers", "mtp_layers", "recompute_layers"),
     "wide_layers",
 )
 _LAST_ZERO_STAGE = 3
-# What a column holds is what its field holds: `str`, `bool`, `float` or `int`.
+# Column -> type of its field: `str`, `bool`, `float` or `int`.
 _KINDS = {field.name: str(field.type).removesuffix(" | None") for field in fields(PublishedRun)}
 _FAMILIES = ("", "dense", "moe", "lora")
-# How the Zero Bubble paper's table 4 is transcribed: as many chunks as there are layers.
+# Number of chunks in the Zero Bubble paper's table 4: as many as layers.
 _ONE_LAYER_PER_CHUNK = "max (1 layer per chunk)"
 
 
 def read_runs(path: str | Path, *, lenient: bool = False) -> tuple[PublishedRun, ...]:
-    """The runs of a CSV file, in its order; a table of failed layouts is recognised by its header.
+    """The runs of a CSV file, in its order; a table of failed layouts is recognized by its header.
 
-    With `lenient` a cell that cannot be read is left empty and its message kept in `faults`, so
-    that one bad cell does not cost a whole table its predictions.
-
-    Raises UnknownNameError for an unknown column; DocumentError for a missing `id` or `num_layers`
-    column, an empty or repeated id and (unless `lenient`) any cell that is not what its column
-    holds.
+    With `lenient`, unreadable cells are empty and listed in the run's `faults`. Raises
+    UnknownNameError for an unknown column, DocumentError for a missing `id` or `num_layers` column,
+    an empty or repeated id and (unless `lenient`) an unreadable cell.
     """
     header = read_header(path)
     if "id" not in header and {"nodes", "grad_accum"} <= set(header):
@@ -187,8 +184,8 @@ def _cell(column: str, text: str, where: str) -> str | int | float | bool | None
 
 
 def _chunks_of_one_layer(num_layers: int | None, pp: int | None) -> int | None:
-    """Chunks per rank of one layer each, rounded up: such models have k * pp - 2 layers, the
-    embedding and the head standing for the other two (Zero Bubble README, "Notices",
+    """Chunks per rank of one layer each, rounded up: such models have k * pp - 2 layers, embedding
+    and head count as one each (Zero Bubble README, "Notices",
     https://github.com/sail-sg/zero-bubble-pipeline-parallelism)."""
     return None if num_layers is None or pp is None else math.ceil(num_layers / pp)
 
@@ -198,11 +195,11 @@ _FIGURES = ("step_time_s", "peak_memory_gib")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A run's measured figures; None where the source has none.
+    """A run's measurements; None if not published.
 
     step_time_s        seconds per optimizer step
-    peak_memory_gib    the highest memory of a device, in GiB
-    quality            how much of the run the source states, A (all) first, "" where not graded
+    peak_memory_gib    highest memory of a device, in GiB
+    quality            completeness of the source, A (complete) first, "" if not graded
     """
 
     id: str
@@ -212,10 +209,10 @@ class Measured:
 
 
 def read_measured(path: str | Path) -> tuple[Measured, ...]:
-    """The measured columns of a table of runs, in its order.
+    """The measured columns of a table of runs, in its order; missing columns read as empty.
 
-    A table without them reads as silence. Raises UnknownNameError for an unknown column and
-    DocumentError for a cell that is not a number of 0 or more.
+    Raises UnknownNameError for an unknown column and DocumentError for a cell that is no number of
+    0 or more.
     """
     skipped = frozenset((*RUN_COLUMNS, *MEASURED_COLUMNS))
     table = read_table(path, ("id", *_FIGURES, "quality"), skipped=skipped, required=("id",))

@@ -1,7 +1,7 @@
-"""Reading a CSV table strictly: the header checked, each row with its line, cells parsed by kind.
+"""Strict reader of CSV tables: checked header, rows with line numbers, cells parsed by kind.
 
 UTF-8 with or without a byte order mark, LF or CRLF, quoted commas and line breaks. Every message
-names file, line and column, what is there and what is expected.
+has file, line and column, the found and the expected value.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ import contextlib
 import csv
 import io
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from profiles.errors import DocumentError, UnknownNameError
 from profiles.text_file import read_text
 
-# What a spreadsheet or a data frame writes for an empty cell of text.
-_SILENT_TEXT = frozenset({"", "nan", "NaN"})
-# And for a truth.
+T = TypeVar("T")
+# Empty text cells as spreadsheets and data frames write them.
+_EMPTY_TEXT = frozenset({"", "nan", "NaN"})
 _FLAG_WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row: `number` counts data rows from 1, `line` is where it begins in the file."""
+    """One row: `number` counts data rows from 1, `line` is its first line in the file."""
 
     number: int
     line: int
@@ -41,11 +42,26 @@ class Table:
     rows: tuple[Row, ...]
 
     def where(self, row: Row, column: str) -> str:
-        """`runs.csv:17:dp`: the place that messages name."""
+        """The place of a cell in messages: `runs.csv:17:dp`."""
         return f"{self.path}:{row.line}:{column}"
 
+    def texts(self, row: Row) -> dict[str, str]:
+        """Column -> text of its cell, "" if it is empty."""
+        return dict(zip(self.columns, map(text_cell, row.cells), strict=True))
+
+    def parsed(
+        self, row: Row, column: str, parse: Callable[[str, str], T], faults: list[str]
+    ) -> T | None:
+        """`parse` of a cell's text and place; of an unreadable cell None, with its message appended
+        to `faults`."""
+        try:
+            return parse(self.texts(row)[column], self.where(row, column))
+        except DocumentError as error:
+            faults.append(str(error))
+            return None
+
     def check_ids(self) -> None:
-        """Raises DocumentError unless every row has an id of its own."""
+        """Raises DocumentError unless every row has a unique id."""
         lines: dict[str, int] = {}
         for row in self.rows:
             name = text_cell(row.cells[self.columns.index("id")])
@@ -62,7 +78,7 @@ class Table:
 
 
 def read_header(path: str | Path) -> tuple[str, ...]:
-    """The column names of a CSV file; raises DocumentError where there are none."""
+    """The column names of a CSV file; raises DocumentError if there are none."""
     return _header(_records(path), str(path))
 
 
@@ -73,12 +89,11 @@ def read_table(
     skipped: Collection[str] = (),
     required: Collection[str] = (),
 ) -> Table:
-    """The rows of a CSV file, reduced to the `wanted` columns; nothing of `skipped` is kept.
+    """The rows of a CSV file with the `wanted` columns; `skipped` ones may exist and are ignored.
 
-    A wanted column that the file lacks reads as empty cells unless it is `required`.
-    Raises UnknownNameError for a column that is neither wanted nor skipped, DocumentError for a
-    missing file, a required column that is missing, a column named twice, a row of another length
-    or text that is no UTF-8 CSV.
+    A missing column has empty cells unless it is `required`. Raises UnknownNameError for other
+    columns, DocumentError for a missing file or required column, a repeated column, a row of
+    another length, or text that is no UTF-8 CSV.
     """
     records = _records(path)
     header = _header(records, str(path))
@@ -106,8 +121,8 @@ def read_table(
 
 
 def text_cell(text: str) -> str:
-    """The text of a cell; empty where the table is silent (also where pandas wrote `nan`)."""
-    return "" if text in _SILENT_TEXT else text
+    """The text of a cell, "" for an empty one (also for pandas' `nan`)."""
+    return "" if text in _EMPTY_TEXT else text
 
 
 def count_cell(text: str, where: str, *, least: int = 0) -> int | None:
@@ -124,8 +139,8 @@ def count_cell(text: str, where: str, *, least: int = 0) -> int | None:
 
 
 def flag_cell(text: str, where: str) -> bool | None:
-    """The truth of a cell (`1`, `0`, `1.0`, `true`, `yes`, `no`, ...), None for an empty one; else
-    DocumentError."""
+    """The truth value of a cell (`1`, `0`, `1.0`, `true`, `yes`, `no`, ...), None for an empty one;
+    raises DocumentError for other text."""
     if text.lower() in _FLAG_WORDS:
         return _FLAG_WORDS[text.lower()]
     number = number_cell(text, where, kind="1 or 0")
@@ -137,8 +152,8 @@ def flag_cell(text: str, where: str) -> bool | None:
 def number_cell(text: str, where: str, *, kind: str = "a number of 0 or more") -> float | None:
     """The number of a cell, None for an empty one.
 
-    Raises DocumentError for text, nan, an infinity or a negative number; `kind` says in the
-    message what was expected.
+    Raises DocumentError for text, nan, an infinity or a negative number; `kind` is the expected
+    value in the message.
     """
     if not text:
         return None
@@ -147,7 +162,7 @@ def number_cell(text: str, where: str, *, kind: str = "a number of 0 or more") -
         if math.isfinite(number) and number >= 0:
             return number
     raise DocumentError(
-        f"{where}: {text!r} is not {kind}; leave it empty where the source is silent"
+        f"{where}: {text!r} is not {kind}; leave it empty if the source does not state it"
     )
 
 
@@ -165,7 +180,7 @@ def _header(records: Iterator[tuple[int, list[str]]], path: str) -> tuple[str, .
 
 
 def _records(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    """Every record of the file with the line on which it begins."""
+    """All records of the file, each with its first line."""
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     begins = 1
     try:

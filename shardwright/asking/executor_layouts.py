@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from interop.exports.values.options import unexpressed_options
 from planner.axes import Axes
-from planner.divisors import divisors
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.plan_of_layout import plan_of_layouts
 from planner.run_option import AskedOptions
+from planner.space import divisors
 from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.figures.figures_of_trace import figures_of_trace
+from profiles.model.figures.figures_from_trace import figures_of_trace
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model

@@ -10,7 +10,7 @@ from interop.reading.table_row import row_of_import
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.published.run import PublishedRun
-from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
+from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
 
 
 def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
@@ -48,9 +48,9 @@ def path_of_import(run: ImportedRun) -> Path:
     return Path(run.files[0] if run.files else "imported run")
 
 
-def predicted_import(row: PublishedRun) -> RunPrediction:
+def predicted_import(row: PublishedRun) -> PredictedRow:
     """The prediction of a row; raises InputError where it has none."""
     made = predict_runs([row])[0]
-    if made.run is None or made.step_time_s is None:
+    if made.prediction is None:
         raise InputError(made.why_not or f"{row.id} cannot be predicted")
     return made

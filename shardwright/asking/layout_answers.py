@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from planner.axes import Axes
+from planner.best_first import Progress
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import choice_of, priced_choice
 from planner.layout.layout_question import LayoutQuestion, coefficients_of
-from planner.layout.layout_search import Progress
 from planner.layout.pareto import device_front, memory_front
 from planner.many.answer_cache import AnswerCache
 from planner.space import EXECUTOR

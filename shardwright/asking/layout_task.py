@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from planner.best_first import Progress
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
-from planner.layout.layout_search import Progress
 from planner.many.answer_cache import code_and_data_version
 from profiles.hardware.catalogue.catalog import device_names, get_cluster
 

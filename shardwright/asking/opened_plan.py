@@ -23,7 +23,6 @@ from shardwright.asking.executor_layouts import runnable_answer, why_not_run
 from shardwright.asking.places import local_profile
 from simulator.values.decision import check_decision
 from simulator.values.measurement import MEASUREMENT_SCHEMA
-from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile, read_plan_file
 
@@ -38,7 +37,7 @@ _OTHERS = {
         "is an imported run, no plan; `predict`, `plan --from` and `compare --log` take it. For "
         "what takes a plan, plan first: shardwright plan MODEL --on CLUSTER -o plan.json"
     ),
-    OP_SHARDING_SCHEMA: "is a sharding file of `shard`; only `run` takes it",
+    "shardwright/op-sharding@1": "is a sharding file of `shard`; only `run` takes it",
 }
 
 

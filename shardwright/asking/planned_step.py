@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from interop.configs.imported_file import is_imported, read_imported
@@ -13,59 +12,39 @@ from profiles.errors import DocumentError, InputError
 from shardwright.asking.imported_row import imported_row, path_of_import, predicted_import
 from shardwright.asking.opened_plan import PlanLike, open_plan
 from simulator.values.plan_file import PlanFile
-from simulator.values.prediction import Interval
-
-# The parts of a prediction by what a profile can tell of them. Of a layout they are the fields of
-# StepParts, of a plan those of `Prediction.components`.
-COMPUTE, COMMUNICATION, IDLE = "compute", "exposed communication", "idle and host"
-_GROUPS = {
-    "compute_s": COMPUTE,
-    "optimizer_s": COMPUTE,
-    "tensor_s": COMMUNICATION,
-    "expert_s": COMMUNICATION,
-    "context_s": COMMUNICATION,
-    "gather_s": COMMUNICATION,
-    "cut_s": COMMUNICATION,
-    "stall_s": COMMUNICATION,
-    "reduce_s": COMMUNICATION,
-    "bubble_s": IDLE,
-    "host_s": IDLE,
-    "overhead_s": IDLE,
-    "compute": COMPUTE,
-    "recompute": COMPUTE,
-    "optimizer": COMPUTE,
-    "tensor_parallel_communication": COMMUNICATION,
-    "pipeline_communication": COMMUNICATION,
-    "data_parallel_communication": COMMUNICATION,
-    "launch": IDLE,
-    "runtime": IDLE,
-    "waiting_for_slowest_rank": IDLE,
-    "bubble": IDLE,
-}
+from simulator.values.prediction import Interval, Part, PartGroup, Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """A predicted step; parts in seconds add up to step_time_s.value.
+    """A predicted step.
 
     global_batch, seq_len   of the plan, None where it does not say
     assumed   what nobody said and was assumed
     """
 
     title: str
-    step_time_s: Interval
-    parts: Mapping[str, float] = field(default_factory=dict)
+    prediction: Prediction
     global_batch: int | None = None
     seq_len: int | None = None
     num_devices: int | None = None
     peak_memory_gib: Interval | None = None
     assumed: tuple[str, ...] = ()
 
-    def grouped(self) -> dict[str, float]:
+    @property
+    def step_time_s(self) -> Interval:
+        return self.prediction.step_time_s
+
+    @property
+    def parts(self) -> dict[Part, float]:
+        """Seconds by part; they add up to step_time_s.value."""
+        return self.prediction.seconds
+
+    def grouped(self) -> dict[PartGroup, float]:
         """Seconds of computing, of messages that do not hide, and of the rest."""
-        found = dict.fromkeys((COMPUTE, COMMUNICATION, IDLE), 0.0)
-        for name, seconds in self.parts.items():
-            found[_GROUPS[name]] += seconds
+        found = dict.fromkeys(PartGroup, 0.0)
+        for part, seconds in self.parts.items():
+            found[part.group] += seconds
         return found
 
 
@@ -74,15 +53,14 @@ def step_of_answer(answer: PlanFile | LayoutFile, where: str) -> PlannedStep:
     if isinstance(answer, LayoutFile):
         if answer.chosen is None:
             raise DocumentError(f"{where} holds no layout: its status is {answer.status!r}")
-        run, said = answer.chosen.run, answer.chosen.prediction
+        run, made = answer.chosen.run, answer.chosen.prediction
         return PlannedStep(
             title=f"{answer.model} on {answer.cluster}, {layout_title(run)}",
-            step_time_s=said.step_time_s,
-            parts=dict(said.parts),
+            prediction=made,
             global_batch=run.global_batch,
             seq_len=run.seq_len,
             num_devices=run.degrees.num_devices,
-            peak_memory_gib=said.peak_memory_range.scaled(2.0**-30),
+            peak_memory_gib=made.peak.scaled(2.0**-30),
             assumed=answer.assumptions,
         )
     if answer.plan is None or answer.prediction is None:
@@ -90,11 +68,10 @@ def step_of_answer(answer: PlanFile | LayoutFile, where: str) -> PlannedStep:
     plan, prediction = answer.plan, answer.prediction
     return PlannedStep(
         title=f"{plan.model} on {plan.cluster}",
-        step_time_s=prediction.step_time_s,
-        parts={part.name: part.time_s for part in prediction.components},
+        prediction=prediction,
         global_batch=plan.workload.global_batch,
         seq_len=plan.workload.sequence_length,
-        peak_memory_gib=prediction.peak_memory_bytes.scaled(2.0**-30),
+        peak_memory_gib=prediction.peak.scaled(2.0**-30),
         assumed=answer.assumptions,
     )
 
@@ -106,13 +83,12 @@ def imported_step(run: ImportedRun, path: Path, on: str) -> PlannedStep:
     """
     made = predicted_import(imported_row(run, path, on))
     assert made.run is not None
-    assert made.step_time_s is not None
-    memory = made.peak_memory_bytes
+    assert made.prediction is not None
+    memory = made.shown_memory_bytes
     return PlannedStep(
         title=f"{path}: {layout_title(made.run)} on {made.run.degrees.num_devices} "
         f"{made.run.device}",
-        step_time_s=made.step_time_s,
-        parts=dict(made.parts),
+        prediction=made.prediction,
         global_batch=made.run.global_batch,
         seq_len=made.run.seq_len,
         num_devices=made.run.degrees.num_devices,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from planner.layout.layout_answer import LayoutFile, LayoutPrediction
+from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_choice import layout_prediction
 from planner.layout.plan_of_layout import plan_prediction
 from profiles.document import content_hash
@@ -21,10 +21,8 @@ from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan
 from shardwright.asking.places import local_profile, trace_cache
 from shardwright.asking.python_plan import target_of
-from simulator.energy import carbon
-from simulator.goodput.lasting import delivered
 from simulator.traced.predict import predict
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction
@@ -151,22 +149,5 @@ def _layout_again(answer: LayoutFile) -> LayoutFile:
         return answer
     _refuse_calibrated(answer.calibration)
     cluster = get_cluster(answer.cluster, local=local_profile())
-    stored = chosen.prediction
-    made = layout_prediction(chosen.run, cluster, stored.price_usd_per_hour)
-    return replace(answer, chosen=replace(chosen, prediction=_kept_share(made, stored)))
-
-
-def _kept_share(made: LayoutPrediction, stored: LayoutPrediction) -> LayoutPrediction:
-    """The prediction with the productive time and the region of the file."""
-    goodput = stored.reliability.goodput
-    kwh = delivered(made.kwh_per_million_tokens, goodput)
-    return replace(
-        made,
-        reliability=stored.reliability,
-        usd_per_million_tokens_delivered=delivered(made.usd_per_million_tokens, goodput),
-        kwh_per_million_tokens_delivered=kwh,
-        kg_co2e_per_million_tokens_delivered=(
-            carbon(kwh, stored.region) if kwh is not None and stored.region else None
-        ),
-        region=stored.region,
-    )
+    made = layout_prediction(chosen.run, cluster, chosen.prediction.price_usd_per_hour)
+    return replace(answer, chosen=replace(chosen, prediction=made))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from planner.axes import Axes, axes_from
-from planner.cells.branch_and_bound import Progress
+from planner.best_first import Progress
 from planner.layout.layout_answer import LayoutFile
 from planner.space import EXECUTOR
 from profiles.errors import InputError
@@ -30,8 +32,7 @@ from shardwright.asking.named_model import (
     sample_of_factory,
 )
 from shardwright.asking.places import local_profile, trace_cache
-from simulator.traced.stack import load_stack
-from simulator.training_run.framework.framework import offered_frameworks
+from simulator.training_run.framework.framework import load_stack, offered_frameworks
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
@@ -192,6 +193,7 @@ def plan(
             model, where, work, space or axes, EXECUTOR, time_limit_s, price, progress, region
         )
         return runnable_answer(answer, where, model if isinstance(model, TracedModel) else None)
+    laid_axes = space or axes
     if space is None:
         space = axes.for_blocks()
     if isinstance(model, str):
@@ -209,8 +211,19 @@ def plan(
             f"the workload has sequences of {work.sequence_length} tokens, {model.source} was "
             f"traced with {model.sequence_length}; make them equal"
         )
+    from planner.layout.executable import run_of_plan
     from planner.search.search import search
 
+    # A plan that is a layout has that layout's price, whichever solver is named.
+    figures = way_of(model, where, seq=work.sequence_length, optimizer=work.optimizer).figures
+    layouts: PlanFile | None = None
+    start = time.monotonic()
+    if figures is not None:
+        with contextlib.suppress(InputError):  # the axes allow no layout
+            answer = _plan_for_stack(
+                model, where, work, laid_axes, EXECUTOR, time_limit_s, price, None, region
+            )
+            layouts = runnable_answer(answer, where, model)
     return search(
         model,
         where,
@@ -220,8 +233,14 @@ def plan(
         seed=seed,
         stack=load_stack(),
         price=_price(price, where),
-        time_limit_s=time_limit_s,
+        time_limit_s=(
+            None if time_limit_s is None else max(0.0, start + time_limit_s - time.monotonic())
+        ),
         progress=progress,
+        layouts=layouts,
+        is_layout=lambda plan: (
+            figures is not None and run_of_plan(plan, figures, where) is not None
+        ),
     )
 
 
@@ -249,8 +268,6 @@ def _plan_for_stack(
     progress: Progress | None,
     region: str,
 ) -> LayoutFile:
-    import time
-
     from planner.layout.layout_choice import with_layout_price
     from planner.layout.layout_question import LayoutQuestion
     from shardwright.asking.layout_task import layout_task, solve_layout_task

@@ -36,17 +36,17 @@ def catalog(
     action: Annotated[
         str, typer.Argument(help="list, show DEVICE, prices, or import-prices FOLDER")
     ] = "list",
-    name: Annotated[str, typer.Argument(help="a device, or a folder")] = "",
+    name: Annotated[str, typer.Argument(help="device or folder")] = "",
     prices: Prices = None,
     owning: Annotated[
         Path | None,
-        typer.Option("--owning", help="with show: what owning it costs (docs/prices.md)"),
+        typer.Option("--owning", help="with show: cost of owning the device (docs/prices.md)"),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", help="with import-prices: the price file")
+        Path | None, typer.Option("-o", help="with import-prices: price file to write")
     ] = None,
     day: Annotated[
-        str, typer.Option("--date", help="with import-prices: the day of the catalogue, ISO")
+        str, typer.Option("--date", help="with import-prices: date of the catalog, ISO")
     ] = "",
     json_output: Json = False,
 ) -> None:

@@ -24,10 +24,8 @@ EXAMPLES = (
 
 
 def check(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="a plan file")],
-    against: Annotated[
-        Path, typer.Option("--against", help="a configuration, or the folder that holds it")
-    ],
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="plan file")],
+    against: Annotated[Path, typer.Option("--against", help="configuration file or its folder")],
     json_output: Json = False,
 ) -> None:
     """`shardwright check`."""

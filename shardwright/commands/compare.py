@@ -33,23 +33,26 @@ EXAMPLES = (
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="a plan file; with --log also an imported run")],
-    second: Annotated[Path | None, typer.Argument(help="a run of it, or another plan file")] = None,
+    first: Annotated[Path, typer.Argument(help="plan file; with --log also an imported run")],
+    second: Annotated[
+        Path | None, typer.Argument(help="measurement of `run`, or another plan file")
+    ] = None,
     log: Annotated[
         list[Path] | None,
-        typer.Option("--log", help="a training's log instead, and profiles of it (repeat)"),
+        typer.Option("--log", help="training log, or a profile of it; repeatable"),
     ] = None,
-    markdown: Annotated[Path | None, typer.Option("--markdown", help="- for stdout")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", help="write Markdown; - for stdout")
+    ] = None,
     html: Html = None,
     trace: Trace = None,
     figure: Figure = None,
-    on: Annotated[
-        str, typer.Option("--on", help="with --log: where an imported run that does not say ran")
-    ] = "",
+    on: Annotated[str, typer.Option("--on", help="with --log: cluster of an imported run")] = "",
     local: Local = None,
     json_output: Json = False,
     fail_over: Annotated[
-        str | None, typer.Option("--fail-over", help="15%: exit 4 where the step is further off")
+        str | None,
+        typer.Option("--fail-over", help="exit code 4 if the step differs by more than 15%"),
     ] = None,
 ) -> None:
     """`shardwright compare`."""

@@ -42,9 +42,7 @@ EXAMPLES = "Examples:\n\n  shardwright demo\n\n  shardwright demo --output /tmp/
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", help="folder for what it writes")] = Path(
-        "demo-output"
-    ),
+    output: Annotated[Path, typer.Option("--output", help="folder to write")] = Path("demo-output"),
 ) -> None:
     """Run the whole way once, writing everything into a folder; raises what its parts raise."""
     begin = time.monotonic()

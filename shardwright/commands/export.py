@@ -23,10 +23,12 @@ EXAMPLES = (
 
 
 def export(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="a plan file")],
-    to: Annotated[str, typer.Option("--to", help=", ".join(TARGETS))],
-    output: Annotated[Path, typer.Option("-o", help="folder; missing ones are made")],
-    launcher: Annotated[str, typer.Option("--launcher", help=", ".join(LAUNCHERS))] = "torchrun",
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="plan file")],
+    to: Annotated[str, typer.Option("--to", help="framework: " + ", ".join(TARGETS))],
+    output: Annotated[Path, typer.Option("-o", help="folder to write")],
+    launcher: Annotated[
+        str, typer.Option("--launcher", help="launcher: " + ", ".join(LAUNCHERS))
+    ] = "torchrun",
     json_output: Json = False,
 ) -> None:
     """`shardwright export`."""

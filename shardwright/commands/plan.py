@@ -86,52 +86,54 @@ EXAMPLES = (
 def plan(
     ctx: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="model (see `fit`); a list with commas: a sweep")
+        str, typer.Argument(help="name, config.json or package.module:factory; or a list")
     ] = "",
     on: Annotated[
         str,
-        typer.Option("--on", help="4x8xh100-sxm, a cluster file, local; a list: a sweep"),
+        typer.Option("--on", help="cluster: 4x8xh100-sxm, a cluster file, or local; or a list"),
     ] = "",
     global_batch: Annotated[
         int | None,
         typer.Option(
-            "--global-batch", parser=samples, metavar="COUNT", help="samples per step: 1024, or 4M"
+            "--global-batch", parser=samples, metavar="COUNT", help="samples per step: 1024 or 4M"
         ),
     ] = None,
     seq: Seq = None,
-    micro_batch: Annotated[str | None, typer.Option("--micro-batch", help="4, or 1,2,4")] = None,
+    micro_batch: Annotated[
+        str | None, typer.Option("--micro-batch", help="samples per micro-batch: 4 or 1,2,4")
+    ] = None,
     tp: Annotated[
-        str | None, typer.Option(help="tensor-parallel degree: 4 fixes it, 1,2 allows only these")
+        str | None, typer.Option(help="tensor-parallel degree: 4, or a list 1,2,4")
     ] = None,
-    pp: Annotated[
-        str | None, typer.Option(help="pipeline stages: 4 fixes it, 1,2 allows only these")
+    pp: Annotated[str | None, typer.Option(help="pipeline-parallel degree: 4, or a list")] = None,
+    dp: Annotated[str | None, typer.Option(help="data-parallel degree: 4, or a list")] = None,
+    cp: Annotated[str | None, typer.Option(help="context-parallel degree (with --stack)")] = None,
+    ep: Annotated[str | None, typer.Option(help="expert-parallel degree (with --stack)")] = None,
+    zero: Annotated[str | None, typer.Option(help="ZeRO stage: 0, 1, 2, 3, or a list")] = None,
+    vpp: Annotated[str | None, typer.Option(help="stages per pipeline rank (interleaved)")] = None,
+    recompute: Annotated[
+        str | None, typer.Option(help="recomputation: none, selective, full, or a list")
     ] = None,
-    dp: Annotated[
-        str | None, typer.Option(help="data-parallel replicas: 4 fixes it, 1,2 allows only these")
-    ] = None,
-    cp: Annotated[str | None, typer.Option(help="with --stack: context-parallel degree")] = None,
-    ep: Annotated[str | None, typer.Option(help="with --stack: expert-parallel degree")] = None,
-    zero: Annotated[str | None, typer.Option(help="ZeRO stages: 0,1,2,3")] = None,
-    vpp: Annotated[str | None, typer.Option(help="stages per rank, interleaved")] = None,
-    recompute: Annotated[str | None, typer.Option(help="none,attention,full")] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(help="free: gpipe,1f1b,interleaved; by name also zb-h1,zbv,v-half,dualpipev"),
+        typer.Option(help="gpipe, 1f1b, interleaved; only if named: zb-h1, zbv, v-half, dualpipev"),
     ] = None,
     stack: Annotated[
         str | None,
-        typer.Option(help="plan for megatron-core, nanotron, ..., a list, or any framework"),
+        typer.Option(
+            help="framework: megatron-core, nanotron, ..., a list, or any (default: torch)"
+        ),
     ] = None,
     fit_risk: FitRisk = None,
     calibration: CalibrationFile = None,
     pareto: Annotated[
-        Pareto | None, typer.Option(help="with --stack: the trade-off of step time against this")
+        Pareto | None, typer.Option(help="print the trade-off of step time against this")
     ] = None,
     precision: Annotated[
         str,
         typer.Option(
             help="bf16, fp16, fp32; with --stack also fp8, mxfp8, nvfp4, a list, or any "
-            "(default: bf16, on a CPU fp32)"
+            "(default: bf16; fp32 on a CPU)"
         ),
     ] = "",
     order: Order = None,
@@ -144,42 +146,52 @@ def plan(
     activation_offload: ActivationOffload = None,
     lora: Lora = 0,
     base_precision: BasePrecision = None,
-    optimizer: Optimizer = Optimizer.ADAMW,
-    solver: Solver = Solver.AUTO,
+    optimizer: Annotated[Optimizer, typer.Option(help="optimizer and its state")] = Optimizer.ADAMW,
+    solver: Annotated[
+        Solver, typer.Option(help="solver of the search block by block")
+    ] = Solver.AUTO,
     imported: Annotated[
         Path | None,
-        typer.Option("--from", help="an imported run: the single changes that bring most"),
+        typer.Option("--from", help="rank the single changes of this imported run"),
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", help="write the plan file here")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", help="plan file to write; a folder for sweeps")
+    ] = None,
     html: Html = None,
     markdown: Markdown = None,
     csv: Csv = None,
     figure: Figure = None,
     json_output: Json = False,
-    explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="print formulas, sources and sensitivities")
+    ] = False,
     time_limit: Annotated[
-        str | None, typer.Option("--time-limit", help="of the search: 30s, 10min [60s]")
+        str | None,
+        typer.Option("--time-limit", help="limit of the search: 30s, 10min (default: 60s)"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the search")] = 0,
     price: Annotated[
-        str, typer.Option(help="on-demand, spot, reserved-1y, reserved-3y, or $ per device-hour")
+        str,
+        typer.Option(help="on-demand, spot, reserved-1y, reserved-3y, or dollars per device-hour"),
     ] = "on-demand",
     prices: Prices = None,
     reliability: ReliabilityFile = None,
     region: Region = "",
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="ignore cached answers")] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="do not use the cache of answers")
+    ] = False,
     questions: Annotated[
-        Path | None, typer.Option("--questions", help="a sweep from a file (docs/sweeps.md)")
+        Path | None, typer.Option("--questions", help="sweep: file of requests (docs/sweeps.md)")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="a sweep on processes of this machine")
+        int | None, typer.Option("--workers", min=1, help="sweep: number of processes")
     ] = None,
     ray: Annotated[
-        str | None, typer.Option("--ray", metavar="ADDRESS", help="a sweep on a Ray cluster")
+        str | None, typer.Option("--ray", metavar="ADDRESS", help="sweep: use this Ray cluster")
     ] = None,
     sort: Annotated[
         str,
-        typer.Option(help="order of a sweep's table: step, cost, mfu, tokens, memory"),
+        typer.Option(help="sweep: order of the table: step, cost, mfu, tokens, memory"),
     ] = "step",
     local: Local = None,
     quiet: Quiet = False,

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.many.answer_cache import AnswerCache
-from planner.many.answer_folder import AnswerFolder
+from planner.many.answer_cache import AnswerCache, AnswerFolder
 from planner.many.folder_lock import folder_held
 from planner.many.local_workers import local_workers
 from planner.many.ray_workers import ray_workers

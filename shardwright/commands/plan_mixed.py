@@ -19,7 +19,7 @@ from shardwright.console.report_files import write_plan_reports
 from shardwright.findings.answer_json import answer_json
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import prediction_report
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan_file import write_plan_file
 
 

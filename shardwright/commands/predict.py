@@ -28,32 +28,34 @@ EXAMPLES = (
 
 
 def predict(
-    plan_file: Annotated[Path | None, typer.Argument(metavar="PLAN", help="a plan file")] = None,
+    plan_file: Annotated[
+        Path | None, typer.Argument(metavar="PLAN", help="plan file or imported run")
+    ] = None,
     runs: Annotated[
-        Path | None, typer.Option("--runs", help="a table of described runs instead of a plan")
+        Path | None, typer.Option("--runs", help="predict a table of runs (docs/runs.md)")
     ] = None,
     modules: Annotated[
         Path | None,
-        typer.Option("--modules", help="a table of modules: factory, arguments, device"),
+        typer.Option("--modules", help="predict a table of modules (docs/modules.md)"),
     ] = None,
     output: Annotated[
-        Path, typer.Option("-o", help="with --runs, --modules: the table; - for stdout")
+        Path, typer.Option("-o", help="with --runs, --modules: table to write; - for stdout")
     ] = Path("-"),
     calibration: Annotated[
-        Path | None, typer.Option("--calibration", help="with --runs: a file of profile --from")
+        Path | None,
+        typer.Option("--calibration", help="with --runs: coefficients of profile --from"),
     ] = None,
     traced: Annotated[
         bool,
-        typer.Option("--traced", help="with --runs: build and trace each run's architecture"),
+        typer.Option("--traced", help="with --runs: build and trace each architecture"),
     ] = False,
     explain_run: Annotated[
-        str | None, typer.Option("--explain-run", metavar="ID", help="with --runs: one row in full")
+        str | None,
+        typer.Option("--explain-run", metavar="ID", help="with --runs: explain this row"),
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="formulas and sources")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="print formulas and sources")] = False,
     html: Html = None,
-    on: Annotated[
-        str, typer.Option("--on", help="of an imported run: 8x8xh100-sxm-80gb, or a device")
-    ] = "",
+    on: Annotated[str, typer.Option("--on", help="cluster or device of an imported run")] = "",
     trace: Trace = None,
     figure: Figure = None,
     local: Local = None,

@@ -7,9 +7,10 @@ from pathlib import Path
 from rich.text import Text
 
 from planner.layout.layout_answer import LayoutFile
-from profiles.document import encode, write_text
+from profiles.document import write_text
 from shardwright.asking.opened_plan import OpenedPlan
 from shardwright.console.output import note, print_json, show
+from shardwright.findings.answer_json import layout_prediction_json
 from shardwright.findings.layout_explanation import chosen_run, explain_layout
 from shardwright.reports.layout_report import layout_report
 from shardwright.reports.run_explanation import explanation_report
@@ -30,7 +31,7 @@ def predict_layout(
         write_text(html, layout_html(answer, found, provenance=opened.provenance))
         note(f"written: {html}")
     if json_output:
-        print_json(encode(answer.chosen.prediction))
+        print_json(layout_prediction_json(answer.chosen))
         return
     show(layout_report(answer))
     if explain:

@@ -21,40 +21,43 @@ EXAMPLES = (
 
 
 def profile(
-    quick: Annotated[bool, typer.Option("--quick", help="about a minute [15 minutes]")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="measure for about a minute only")] = False,
     devices: Annotated[
-        int | None, typer.Option("--devices", min=1, help="devices to split the machine into")
+        int | None,
+        typer.Option("--devices", min=1, help="number of devices to split the machine into"),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="CPU threads per device [1]")
+        int | None, typer.Option("--threads", min=1, help="CPU threads per device (default: 1)")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", help="measure this model's blocks into the profile")
+        str | None, typer.Option("--model", help="add measurements of this model's blocks")
     ] = None,
     seq: Seq = None,
-    micro_batch: Annotated[str, typer.Option("--micro-batch", help="4, or 1,2,4")] = "1",
+    micro_batch: Annotated[
+        str, typer.Option("--micro-batch", help="with --model: samples, 4 or 1,2,4")
+    ] = "1",
     precision: Precision = Precision.FP32,
-    output: Annotated[Path | None, typer.Option("-o", help="profile file")] = None,
+    output: Annotated[Path | None, typer.Option("-o", help="profile file to write")] = None,
     from_runs: Annotated[
         list[Path] | None,
         typer.Option(
             "--from",
-            help="calibrate to a cluster's own runs instead: a table of runs, or logs and "
-            "output of nccl-tests (repeat)",
+            help="calibrate instead of measuring: a table of runs, logs, or output of nccl-tests; "
+            "repeatable",
         ),
     ] = None,
     config: Annotated[
         list[Path] | None,
-        typer.Option("--config", help="what the run of each --from log was (repeat)"),
+        typer.Option("--config", help="configuration of each --from log; repeatable"),
     ] = None,
     on: Annotated[
         str,
         typer.Option(
-            "--on", help="device of a --config, or cluster of nccl-tests, that do not name it"
+            "--on", help="device of a --config or cluster of nccl-tests, if not named there"
         ),
     ] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="with --from: write even if it does not help")
+        bool, typer.Option("--force", help="with --from: write even without improvement")
     ] = False,
     local: Local = None,
     quiet: Quiet = False,

@@ -9,16 +9,14 @@ import typer
 from rich.text import Text
 
 from executor.launch import run_plan
-from executor.sharding.launch_sharding import run_sharding
 from profiles.document import read_mapping
-from profiles.errors import InputError, ToleranceError, UnknownNameError
+from profiles.errors import ToleranceError, UnknownNameError
 from profiles.units import format_time, parse_quantity
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import open_plan
 from shardwright.console.flags import Quiet
 from shardwright.console.output import Bar, need_room_for, note, show
-from shardwright.reports.sharding import sharded_run_report
-from simulator.values.op_sharding_file import OP_SHARDING_SCHEMA
+from shardwright.plugins.plugin import file_runner
 
 EXAMPLES = (
     "Examples:\n\n  shardwright run plan.json --steps 20\n\n  shardwright run plan.json "
@@ -28,19 +26,24 @@ EXAMPLES = (
 
 def run(
     plan_file: Annotated[
-        Path, typer.Argument(metavar="PLAN", help="a plan file, or a sharding file of `shard`")
+        Path, typer.Argument(metavar="PLAN", help="plan file, or sharding file of `shard`")
     ],
-    model: Annotated[str, typer.Option("--model", help="if different from the plan's model")] = "",
-    steps: Annotated[int, typer.Option(min=1, help="measured steps")] = 10,
-    check: Annotated[bool, typer.Option("--check", help="compare loss and every gradient")] = False,
-    output: Annotated[Path, typer.Option("-o", help="measurement file; folders are made")] = Path(
+    model: Annotated[str, typer.Option("--model", help="other name of the plan's model")] = "",
+    steps: Annotated[int, typer.Option(min=1, help="number of measured steps")] = 10,
+    check: Annotated[
+        bool, typer.Option("--check", help="compare loss and every gradient with the unsplit model")
+    ] = False,
+    output: Annotated[Path, typer.Option("-o", help="measurement file to write")] = Path(
         "run.json"
     ),
-    processes: Annotated[int | None, typer.Option("--processes", min=1)] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, help="number of processes; must match the plan"),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    timeout: Annotated[str, typer.Option(help="timeout per rank")] = "300s",
+    timeout: Annotated[str, typer.Option(help="time limit of each rank")] = "300s",
     any_machine: Annotated[
-        bool, typer.Option("--any-machine", help="run on a different machine than planned for")
+        bool, typer.Option("--any-machine", help="run on another machine than the planned one")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -49,26 +52,17 @@ def run(
     if device not in ("cpu", "cuda"):
         raise UnknownNameError("device", device, ("cpu", "cuda"), where="--device")
     seconds = parse_quantity(timeout, "time", where="--timeout")
-    if read_mapping(plan_file).get("schema") == OP_SHARDING_SCHEMA:
-        if device != "cpu":
-            raise InputError(
-                f"--device {device}: placements are compared with one process on the CPU, in fp32"
-            )
-        found = run_sharding(
+    run_file = file_runner(str(read_mapping(plan_file).get("schema", "")))
+    if run_file is not None:
+        run_file(
             plan_file,
             model=model,
             steps=steps,
             output=output,
             processes=processes,
+            device=device,
             timeout_s=seconds,
-            announce=_announce,
         )
-        show(sharded_run_report(found))
-        if not found.passed:
-            raise ToleranceError(
-                f"{plan_file}: what ran is not what was planned; the table above says where"
-            )
-        note(f"written: {output}")
         return
     opened = open_plan(plan_file)
     import_from_here(model or opened.plan.model)

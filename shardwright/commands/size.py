@@ -53,78 +53,98 @@ _TIME_LIMIT = "5min"
 
 
 def size(
-    model: Annotated[str, typer.Argument(help="model (see `fit`); none with --cases")] = "",
+    model: Annotated[str, typer.Argument(help="name, config.json or package.module:factory")] = "",
     on: Annotated[
-        str, typer.Option("--on", help="types of devices: h100-sxm,b200; 8xgb200: nodes of eight")
+        str, typer.Option("--on", help="device types: h100-sxm,b200; 8xgb200 for nodes of eight")
     ] = "",
     tokens: Annotated[
-        str, typer.Option(help="of the run: 15T, 300B; optimal; without: as many as limits allow")
+        str,
+        typer.Option(
+            help="tokens of the run: 15T, 300B, optimal; if left out: as many as possible"
+        ),
     ] = "",
-    deadline: Annotated[str, typer.Option(help="of the whole run: 60d")] = "",
-    budget: Annotated[str, typer.Option(help="of the whole run: '20M$'")] = "",
+    deadline: Annotated[str, typer.Option(help="days of the whole run: 60d")] = "",
+    budget: Annotated[str, typer.Option(help="dollars of the whole run: '20M$'")] = "",
     sure: Annotated[
-        str, typer.Option("--sure", help="probability with which each limit must be kept: 80%")
+        str, typer.Option("--sure", help="probability of keeping each limit: 80%")
     ] = "50%",
-    nodes: Annotated[str, typer.Option(help="how many nodes: 32, or 16..2048")] = "",
-    devices: Annotated[str, typer.Option(help="how many devices: 256..32768")] = "",
+    nodes: Annotated[str, typer.Option(help="number of nodes: 32 or 16..2048")] = "",
+    devices: Annotated[str, typer.Option(help="number of devices: 256..32768")] = "",
     minimise: Annotated[
-        str, typer.Option(help="cost, time, devices or energy [cost; with a budget alone: time]")
+        str,
+        typer.Option(
+            help="goal: cost, time, devices or energy (default: cost; with only a budget: time)"
+        ),
     ] = "",
-    stack: Annotated[str, typer.Option(help="frameworks that may run it: a list, or any")] = "any",
+    stack: Annotated[str, typer.Option(help="frameworks: a list, or any")] = "any",
     global_batch: Annotated[
-        str, typer.Option("--global-batch", help="sequences a step: 2048; a list; 1024..4096")
+        str, typer.Option("--global-batch", help="sequences per step: 2048, a list, or 1024..4096")
     ] = "",
     seq: Seq = None,
     precision: Annotated[str, typer.Option(help="bf16, fp8, mxfp8, ...")] = "",
-    lora: Annotated[int, typer.Option("--lora", help="rank of adapters that alone train")] = 0,
+    lora: Annotated[int, typer.Option("--lora", help="train only adapters of this rank")] = 0,
     base_precision: BasePrecision = None,
     optimizer: Annotated[
-        str, typer.Option("--optimizer", help="states: adamw, adamw8bit, adamw4bit")
+        str, typer.Option("--optimizer", help="adamw, adamw8bit, adamw4bit")
     ] = "adamw",
     phases: Annotated[
-        Path | None, typer.Option("--phases", help="phases of a run (docs/planning.md)")
+        Path | None,
+        typer.Option("--phases", help="file with the phases of the run (docs/planning.md)"),
     ] = None,
     owned: Annotated[
-        str, typer.Option("--owned", help="devices one has beside: 128xa100-sxm-80gb")
+        str, typer.Option("--owned", help="devices that you already have: 128xa100-sxm-80gb")
     ] = "",
     owning: Annotated[
-        Path | None, typer.Option("--owning", help="what buying them costs (docs/prices.md)")
+        Path | None,
+        typer.Option("--owning", help="compare with buying the devices (docs/prices.md)"),
     ] = None,
-    prices: Annotated[Path | None, typer.Option("--prices", help="your own prices")] = None,
+    prices: Annotated[
+        Path | None, typer.Option("--prices", help="your own prices (docs/prices.md)")
+    ] = None,
     price_kind: Annotated[
-        str, typer.Option("--price-kind", help="on-demand, spot, ..., or $ per device-hour")
+        str, typer.Option("--price-kind", help="on-demand, spot, ..., or dollars per device-hour")
     ] = "on-demand",
-    pue: Annotated[float | None, typer.Option("--pue", help="of the site: 1.2")] = None,
+    pue: Annotated[
+        float | None, typer.Option("--pue", help="power usage effectiveness of the site: 1.2")
+    ] = None,
     region: Region = "",
     network: Annotated[str, typer.Option("--network", help="link between nodes: roce-400")] = "",
     reliability: ReliabilityFile = None,
     versus: Annotated[
         list[str] | None,
-        typer.Option("--versus", help="against: on=b200; price-kind=spot; network=ib-xdr; ..."),
+        typer.Option(
+            "--versus",
+            help="compare with a changed request: on=b200; price-kind=spot; network=ib-xdr; ...",
+        ),
     ] = None,
     diff: Annotated[
-        Path | None, typer.Option("--diff", help="what changed since a file of --json")
+        Path | None, typer.Option("--diff", help="compare with an earlier answer (-o, --json)")
     ] = None,
     fail_over: Annotated[
-        str, typer.Option("--fail-over", help="exit 4 above: '20M$', or 60d")
+        str, typer.Option("--fail-over", help="exit code 4 above '20M$' or 60d")
     ] = "",
     explain: Annotated[
-        bool, typer.Option("--explain", help="trade-offs, scaling law, thresholds and sources")
+        bool,
+        typer.Option("--explain", help="print trade-offs, causes of lost time and the scaling law"),
     ] = False,
     json_output: Json = False,
-    cases: Annotated[Path | None, typer.Option("--cases", help="a table of runs")] = None,
+    cases: Annotated[
+        Path | None, typer.Option("--cases", help="predict a table of whole runs instead")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", help="write the answer: .json, or .csv of --cases")
+        Path | None, typer.Option("-o", help="answer to write: .json, or .csv with --cases")
     ] = None,
     html: Html = None,
     markdown: Markdown = None,
     csv: Csv = None,
     figure: Figure = None,
     time_limit: Annotated[
-        str, typer.Option("--time-limit", help=f"of the search [{_TIME_LIMIT}]")
+        str, typer.Option("--time-limit", help="limit of the search")
     ] = _TIME_LIMIT,
-    workers: Annotated[int, typer.Option("--workers", min=0, help="processes [cores]")] = 0,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="number of processes; 0 for one per core")
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the simulated runs")] = 0,
     quiet: Quiet = False,
 ) -> None:
     """`shardwright size`."""

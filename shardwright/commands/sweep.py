@@ -40,29 +40,32 @@ EXAMPLES = (
 
 def sweep(
     study: Annotated[
-        Path | None, typer.Argument(help="a file of questions, as TOML (docs/sweeps.md)")
+        Path | None, typer.Argument(help="study: TOML file of requests (docs/sweeps.md)")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", help="folder of the results, and of those so far")
+        Path | None,
+        typer.Option("-o", help="folder of results; an interrupted sweep continues in it"),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="processes of this machine [cores]")
+        int | None,
+        typer.Option("--workers", min=1, help="number of processes (default: one per core)"),
     ] = None,
     ray: Annotated[
-        str | None, typer.Option("--ray", metavar="ADDRESS", help="solve on a Ray cluster")
+        str | None, typer.Option("--ray", metavar="ADDRESS", help="use this Ray cluster")
     ] = None,
     sort: Annotated[
         str,
-        typer.Option(help="of plans: step, cost, mfu, tokens, memory; sized runs: by cost"),
+        typer.Option(help="order of plans: step, cost, mfu, tokens, memory (sized runs: cost)"),
     ] = "step",
     plans: Annotated[
-        int, typer.Option("--plans", min=0, help="write the plan files of the best so many")
+        int, typer.Option("--plans", min=0, help="write plan files of this many best rows")
     ] = 0,
     parquet: Annotated[
-        bool, typer.Option("--parquet/--no-parquet", help="with Parquet beside SQLite and CSV")
+        bool,
+        typer.Option("--parquet/--no-parquet", help="write Parquet in addition to SQLite and CSV"),
     ] = True,
     questions: Annotated[
-        Path | None, typer.Option("--questions", help="the study, as `plan` names it")
+        Path | None, typer.Option("--questions", help="study, as in `plan`")
     ] = None,
     prices: Prices = None,
     local: Local = None,

@@ -33,9 +33,7 @@ SETTINGS = {
 
 
 def ui(
-    port: Annotated[
-        int, typer.Option(min=1, max=_LAST_PORT, help="of this machine, where the page is")
-    ] = USUAL_PORT,
+    port: Annotated[int, typer.Option(min=1, max=_LAST_PORT, help="port of the page")] = USUAL_PORT,
 ) -> None:
     """`shardwright ui`."""
     need_streamlit()

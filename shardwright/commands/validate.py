@@ -63,27 +63,29 @@ EXAMPLES = (
 def validate(
     tables: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUNS", help="tables of runs (default: the project's own)"),
+        typer.Argument(metavar="RUNS", help="tables of runs (default: the shipped table)"),
     ] = None,
     failed: Annotated[
-        Path | None, typer.Option("--failed", help="a table of layouts that ran out of memory")
+        Path | None, typer.Option("--failed", help="table of layouts that ran out of memory")
     ] = None,
     cross_validate: Annotated[
-        bool, typer.Option("--cross-validate", help="refit without the rows that are predicted")
+        bool, typer.Option("--cross-validate", help="refit without the predicted rows")
     ] = False,
     traced: Annotated[
-        bool, typer.Option("--traced", help="also from modules that are built and traced")
+        bool, typer.Option("--traced", help="in addition, predict from traced modules")
     ] = False,
     prospective: Annotated[
         Path | None,
-        typer.Option("--prospective", help="a table of what earlier releases predicted"),
+        typer.Option("--prospective", help="table of predictions of earlier releases"),
     ] = None,
     modules: Annotated[
         Path | None,
-        typer.Option("--modules", help="a table of measured steps of modules instead of runs"),
+        typer.Option("--modules", help="table of measured steps of modules instead of runs"),
     ] = None,
-    markdown: Annotated[Path | None, typer.Option("--markdown", help="write the page here")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="write a page here")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", help="write a Markdown page")
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="write an HTML page")] = None,
 ) -> None:
     """Predict every run, compare, and print or write the page.
 

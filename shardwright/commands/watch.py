@@ -31,13 +31,18 @@ EXAMPLES = (
 
 
 def watch(
-    log: Annotated[Path, typer.Argument(help="the log that the training prints to")],
-    plan: Annotated[Path, typer.Option("--plan", help="the plan, or imported run, that it is")],
+    log: Annotated[Path, typer.Argument(help="log file of the training")],
+    plan: Annotated[Path, typer.Option("--plan", help="plan file or imported run")],
     once: Annotated[
-        bool, typer.Option("--once", help="look once; exit 4 where the run is off its interval")
+        bool,
+        typer.Option(
+            "--once", help="compare once; exit code 4 if the step is outside the interval"
+        ),
     ] = False,
-    interval: Annotated[str, typer.Option("--interval", help="between two looks: 5s, 1min")] = "5s",
-    on: Annotated[str, typer.Option("--on", help="where an imported run that says none is")] = "",
+    interval: Annotated[
+        str, typer.Option("--interval", help="time between comparisons: 5s, 1min")
+    ] = "5s",
+    on: Annotated[str, typer.Option("--on", help="cluster of an imported run")] = "",
     json_output: Json = False,
 ) -> None:
     """`shardwright watch`."""
@@ -60,7 +65,7 @@ def _look_once(followed: FollowedLog, planned: PlannedStep, *, json_output: bool
     if not followed.path.exists():
         raise DocumentError(f"{followed.path}: no such file; name the log of the run")
     followed.look()
-    found = followed.told()
+    found = followed.log()
     if found.steady_lines < FEWEST_STEPS:
         raise DocumentError(
             f"{followed.path}: no steady steps yet: {found.steps or 0} steps, warm-up with them; "

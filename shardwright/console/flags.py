@@ -74,23 +74,17 @@ def _count(text: str, flag: str) -> int:
 Model = Annotated[
     str, typer.Argument(help="shipped name, path of a config.json, or package.module:factory")
 ]
-Local = Annotated[
-    Path | None, typer.Option("--local", help="file of this machine's profile (--on local)")
-]
+Local = Annotated[Path | None, typer.Option("--local", help="profile file for --on local")]
 Seq = Annotated[
     int | None,
-    typer.Option(
-        "--seq", parser=tokens, metavar="TOKENS", help="tokens per sequence: 4096, or 4k for it"
-    ),
+    typer.Option("--seq", parser=tokens, metavar="TOKENS", help="tokens per sequence: 4096 or 4k"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="machine output on stdout")]
-Html = Annotated[Path | None, typer.Option("--html", help="write a report here")]
-Trace = Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace here")]
-Figure = Annotated[
-    Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
-]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+Html = Annotated[Path | None, typer.Option("--html", help="write an HTML report")]
+Trace = Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace")]
+Figure = Annotated[Path | None, typer.Option("--figure", help="write a figure: .pdf, .png or .svg")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="do not show progress")]
 Prices = Annotated[
     Path | None,
-    typer.Option("--prices", help="a file of your own prices, .toml or .csv (docs/prices.md)"),
+    typer.Option("--prices", help="your own prices: .toml or .csv (docs/prices.md)"),
 ]

@@ -25,16 +25,12 @@ if TYPE_CHECKING:
     from shardwright.reports.brief.plan_brief import Planned
     from simulator.values.plan_file import PlanFile
 
-Html = Annotated[Path | None, typer.Option("--html", help="a page of its own, offline")]
-Markdown = Annotated[
-    Path | None, typer.Option("--markdown", help="for a pull request; - for stdout")
-]
+Html = Annotated[Path | None, typer.Option("--html", help="write an offline HTML page")]
+Markdown = Annotated[Path | None, typer.Option("--markdown", help="write Markdown; - for stdout")]
 Csv = Annotated[
-    Path | None, typer.Option("--csv", help="a table; NAME.columns.csv beside it explains it")
+    Path | None, typer.Option("--csv", help="write a table, and NAME.columns.csv that explains it")
 ]
-Figure = Annotated[
-    Path | None, typer.Option("--figure", help="a page for print: .pdf, .png or .svg")
-]
+Figure = Annotated[Path | None, typer.Option("--figure", help="write a figure: .pdf, .png or .svg")]
 
 
 def need_room_for_reports(files: ReportPaths) -> None:

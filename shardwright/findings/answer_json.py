@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutChoice, LayoutFile
+from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from profiles.document import encode
+from simulator.training_run.step.step_time import PARTS
 from simulator.values.plan import PLAN_SCHEMA
 from simulator.values.plan_file import PlanFile
+from simulator.values.prediction import Prediction
 
 # Always present in `plan --json`, null where there is no value.
 ANSWER_KEYS = (
@@ -33,6 +35,8 @@ ANSWER_KEYS = (
     "assumptions",
 )
 
+# Of the keys that are printed; the files have newer ones.
+LAYOUT_SCHEMA = "shardwright/layout@2"
 FRONT_SCHEMA = "shardwright/layout-front@1"
 FRAMEWORKS_SCHEMA = "shardwright/layouts-by-framework@1"
 
@@ -43,7 +47,10 @@ def answer_json(answer: PlanFile | LayoutFile) -> dict[str, Any]:
     if isinstance(answer, LayoutFile):
         if answer.chosen is not None:
             data |= choice_json(answer.chosen) | delivered_json(answer.chosen)
-        data["alternatives"] = [encode(other) | choice_json(other) for other in answer.alternatives]
+            data["chosen"] = _choice(answer.chosen)
+        data["alternatives"] = [
+            _choice(other) | choice_json(other) for other in answer.alternatives
+        ]
         return {"schema": LAYOUT_SCHEMA, **data}
     if answer.prediction is not None:
         data["price_usd_per_hour"] = encode(answer.prediction.price_usd_per_hour)
@@ -69,10 +76,10 @@ def choice_json(choice: LayoutChoice) -> dict[str, Any]:
         "step_time_s": found.step_time_s.value,
         "step_time_low_s": found.step_time_s.low,
         "step_time_high_s": found.step_time_s.high,
-        "mfu": found.mfu,
-        "peak_memory_bytes": found.peak_memory_bytes,
-        "required_memory_bytes": found.required_memory_bytes,
-        "out_of_memory_probability": found.out_of_memory_probability,
+        "mfu": found.mfu.value,
+        "peak_memory_bytes": found.peak.value,
+        "required_memory_bytes": choice.required_memory_bytes,
+        "out_of_memory_probability": choice.out_of_memory_probability,
         "usd_per_million_tokens": usd.value if usd else None,
         "price_usd_per_hour": encode(found.price_usd_per_hour),
         "plan": encode(choice.run),
@@ -81,16 +88,56 @@ def choice_json(choice: LayoutChoice) -> dict[str, Any]:
     }
 
 
+def _choice(choice: LayoutChoice) -> dict[str, Any]:
+    """A layout with its prediction and why it is not first."""
+    return {
+        "run": encode(choice.run),
+        "prediction": layout_prediction_json(choice),
+        "why_not_first": choice.why_not_first,
+        "idle_devices": choice.idle_devices,
+    }
+
+
+def layout_prediction_json(choice: LayoutChoice) -> dict[str, Any]:
+    """The prediction of a layout, without values that it does not have."""
+    found = choice.prediction
+    values = {
+        "step_time_s": found.step_time_s,
+        "parts": parts_by_key(found),
+        "mfu": found.mfu.value,
+        "mfu_range": found.mfu,
+        "peak_memory_bytes": found.peak.value,
+        "peak_memory_range": found.peak,
+        "reserved_memory_bytes": max(rank.reserved_bytes or 0.0 for rank in found.ranks),
+        "required_memory_bytes": choice.required_memory_bytes,
+        "out_of_memory_probability": choice.out_of_memory_probability,
+        "price_usd_per_hour": found.price_usd_per_hour,
+        "usd_per_million_tokens": found.usd_per_million_tokens,
+        "kwh_per_million_tokens": found.kwh_per_million_tokens,
+        "tokens_per_s": found.tokens_per_s,
+        "reliability": choice.reliability,
+        "usd_per_million_tokens_delivered": choice.usd_delivered,
+        "kwh_per_million_tokens_delivered": choice.kwh_delivered,
+        "kg_co2e_per_million_tokens_delivered": choice.kg_co2e_delivered,
+        "region": choice.region,
+    }
+    return {key: encode(value) for key, value in values.items() if value is not None}
+
+
+def parts_by_key(found: Prediction) -> list[tuple[str, float]]:
+    """Seconds of every part that a described run's step has: `compute_s`, `tensor_s`, ..."""
+    return [(f"{part.name.lower()}_s", found.seconds.get(part, 0.0)) for part in PARTS]
+
+
 def delivered_json(choice: LayoutChoice) -> dict[str, Any]:
     """What is kept of a long run, and energy and carbon of a million tokens that are kept; carbon
     where a region was said."""
-    found = choice.prediction
-    kwh, kg = found.kwh_per_million_tokens_delivered, found.kg_co2e_per_million_tokens_delivered
+    kwh, kg = choice.kwh_delivered, choice.kg_co2e_delivered
     return {
-        "productive_time": found.reliability.goodput.value,
+        "productive_time": choice.reliability.goodput.value,
         "kwh_per_million_tokens_delivered": kwh.value if kwh else None,
         "kg_co2e_per_million_tokens_delivered": kg.value if kg else None,
-        "region": found.region or None,
+        "region": choice.region or None,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from planner.layout.layout_choice import mfu_of_run, power_mfu
+from planner.layout.layout_choice import power_mfu
 from profiles.csv_text import csv_text
 from profiles.hardware.prices.price_table import price_or_relatives
 from profiles.published.case import PublishedCase
@@ -14,7 +14,8 @@ from profiles.units import format_usd
 from shardwright.asking.sizing.case_layout import fastest_layout
 from simulator.energy import power_words, run_energy
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
-from simulator.training_run.cases.predict_case import CasePrediction, predict_cases
+from simulator.training_run.cases.predict_case import PredictedCase, predict_cases
+from simulator.training_run.explain.run_prediction import mfu_of_run
 from simulator.values.prediction import Interval
 
 CASE_ANSWER_COLUMNS = (
@@ -28,7 +29,7 @@ class CaseAnswer:
     """A whole run's prediction, its kilowatt-hours and US dollars; None where nothing is predicted,
     or no provider offers the device. `assumed` says what the two rest on."""
 
-    prediction: CasePrediction
+    prediction: PredictedCase
     kwh: Interval | None = None
     usd: Interval | None = None
     assumed: tuple[str, ...] = ()
@@ -48,7 +49,7 @@ def answer_cases(
     return tuple(_answer(case, made) for case, made in zip(cases, found, strict=True))
 
 
-def _answer(case: PublishedCase, made: CasePrediction) -> CaseAnswer:
+def _answer(case: PublishedCase, made: PredictedCase) -> CaseAnswer:
     run, step, hours, days = made.run, made.step_time_s, made.device_hours, made.days
     if run is None or step is None or hours is None or days is None:
         return CaseAnswer(prediction=made)

@@ -18,7 +18,7 @@ from shardwright.findings.drift import Drift, drifts_of
 from simulator.values.measurement import Measurement
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
-from simulator.values.prediction import Prediction
+from simulator.values.prediction import Part, Prediction
 
 # Of the measured step: parts that are off by more in both directions are not the proof that a step
 # inside its interval seems to be. Assumed: the error that a step's prediction is allowed to have.
@@ -187,8 +187,7 @@ def _part_rows(plan: Plan, prediction: Prediction, measured: Measurement) -> lis
     ]
     bubble_s = measured_bubble_s(plan, measured, found) if plan.degrees.pp > 1 else None
     if bubble_s is not None:
-        named = {part.name: part.time_s for part in prediction.components}
-        expected_s = min(named.get("bubble", 0.0), said.waiting_s)
+        expected_s = min(prediction.seconds.get(Part.BUBBLE, 0.0), said.waiting_s)
         rest_s = said.waiting_s - expected_s
         rows.append(_seconds("bubble", expected_s, bubble_s))
         rows.append(_seconds("sends and other waiting", rest_s, found.waiting_s - bubble_s))

@@ -26,7 +26,7 @@ def followed_run(
     seen, before = (0, 0), "open"
     while True:
         if followed.look():
-            found = followed.told()
+            found = followed.log()
             # A start from a checkpoint does steps once more.
             last = (len(found.attempts), found.attempts[-1].last_step) if found.attempts else seen
             if last != seen and found.steady_lines >= FEWEST_STEPS:

@@ -18,7 +18,7 @@ def layout_memory(choice: LayoutChoice) -> list[tuple[str, float]]:
         ("buffers", full.communication_bytes),
         (f"at the peak ({memory.fullest_details.moment})", full.transient_bytes),
     ]
-    required = choice.prediction.required_memory_bytes
+    required = choice.required_memory_bytes
     rest = required - sum(size for _, size in found)
     if abs(rest) > 1e-3 * required:
         found.append(("room of the allocator" if rest > 0 else "freed before the peak", rest))

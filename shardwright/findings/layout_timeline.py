@@ -6,12 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.layout.layout_answer import LayoutChoice
-from planner.layout.plan_of_layout import layout_figures
 from profiles.errors import InputError
-from simulator.training_run.explain.run_prediction import run_prediction
+from simulator.training_run.explain.run_prediction import with_timeline
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
-from simulator.values.degrees import AXIS_ORDERS, Degrees
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
@@ -23,9 +22,6 @@ MOST_PASSES = 60_000
 def layout_timeline(choice: LayoutChoice) -> Prediction:
     """The layout's own figures with a timeline of one replica and the memory of its ranks.
 
-    The passes are drawn in the proportions of the kernels' surfaces and stretched so that they end
-    where the predicted step does (run_prediction.py): no figure of the layout changes.
-
     Raises InputError where a stage holds no layer, and above MOST_PASSES.
     """
     run = choice.run
@@ -34,15 +30,11 @@ def layout_timeline(choice: LayoutChoice) -> Prediction:
     passes = 2 * run.num_microbatches * run.degrees.num_stages
     if passes > MOST_PASSES:
         raise InputError(f"a step of {passes:,} passes is not drawn; {MOST_PASSES:,} at most are")
-    found = run_prediction(run, _stages(run), layout_figures(choice.prediction))
-    if run.degrees.axis_order == AXIS_ORDERS[0]:
-        return found
+    found = with_timeline(choice.prediction, run, _stages(run))
     # A stage's first rank where replicas are the outermost parts of the machine.
     wide, pitch = run.degrees.stage_ranks, run.degrees.stride("pp")
     return replace(
-        found,
-        events=tuple(replace(one, rank=one.rank // wide * pitch) for one in found.events),
-        ranks=tuple(replace(one, rank=one.rank // wide * pitch) for one in found.ranks),
+        found, events=tuple(replace(one, rank=one.rank // wide * pitch) for one in found.events)
     )
 
 

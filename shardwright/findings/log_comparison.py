@@ -12,8 +12,8 @@ from interop.traces.opened_log import open_log
 from interop.traces.trace_time import TraceTime
 from profiles.errors import InputError, MismatchError
 from profiles.units import format_percent, format_time
-from shardwright.asking.planned_step import COMMUNICATION, COMPUTE, IDLE, PlannedStep
-from simulator.values.prediction import Interval
+from shardwright.asking.planned_step import PlannedStep
+from simulator.values.prediction import Interval, Part, PartGroup
 
 # What a run that is off is told about: a drift, a wait, a share of lost time from here on.
 _DRIFT, _LOST, _BATCH = 0.03, 0.05, 0.01
@@ -34,19 +34,25 @@ class PartRow:
 class LogComparison:
     """A plan's step beside a log's.
 
-    inside        whether the steady step lies in the predicted interval
     parts         of a profile's critical device, where there is one
     memory        predicted and printed peak in GiB, where the log prints one;  kind  of what
     reasons       what the log says of a difference, the likeliest first
     """
 
-    title: str
-    step_time_s: Interval
+    planned: PlannedStep
     measured_s: float
     log: TrainingLog
     parts: tuple[PartRow, ...] = ()
     memory_gib: tuple[Interval, float] | None = None
     reasons: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return self.planned.title
+
+    @property
+    def step_time_s(self) -> Interval:
+        return self.planned.step_time_s
 
     @property
     def error(self) -> float:
@@ -83,8 +89,7 @@ def compare_log(
     if log.memory is not None and planned.peak_memory_gib is not None:
         memory = (planned.peak_memory_gib, log.memory.peak_gib)
     return LogComparison(
-        title=planned.title,
-        step_time_s=planned.step_time_s,
+        planned=planned,
         measured_s=measured_s,
         log=log,
         parts=parts,
@@ -116,12 +121,12 @@ def _parts(planned: PlannedStep, traces: Sequence[TraceTime]) -> tuple[PartRow, 
         return ()
     said = planned.grouped()
     measured = {
-        COMPUTE: device.compute_s,
-        COMMUNICATION: device.exposed_communication_s,
-        IDLE: device.idle_s + device.copy_s,
+        PartGroup.COMPUTE: device.compute_s,
+        PartGroup.COMMUNICATION: device.exposed_communication_s,
+        PartGroup.IDLE: device.idle_s + device.copy_s,
     }
     return tuple(
-        PartRow(name=name, predicted_s=said[name], measured_s=measured[name]) for name in said
+        PartRow(name=name.value, predicted_s=said[name], measured_s=measured[name]) for name in said
     )
 
 
@@ -166,13 +171,13 @@ def _reasons(
 def _from_parts(planned: PlannedStep, log: TrainingLog) -> list[str]:
     """Of timers that the log prints, those of exchange and optimizer against the prediction."""
     names = {
-        "reduce_s": (
+        Part.REDUCE: (
             "all-grads-sync",
             "grads-reduce-scatter",
             "bwd_allreduce",
             "backward_allreduce",
         ),
-        "optimizer_s": ("optimizer", "step"),
+        Part.OPTIMIZER: ("optimizer", "step"),
     }
     found = []
     for part, timers in names.items():
@@ -181,7 +186,7 @@ def _from_parts(planned: PlannedStep, log: TrainingLog) -> list[str]:
         if said_s is None or seen_s is None:
             continue
         if seen_s - said_s > _LOST * planned.step_time_s.value:
-            name = "gradient exchange" if part == "reduce_s" else "optimizer"
+            name = "gradient exchange" if part is Part.REDUCE else "optimizer"
             found.append(
                 f"{name}: {format_time(seen_s)} by the log's timers, {format_time(said_s)} "
                 "predicted"

@@ -12,6 +12,7 @@ from profiles.sourced import Sourced
 from profiles.units import format_bytes, format_percent, format_time
 from shardwright.findings.plan_sheet import PlanSheet, sheet_of
 from simulator.values.plan_file import PlanFile
+from simulator.values.prediction import Part
 
 _NAMED = 3  # parts of the step that the reason names at most
 _NOTICED = 0.05  # of the change of the step: parts that moved less are not part of the reason
@@ -151,7 +152,7 @@ def _parts(a: PlanSheet, b: PlanSheet) -> tuple[Change, ...]:
             before=a.parts.get(name, 0.0) if a.parts else None,
             after=b.parts.get(name, 0.0) if b.parts else None,
         )
-        for name in dict.fromkeys([*a.parts, *b.parts])
+        for name in (part.words for part in Part)
         if a.parts.get(name) or b.parts.get(name)
     )
 
@@ -165,15 +166,16 @@ def _memory(a: PlanSheet, b: PlanSheet) -> tuple[Change, ...]:
 
 
 def _reason(a: PlanSheet, b: PlanSheet) -> str:
-    if a.step_time_s is None or b.step_time_s is None:
-        both = a.step_time_s is None and b.step_time_s is None
+    if a.prediction is None or b.prediction is None:
+        both = a.prediction is None and b.prediction is None
         which = "neither plan file holds" if both else "one plan file does not hold"
         return f"{which} a plan, so there are no times to compare"
-    change_s = b.step_time_s.value - a.step_time_s.value
-    if abs(change_s) <= 1e-9 * a.step_time_s.value:
+    first, second = a.prediction.step_time_s, b.prediction.step_time_s
+    change_s = second.value - first.value
+    if abs(change_s) <= 1e-9 * first.value:
         return "the second takes as long as the first"
     what = "faster" if change_s < 0 else "slower"
-    share = format_percent(abs(change_s) / a.step_time_s.value)
+    share = format_percent(abs(change_s) / first.value)
     moved = sorted(
         (part for part in _parts(a, b) if abs(part.difference or 0.0) > _NOTICED * abs(change_s)),
         key=lambda part: (-abs(part.difference or 0.0), part.name),
@@ -183,10 +185,10 @@ def _reason(a: PlanSheet, b: PlanSheet) -> str:
     reason = f"the second is {share} {what}: {_list(with_it)}"
     if against:
         reason += f", against {_list(against)}"
-    more = b.peak_bytes - a.peak_bytes
+    more = b.prediction.peak.value - a.prediction.peak.value
     if change_s < 0 and more > 0:
         reason += f", for {format_bytes(more)} more memory"
-    if a.step_time_s.low <= b.step_time_s.high and b.step_time_s.low <= a.step_time_s.high:
+    if first.low <= second.high and second.low <= first.high:
         reason += ". Their intervals overlap: a run may show the contrary"
     if other := [name for name in _QUESTION if a.asked.get(name) != b.asked.get(name)]:
         reason += (

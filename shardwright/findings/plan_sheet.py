@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
-from planner.layout.layout_choice import part_words
+from planner.layout.layout_answer import LayoutFile, layout_title
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.sourced import Sourced
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
-from simulator.values.prediction import Interval, Prediction
+from simulator.values.prediction import Prediction
 
 # The parts of a rank's peak: what they are called, and the field of RankMemory.
 MEMORY_PARTS = (
@@ -39,20 +38,30 @@ class PlanSheet:
     """What a plan file holds, line by line.
 
     asked, decided  the question and the plan, in words
-    figures         name -> (unit, value): what the plan brings
-    parts           seconds of the step, by part;  memory  bytes of the fullest rank, by part
-    step_time_s     None where nothing fitted;  peak_bytes  of the fullest rank
-    price           of a device-hour, that the dollars rest on
+    prediction      None where nothing fitted;  memory  bytes of the fullest rank, by part
     """
 
     asked: dict[str, str]
     decided: dict[str, str]
-    figures: dict[str, tuple[str, float]] = field(default_factory=dict)
-    parts: dict[str, float] = field(default_factory=dict)
+    prediction: Prediction | None = None
     memory: dict[str, float] = field(default_factory=dict)
-    step_time_s: Interval | None = None
-    peak_bytes: float = 0.0
-    price: Sourced | None = None
+
+    @property
+    def figures(self) -> dict[str, tuple[str, float]]:
+        """name -> (unit, value): what the plan brings."""
+        named = ((name, unit, getattr(self.prediction, key, None)) for name, unit, key in _FIGURES)
+        return {name: (unit, found.value) for name, unit, found in named if found is not None}
+
+    @property
+    def price(self) -> Sourced | None:
+        """Of a device-hour, that the dollars rest on."""
+        return None if self.prediction is None else self.prediction.price_usd_per_hour
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds of the step, by part."""
+        made = self.prediction
+        return {} if made is None else {part.words: time_s for part, time_s in made.seconds.items()}
 
 
 def sheet_of(answer: PlanFile | LayoutFile) -> PlanSheet:
@@ -69,25 +78,11 @@ def _plan_sheet(answer: PlanFile) -> PlanSheet:
     if prediction is None:
         return sheet
     fullest = prediction.fullest if prediction.ranks else None
-    return PlanSheet(
-        asked=sheet.asked,
-        decided=sheet.decided,
-        figures=_figures(prediction),
-        parts={part.name.replace("_", " "): part.time_s for part in prediction.components},
+    return replace(
+        sheet,
+        prediction=prediction,
         memory={name: getattr(fullest, key) for name, key in MEMORY_PARTS} if fullest else {},
-        step_time_s=prediction.step_time_s,
-        peak_bytes=prediction.peak_memory_bytes.value,
-        price=prediction.price_usd_per_hour,
     )
-
-
-def _figures(prediction: Prediction) -> dict[str, tuple[str, float]]:
-    found = {}
-    for name, unit, key in _FIGURES:
-        value: Interval | None = getattr(prediction, key)
-        if value is not None:
-            found[name] = (unit, value.value)
-    return found
 
 
 def _asked(answer: PlanFile) -> dict[str, str]:
@@ -157,7 +152,7 @@ def _layout_sheet(answer: LayoutFile) -> PlanSheet:
     choice = answer.chosen
     if choice is None:
         return PlanSheet(asked=asked, decided=decided)
-    run, prediction = choice.run, choice.prediction
+    run = choice.run
     asked |= {"global batch": str(run.global_batch), "sequence length": str(run.seq_len)}
     per_rank = f", {run.degrees.vpp} stages per rank" if run.degrees.vpp > 1 else ""
     decided |= {
@@ -174,30 +169,10 @@ def _layout_sheet(answer: LayoutFile) -> PlanSheet:
         "precision": run.precision,
         "devices": str(run.degrees.num_devices),
     }
+    free = get_device(run.device).usable_bytes - choice.required_memory_bytes
     return PlanSheet(
         asked=asked,
         decided=decided,
-        figures=_layout_figures(choice),
-        parts={part_words(name): seconds for name, seconds in prediction.parts},
-        memory={
-            "needed": prediction.required_memory_bytes,
-            "free": get_device(run.device).usable_bytes - prediction.required_memory_bytes,
-        },
-        step_time_s=prediction.step_time_s,
-        peak_bytes=prediction.peak_memory_bytes,
-        price=prediction.price_usd_per_hour,
+        prediction=choice.prediction,
+        memory={"needed": choice.required_memory_bytes, "free": free},
     )
-
-
-def _layout_figures(choice: LayoutChoice) -> dict[str, tuple[str, float]]:
-    prediction = choice.prediction
-    found = {
-        "step": ("s", prediction.step_time_s.value),
-        "MFU": ("share", prediction.mfu),
-        "tokens per second": ("per_s", prediction.tokens_per_s.value),
-        "peak memory": ("bytes", prediction.peak_memory_bytes),
-        "kWh per M tokens": ("kwh", prediction.kwh_per_million_tokens.value),
-    }
-    if prediction.usd_per_million_tokens is not None:
-        found["$ per M tokens"] = ("usd", prediction.usd_per_million_tokens.value)
-    return found

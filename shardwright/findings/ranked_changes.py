@@ -12,7 +12,8 @@ from interop.configs.imported_run import ImportedRun
 from profiles.document import encode
 from profiles.hardware.catalogue.catalog import get_device
 from shardwright.asking.imported_row import imported_row, predicted_import
-from simulator.training_run.explain.predict_runs import RunPrediction
+from shardwright.findings.answer_json import parts_by_key
+from simulator.training_run.explain.predict_runs import PredictedRow
 
 _GIB = 2**30
 
@@ -22,7 +23,7 @@ class RankedChanges:
     """The run as it was imported, its prediction, and the changes, the largest gain first."""
 
     imported: ImportedRun
-    prediction: RunPrediction
+    prediction: PredictedRow
     changes: tuple[PricedChange, ...]
 
 
@@ -42,15 +43,16 @@ def changes_of(
     )
 
 
-def prediction_data(made: RunPrediction) -> dict[str, Any]:
+def prediction_data(made: PredictedRow) -> dict[str, Any]:
     """The prediction of an imported run as plain values for JSON."""
     assert made.run is not None
-    memory = made.peak_memory_bytes
+    assert made.prediction is not None
+    memory = made.shown_memory_bytes
     return {
-        "step_time_s": encode(made.step_time_s),
+        "step_time_s": encode(made.prediction.step_time_s),
         "peak_memory_gib": None if memory is None else memory.value / _GIB,
-        "fits": made.fits,
-        "parts_s": dict(made.parts),
+        "fits": made.prediction.fits,
+        "parts_s": dict(parts_by_key(made.prediction)),
         "assumed": list(made.run.defaults),
         "device": get_device(made.run.device).name,
         "devices": made.run.degrees.num_devices,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from planner.layout.layout_choice import part_words
 from planner.sizing.run_outlook import RunOutlook, simulated_time
 from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
@@ -56,7 +55,7 @@ def size_details(
         ],
         "memory": _memory(best),
         "step_parts": {
-            part_words(name): seconds for name, seconds in best.plan.prediction.parts if seconds > 0
+            part.words: seconds for part, seconds in best.plan.prediction.seconds.items()
         },
         "sources": _sources(question, best),
     }
@@ -98,11 +97,11 @@ def _swings(
 
 def _memory(best: RunOutlook) -> dict[str, Any]:
     """Bytes of the fullest device, by part, and what it has."""
-    peak = best.plan.prediction.peak_memory_range
+    peak = best.plan.prediction.peak
     return {
         "parts": [[name, size] for name, size in layout_memory(best.plan)],
-        "required_bytes": best.plan.prediction.required_memory_bytes,
-        "peak_bytes": best.plan.prediction.peak_memory_bytes,
+        "required_bytes": best.plan.required_memory_bytes,
+        "peak_bytes": peak.value,
         "peak_low_bytes": peak.low,
         "peak_high_bytes": peak.high,
         "capacity_bytes": get_device(best.run.choice.device).usable_bytes,

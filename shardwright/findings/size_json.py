@@ -78,7 +78,7 @@ def _outlook(found: RunOutlook) -> dict[str, Any]:
         "step_time_s": step.value,
         "step_time_low_s": step.low,
         "step_time_high_s": step.high,
-        "mfu": found.plan.prediction.mfu,
+        "mfu": found.plan.prediction.mfu.value,
         **_ends("days", found.days),
         **_ends("device_hours", found.device_hours),
         **_ends("usd", usd),

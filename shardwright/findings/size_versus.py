@@ -14,7 +14,7 @@ from shardwright.asking.sizing.sized import Sized
 from shardwright.findings.size_json import size_json
 from simulator.log_interval import probability_less
 from simulator.training_run.fit.interval import UNFITTED_UNCERTAINTY
-from simulator.values.prediction import Interval
+from simulator.values.prediction import Interval, Part
 
 # What --versus may change; the names of the flags.
 CHANGEABLE = (
@@ -86,17 +86,19 @@ def _spent(found: RunOutlook) -> Interval:
     return price.scaled(found.device_hours.value)
 
 
-def _parts(found: RunOutlook, *, paid: bool = False) -> dict[str, float]:
+def _parts(found: RunOutlook, *, paid: bool = False) -> dict[Part, float]:
     """Days of the run by the parts of its steps; device-days where they are `paid` for."""
     run = found.run
     total = (found.device_hours.value if paid else found.days.value) / run.layout.step_time_s
-    return {name: total * seconds for name, seconds in run.layout.parts}
+    return {part.name: total * part.time_s for part in run.layout.parts}
 
 
-def _less(first: Mapping[str, float], second: Mapping[str, float]) -> float:
+def _less(first: Mapping[Part, float], second: Mapping[Part, float]) -> float:
     """The probability that one sum of parts is below another, half of each difference uncertain."""
     away = sum(second.values()) - sum(first.values())
-    unsure = UNFITTED_UNCERTAINTY * sum(abs(first[name] - second[name]) for name in first)
+    unsure = UNFITTED_UNCERTAINTY * sum(
+        abs(first.get(part, 0.0) - second.get(part, 0.0)) for part in Part
+    )
     if unsure <= 0:
         return 0.5
     return NormalDist().cdf(away / unsure * NormalDist().inv_cdf(0.95))

@@ -9,12 +9,11 @@ from profiles.errors import InputError
 from shardwright.findings.layout_timeline import layout_timeline
 from shardwright.reports.memory_picture import memory_picture
 from shardwright.reports.picture import Picture
-from shardwright.reports.timeline_picture import timeline_picture
+from shardwright.reports.timeline_picture import timeline_note, timeline_picture
 
 _DRAWN = (
-    "One replica, its ranks by their numbers. The passes are drawn in the proportions of the "
-    "kernels' measured surfaces and end where the predicted step does. The memory leaves out what "
-    "is there for a moment only, and the room of the allocator."
+    "One replica, its ranks by their numbers. The memory leaves out what is there for a moment "
+    "only, and the room of the allocator."
 )
 
 
@@ -33,4 +32,6 @@ def step_pictures(chosen: LayoutChoice) -> StepPictures:
     except InputError as error:
         return StepPictures(note=f"No picture of the step: {error}.")
     pictures = timeline_picture(step.events, (), all_in=""), memory_picture(step, None)
-    return StepPictures(pictures=pictures, note=_DRAWN)
+    return StepPictures(
+        pictures=pictures, note=" ".join(filter(None, (_DRAWN, timeline_note(step))))
+    )

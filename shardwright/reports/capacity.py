@@ -14,7 +14,7 @@ from profiles.model.tracing.traced import TracedModel
 from profiles.units import format_bytes, format_count, format_flop
 from shardwright.reports.terminal import table
 from simulator.memory.held import Elements, executor_static_bytes
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 
 _MOST_DEVICES = 4096
 

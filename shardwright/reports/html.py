@@ -23,29 +23,35 @@ from shardwright.reports.reproduce import recipe
 from shardwright.reports.roofline import Roofline
 from shardwright.reports.roofline_picture import op_rows, roofline_picture
 from shardwright.reports.terminal import format_share, stages_line
-from shardwright.reports.timeline_picture import timeline_picture
+from shardwright.reports.timeline_picture import timeline_note, timeline_picture
 from simulator.mfu import MFU_DEFINITION
 from simulator.values.measurement import Measurement
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.plan_title import plan_title
-from simulator.values.prediction import Prediction
+from simulator.values.prediction import Part, Prediction
 from simulator.values.workload import Workload
 
 MOST_RANKS = 16  # ranks with bars of their own
 MOST_STAGES = 64
 MOST_SOURCES = 60
-_PARTS = {
-    "compute": "#4c78a8",
-    "recompute": "#7fa8d1",
-    "launch": "#b7cce2",
-    "runtime": "#9d8fc7",
-    "waiting_for_slowest_rank": "#c9b8dd",
-    "tensor_parallel_communication": "#d9534f",
-    "pipeline_communication": "#e5837f",
-    "data_parallel_communication": "#f0b3b1",
-    "bubble": "#d8dde3",
-    "optimizer": "#54a24b",
+PART_COLOURS = {
+    Part.COMPUTE: "#4c78a8",
+    Part.RECOMPUTE: "#7fa8d1",
+    Part.LAUNCH: "#b7cce2",
+    Part.RUNTIME: "#9d8fc7",
+    Part.WAITING: "#c9b8dd",
+    Part.TENSOR: "#d9534f",
+    Part.EXPERT: "#f2a65a",
+    Part.CONTEXT: "#b279a2",
+    Part.GATHER: "#f7d1a3",
+    Part.CUT: "#e5837f",
+    Part.STALL: "#a5544f",
+    Part.BUBBLE: "#d8dde3",
+    Part.REDUCE: "#f0b3b1",
+    Part.OPTIMIZER: "#54a24b",
+    Part.HOST: "#72b7b2",
+    Part.OVERHEAD: "#9aa5b1",
 }
 _RANK_PARTS = ("forward", "backward", "gradient_exchange", "optimizer", "waiting")
 
@@ -83,12 +89,13 @@ def report_html(
             verdict=verdict(comparison) if comparison else "",
             rows=[(cells(row), _bar_of(row)) for row in comparison.rows] if comparison else (),
             timeline=timeline_picture(prediction.events, measured.events if measured else ()),
+            timeline_note=timeline_note(prediction),
             memory=memory_picture(prediction, measured),
             roofline=roofline_picture(roofline) if roofline else None,
             roofline_missing=roofline.missing if roofline else "",
             op_rows=op_rows(roofline) if roofline else [],
             parts=prediction.components,
-            part_colours=_PARTS,
+            part_colours=PART_COLOURS,
             ranks=_ranks(plan, prediction, measured),
             rank_parts=_RANK_PARTS,
             shown_stages=prediction.stages[:MOST_STAGES],
@@ -102,12 +109,12 @@ def report_html(
 
 
 @functools.cache
-def template(name: str) -> Any:
-    """A page of this folder, which includes its style."""
+def template(name: str, folder: Path | None = None) -> Any:
+    """A page of this folder, or of a plug-in's folder; it includes the style of this folder."""
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([*([folder] if folder else []), Path(__file__).parent]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from planner.layout.layout_answer import LayoutFile, layout_title
-from planner.layout.layout_choice import part_words
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
-from shardwright.reports.html import fact, template
+from shardwright.reports.html import PART_COLOURS, fact, template
 from shardwright.reports.price_words import price_note
 from simulator.mfu import MFU_DEFINITION
 from simulator.training_run.explain.explain_run import RunExplanation
 from simulator.values.prediction import Interval
-
-_COLOURS = (
-    *("#4c78a8", "#d9534f", "#f2a65a", "#9d8fc7", "#f0b3b1", "#e5837f"),
-    *("#7fa8d1", "#d8dde3", "#b7cce2", "#54a24b", "#72b7b2", "#9aa5b1"),
-)
 
 
 def layout_html(
@@ -30,24 +24,24 @@ def layout_html(
         raise InputError(f"no layout of {answer.model} fits on {answer.cluster}: nothing to draw")
     run, prediction = chosen.run, chosen.prediction
     step = prediction.step_time_s
-    total = sum(seconds for _, seconds in prediction.parts)
-    memory = prediction.peak_memory_range
+    total = sum(part.time_s for part in prediction.components)
+    memory = prediction.peak
     facts = [
         fact("Predicted step", format_time(step.value), _range(step, format_time) + ", 90 %"),
-        fact("MFU", format_percent(prediction.mfu), _range(prediction.mfu_range, format_percent)),
+        fact("MFU", format_percent(prediction.mfu.value), _range(prediction.mfu, format_percent)),
         fact(
             "Peak memory",
-            format_bytes(prediction.peak_memory_bytes),
+            format_bytes(memory.value),
             f"{_range(memory, format_bytes)}; needs "
-            f"{format_bytes(prediction.required_memory_bytes)} of "
+            f"{format_bytes(chosen.required_memory_bytes)} of "
             f"{format_bytes(get_device(run.device).usable_bytes)}",
         ),
-        fact("Speed", f"{format_count(prediction.tokens_per_s.value)} tokens/s", "all devices"),
+        fact("Speed", f"{format_count(prediction.per_s.value)} tokens/s", "all devices"),
     ]
     usd = prediction.usd_per_million_tokens
     if usd is not None:
         facts.append(fact("Cost", format_usd(usd.value), "per million tokens"))
-    goodput = prediction.reliability.goodput
+    goodput = chosen.reliability.goodput
     facts.append(
         fact("Productive time", format_percent(goodput.value), _range(goodput, format_percent))
     )
@@ -63,16 +57,14 @@ def layout_html(
             price=price_note(prediction.price_usd_per_hour) if usd is not None else "",
             parts=[
                 {
-                    "name": part_words(name),
-                    "time": format_time(seconds),
-                    "percent": format_percent(seconds / total),
-                    "share": round(100 * seconds / total, 2),
-                    "colour": _COLOURS[number % len(_COLOURS)],
+                    "name": part.name.words,
+                    "time": format_time(part.time_s),
+                    "percent": format_percent(part.time_s / total),
+                    "share": round(100 * part.time_s / total, 2),
+                    "colour": PART_COLOURS[part.name],
                 }
-                for number, (name, seconds) in enumerate(prediction.parts)
-                if seconds > 0
+                for part in prediction.components
             ],
-            part_words=part_words,
             layout_title=layout_title,
             lines=found.lines,
             choices=(chosen, *answer.alternatives),

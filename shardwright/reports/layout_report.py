@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
-from planner.layout.layout_choice import part_words, power_mfu, slower_by
+from planner.layout.layout_choice import power_mfu, slower_by
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time, format_usd
@@ -36,15 +36,15 @@ def layout_report(answer: LayoutFile) -> RenderableType:
             str(number),
             layout_title(choice.run),
             format_time(choice.prediction.step_time_s.value),
-            format_bytes(choice.prediction.peak_memory_bytes),
+            format_bytes(choice.prediction.peak.value),
             risk_words(choice),
             usd_or_dash(choice.prediction.usd_per_million_tokens),
             choice.why_not_first or "chosen",
         )
     facts = [
         f"step {format_interval(prediction.step_time_s)}",
-        f"MFU {format_percent(prediction.mfu)}",
-        memory_words(prediction.peak_memory_bytes, prediction.required_memory_bytes, capacity),
+        f"MFU {format_percent(prediction.mfu.value)}",
+        memory_words(prediction.peak.value, chosen.required_memory_bytes, capacity),
     ]
     if chosen.idle_devices:
         facts.append(f"{chosen.run.degrees.num_devices:,} devices, {chosen.idle_devices:,} idle")
@@ -88,8 +88,8 @@ def frameworks_report(answers: Sequence[LayoutFile], refused: Mapping[str, str])
             answer.stack,
             layout_title(choice.run),
             format_time(choice.prediction.step_time_s.value),
-            format_percent(choice.prediction.mfu),
-            format_bytes(choice.prediction.peak_memory_bytes),
+            format_percent(choice.prediction.mfu.value),
+            format_bytes(choice.prediction.peak.value),
             usd_or_dash(choice.prediction.usd_per_million_tokens),
             "fastest" if choice is best else largest_difference(choice, best),
         )
@@ -106,24 +106,22 @@ def frameworks_report(answers: Sequence[LayoutFile], refused: Mapping[str, str])
 def largest_difference(choice: LayoutChoice, best: LayoutChoice) -> str:
     """`12 % slower: compute +0.4 s`: the part of the step in which two layouts differ most."""
     return slower_by(
-        dict(choice.prediction.parts),
-        dict(best.prediction.parts),
+        choice.prediction.components,
+        best.prediction.components,
         choice.prediction.step_time_s.value / best.prediction.step_time_s.value - 1,
     )
 
 
 def risk_words(choice: LayoutChoice) -> str:
     """`3 %`, the probability of running out of memory; `< 0.1 %` below that."""
-    risk = choice.prediction.out_of_memory_probability
-    if risk is None:
-        return "-"
+    risk = choice.out_of_memory_probability
     return format_percent(risk) if risk >= 0.001 else "< 0.1 %"
 
 
 def _batches(answer: LayoutFile) -> list[RenderableType]:
     if not answer.nearby_batches or answer.chosen is None:
         return []
-    now = answer.chosen.prediction.tokens_per_s.value
+    now = answer.chosen.prediction.per_s.value
     said = [
         f"{each.global_batch}: {each.tokens_per_s / now - 1:+.0%} tokens/s, step "
         f"{format_time(each.step_time_s)}, {each.layout}"
@@ -137,14 +135,14 @@ def front_report(against: str, choices: Sequence[tuple[Cluster, LayoutChoice]]) 
     rows = table(">devices", "layout", ">step", ">needs", ">$/Mtok", ">kWh/Mtok")
     shown = _spaced(choices)
     for part, choice in shown:
-        prediction = choice.prediction
+        prediction, kwh = choice.prediction, choice.prediction.kwh_per_million
         rows.add_row(
             str(part.num_devices),
             layout_title(choice.run),
             format_interval(prediction.step_time_s),
-            format_bytes(prediction.required_memory_bytes),
+            format_bytes(choice.required_memory_bytes),
             usd_or_dash(prediction.usd_per_million_tokens),
-            f"{prediction.kwh_per_million_tokens.value:.3g}",
+            f"{kwh.value:.3g}" if kwh else "-",
         )
     what = "memory that must fit" if against == "memory" else "dollars per million tokens"
     left_out = len(choices) - len(shown)
@@ -163,8 +161,8 @@ def _spaced(
         return list(choices)
     found = [choices[0]]
     for choice in choices[1:]:
-        before = found[-1][1].prediction.required_memory_bytes
-        if choice[1].prediction.required_memory_bytes <= 0.95 * before or choice is choices[-1]:
+        before = found[-1][1].required_memory_bytes
+        if choice[1].required_memory_bytes <= 0.95 * before or choice is choices[-1]:
             found.append(choice)
     return found
 
@@ -217,12 +215,13 @@ def _infeasible(answer: LayoutFile) -> RenderableType:
 def _ranges(choice: LayoutChoice) -> list[RenderableType]:
     """Intervals beside the step's, and the productive time of a long run with failures."""
     found = choice.prediction
-    lasting = found.reliability
+    lasting = choice.reliability
     first = [
-        f"MFU {format_interval(found.mfu_range, format_percent)}",
-        f"peak {format_interval(found.peak_memory_range, format_bytes)}",
-        _range("kWh per M tokens", found.kwh_per_million_tokens, "{:.3g}".format),
+        f"MFU {format_interval(found.mfu, format_percent)}",
+        f"peak {format_interval(found.peak, format_bytes)}",
     ]
+    if found.kwh_per_million is not None:
+        first.append(_range("kWh per M tokens", found.kwh_per_million, "{:.3g}".format))
     if found.usd_per_million_tokens is not None:
         first.append(_range("per M tokens", found.usd_per_million_tokens, format_usd))
     lost = (
@@ -231,8 +230,8 @@ def _ranges(choice: LayoutChoice) -> list[RenderableType]:
         f"{format_interval(lasting.goodput, format_percent)}{_most_lost(lasting)}; "
         f"{lasting.spare_nodes} spare node{'' if lasting.spare_nodes == 1 else 's'}"
     )
-    if found.usd_per_million_tokens_delivered is not None:
-        counted = found.usd_per_million_tokens_delivered
+    counted = choice.usd_delivered
+    if counted is not None:
         lost += f"; {_range('per M tokens that count', counted, format_usd)}"
     return [labelled("Range:  ", "; ".join(first)), labelled("Failures: ", lost)]
 
@@ -240,13 +239,12 @@ def _ranges(choice: LayoutChoice) -> list[RenderableType]:
 def _power(choice: LayoutChoice) -> str:
     """What the energy of the range rests on, and its carbon."""
     run = choice.run
-    found = choice.prediction
-    mfu = power_mfu(run, found.mfu, run.degrees.num_devices + choice.idle_devices)
+    mfu = power_mfu(run, choice.prediction.mfu.value, run.degrees.num_devices + choice.idle_devices)
     said = power_words(run.device, mfu)
-    kwh, kg = found.kwh_per_million_tokens_delivered, found.kg_co2e_per_million_tokens_delivered
+    kwh, kg = choice.kwh_delivered, choice.kg_co2e_delivered
     if kwh is not None and kg is not None:
         said += f"; {_range('kWh per M tokens that count', kwh, '{:.3g}'.format)}"
-        said += f", {_range('kg CO2e', kg, '{:.3g}'.format)} from the grid of {found.region}"
+        said += f", {_range('kg CO2e', kg, '{:.3g}'.format)} from the grid of {choice.region}"
     return said
 
 
@@ -264,12 +262,12 @@ def _range(name: str, value: Interval, formatted: Callable[[float], str]) -> str
 
 def _parts(choice: LayoutChoice) -> str:
     """The parts of the step, largest first, with their shares."""
-    total = sum(seconds for _, seconds in choice.prediction.parts)
-    shown = sorted(choice.prediction.parts, key=lambda part: -part[1])
+    parts = choice.prediction.components
+    total = sum(part.time_s for part in parts)
     said = [
-        f"{part_words(name)} {format_percent(seconds / total)}"
-        for name, seconds in shown
-        if seconds > 0.005 * total
+        f"{part.name.words} {format_percent(part.time_s / total)}"
+        for part in sorted(parts, key=lambda part: -part.time_s)
+        if part.time_s > 0.005 * total
     ]
     return ", ".join(said)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.layout.layout_choice import part_words
 from profiles.units import format_bytes, format_percent, format_time
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import format_interval, table
 from simulator.training_run.explain.explain_memory import MemoryExplanation
 from simulator.training_run.explain.explain_run import IntervalUsed, RunExplanation
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.step_time import StepParts
+from simulator.training_run.step.step_time import PARTS
 
 _SHOWS = {
     "allocated": "allocated by torch",
@@ -86,13 +85,13 @@ def _regime(used: IntervalUsed) -> str:
 def _terms(found: RunExplanation) -> RenderableType:
     rows = table("part", ">time", ">share", "formula")
     total = found.step.interval.value
-    for name in StepParts.__dataclass_fields__:
-        lines = [line for line in found.lines if line.part == name]
+    for part in PARTS:
+        lines = [line for line in found.lines if line.part is part]
         if not lines:
             continue
         time_s = sum(line.time_s for line in lines)
         rows.add_row(
-            part_words(name), format_time(time_s), format_percent(time_s / total), "", style="bold"
+            part.words, format_time(time_s), format_percent(time_s / total), "", style="bold"
         )
         for line in lines:
             rows.add_row(

@@ -13,7 +13,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.layout.layout_answer import LayoutFile, layout_title
-from planner.layout.layout_choice import tokens_per_s
 from planner.many.sweep import Answer, Row, has_plan
 from profiles.csv_text import csv_text
 from profiles.document import encode, to_json
@@ -23,7 +22,6 @@ from profiles.units import format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.price_words import price_words
 from shardwright.reports.terminal import table, usd_heading
-from simulator.values.plan_file import PlanFile
 from simulator.values.plan_title import Titled, plan_title
 
 SWEEP_SCHEMA = "shardwright/sweep@1"
@@ -83,13 +81,7 @@ def line_of(row: Row) -> Line:
     """The figures of a row."""
     question, answer = row.question, row.answer
     work = question.workload
-    found: dict[str, object] = {}
-    if isinstance(answer, LayoutFile):
-        found = _layout_figures(answer)
-    elif answer is not None:
-        found = _plan_figures(answer)
-    if answer is not None:
-        found["file"] = f"{row.key}.json"
+    found = {} if answer is None else _figures(answer) | {"file": f"{row.key}.json"}
     precision = work.precision
     if question.layouts is not None:
         asked = question.layouts
@@ -110,21 +102,6 @@ def line_of(row: Row) -> Line:
     )
 
 
-def _plan_figures(answer: PlanFile) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name in ("step_time_s", "step_time_low_s", "step_time_high_s", "gap", "mfu"):
-        found[name] = getattr(answer, name)
-    found["peak_memory_bytes"] = answer.peak_memory_bytes
-    found["usd_per_million_tokens"] = answer.usd_per_million_tokens
-    found["usd_per_million_samples"] = answer.usd_per_million_samples
-    if answer.plan is not None:
-        found |= degree_figures(answer.plan)
-    if answer.prediction is not None:
-        found[f"{answer.prediction.counted_in}_per_s"] = answer.prediction.per_s.value
-        found |= _price_figures(answer.prediction.price_usd_per_hour)
-    return found
-
-
 def degree_figures(of: Titled) -> dict[str, object]:
     """The columns of a plan's or run's degrees, micro-batch, ZeRO stage and schedule."""
     degrees = of.degrees
@@ -139,36 +116,38 @@ def degree_figures(of: Titled) -> dict[str, object]:
     }
 
 
-def _layout_figures(answer: LayoutFile) -> dict[str, object]:
+def _figures(answer: Answer) -> dict[str, object]:
+    """The columns of an answer's plan and prediction."""
+    of: Titled | None
+    if isinstance(answer, LayoutFile):
+        chosen = answer.chosen
+        of, made = (chosen.run, chosen.prediction) if chosen else (None, None)
+    else:
+        of, made = answer.plan, answer.prediction
     found: dict[str, object] = {"gap": answer.gap}
-    if answer.chosen is None:
+    if of is not None:
+        found |= degree_figures(of)
+    if made is None:
         return found
-    run, prediction = answer.chosen.run, answer.chosen.prediction
-    step, usd = prediction.step_time_s, prediction.usd_per_million_tokens
-    return (
-        found
-        | degree_figures(run)
-        | _price_figures(prediction.price_usd_per_hour)
-        | {
-            "step_time_s": step.value,
-            "step_time_low_s": step.low,
-            "step_time_high_s": step.high,
-            "mfu": prediction.mfu,
-            "tokens_per_s": tokens_per_s(run, step).value,
-            "peak_memory_bytes": prediction.peak_memory_bytes,
-            "usd_per_million_tokens": usd.value if usd else None,
-        }
-    )
-
-
-def _price_figures(price: Sourced | None) -> dict[str, object]:
-    if price is None:
-        return {}
-    return {
-        "price_usd_per_hour": price.value,
-        "price_source": price.source,
-        "price_date": price.date,
+    step, price = made.step_time_s, made.price_usd_per_hour
+    usd, per_sample = made.usd_per_million_tokens, made.usd_per_million_samples
+    found |= {
+        "step_time_s": step.value,
+        "step_time_low_s": step.low,
+        "step_time_high_s": step.high,
+        "mfu": made.mfu.value,
+        f"{made.counted_in}_per_s": made.per_s.value,
+        "peak_memory_bytes": made.peak.value,
+        "usd_per_million_tokens": usd.value if usd else None,
+        "usd_per_million_samples": per_sample.value if per_sample else None,
     }
+    if price is not None:
+        found |= {
+            "price_usd_per_hour": price.value,
+            "price_source": price.source,
+            "price_date": price.date,
+        }
+    return found
 
 
 def sorted_rows(rows: Iterable[Row], by: str) -> tuple[Row, ...]:

@@ -118,7 +118,7 @@ def plan_report(answer: PlanFile) -> RenderableType:
         "1",
         plan_title(plan),
         format_time(step.value),
-        format_bytes(prediction.peak_memory_bytes.value),
+        format_bytes(prediction.peak.value),
         usd_or_dash(prediction.usd_per_million),
         "chosen",
     )
@@ -258,7 +258,7 @@ def prediction_parts(prediction: Prediction) -> list[RenderableType]:
     where = table("part of the step", ">time", ">share")
     for part in prediction.components:
         where.add_row(
-            part.name.replace("_", " "),
+            part.name.words,
             format_time(part.time_s),
             format_percent(part.time_s / step.value),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from profiles.units import format_time
+from profiles.units import format_percent, format_time
 from shardwright.reports.picture import (
     COLOURS,
     GRID,
@@ -20,8 +20,9 @@ from shardwright.reports.picture import (
     line,
     tick_below,
 )
-from simulator.values.prediction import Event
+from simulator.values.prediction import Event, Prediction
 
+_SAME_END = 1e-3  # of the step, from which a timeline's end is not the step's
 _LANE, _BAR, _SEND = 29.0, 19.0, 3.0
 MOST_RANKS = 16  # lanes per group: more would not be told apart on a screen
 MOST_BOXES = 4000  # boxes with a tooltip each; a page of them is about 0.8 MB
@@ -52,6 +53,17 @@ def kind_of(event: Event) -> str:
         "I": "backward_input",
         "W": "backward_weight",
     }.get(letter, "")
+
+
+def timeline_note(made: Prediction) -> str:
+    """One line where the timeline does not end with the predicted step, else ""."""
+    gap = made.timeline_gap
+    if abs(gap) < _SAME_END:
+        return ""
+    return (
+        f"The timeline ends {format_percent(abs(gap))} {'before' if gap > 0 else 'after'} the "
+        "predicted step, which estimates how long stages idle under this schedule."
+    )
 
 
 def timeline_picture(

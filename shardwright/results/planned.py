@@ -54,7 +54,7 @@ class PredictionResult(Shown, Prediction):
     def table(self) -> list[dict[str, Any]]:
         step_s = self.step_time_s.value
         return [
-            {"part": part.name, "time_s": part.time_s, "share": part.time_s / step_s}
+            {"part": part.name.value, "time_s": part.time_s, "share": part.time_s / step_s}
             for part in self.components
         ]
 
@@ -70,8 +70,8 @@ class StepResult(Shown, PlannedStep):
     def table(self) -> list[dict[str, Any]]:
         step_s = self.step_time_s.value
         return [
-            {"part": name, "time_s": seconds, "share": seconds / step_s}
-            for name, seconds in self.parts.items()
+            {"part": part.value, "time_s": seconds, "share": seconds / step_s}
+            for part, seconds in self.parts.items()
         ]
 
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.many.answer_cache import code_and_data_version
-from planner.many.answer_folder import write_answer
+from planner.many.answer_cache import code_and_data_version, write_answer
 from planner.many.result_store import ResultStore, solve_into
 from planner.many.sweep import Reply, Workers, verdict_of
 from profiles.document import write_bytes, write_text

@@ -62,9 +62,9 @@ def _head(study: AccuracyStudy) -> str:
     locked = f" {runs} of locked sources removed." if study.locked else ""
     return (
         "# Accuracy\n\nThis page compares predictions with published measurements. An error is "
-        "predicted / measured - 1. Published figures themselves agree to about 5 %. The hardest "
-        f"test comes first: runs that nobody had seen.\n\n{SCORES_NOTE}\n\n"
-        f"Runs of this page: {cell(study.table)}: {whole.rows} runs, {whole.measured} with a "
+        "predicted / measured - 1. Published figures for equal runs differ by about 5 %. The "
+        f"hardest test comes first: runs that were not seen before.\n\n{SCORES_NOTE}\n\n"
+        f"Data: {cell(study.table)}: {whole.rows} runs, {whole.measured} with a "
         f"measured step time, {percent(whole.predicted_share)} predicted.{locked}"
     )
 
@@ -86,17 +86,17 @@ def _sources(study: AccuracyStudy) -> str:
     step = accuracy(study.rows).step_time
     return section(
         "Step time by source",
-        "The coefficients of these columns were fitted with other rows of the same source, so the "
-        "errors are **with the source's own effect**. A new source must expect the errors of the "
+        "In this section the coefficients were fitted with other rows of the same source, so the "
+        "errors **include the effect of the source**. For a new source, expect the errors of the "
         "sections above.",
         table([*head, "45 % of peak: mean / median"], rows),
         f"All rows ({cell(study.judged)}): mean error {percent(step.mean_absolute)}, median "
         f"{percent(step.median_absolute)}, bias {percent(step.bias, signed=True)}; the 90 % "
         f"intervals hold {percent(step.interval_coverage)} of the rows. Here and below means, "
-        "medians and biases are over rows, and bias, intervals and ranks are those of the column "
-        f"{cell(study.judged)}. Ranks are Spearman's among layouts of one workload. The last "
-        "column is a baseline: every device at 45 % of its dense peak, recomputation counted. "
-        f"It is closer on {lost_words(lost) or 'no source'}.",
+        "medians and biases are over rows. Bias, intervals and rank correlation are those of the "
+        f"column {cell(study.judged)}. Rank correlation is Spearman's, among layouts of one "
+        "workload. The last column is a baseline: every device at 45 % of its dense peak, with "
+        f"recomputation. The baseline is better on {lost_words(lost) or 'no source'}.",
     )
 
 
@@ -117,7 +117,7 @@ def _targets(study: AccuracyStudy) -> str:
         )
     return section(
         "Targets on known sources",
-        f"Error (target) of the column {cell(study.judged)}.",
+        f"Errors of the column {cell(study.judged)}, with the target in parentheses.",
         table(["runs", "rows", "statistic", "step time", "bias", "memory", "met"], lines),
     )
 
@@ -228,8 +228,8 @@ def _peers() -> str:
         for peer in peers()
     ]
     note = (
-        "`run`: the tool was run on these rows; `claimed`: its authors' figure. If a row count is "
-        "larger than ours, our rows are a part of theirs."
+        "`run`: we ran the tool on these rows. `claimed`: a figure of its authors. If a row count "
+        "is larger than ours, our rows are a part of theirs."
     )
     return section("Errors of other tools", table(head, rows, words=5), note)
 

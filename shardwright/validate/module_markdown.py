@@ -13,7 +13,7 @@ from shardwright.validate.module_study import (
     module_errors,
     unpredicted,
 )
-from simulator.modules.module_constants import LeftOut, ModuleConstants
+from simulator.traced.kernel_constants import LeftOut, ModuleConstants
 
 _HEAD = (
     "rows",
@@ -39,14 +39,14 @@ def module_markdown(
             "",
             f"Training steps of modules on one device: {len(rows)} rows of {name}, predicted by "
             f"`shardwright predict --modules` and compared by `shardwright validate --modules` "
-            f"({date}). A step is predicted from the module's traced kernels and the device's data "
-            "sheet; nothing is known of a row's own module.",
+            f"({date}). A step is predicted from the module's traced kernels and the data sheet of "
+            "the device.",
             "",
             "## Unseen families and devices",
             "",
             f"The constants were fitted on {constants.rows} measured steps ({constants.date}, "
-            "tools/derive_module_steps.py), here with every family and every device left out in "
-            "turn. A device left out is known by its data sheet alone.",
+            "tools/derive_module_steps.py). In this table, each family or each device is left out "
+            "of the fit in turn. Of a device that is left out, only the data sheet is known.",
             "",
             table(
                 ("left out", "rows", "median", "mean", "in 90 % interval"),
@@ -56,16 +56,17 @@ def module_markdown(
                 ),
             ),
             "",
-            f"Of batches that fitted, where the next one did not, {percent(constants.fits)} are "
-            "told apart; the two figures behind that (what the allocator holds beyond what tensors "
-            f"take: {percent(constants.held - 1)} and {constants.workspace_mib:.0f} MiB) are "
-            "fitted on the same batches.",
+            f"{percent(constants.fits)} of the pairs of a batch that fitted and the next larger "
+            "one, which did not, are predicted correctly. Two constants behind this (memory of the "
+            f"allocator beyond that of tensors: {percent(constants.held - 1)} and "
+            f"{constants.workspace_mib:.0f} MiB) were fitted on the same batches.",
             "",
             "## With the shipped constants",
             "",
-            "These rows, or rows of the same sources, are among those fitted on. `bias` is the "
-            "median signed error, `memory` the median error of measured peaks, `fits` the share of "
-            "batches that are said to fit while the next, which did not, is said not to.",
+            "The constants were fitted on these rows, or on rows of the same sources. `bias` is "
+            "the median signed error, `memory` the median error of measured peaks. `fits` is the "
+            "share of batches that are predicted to fit, with the next larger one predicted not "
+            "to fit.",
             "",
             table(("all", *_HEAD), (_cells(module_errors("all rows", rows)),)),
             *_section("By family", rows, lambda row: row.family),

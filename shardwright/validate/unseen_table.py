@@ -22,11 +22,10 @@ from shardwright.validate.study import SOURCE_LEFT_OUT, AccuracyStudy, Column, l
 
 SCORES_HEAD = ("rows", "sources", "median", "mean", "bias", "intervals hold", "width")
 SCORES_NOTE = (
-    "In the following sections sources count alike: `median` is the median over sources of the "
-    "source's median absolute error, `mean` the mean over sources of its mean absolute error, "
+    "In the next sections every source has the same weight. `median` is the median over sources of "
+    "the source's median absolute error, `mean` the mean over sources of its mean absolute error, "
     "`bias` the median over sources of its median signed error. `intervals hold` is the share of "
-    "rows inside their 90 % interval, `width` the median of the interval's upper bound divided by "
-    "its lower bound."
+    "rows inside their 90 % interval. `width` is the median of upper bound / lower bound."
 )
 _OTHERS = "all others"
 
@@ -48,10 +47,11 @@ def lost_words(lost: Iterable[tuple[str, float, float]]) -> str:
 def _locked(study: AccuracyStudy) -> str:
     note = (
         f"{len(locked_sources())} of {len(LATER_SOURCES)} later sources are locked: "
-        f"{', '.join(locked_sources())}. The hash of their names chose them. Nothing is fitted on "
-        "them; elsewhere they count only in the totals of earlier releases. "
-        "`python -m tools.open_locked` compares the shipped coefficients with them and appends a "
-        f"line to docs/locked_ledger.csv; an issue may use {MOST_OPENINGS} openings."
+        f"{', '.join(locked_sources())}. They were chosen by the hash of their names. No "
+        "coefficient is fitted on them. On this page they count only here and in the totals of "
+        "earlier releases. `python -m tools.open_locked` compares the shipped coefficients with "
+        "them and appends a line to docs/locked_ledger.csv. Each issue may open them at most "
+        f"{MOST_OPENINGS} times."
     )
     if not study.ledger:
         return section("Locked sources", note, "They have not been opened yet.")
@@ -68,7 +68,7 @@ def _locked(study: AccuracyStudy) -> str:
         f"Latest opening ({cell(latest.date)}, commit {cell(latest.commit)}): {scores.rows} rows, "
         f"{scores.unsupported} without a prediction.",
         table(["score", "reached", "target", "result"], targets),
-        f"Intervals of sources with {FEWEST_ROWS} rows or more hold: {held or '-'}.",
+        f"Interval coverage of sources with at least {FEWEST_ROWS} rows: {held or '-'}.",
         f"All openings ({len(study.ledger)}):",
         _openings(study.ledger),
     )
@@ -96,8 +96,8 @@ def _releases(study: AccuracyStudy) -> str:
     head = ["release", "predicted", *SCORES_HEAD, "peaks", "median", "intervals hold"]
     return section(
         "Predictions made before the measurements were seen",
-        "Each release predicted these runs before its authors had seen what was measured. The last "
-        "three columns are of peak memory.",
+        "Each release predicted these runs before its authors had seen the measurements. The last "
+        "three columns are for peak memory.",
         table(head, lines, words=2),
     )
 
@@ -115,9 +115,9 @@ def _left_out(study: AccuracyStudy, columns: Iterable[Column]) -> str:
     head = ["left out of the fit", *SCORES_HEAD, "lowest source"]
     return section(
         "Left out of the fit",
-        "Each source, framework or device is predicted with coefficients fitted without any of its "
-        "rows; intervals follow from the same fit. `lowest source` is the lowest interval "
-        f"coverage of a source with {FEWEST_ROWS} rows or more.",
+        "Each source, framework or device is predicted with coefficients that were fitted without "
+        "its rows. The intervals come from the same fit. `lowest source` is the lowest interval "
+        f"coverage of a source with at least {FEWEST_ROWS} rows.",
         table(head, summary),
         *parts,
     )
@@ -154,7 +154,10 @@ def _lost(study: AccuracyStudy) -> str:
     lost = lost_to_baseline(study, of=SOURCE_LEFT_OUT)
     if not lost:
         return "With any source left out, its errors are below those of a constant 45 % of peak."
-    return f"With the source left out, a constant 45 % of peak is closer on: {lost_words(lost)}."
+    return (
+        "With the source left out, a constant 45 % of peak is better on these sources (our error "
+        f"against that of the constant): {lost_words(lost)}."
+    )
 
 
 def _cells(scores: ErrorScores) -> list[str]:

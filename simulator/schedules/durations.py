@@ -16,6 +16,8 @@ class Durations:
     backward_s         of a full backward `B`
     backward_input_s, backward_weight_s   of its halves `I` and `W` where a schedule splits it;
                        together they may take longer than `B` does. Both or neither.
+    ramp_send_s        what the sends of the first micro-batch's forward and of the last one's
+                       backward take beyond the others, through the first stage of every rank
     weight_share       part of `backward_s` that `W` is, where the halves are not given
     """
 
@@ -23,6 +25,7 @@ class Durations:
     backward_s: tuple[float, ...]
     send_forward_s: tuple[float, ...]
     send_backward_s: tuple[float, ...]
+    ramp_send_s: float = 0.0
     weight_share: float = 0.5
     backward_input_s: tuple[float, ...] | None = None
     backward_weight_s: tuple[float, ...] | None = None

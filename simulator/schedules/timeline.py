@@ -10,7 +10,7 @@ order of the actions is the one in which `executable_order` checks a schedule; n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from profiles.errors import InputError
 from simulator.schedules.durations import Durations as Durations
@@ -41,14 +41,6 @@ class Timeline:
         """The actions as text."""
         return tuple(map(str, self.actions))
 
-    def stretched(self, factor: float) -> Timeline:
-        """The same actions with every time multiplied by a factor."""
-        return replace(
-            self,
-            start_s=tuple(time_s * factor for time_s in self.start_s),
-            end_s=tuple(time_s * factor for time_s in self.end_s),
-        )
-
     def rank_end_s(self, rank: int) -> float:
         """When a rank ends its last action."""
         return self.end_s[self.lasts[rank]]
@@ -66,7 +58,8 @@ class _Graph:
     before   the action before on the same rank, -1 for none
     source   the neighbour's action waited for, -1 for none (its own forward is before it in any
              valid schedule)
-    crossing where the message's seconds stand in (0, *send_forward_s, *send_backward_s)
+    crossing where the message's seconds are in (0, *send_forward_s, *send_backward_s), or behind
+             those in the same sends with `ramp_send_s`
     """
 
     actions: tuple[Action, ...]
@@ -146,9 +139,11 @@ def _wait(
         number = index[(need.stage, need.kind.value, need.microbatch)]
         if schedule.stage_to_rank[need.stage] == schedule.stage_to_rank[action.stage]:
             return number, 0
-        if need.stage < action.stage:
-            return number, 1 + action.stage
-        return number, 1 + schedule.num_stages + need.stage
+        ahead = need.stage < action.stage
+        cut = max(need.stage, action.stage)
+        last = 0 if ahead else schedule.num_microbatches - 1
+        ramp = action.microbatch == last and cut < len(schedule.ranks)
+        return number, 1 + cut + schedule.num_stages * (2 * ramp + (not ahead))
     return -1, 0
 
 
@@ -161,7 +156,8 @@ def simulate(schedule: Schedule, durations: Durations) -> Timeline:
         )
     graph = _graph(schedule)
     lengths = durations.lengths()
-    crossings = [0.0, *durations.send_forward_s, *durations.send_backward_s]
+    sends = [*durations.send_forward_s, *durations.send_backward_s]
+    crossings = [0.0, *sends, *(send_s + durations.ramp_send_s for send_s in sends)]
     before, source, crossing, length = graph.before, graph.source, graph.crossing, graph.length
     start = [0.0] * len(length)
     end = [0.0] * (len(length) + 1)  # one more, always 0: index -1 reads it

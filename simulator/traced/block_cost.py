@@ -15,9 +15,18 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Device
 from profiles.model.graph import Block, Op, OpKind, Phase, SavedTensor
 from simulator.memory.held import BlockBytes
-from simulator.traced.in_step import in_step, message_in_step, price_in_step, waiting_s
+from simulator.traced.in_step import (
+    host_of,
+    in_step,
+    message_in_step,
+    paced,
+    plus,
+    prices_in_step,
+    starts,
+)
 from simulator.traced.kernel_errors import KindError, kind_errors
 from simulator.traced.op_cost import OpCost, pricer_of
+from simulator.training_run.framework.executor_states import Software
 from simulator.values.plan import Recompute
 from simulator.values.prediction import Interval
 
@@ -57,9 +66,16 @@ class BlockCost(BlockBytes):
 
 @functools.lru_cache(maxsize=100_000)
 def price_block(
-    block: Block, *, recompute: Recompute, devices: tuple[int, ...], cluster: Cluster
+    block: Block,
+    *,
+    recompute: Recompute,
+    devices: tuple[int, ...],
+    cluster: Cluster,
+    software: Software = Software.EXECUTOR,
 ) -> BlockCost:
     """The block's cost on the tensor-parallel group `devices` (device numbers in the cluster).
+
+    software  what starts its kernels
 
     A block without an attention submodule treats recompute = attention as none.
     Raises InputError where the device has no rate for the block's data type.
@@ -68,13 +84,15 @@ def price_block(
     kind = recompute
     if kind is Recompute.ATTENTION and not block.attention_module:
         kind = Recompute.NONE
-    forward_ops = [(op, price_in_step(op, device)) for op in block.forward_ops]
-    backward_ops = [(op, price_in_step(op, device)) for op in block.backward_ops]
+    ops = (*block.forward_ops, *block.backward_ops)
+    costs = list(zip(ops, prices_in_step(ops, device, software), strict=True))
+    forward_ops, backward_ops = costs[: len(block.forward_ops)], costs[len(block.forward_ops) :]
     again = [forward_ops[index] for index in recomputed_ops(block, kind)]
     point = measured_block(device, block)
     modules_s = pricer_of(device).module_s() * _module_calls(block.forward_ops)
-    forward = _later(_sum(forward_ops), modules_s)
-    backward = _later(_sum(backward_ops), _accumulated_s(block, device))
+    forward = plus(_sum(forward_ops), modules_s)
+    accumulated_s = _accumulated_s(block, device) if software is Software.EXECUTOR else 0.0
+    backward = plus(_sum(backward_ops), accumulated_s)
     recomputed = _sum(again)
     if point is not None:
         share = recomputed.value / forward.value if forward.value else 0.0
@@ -84,20 +102,27 @@ def price_block(
         recomputed = forward.scaled(share * own_s / point.forward_s if point.forward_s else 0.0)
     if kind is not Recompute.NONE:
         # Of the forward too: here it is with what the choice costs.
-        recomputed = _later(recomputed, pricer_of(device).checkpoint_s())
+        recomputed = plus(recomputed, pricer_of(device).checkpoint_s())
     modules = frozenset(op.module for op, _ in again if op.matmul is not None)
     tp_forward, tp_again, tp_backward = _tp_seconds(block, modules, devices, cluster)
-    waiting = 0.0
+    waited_s = 0.0
     if point is None:
-        # The host launches a block's kernels while the device works on it and on its messages.
-        ahead, behind, more = (_kernels(ops) for ops in (forward_ops, backward_ops, again))
-        busy_s = forward.value + backward.value + tp_forward + tp_backward
-        once_s = waiting_s(ahead + behind, busy_s, device, tp=len(devices))
-        busy_s += recomputed.value + tp_again
-        waiting = waiting_s(ahead + behind + more, busy_s, device, tp=len(devices))
-        forward = _later(forward, once_s * ahead / max(1, ahead + behind))
-        backward = _later(backward, once_s * behind / max(1, ahead + behind))
-        recomputed = _later(recomputed, waiting - once_s)
+        # The host launches a pass's kernels while the device works on them and on its messages.
+        dispatch = in_step(device).tensor_dispatch if len(devices) > 1 else 1.0
+        host = host_of(software, device)
+
+        def begun(
+            work: Interval, ops: list[tuple[Op, OpCost]], us: float, message_s: float
+        ) -> Interval:
+            kernels, views = starts([op for op, _ in ops])
+            host_s = 1e-6 * dispatch * (kernels * us + views * host.view_us)
+            return plus(paced(plus(work, message_s), host_s, device), -message_s)
+
+        busy_s = forward.value + backward.value + recomputed.value
+        forward = begun(forward, forward_ops, host.forward_us, tp_forward)
+        backward = begun(backward, backward_ops, host.backward_us, tp_backward)
+        recomputed = begun(recomputed, again, host.forward_us, tp_again)
+        waited_s = forward.value + backward.value + recomputed.value - busy_s
     inputs = float(sum(spec.memory_bytes for spec in block.inputs))
     outputs = float(sum(spec.memory_bytes for spec in block.outputs))
     saved_none = float(block.saved_bytes)
@@ -108,7 +133,7 @@ def price_block(
         forward=forward,
         backward=_plus(backward, recomputed),
         recompute_s=recomputed.value,
-        launch_s=waiting
+        launch_s=waited_s
         + _launch_share(forward_ops, forward)
         + _launch_share(backward_ops, backward),
         action=point.action if point else None,
@@ -129,7 +154,7 @@ def price_block(
 
 
 def measured_block(device: Device, block: Block) -> BlockPoint | None:
-    """The device's own measurement of this kind of block, if there is one."""
+    """The measurement of this kind of block on the device, if there is one."""
     return _points(device).get(block.kind)
 
 
@@ -264,14 +289,6 @@ def _accumulated_s(block: Block, device: Device) -> float:
     # Neutral: what was measured has it.
     moved = known.accumulation_bytes * sum(spec.num_elements for spec in trained)
     return known.level * known.optimizer * moved / pricer_of(device).light.bandwidth
-
-
-def _kernels(costs: list[tuple[Op, OpCost]]) -> int:
-    return sum(op.kind is not OpKind.VIEW for op, _ in costs)
-
-
-def _later(time: Interval, more_s: float) -> Interval:
-    return Interval(value=time.value + more_s, low=time.low + more_s, high=time.high + more_s)
 
 
 def _plus(a: Interval, b: Interval) -> Interval:

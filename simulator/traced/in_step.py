@@ -9,8 +9,10 @@ On accelerators the same coefficients and formulas turn the one into the other a
     attention    attention x alone; torch's fused attention is FlashAttention-2, which runs on
                  newer devices as on an A100, 335 / 225 times as fast (Dao, arXiv 2307.08691,
                  section 4.1: up to 335 TFLOP/s on an H100, 225 on an A100)
-    memory       passes x traced share x bytes at full bandwidth, at least as alone
-    host         launch_us per kernel, which the device waits for where it is faster
+    others       shares of peak and bandwidth by kind of kernel, fitted on measured steps of
+                 modules; of matmuls too where none were measured on the device (kernel_seconds.py)
+    host         seconds per kernel and per view, which a pass of the device waits for where it is
+                 faster (Host)
     messages     inner or outer x alone; of sharded parameters and gradients `gather_exposed` of
                  what fits under the compute
 
@@ -18,6 +20,10 @@ and `level` multiplies all. A profiled machine keeps what was measured of it: th
 measured inside a step, and every coefficient is neutral. Of the 55 bf16 runs of llm-foundry, as
 OPT without biases, traced steps are 5.5 % off in the median, 8.8 % in the mean (2026-11-24); beyond
 8k tokens, where that framework's attention takes longer, up to 33 % too fast.
+
+The kernels' shares and the coefficients of published runs were fitted apart, and agree: of what is
+no matmul and no attention in gpt2, a small and a large Llama the shares give nine tenths of
+what `passes` gave on traced bytes (H100, 2026-11-24).
 """
 
 from __future__ import annotations
@@ -38,19 +44,22 @@ from profiles.hardware.kernels.attention_surface import (
     FLASH_2_GAIN,
     NEWER_THAN_FLASH_2,
 )
-from profiles.model.graph import Op, OpKind
+from profiles.hardware.kernels.gemm_surface import load_surface
+from profiles.model.graph import Op, OpKind, Phase
+from simulator.kernel_speed import borrowed_from, is_on_surfaces
 from simulator.soft_maximum import larger
 from simulator.traced.comm_cost import CommCost, price_collective
+from simulator.traced.kernel_constants import module_constants
+from simulator.traced.kernel_seconds import kernels_costs, step_width
 from simulator.traced.op_cost import OpCost, moved_cost, price_op, pricer_of
+from simulator.training_run.framework.executor_states import Software
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step.coefficients import coefficient, matmul_coefficients
+from simulator.values.prediction import Interval
 
 Cost = TypeVar("Cost", OpCost, CommCost)
 
 _BITS = {"bfloat16": 16, "float16": 16, "float8_e4m3fn": 8, "float8_e5m2": 8, "float32": 32}
-# `passes` belongs to bytes that leave out what eager autograd moves beside; a trace counts those
-# too. Of a layer of llama-3.1-8b: 35.9 counted for 54.6 traced (frameworks/torch.toml).
-TRACED_SHARE = 35.9 / 54.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +73,6 @@ class InStep:
 
     level: float = 1.0
     attention: float = 1.0
-    passes: float = 1.0
-    launch_us: float = 0.0
     inner: float = 1.0
     outer: float = 1.0
     congestion: float = 0.0
@@ -102,8 +109,6 @@ def _fitted(compiled: bool) -> InStep:
     executor = load_framework("torch")
     software = executor.coefficients_of
     kinds = (
-        "passes",
-        "launch_us",
         "inner",
         "outer",
         "congestion",
@@ -122,25 +127,93 @@ def _fitted(compiled: bool) -> InStep:
         tensor_dispatch=executor.tensor_dispatch,
         **{kind: coefficient(kind, "*") for kind in kinds},
     )
-    return replace(shared, launch_us=0.0, step_ms=0.0, microbatch_ms=0.0) if compiled else shared
+    return replace(shared, step_ms=0.0, microbatch_ms=0.0) if compiled else shared
 
 
-def price_in_step(op: Op, device: Device) -> OpCost:
-    """The cost of an op inside a step, without waiting for the host (`waiting_s`)."""
+def price_in_step(op: Op, device: Device, software: Software = Software.EXECUTOR) -> OpCost:
+    """The cost of an op inside a step, without waiting for the host (`paced`)."""
+    return prices_in_step((op,), device, software)[0]
+
+
+def prices_in_step(
+    ops: Sequence[Op], device: Device, software: Software = Software.EXECUTOR
+) -> list[OpCost]:
+    """The costs of ops inside a step (`price_in_step`)."""
+    if in_step(device) is _NEUTRAL:
+        return [price_op(op, device) for op in ops]
+    level = level_of(software, device)
+    shared = {op.kernels: None for op in ops if op.kernels and is_kernel_priced(op, device)}
+    costs = kernels_costs(list(shared), device, compiled=software is Software.COMPILED)
+    by_kernels = {k: scaled(cost, level) for k, cost in zip(shared, costs, strict=True)}
+    nothing = price_op(_VIEW, device)
+
+    def priced(op: Op) -> OpCost:
+        if op.kind is OpKind.VIEW or op.kernels == ():
+            return nothing
+        if op.kernels and is_kernel_priced(op, device):
+            return by_kernels[op.kernels]
+        return scaled(price_op(op, device), level * _over_alone(op, device))
+
+    return [priced(op) for op in ops]
+
+
+_VIEW = Op(
+    name="view",
+    kind=OpKind.VIEW,
+    phase=Phase.FORWARD,
+    module="",
+    dtype="float32",
+    work_flop=0,
+    read_bytes=0,
+    written_bytes=0,
+)
+
+
+def _over_alone(op: Op, device: Device) -> float:
+    """Time of a measured kernel in a step, before `level`, over that of the same alone."""
     cost = price_op(op, device)
-    known = in_step(device)
-    if known is _NEUTRAL or op.kind is OpKind.VIEW:
-        return cost
     if cost.limit == "launch":
-        return scaled(cost, known.level)
+        return 1.0
     if op.attention is not None:
-        seconds = known.attention * flash_2_seconds(op, device)
-    elif op.matmul is not None:
-        seconds = matmul_seconds(op, cost.time_s, device)
-    else:
-        light_s = (op.read_bytes + op.written_bytes) / pricer_of(device).light.bandwidth
-        seconds = max(cost.time_s, known.passes * TRACED_SHARE * light_s)
-    return scaled(cost, known.level * seconds / cost.time_s)
+        return in_step(device).attention * flash_2_seconds(op, device) / cost.time_s
+    if op.matmul is not None:
+        return matmul_seconds(op, cost.time_s, device) / cost.time_s
+    return 1.0
+
+
+def is_kernel_priced(op: Op, device: Device) -> bool:
+    """Whether an op is priced by shares of peak and bandwidth, no such kernel having been measured
+    on the device."""
+    if op.kernels is None:  # traced for a CPU
+        return False
+    if op.attention is not None:
+        return not _surfaces_of(device)
+    return op.kind is not OpKind.MATMUL or op.dtype not in _matmul_types(device)
+
+
+def _surfaces_of(device: Device) -> str:
+    """The device whose surfaces hold for this one: itself, or the one that it is a variant of."""
+    names = (device.name, device.efficiency_of)
+    return next((name for name in names if is_on_surfaces(name)), "")
+
+
+def level_of(software: Software, device: Device) -> float:
+    """What multiplies a step: that of eager PyTorch with FSDP for our executor."""
+    return in_step(device).level if software is Software.EXECUTOR else 1.0
+
+
+# Surfaces have these at the speed of bfloat16, by the ratio of peaks. So taken, steps of modules on
+# an H100 and an H200 come out 9 and 18 % off, priced by shares 5 and 12 % (2026-11-24).
+_NOT_MEASURED = frozenset(("float16", "float32", "tf32"))
+
+
+@functools.cache
+def _matmul_types(device: Device) -> frozenset[str]:
+    """The types whose products were measured on this device."""
+    name = _surfaces_of(device)
+    if not name or borrowed_from(name):
+        return frozenset()
+    return frozenset(load_surface(name).tables) - _NOT_MEASURED
 
 
 def matmul_seconds(op: Op, alone_s: float, device: Device) -> float:
@@ -162,22 +235,80 @@ def flash_2_seconds(op: Op, device: Device) -> float:
     return price_op(op, device).time_s
 
 
-def optimizer_cost(moved_bytes: float, device: Device) -> OpCost:
-    """The cost of an optimizer that reads and writes so many bytes, in one kernel or a few."""
+def optimizer_s(moved_bytes: float, device: Device) -> float:
+    """Seconds that an update takes to move so many bytes, before `level`."""
+    return in_step(device).optimizer * moved_bytes / pricer_of(device).light.bandwidth
+
+
+def update_time(
+    moved_bytes: float, kernels: int, software: Software, device: Device
+) -> tuple[Interval, OpCost]:
+    """Seconds of an optimizer's update that reads and writes so many bytes in so many kernels (0:
+    in one or a few), with what each step takes whatever its size; and the cost of the bytes."""
     alone, known = moved_cost("optimizer", moved_bytes, device), in_step(device)
     if known is _NEUTRAL:
-        return alone
-    light_s = moved_bytes / pricer_of(device).light.bandwidth
-    return scaled(alone, known.level * known.optimizer * light_s / alone.time_s)
+        return Interval(value=alone.time_s, low=alone.low_s, high=alone.high_s), alone
+    ratio = optimizer_s(moved_bytes, device) / alone.time_s if alone.time_s else 0.0
+    cost = scaled(alone, level_of(software, device) * ratio)
+    time = Interval(value=cost.time_s, low=cost.low_s, high=cost.high_s)
+    if software is Software.EXECUTOR:
+        return plus(time, 1e-3 * known.level * known.step_ms), cost
+    values, factor = module_constants().values, math.exp(step_width(device))
+    device_s = cost.time_s + 1e-6 * values["start_us"] * kernels
+    host_s = 1e-6 * host_of(software, device).update_us * kernels
+    busy = Interval(value=device_s, low=device_s / factor, high=device_s * factor)
+    step = 1e-6 * values["step_us"]
+    whole = paced(busy, host_s, device)
+    return Interval(
+        value=whole.value + step, low=whole.low + step / factor, high=whole.high + step * factor
+    ), cost
 
 
-def waiting_s(kernels: int, device_s: float, device: Device, *, tp: int) -> float:
-    """Seconds in which a device that has so much to do waits for the host to launch its kernels,
-    those of tensors that are split over `tp` ranks."""
-    known = in_step(device)
-    dispatched = kernels * (known.tensor_dispatch if tp > 1 else 1.0)
-    host = np.asarray(1e-6 * known.launch_us * known.level * dispatched)
-    return float(larger(np.asarray(device_s), host)) - device_s
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Microseconds of the host per kernel of a pass, per view and per kernel of the update."""
+
+    forward_us: float = 0.0
+    backward_us: float = 0.0
+    view_us: float = 0.0
+    update_us: float = 0.0
+
+
+@functools.cache
+def host_of(software: Software, device: Device) -> Host:
+    """What the host takes; nothing where the device runs a step as one program, and where steps
+    were measured."""
+    if software is Software.COMPILED or device.type in ("tpu", "accelerator"):
+        return Host()
+    if in_step(device) is _NEUTRAL:
+        return Host()
+    if software is Software.EXECUTOR:
+        launch_us = coefficient("launch_us", "*") * in_step(device).level
+        return Host(forward_us=launch_us, backward_us=launch_us)
+    values, age = module_constants().values, "old" if software is Software.OLD_TORCH else "new"
+    parts = ("forward", "backward", "view", "update")
+    return Host(**{f"{part}_us": values[f"host.{part}.{age}_us"] for part in parts})
+
+
+def starts(ops: Sequence[Op]) -> tuple[int, int]:
+    """Ops that start kernels, and views."""
+    views = sum(op.kind is OpKind.VIEW or op.kernels == () for op in ops)
+    return len(ops) - views, views
+
+
+def paced(busy: Interval, host_s: float, device: Device) -> Interval:
+    """Seconds of a pass that keeps a device busy for so long, and of which the host takes so long
+    to start the kernels; each end with both at theirs."""
+    if not host_s:
+        return busy
+    factor = math.exp(step_width(device))
+    ends = {"value": 1.0, "low": 1 / factor, "high": factor}
+    return Interval(
+        **{
+            end: float(larger(np.asarray(getattr(busy, end)), np.asarray(host_s * ratio)))
+            for end, ratio in ends.items()
+        }
+    )
 
 
 def message_in_step(
@@ -215,13 +346,18 @@ def exchange_in_step(
 
 
 def exposed_seconds(message_s: float, compute_s: float, device: Device) -> float:
-    """What a message costs that runs beside so many seconds of compute; on a CPU, and where a
+    """What a message costs that runs during so many seconds of compute; on a CPU, and where a
     profile says nothing of it, all of it."""
     known = in_step(device)
     if known is _NEUTRAL:
         return message_s
     longer = float(larger(np.asarray(compute_s), np.asarray(message_s)))
     return longer - compute_s + known.gather_exposed * min(message_s, compute_s)
+
+
+def plus(time: Interval, more_s: float) -> Interval:
+    """So many seconds more."""
+    return Interval(value=time.value + more_s, low=time.low + more_s, high=time.high + more_s)
 
 
 def scaled(cost: Cost, ratio: float, more_s: float = 0.0) -> Cost:

@@ -17,13 +17,15 @@ from simulator.memory.blocks import plan_memory
 from simulator.mfu import graph_model_flop, mfu
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
 from simulator.traced.priced_replica import PricedReplica, price_replica, step_of
-from simulator.traced.stack import Stack, load_stack
 from simulator.traced.step_tail import Tail, tail_of
+from simulator.training_run.framework.executor_states import ExecutorStates
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Plan
 from simulator.values.prediction import (
     Component,
     CutTensor,
     Interval,
+    Part,
     Prediction,
     RankMemory,
     SourceTag,
@@ -49,7 +51,7 @@ def predict(
     traced: Traced,
     cluster: Cluster,
     *,
-    stack: Stack | None = None,
+    stack: ExecutorStates | None = None,
     price: Sourced | None = None,
 ) -> Prediction:
     """What the plan would do on the cluster.
@@ -198,16 +200,16 @@ def _components(
     tp = micro * sum(c.tp_s for c in mine)
     gather = micro * sum(c.gather_s for c in mine)
     parts = {
-        "compute": work - recompute - launch - runtime - tp - gather,
-        "recompute": recompute,
-        "launch": launch,
-        "runtime": runtime,
-        "waiting_for_slowest_rank": busy - work,
-        "tensor_parallel_communication": tp,
-        "pipeline_communication": idle - bubble,
-        "data_parallel_communication": exchange_s + gather,
-        "bubble": bubble,
-        "optimizer": replica.tails[critical].optimizer_s,
+        Part.COMPUTE: work - recompute - launch - runtime - tp - gather,
+        Part.RECOMPUTE: recompute,
+        Part.LAUNCH: launch,
+        Part.RUNTIME: runtime,
+        Part.WAITING: busy - work,
+        Part.TENSOR: tp,
+        Part.CUT: idle - bubble,
+        Part.REDUCE: exchange_s + gather,
+        Part.BUBBLE: bubble,
+        Part.OPTIMIZER: replica.tails[critical].optimizer_s,
     }
     components = tuple(Component(name=name, time_s=value) for name, value in parts.items())
     total = sum(parts.values())
@@ -308,8 +310,8 @@ def _limit(
         return f"memory of rank {tight.rank}: {use:.0%} of what the device has"
     largest = max(components, key=lambda part: part.time_s)
     total = sum(part.time_s for part in components)
-    name = largest.name.replace("_", " ")
-    if plan.degrees.dp == 1 and largest.name == "data_parallel_communication":
+    name = largest.name.words
+    if plan.degrees.dp == 1 and largest.name is Part.REDUCE:
         name = SHARED_SUMS
     where = f"pipeline rank {critical}"
     if plan.pipelines is not None:

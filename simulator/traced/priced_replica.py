@@ -19,11 +19,12 @@ from simulator.schedules.timeline import Timeline, simulate
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.comm_cost import CommCost
 from simulator.traced.in_step import message_in_step
-from simulator.traced.stack import Stack
 from simulator.traced.stage_cost import StageCost, stage_cost
 from simulator.traced.step_tail import Tail, tail_of
 from simulator.traced.weight_gradients import stage_weight_s
+from simulator.training_run.framework.executor_states import ExecutorStates, Software
 from simulator.values.plan import Plan
+from simulator.values.prediction import Interval
 
 _ENDS = {"value": "time_s", "low": "low_s", "high": "high_s"}
 
@@ -50,11 +51,13 @@ class PricedReplica:
         return [self.timelines[end].rank_end_s(rank) for rank in range(self.plan.degrees.pp)]
 
 
-def price_replica(plan: Plan, graph: ModelGraph, cluster: Cluster, stack: Stack) -> PricedReplica:
+def price_replica(
+    plan: Plan, graph: ModelGraph, cluster: Cluster, stack: ExecutorStates
+) -> PricedReplica:
     """A replica of a plan whose replicas are alike; graph  of its micro-batch and tp, in its
     order."""
     stages, degrees = range(len(plan.stages)), plan.degrees
-    blocks = [_stage_blocks(plan, s, graph, cluster) for s in stages]
+    blocks = [_stage_blocks(plan, s, graph, cluster, stack.software) for s in stages]
     costs = [
         replace(
             stage_cost(plan, s, blocks[s], cluster, stack),
@@ -76,19 +79,46 @@ def price_replica(plan: Plan, graph: ModelGraph, cluster: Cluster, stack: Stack)
         blocks=blocks,
         costs=costs,
         sends=sends,
-        tails=[tail_of(plan, r, graph, cluster=cluster, stack=stack) for r in range(degrees.pp)],
+        tails=[
+            _tail(plan, r, graph, cluster, stack, sum(costs[s].backward.value for s in stages))
+            for r in range(degrees.pp)
+        ],
         timelines={**timelines, "free": simulate(schedule, free)},
     )
 
 
-def _stage_blocks(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> list[BlockCost]:
+def _stage_blocks(
+    plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster, software: Software
+) -> list[BlockCost]:
     cut = plan.stages[stage]
     devices = plan.degrees.group("tp", pp=plan.pp_rank_of(stage))
     refs = graph.chain[cut.first_block : cut.last_block]
     return [
-        price_block(graph.kinds[ref.kind], recompute=kind, devices=devices, cluster=cluster)
+        price_block(
+            graph.kinds[ref.kind],
+            recompute=kind,
+            devices=devices,
+            cluster=cluster,
+            software=software,
+        )
         for ref, kind in zip(refs, cut.recompute, strict=True)
     ]
+
+
+def _tail(
+    plan: Plan,
+    rank: int,
+    graph: ModelGraph,
+    cluster: Cluster,
+    stack: ExecutorStates,
+    backward_s: float,
+) -> Tail:
+    """A rank's tail; of an exchange during the backward, what outlasts it."""
+    tail = tail_of(plan, rank, graph, cluster=cluster, stack=stack)
+    if not stack.overlapped:
+        return tail
+    left = [max(0.0, getattr(tail.exchange, end) - backward_s) for end in _ENDS]
+    return replace(tail, exchange=Interval(**dict(zip(_ENDS, left, strict=True))))
 
 
 def _send(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> CommCost | None:

@@ -12,8 +12,11 @@ from simulator.traced.in_step import exposed_seconds, in_step, message_in_step
 from simulator.traced.kernel_errors import joint_share
 from simulator.traced.op_cost import moved_cost
 from simulator.traced.slowest_rank import slowest_rank
-from simulator.traced.stack import Stack
-from simulator.training_run.framework.executor_states import PrecisionBytes
+from simulator.training_run.framework.executor_states import (
+    ExecutorStates,
+    PrecisionBytes,
+    Software,
+)
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
 
@@ -43,7 +46,7 @@ class StageCost:
 
 
 def stage_cost(
-    plan: Plan, stage: int, blocks: list[BlockCost], cluster: Cluster, stack: Stack
+    plan: Plan, stage: int, blocks: list[BlockCost], cluster: Cluster, stack: ExecutorStates
 ) -> StageCost:
     """The cost of a plan's stage, without its weights' gradients apart (`weight_s` is 0)."""
     degrees = plan.degrees
@@ -83,6 +86,7 @@ def stage_cost(
         vpp=degrees.vpp,
         num_microbatches=plan.num_microbatches,
         device=device,
+        software=stack.software,
     )
     forward_more = more.forward_cpu_s + more.forward_outside_s + sum(f for f, _ in copies)
     backward_more = more.backward_cpu_s + more.backward_outside_s + sum(b for _, b in copies)
@@ -114,7 +118,7 @@ def gather_seconds(
     group: tuple[int, ...],
     precision: str,
     cluster: Cluster,
-    stack: Stack,
+    stack: ExecutorStates,
     pipelined: bool = True,
     sharing: int = 1,
 ) -> float:
@@ -200,6 +204,7 @@ def missing_overhead(
     vpp: int,
     num_microbatches: int,
     device: Device,
+    software: Software = Software.EXECUTOR,
 ) -> ActionOverhead:
     """Overhead of a stage's actions that its blocks do not carry.
 
@@ -207,7 +212,8 @@ def missing_overhead(
     rank of vpp stages has vpp times the actions with the same blocks: a vpp-th is in each's. Blocks
     that were not measured carry nothing of what was measured of the device's actions or, without a
     pipeline, of its steps; every micro-batch has its share of what is once per step. On an
-    accelerator without such measurements it is the host's work per micro-batch (`microbatch_ms`).
+    accelerator without such measurements it is our executor's work per micro-batch
+    (`microbatch_ms`).
     """
     measured = device.measurements
     found = [b.action for b in blocks if b.action is not None]
@@ -223,7 +229,7 @@ def missing_overhead(
             )
     if not found:
         known = in_step(device)
-        host_s = 1e-3 * known.level * known.microbatch_ms
+        host_s = 1e-3 * known.level * known.microbatch_ms * (software is Software.EXECUTOR)
         return ActionOverhead(
             forward_cpu_s=host_s,
             forward_outside_s=0.0,

@@ -11,9 +11,9 @@ from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import BlockRef, ModelGraph
 from simulator.memory.held import GRADIENT_BUCKET_BYTES, Held, held_by_stages, parameter_name
 from simulator.traced.comm_cost import CommCost
-from simulator.traced.in_step import exchange_in_step, in_step, optimizer_cost
+from simulator.traced.in_step import exchange_in_step, update_time
 from simulator.traced.op_cost import OpCost, moved_cost
-from simulator.traced.stack import Stack
+from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
 
@@ -82,7 +82,7 @@ def price_tie(
     shards: int,
     precision: str,
     cluster: Cluster,
-    stack: Stack,
+    stack: ExecutorStates,
     sharing: int = 1,
 ) -> CommCost:
     """The sum of a tied parameter's gradients over the ranks that hold it, each a share of it where
@@ -99,7 +99,7 @@ def price_tail(
     precision: str,
     optimizer: str,
     cluster: Cluster,
-    stack: Stack,
+    stack: ExecutorStates,
     pipelined: bool = True,
     sharing: int = 1,
     ties: Sequence[Tie] = (),
@@ -155,18 +155,20 @@ def price_tail(
     ]
     shard = dp if zero_stage >= 1 else 1
     traffic = stack.optimizer_traffic_bytes.of(optimizer)
-    known = in_step(device)
     if device.type == "cpu":
         # Torch updates one parameter after the other there.
         costs = [moved_cost("optimizer", traffic * c / shard, device) for c in held.trained]
         if sizes.working_copy_bytes and (zero_stage < 2 or dp == 1):
             copied = sizes.parameter_bytes + sizes.working_copy_bytes
             costs += [moved_cost("copy", copied * c, device) for c in held.trained]
+        update = _interval(costs)
     else:
-        costs = [optimizer_cost(traffic * n / shard, device)]
+        kernels = stack.optimizer_kernels * len(held.trained)
+        update, cost = update_time(traffic * n / shard, kernels, stack.software, device)
+        costs = [cost]
     return Tail(
-        exchange=_interval(exchanges, 0.0),
-        optimizer=_interval(costs, known.level * 1e-3 * known.step_ms),
+        exchange=_interval(exchanges),
+        optimizer=update,
         method=costs[0].method if costs else "assumed",
         source=costs[0].source if costs else "",
     )
@@ -185,15 +187,17 @@ def _moved(size: float, device: Device, *families: str) -> list[OpCost]:
     return [moved_cost(family, 2 * size, device) for family in families]
 
 
-def _interval(costs: Sequence[CommCost | OpCost], more_s: float) -> Interval:
+def _interval(costs: Sequence[CommCost | OpCost]) -> Interval:
     return Interval(
-        value=sum(cost.time_s for cost in costs) + more_s,
-        low=sum(cost.low_s for cost in costs) + more_s,
-        high=sum(cost.high_s for cost in costs) + more_s,
+        value=sum(cost.time_s for cost in costs),
+        low=sum(cost.low_s for cost in costs),
+        high=sum(cost.high_s for cost in costs),
     )
 
 
-def tail_of(plan: Plan, pp_rank: int, graph: ModelGraph, *, cluster: Cluster, stack: Stack) -> Tail:
+def tail_of(
+    plan: Plan, pp_rank: int, graph: ModelGraph, *, cluster: Cluster, stack: ExecutorStates
+) -> Tail:
     """The tail of a pipeline rank of a plan."""
     degrees = plan.degrees
     return price_tail(

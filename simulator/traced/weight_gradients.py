@@ -19,7 +19,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import DTYPE_BYTES, Block, ModelGraph, Op, OpKind, Parameter
 from simulator.schedules.schedule import schedule_kind
 from simulator.traced.block_cost import measured_block, price_block
-from simulator.traced.in_step import price_in_step
+from simulator.traced.in_step import prices_in_step
 from simulator.values.plan import Plan, Recompute
 
 
@@ -55,7 +55,7 @@ def weight_gradient_s(block: Block, *, devices: tuple[int, ...], cluster: Cluste
     point = measured_block(device, block)
     if point is not None and point.weight_share is not None:
         return point.weight_share * whole.backward.value
-    times = [price_in_step(op, device).time_s for op in block.backward_ops]
+    times = [cost.time_s for cost in prices_in_step(block.backward_ops, device)]
     total_s = sum(times)
     if total_s <= 0.0:
         return 0.0

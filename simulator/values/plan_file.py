@@ -12,7 +12,7 @@ from profiles.errors import DocumentError
 from profiles.sourced import Sourced
 from simulator.values.decision import check_decision, plan_decision
 from simulator.values.plan import PLAN_SCHEMA, Plan
-from simulator.values.prediction import Prediction
+from simulator.values.prediction import Interval, Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,26 +29,57 @@ class Alternative:
     usd_per_million_samples: float | None = None
     why_not_first: str
 
+    @classmethod
+    def of(cls, plan: Plan, prediction: Prediction, why_not_first: str) -> Alternative:
+        """A plan with the figures of its prediction that are shown."""
+        usd, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
+        return cls(
+            plan=plan,
+            step_time_s=prediction.step_time_s.value,
+            step_time_low_s=prediction.step_time_s.low,
+            step_time_high_s=prediction.step_time_s.high,
+            mfu=prediction.mfu.value,
+            peak_memory_bytes=prediction.peak.value,
+            usd_per_million_tokens=usd.value if usd else None,
+            usd_per_million_samples=per_sample.value if per_sample else None,
+            why_not_first=why_not_first,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxation:
-    """A change under which a plan exists, checked by solving it."""
+    """A change under which a plan exists, checked by solving it; `layout`, where that is asked for,
+    is the one found."""
 
     change: str
     flag: str
+    layout: str | None = None
     step_time_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """What a change would bring: the best step time under it, solved anew."""
+
+    change: str
+    step_time_s: float
+    layout: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasibility:
-    """Why nothing fits: the plan that comes nearest, its tight stage and term, what would help."""
+    """Why nothing fits: the plan that comes nearest, its tight stage (of a plan) or rank (of a
+    layout) and term, what would help; `host` says what a layout's host lacks where the device
+    itself has enough."""
 
     nearest: str
-    stage: int
+    stage: int | None = None
+    rank: int | None = None
     term: str
     needed_bytes: float
     capacity_bytes: float
     relaxations: tuple[Relaxation, ...]
+    host: str | None = None
 
     @property
     def bytes_over(self) -> float:
@@ -154,9 +185,24 @@ class PlanFile:
             step_time_low_s=prediction.step_time_s.low,
             step_time_high_s=prediction.step_time_s.high,
             mfu=prediction.mfu.value,
-            peak_memory_bytes=prediction.peak_memory_bytes.value,
+            peak_memory_bytes=prediction.peak.value,
             usd_per_million_tokens=None if usd is None else usd.value,
             usd_per_million_samples=None if per_sample is None else per_sample.value,
+        )
+
+    def with_dollars(self, usd: Interval | None, price: Sourced | None) -> PlanFile:
+        """The answer with other dollars per million tokens, or samples, at a price of a
+        device-hour; as it is where it has no prediction."""
+        if self.prediction is None:
+            return self
+        tokens = self.prediction.counted_in == "tokens"
+        return self.with_prediction(
+            replace(
+                self.prediction,
+                price_usd_per_hour=price,
+                usd_per_million_tokens=usd if tokens else None,
+                usd_per_million_samples=None if tokens else usd,
+            )
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.device import ReferencePoint
@@ -26,11 +28,58 @@ class Interval:
         return Interval(value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
 
+class PartGroup(StrEnum):
+    """The parts of a step as a profile tells them apart."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "exposed communication"
+    IDLE = "idle and host"
+
+
+_COMPUTE, _MESSAGES, _IDLE = PartGroup
+
+
+class Part(StrEnum):
+    """A part of a step: its name in files, its words in reports, and its group.
+
+    A plan of traced blocks counts recomputation apart and gathered parameters as
+    `data_parallel_communication`, a layout recomputation as compute and gathered parameters apart.
+    Messages are what no computation hides. `host_memory` is transfers to and from it and an
+    optimizer there; `overhead` what each step takes whatever its size.
+    """
+
+    words: str
+    group: PartGroup
+
+    def __new__(cls, name: str, words: str, group: PartGroup) -> Self:
+        made = str.__new__(cls, name)
+        made._value_ = name
+        made.words, made.group = words, group
+        return made
+
+    COMPUTE = "compute", "compute", _COMPUTE
+    RECOMPUTE = "recompute", "recompute", _COMPUTE
+    LAUNCH = "launch", "launch", _IDLE
+    RUNTIME = "runtime", "runtime", _IDLE
+    WAITING = "waiting_for_slowest_rank", "waiting for slowest rank", _IDLE
+    TENSOR = "tensor_parallel_communication", "tensor-parallel messages", _MESSAGES
+    EXPERT = "expert_parallel_communication", "all-to-all of experts", _MESSAGES
+    CONTEXT = "context_parallel_communication", "context-parallel messages", _MESSAGES
+    GATHER = "parameter_gathering", "gathering of parameters", _MESSAGES
+    CUT = "pipeline_communication", "sends between stages", _MESSAGES
+    STALL = "stalled_messages", "stalled messages", _MESSAGES
+    BUBBLE = "bubble", "bubble", _IDLE
+    REDUCE = "data_parallel_communication", "exchange of gradients", _MESSAGES
+    OPTIMIZER = "optimizer", "optimizer", _COMPUTE
+    HOST = "host_memory", "host memory", _IDLE
+    OVERHEAD = "overhead", "overhead", _IDLE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
     """A share of the step of the critical rank; the shares add up to the step time exactly."""
 
-    name: str
+    name: Part
     time_s: float
 
 
@@ -172,11 +221,15 @@ class Prediction:
                   workload's precision); its one definition is in simulator/mfu.py
     peak_memory_bytes   allocated on the rank that allocates most (RankMemory.peak_bytes)
     ranks         one entry per pipeline rank (dp and tp ranks of a stage are alike)
+    fits          whether the framework runs it and all ranks have the memory
     limit         one sentence: what binds (a rank's compute, memory, a link)
     tokens_per_s, samples_per_s   the one that the workload is counted in; so are dollars and energy
     price_usd_per_hour   of a device, that the dollars rest on, with its source; None without one
     events        one replica's timeline, dp rank 0 and tp rank 0
     references    how fast the machine was whose measurements this rests on, where it said so
+
+    Memory is None and () where no memory model describes the run; stages, events, sources and limit
+    are empty where nobody needs a timeline.
     """
 
     step_time_s: Interval
@@ -184,19 +237,19 @@ class Prediction:
     mfu: Interval
     tokens_per_s: Interval | None = None
     samples_per_s: Interval | None = None
-    peak_memory_bytes: Interval
+    peak_memory_bytes: Interval | None = None
     usd_per_million_tokens: Interval | None = None
     price_usd_per_hour: Sourced | None = None
     usd_per_million_samples: Interval | None = None
     kwh_per_million_tokens: Interval | None = None
     kwh_per_million_samples: Interval | None = None
     bubble_fraction: float
-    stages: tuple[StagePrediction, ...]
-    ranks: tuple[RankMemory, ...]
-    events: tuple[Event, ...]
-    sources: tuple[SourceTag, ...]
-    limit: str
-    fits: bool
+    stages: tuple[StagePrediction, ...] = ()
+    ranks: tuple[RankMemory, ...] = ()
+    events: tuple[Event, ...] = ()
+    sources: tuple[SourceTag, ...] = ()
+    limit: str = ""
+    fits: bool | None = None
     references: tuple[ReferencePoint, ...] = ()
 
     def __post_init__(self) -> None:
@@ -212,9 +265,27 @@ class Prediction:
         return max(self.ranks, key=lambda rank: rank.use)
 
     @property
+    def seconds(self) -> dict[Part, float]:
+        """Seconds by part; absent parts take none."""
+        return {part.name: part.time_s for part in self.components}
+
+    @property
+    def peak(self) -> Interval:
+        """`peak_memory_bytes`; raises InputError where no memory model describes the run."""
+        if self.peak_memory_bytes is None:
+            raise InputError("the prediction holds no memory")
+        return self.peak_memory_bytes
+
+    @property
     def required_memory_bytes(self) -> float | None:
         """What the fullest device must have; None where the allocator is not modeled."""
-        return self.fullest.required_bytes
+        return self.fullest.required_bytes if self.ranks else None
+
+    @property
+    def timeline_gap(self) -> float:
+        """How much earlier than the step the timeline ends, as a share of the step."""
+        end_s = max((event.end_s for event in self.events), default=self.step_time_s.value)
+        return 1.0 - end_s / self.step_time_s.value
 
     @property
     def counted_in(self) -> str:

@@ -19,7 +19,6 @@ ALSO_DRAWN = {
     "planner/heterogeneous/unlike_search.py: divisors": "replicas that differ have no mesh",
     "planner/heterogeneous/plan_mixed.py: divisors": "replicas that differ have no mesh",
     "planner/layout/layout_question.py: divisors": "degrees that suit a model",
-    "planner/divisors.py: divisors": "the function",
     "planner/sizing/sizing_search.py: zero_stages_at": "the most sharded run, for a bound",
     "profiles/model/loaders.py: divisors": "a message's heads",
     "interop/changes/single_change.py: zero_stages_at": "the neighbours of one run",

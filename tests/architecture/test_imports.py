@@ -26,7 +26,6 @@ HEAVY = {
         "profiles/model/fake_tensors/trace",
         "profiles/model/tracing/trace_",
         "profiles/model/tracing/trace.py",
-        "profiles/model/op_graphs/trace",
         "profiles/model/steps/trace_",
         "profiles/hardware/probe/",
         "executor/",

@@ -1,7 +1,6 @@
 """Which classes hold the predicted time of a step, and who makes a `Prediction`.
 
-`Prediction` is to be the only one. The others are listed with what they are; the list may only get
-shorter.
+`Prediction` is the only one.
 """
 
 from __future__ import annotations
@@ -12,19 +11,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("profiles", "simulator", "planner", "executor", "interop", "shardwright")
 THE_ONE = "simulator/values/prediction.py: Prediction"
-OTHERS = {
-    # Results of their own, which a `Prediction` is to replace.
-    "planner/layout/layout_answer.py: LayoutPrediction",
-    "simulator/modules/predict_module.py: ModulePrediction",
-    "simulator/training_run/cases/predict_case.py: CasePrediction",
-    "simulator/training_run/explain/predict_runs.py: RunPrediction",
-    "simulator/training_run/explain/run_prediction.py: Figures",
-    # What a report or an exporter reads of any of them.
-    "interop/exports/values/planned_run.py: PlannedFigures",
-    "shardwright/asking/planned_step.py: PlannedStep",
-    "shardwright/findings/log_comparison.py: LogComparison",
-    "shardwright/findings/plan_sheet.py: PlanSheet",
-}
 MAKERS = {
     "simulator/traced/predict.py",
     "simulator/training_run/explain/run_prediction.py",
@@ -48,14 +34,14 @@ def _holds_a_step(node: ast.ClassDef) -> bool:
     )
 
 
-def test_no_further_class_holds_the_prediction_of_a_step() -> None:
+def test_one_class_holds_the_prediction_of_a_step() -> None:
     found = {
         f"{path}: {node.name}"
         for path, tree in _trees()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and _holds_a_step(node)
     }
-    assert found == {THE_ONE} | OTHERS
+    assert found == {THE_ONE}
 
 
 def test_two_files_make_predictions() -> None:

@@ -17,6 +17,7 @@ CALLERS = {
     # A plan that is a layout is priced by the first, any other by the second.
     "plan_prediction": ("shardwright/asking/predicted_plan.py",),
     "simulator.traced.predict.predict": (
+        "simulator/traced/module_row.py",
         "planner/costs/costs.py",
         "planner/heterogeneous/unlike_search.py",
         "shardwright/asking/predicted_plan.py",
@@ -33,11 +34,20 @@ CALLERS = {
         "shardwright/asking/python_plan.py",
     ),
     "graph_model_flop": ("simulator/traced/predict.py",),
+    # Every search of the planner is this one.
+    "BestFirst": (
+        "planner/heterogeneous/unlike_search.py",
+        "planner/layout/layout_search.py",
+        "planner/search/answer.py",
+        "planner/sizing/sizing_search.py",
+    ),
 }
 """Who may import a function; one with a common name is given with its module."""
 DEFINED_ONCE = {
     "way_of": WAYS,
     "mfu": "simulator/mfu.py",
+    "explore": "planner/best_first.py",
+    "fullest_term": "planner/neighbors.py",
     "graph_model_flop": "simulator/mfu.py",
     "model_flop_per_token": "simulator/mfu.py",
     "run_of_plan": "planner/layout/executable.py",

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from planner.layout.layout_answer import LayoutFile, LayoutPrediction
+from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, write_document
 from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.catalogue.cluster import Cluster
@@ -36,7 +36,7 @@ from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.plan_file import PlanFile, write_plan_file
-from simulator.values.prediction import Interval, Prediction
+from simulator.values.prediction import Interval, Part, Prediction
 from tests.equality.profiled_cpu import profiled_cpu
 from tests.equality.questions import Answered, Kind
 
@@ -68,7 +68,7 @@ def _in_the_answer(answered: Answered) -> Numbers:
     answer = answered.answer
     if isinstance(answer, LayoutFile):
         assert answer.chosen is not None
-        return _of_layout(answer.chosen.prediction)
+        return _of_prediction(answer.chosen.prediction)
     assert answer.prediction is not None
     found = _of_prediction(answer.prediction)
     for name in ("step_time_s", "mfu", "peak_memory_bytes"):
@@ -120,11 +120,9 @@ def of_the_row(answered: Answered) -> Numbers:
 
 
 def of_the_module_row(answered: Answered) -> Numbers:
-    """`predict --modules` of the row that describes the module on one device."""
-    question, plan = answered.question, _own(answered).plan
-    assert plan is not None
-    if plan.degrees.num_devices != 1 or ":" not in question.model or question.kind is Kind.PROFILED:
-        raise NotApplicable("not a module on one accelerator")
+    """`predict --modules` of the row that describes a plan of one device, which takes the batch at
+    once and computes nothing again."""
+    question = answered.question
     row = ModuleRow(
         row=1,
         id="one",
@@ -266,14 +264,14 @@ def _slowed(answer: PlanFile | LayoutFile) -> PlanFile | LayoutFile:
     if isinstance(answer, LayoutFile):
         chosen = answer.chosen
         assert chosen is not None
-        step = chosen.prediction.step_time_s.scaled(2.0)
-        false = replace(chosen.prediction, step_time_s=step)
-        return replace(answer, chosen=replace(chosen, prediction=false))
-    prediction = answer.prediction
-    assert prediction is not None
-    parts = tuple(replace(part, time_s=2.0 * part.time_s) for part in prediction.components)
-    step = prediction.step_time_s.scaled(2.0)
-    return replace(answer, prediction=replace(prediction, step_time_s=step, components=parts))
+        return replace(answer, chosen=replace(chosen, prediction=_doubled(chosen.prediction)))
+    assert answer.prediction is not None
+    return replace(answer, prediction=_doubled(answer.prediction))
+
+
+def _doubled(made: Prediction) -> Prediction:
+    parts = tuple(replace(part, time_s=2.0 * part.time_s) for part in made.components)
+    return replace(made, step_time_s=made.step_time_s.scaled(2.0), components=parts)
 
 
 def _printed(path: Path) -> Numbers:
@@ -286,7 +284,7 @@ def _printed(path: Path) -> Numbers:
     for part in data.get("components", ()):
         found[f"part {part['name']}"] = part["time_s"]
     for name, time_s in data.get("parts", ()):
-        found[f"part {name}"] = time_s
+        found[f"part {Part[name.removesuffix('_s').upper()]}"] = time_s
     for name, ends in (("mfu", "mfu_range"), ("peak_memory_bytes", "peak_memory_range")):
         _add_ends(found, name, data.get(ends, data[name]))
     for rank in data.get("ranks", ()):
@@ -319,16 +317,6 @@ def _of_prediction(made: Prediction) -> Numbers:
     for rank in made.ranks:
         _add_rank(found, encode(rank))
     return found
-
-
-def _of_layout(made: LayoutPrediction) -> Numbers:
-    found: Numbers = {}
-    for name in ("step_time_s", "tokens_per_s", "usd_per_million_tokens", "kwh_per_million_tokens"):
-        _add(found, name, getattr(made, name))
-    _add(found, "mfu", made.mfu_range)
-    _add(found, "peak_memory_bytes", made.peak_memory_range)
-    assert (made.mfu, made.peak_memory_bytes) == (found["mfu"], found["peak_memory_bytes"])
-    return found | {f"part {name}": time_s for name, time_s in made.parts}
 
 
 def _of_step(made: PlannedStep) -> Numbers:

@@ -14,7 +14,7 @@ from executor.replay.data_flow import flow_of
 from executor.replay.draws import Draws
 from executor.stage_inputs import constants_of, model_arguments
 from executor.stages import StageModule
-from executor.starting_weights import builder_of, materialize, state_names
+from executor.starting_weights import StartingWeights, builder_of
 from profiles.model.loaders import resolve_model
 from simulator.values.plan import Plan
 
@@ -43,9 +43,9 @@ def stages_of(plan: Plan) -> list[StageModule]:
     draws = Draws(plan.seed, beside=flow.draws_beside)
     for cut in plan.stages:
         model = build(micro_batch=plan.micro_batch)
-        names = state_names(model.module)
+        starting = StartingWeights(model.module, torch.device("cpu"), plan.seed)
         stage = StageModule(model, flow, cut.first_block, cut.last_block)
-        materialize(stage, names, torch.device("cpu"), plan.seed)
+        starting.fill(stage.model)
         apply_recompute(stage, cut.recompute)
         if flow.draws:
             stage.use_draws(draws)

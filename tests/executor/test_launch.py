@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from executor.before_launch import check_main_memory
 from executor.launch import check_machine, first_failure, run_plan, torchrun_command
 from profiles.document import write_document
-from profiles.errors import DocumentError, MismatchError, RunError
+from profiles.errors import DocumentError, InputError, MismatchError, RunError
 from profiles.hardware.probe.fingerprint import fingerprint_of_machine
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile
@@ -149,3 +155,77 @@ def test_the_planned_machine_is_recognised() -> None:
     check_machine("plan.json", {}, device="cuda")
     with pytest.raises(MismatchError, match="threads_per_device: planned 1, found 2"):
         check_machine("plan.json", here, device="cpu", threads=2)
+
+
+def test_a_device_that_is_not_there_is_named_before_anything_starts(
+    plan: Plan, tmp_path: Path
+) -> None:
+    path = write_plan(tmp_path / "plan.json", plan)
+    began = time.monotonic()
+    with pytest.raises(InputError, match=r"--device cuda asks for 2 devices .*--device cpu"):
+        run_plan(path, steps=1, device="cuda", any_machine=True, output=tmp_path / "run.json")
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_plan_that_main_memory_cannot_hold_is_refused(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor.before_launch.predicted_bytes", lambda *_: 2.0**60)
+    with pytest.raises(InputError, match=r"of main memory on 2 ranks.*smaller --micro-batch"):
+        check_main_memory("plan.json", plan, None)
+
+
+def test_a_rank_that_does_not_answer_is_named_as_the_cause() -> None:
+    text = "Root Cause\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 12)"
+    waited = "Timed out waiting 20000ms for recv operation to complete"
+    error = {"rank": 0, "time_s": 1.0, "kind": "RuntimeError", "message": waited, "ours": False}
+    told = first_failure([error], text, 1, ranks=2)
+    assert told.startswith("rank 0 waited longer than --timeout for rank 1, which did not answer")
+
+
+@pytest.mark.parametrize("ended", ["stopped", "agent", "launcher"])
+def test_no_rank_outlives_its_run(plan: Plan, tmp_path: Path, ended: str) -> None:
+    path = write_plan(tmp_path / "plan.json", plan)
+    code = (
+        "from executor.launch import run_plan; import sys;"
+        f"run_plan({str(path)!r}, steps=100000, timeout_s=4, any_machine=True, "
+        f"output={str(tmp_path / 'run.json')!r}, "
+        "progress=lambda done, count: print(done, flush=True))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    ) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stderr is not None
+        assert launcher.stdout.readline()  # the first step is done
+        (agent,) = children_of(launcher.pid)
+        ranks = children_of(agent)
+        assert len(ranks) == 2
+        if ended == "stopped":
+            os.kill(ranks[1], signal.SIGSTOP)
+        else:
+            os.kill(agent if ended == "agent" else launcher.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 25.0
+        while any(is_alive(pid) for pid in (agent, *ranks)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert [pid for pid in (agent, *ranks) if is_alive(pid)] == []
+        if ended == "stopped":
+            told = launcher.stderr.read()
+            assert "which did not answer" in told, told
+
+
+def children_of(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in listed]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")

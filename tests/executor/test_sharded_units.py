@@ -17,6 +17,8 @@ from torch.distributed.fsdp import FSDPModule
 from executor.mesh import make_mesh
 from executor.parallelize import apply_fully_sharded, is_fully_sharded, keep_gradient_sums
 from executor.split_backward import SplitBackward
+from executor.stages import StageModule
+from executor.starting_weights import StartingWeights
 from profiles.errors import RunError
 from tests.executor.cases import CNN_ENTRIES, make_plan
 from tests.executor.one_process import stages_of
@@ -27,6 +29,11 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+def made(stage: StageModule) -> StartingWeights:
+    """Of a stage whose weights are there already."""
+    return StartingWeights(stage.model, torch.device("cpu"), 0)
 
 
 @pytest.mark.usefixtures("alone")
@@ -46,6 +53,7 @@ def test_blocks_are_units_where_parameters_are_sharded_and_else_copied(
         replace(plan, zero_stage=zero_stage, degrees=replace(plan.degrees, dp=dp)),
         mesh,
         torch.bfloat16,
+        made(stage),
     )
     assert is_fully_sharded(stage) == bool(units)
     assert (stage.copies is None) == bool(units)
@@ -59,7 +67,7 @@ def test_a_large_copys_gradient_waits_for_the_w_and_no_longer() -> None:
     (stage,) = stages_of(plan)
     stage.model, stage.split = nn.Sequential(nn.Linear(1024, 1024)), SplitBackward()
     weight = stage.model[0].weight
-    apply_fully_sharded(stage, plan, make_mesh(plan, "cpu"), torch.bfloat16)
+    apply_fully_sharded(stage, plan, make_mesh(plan, "cpu"), torch.bfloat16, made(stage))
     with stage.split.watching():
         out = stage.model(torch.ones(1, 1024, dtype=torch.bfloat16))
     with stage.split.input_half():
@@ -83,5 +91,5 @@ def test_an_older_torch_is_refused_where_values_decide_what_is_trained(
         mesh = make_mesh(plan, "cpu")
         refused = pytest.raises(RunError, match=r"gradients of different ones.*--zero 0,1")
         with refused if stage.by_value else nullcontext():
-            apply_fully_sharded(stage, sharded, mesh, torch.float32)
+            apply_fully_sharded(stage, sharded, mesh, torch.float32, made(stage))
         assert stage.by_value == (entries == ("",))

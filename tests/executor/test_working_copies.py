@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from executor.memory import peak_bytes
+from executor.memory import PeakWatch
 from executor.replay.data_flow import flow_of
 from executor.stages import StageModule
-from executor.starting_weights import builder_of, materialize, state_names
+from executor.starting_weights import StartingWeights, builder_of
 from executor.working_copies import WorkingCopies
 from profiles.model.loaders import resolve_model
 from tests.executor.cases import make_plan
@@ -141,15 +141,16 @@ def test_gradients_of_large_copies_add_up_over_micro_batches() -> None:
 
 
 def test_a_gradient_is_never_cast_as_a_whole_to_be_added() -> None:
-    def prepare() -> Callable[[], None]:
+    with PeakWatch(torch.device("cpu")) as watch:
         model = nn.Linear(2048, 1024, bias=False)
         WorkingCopies(model, torch.bfloat16)
         x = torch.ones(1, 2048, dtype=torch.bfloat16)
-        return lambda: model(x).sum().backward()
-
+        model(x).sum().backward()
+        with watch.measured():
+            model(x).sum().backward()
     # Of 2 Mi elements: weight and sum in fp32, copy and gradient in bf16; and a piece of a cast.
     held = 2 * 2**20 * (4 + 4 + 2 + 2)
-    assert held <= peak_bytes(prepare, torch.device("cpu")) <= held + 3 * 2**20
+    assert held <= watch.peak_bytes <= held + 3 * 2**20
 
 
 def test_gradients_add_up_in_the_type_of_the_weights() -> None:
@@ -169,9 +170,9 @@ def test_what_crosses_a_cut_has_the_types_that_the_next_stage_expects() -> None:
     build = builder_of(plan, resolve_model(plan.model), "bfloat16")
     flow = flow_of(build(micro_batch=2), plan.block_entries)
     built = build(micro_batch=2)
-    names = state_names(built.module)
+    starting = StartingWeights(built.module, torch.device("cpu"), plan.seed)
     stage = StageModule(built, flow, 0, 1)
-    materialize(stage, names, torch.device("cpu"), plan.seed)
+    starting.fill(stage.model)
     stage.copies = WorkingCopies(stage.model, torch.bfloat16)
     stage.watch_entries()
     sent = stage(arg0=built.args[0], target0=built.targets)
@@ -191,9 +192,9 @@ def test_units_are_given_what_they_compute_in(cuts: tuple[int, ...]) -> None:
     crossing: tuple[Tensor, ...] = ()
     for first, last in pairwise(cuts):
         built = build(micro_batch=2)
-        names = state_names(built.module)
+        starting = StartingWeights(built.module, torch.device("cpu"), plan.seed)
         stage = StageModule(built, flow, first, last)
-        materialize(stage, names, torch.device("cpu"), plan.seed)
+        starting.fill(stage.model)
         stage.copies = WorkingCopies(stage.model, torch.bfloat16)
         stage.watch_entries()
         received = tuple(x.detach().requires_grad_() for x in crossing)

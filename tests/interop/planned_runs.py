@@ -5,21 +5,20 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from interop.exports.values.planned_run import (
-    PlannedFigures,
     PlannedRun,
     PlannedStage,
     stages_of_run,
 )
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.model.figures.config_figures import figures_of_config
+from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.loaders import resolve_model
 from simulator.memory.footprint import footprint
 from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import step_interval
-from simulator.training_run.fit.memory_interval import memory_interval
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import Degrees
-from simulator.values.prediction import Interval
+from simulator.values.prediction import Component, Interval, Part, Prediction, RankMemory
 
 SMALL = {
     "architectures": ["LlamaForCausalLM"],
@@ -66,11 +65,8 @@ def planned(name: str, stack: str, **axes: object) -> PlannedRun:
 
 def of_run(name: str, run: TrainingRun) -> PlannedRun:
     """A plan of a run, with its prediction."""
-    step_s = float(predicted_parts([run]).total_s[0])
-    step = step_interval(run, step_s)
-    memory = footprint(run)
-    tokens = run.global_batch * run.seq_len
-    rate = Interval(value=tokens / step.value, low=tokens / step.high, high=tokens / step.low)
+    parts = predicted_parts([run])
+    step = step_interval(run, float(parts.total_s[0]))
     return PlannedRun(
         plan="plan.json",
         plan_text="",
@@ -78,14 +74,7 @@ def of_run(name: str, run: TrainingRun) -> PlannedRun:
         config=resolve_model(name).config,
         run=run,
         stages=stages_of_run(run),
-        figures=PlannedFigures(
-            step_time_s=step,
-            tokens_per_s=rate,
-            mfu=Interval(value=0.4, low=0.3, high=0.5),
-            peak_memory_bytes=memory_interval(run, memory.allocated_bytes),
-            required_memory_bytes=memory.needed_bytes,
-            peak_bytes=tuple(rank.peak_bytes for rank in memory.ranks),
-        ),
+        prediction=run_prediction(run, step, parts.components(), footprint(run)),
         device_type=get_device(run.device).type,
     )
 
@@ -110,6 +99,17 @@ def small(stack: str = "torch", **axes: object) -> PlannedRun:
     described device is a CPU."""
     base = layout("tiny-llama-demo", stack, **{"seq_len": 64, "global_batch": 8, **axes})
     run = replace(base, model=figures_of_config(SMALL, "small"), device="cpu", node_devices=2)
+    rank = RankMemory(
+        rank=0,
+        parameters_bytes=1e8,
+        gradients_bytes=0.0,
+        optimizer_bytes=0.0,
+        activations_bytes=0.0,
+        transient_bytes=0.0,
+        communication_bytes=0.0,
+        capacity_bytes=1e9,
+        peak_time_s=0.0,
+    )
     second = Interval(value=1.0, low=0.5, high=2.0)
     return PlannedRun(
         plan="plan.json",
@@ -118,12 +118,14 @@ def small(stack: str = "torch", **axes: object) -> PlannedRun:
         config=SMALL,
         run=run,
         stages=stages_of_run(run),
-        figures=PlannedFigures(
+        prediction=Prediction(
             step_time_s=second,
+            components=(Component(name=Part.COMPUTE, time_s=1.0),),
             tokens_per_s=second.scaled(512.0),
             mfu=second.scaled(0.1),
             peak_memory_bytes=second.scaled(1e8),
-            required_memory_bytes=1e8,
+            bubble_fraction=0.0,
+            ranks=(rank,),
         ),
         device_type="cpu",
         priced=False,

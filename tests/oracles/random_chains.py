@@ -89,10 +89,7 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
         states=lambda ranges: (held(ranges), 0.5 * held(ranges)),
         tail_s=lambda rank, ranges: float(tail_s[rank]) * held(ranges),
         backward_transient_bytes=(back,) * len(costs),
-        received_bytes=np.full(n, size),
-        sent_bytes=np.full(n, size),
-        room_for_messages=(2, 1),
-        holds_sent=bool(rng.integers(0, 2)),
+        over_bytes=np.pad(np.full(n - 1, size), 1),
         schedule=made,
         weight_s=tuple(weights),
         weight_bytes=(half,) * len(costs),
@@ -105,7 +102,7 @@ def walked_peak(problem, rank, ranges, strategies):
     chain = problem.chain
     stages = problem.schedule.stages_of(rank)
     fixed, gradients = problem.states(ranges)
-    kept, half, ahead, back, first, crossing = {}, {}, {}, {}, {}, {}
+    kept, half, ahead, back, first = {}, {}, {}, {}, {}
     left = list(strategies)
     for stage, (i, j) in zip(stages, ranges, strict=True):
         index = chain.slots[stage].costs
@@ -114,7 +111,7 @@ def walked_peak(problem, rank, ranges, strategies):
             float(chain.costs[index].saved_bytes[b, k])
             for b, k in zip(range(i, j), mine, strict=True)
         ]
-        received, sent = problem.crossing(stage, i, j)
+        received, sent = problem.over_bytes[[i, j]].tolist()
         edge = float(chain.edge_bytes[i, j])
         kept[stage] = sum(saved) + edge
         aside = [
@@ -135,13 +132,12 @@ def walked_peak(problem, rank, ranges, strategies):
         ahead[stage] = max(max(up) + edge - sent, kept[stage])
         back[stage] = max(max(down) + edge, kept[stage])
         first[stage] = down[0] + edge - sent
-        fixed += problem.room_for_messages[0] * received + problem.room_for_messages[1] * sent
-        crossing[stage] = (received + sent) * problem.holds_sent
+        fixed += 2 * received + sent
     share = gradients / len(ranges)
-    level, gone, begun, peak = 0.0, 0.0, set(), 0.0
+    level, begun, peak = 0.0, set(), 0.0
     for action in problem.schedule.ranks[rank]:
         stage, kind = action.stage, action.kind
-        now = fixed + gone + share * len(begun) + level
+        now = fixed + share * len(begun) + level
         if kind is ActionKind.FORWARD:
             peak = max(peak, now + ahead[stage])
             level += kept[stage]
@@ -156,8 +152,7 @@ def walked_peak(problem, rank, ranges, strategies):
             level += half[stage] - kept[stage]
         else:
             level -= own
-            gone += crossing[stage]
-    return max(peak, fixed + gone + gradients)
+    return max(peak, fixed + gradients)
 
 
 def seconds_of(problem, starts, strategies):

@@ -13,7 +13,7 @@ from planner.axes import Axes
 from planner.search.search import search
 from profiles.errors import InputError
 from simulator.traced.predict import predict
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
 from simulator.values.plan_file import PlanFile
 from tests.oracles.random_branches import SHAPES, BranchModel, nested, plan_of

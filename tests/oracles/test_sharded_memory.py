@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from executor.memory import peak_bytes
+from executor.memory import PeakWatch
 from executor.mesh import make_mesh
 from executor.rank import Rank
 from executor.recorder import Recorder
-from executor.train import _whole_step
+from executor.train import train_step
 from profiles.document import decode, encode
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import resolve_model
@@ -53,7 +53,14 @@ class Traced:
 
 def _peak(plan: Plan) -> float:
     spec, mesh, cpu = resolve_model(plan.model), make_mesh(plan, "cpu"), torch.device("cpu")
-    return peak_bytes(lambda: _whole_step(Rank(plan, spec, mesh, cpu, Recorder())), cpu)
+    recorder = Recorder()
+    with PeakWatch(cpu) as watch:
+        rank = Rank(plan, spec, mesh, cpu, recorder)
+        train_step(rank, recorder)
+        with watch.measured():
+            train_step(rank, recorder)
+    rank.close()
+    return watch.peak_bytes
 
 
 def _peaks(source: Path, results: Path) -> None:

@@ -11,8 +11,7 @@ from planner.search.search import search
 from shardwright import api
 from shardwright.asking.named_model import described_of
 from simulator.memory.footprint import footprint
-from simulator.traced.stack import load_stack
-from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.framework import load_framework, load_stack
 from simulator.values.plan import Recompute
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
 from simulator.values.workload import Workload

@@ -16,7 +16,7 @@ import shardwright
 from planner.axes import Axes
 from planner.search.search import search
 from profiles.published.run_table import read_measured, read_runs
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 from tests.oracles.opt_like import traced_like

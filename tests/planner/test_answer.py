@@ -19,13 +19,21 @@ from planner.chain.problem import (
     stage_times,
 )
 from planner.costs.bound import lower_bound
+from planner.neighbors import Neighbor
 from planner.search.answer import SearchOptions, Setting, search_setting
-from planner.search.relax import Candidate
-from planner.search.space import block_ground, legal_cells
+from planner.search.space import block_rules, legal_cells
+from planner.space import Ground
 from profiles.document import encode, to_json
 from profiles.errors import InputError, UnknownNameError
 from simulator.values.plan import Plan, Recompute, Stage
-from simulator.values.prediction import Component, Interval, Prediction, RankMemory, StagePrediction
+from simulator.values.prediction import (
+    Component,
+    Interval,
+    Part,
+    Prediction,
+    RankMemory,
+    StagePrediction,
+)
 from simulator.values.workload import Workload
 from tests.oracles.chain_totals import totals_of
 from tests.oracles.stage_memory import stage_memory_bytes
@@ -139,8 +147,8 @@ class HandMadeCosts:
         return Prediction(
             step_time_s=Interval(value=step, low=step * 0.9, high=step * 1.1),
             components=(
-                Component(name="compute", time_s=busy),
-                Component(name="bubble", time_s=step - busy),
+                Component(name=Part.COMPUTE, time_s=busy),
+                Component(name=Part.BUBBLE, time_s=step - busy),
             ),
             mfu=Interval(value=0.4, low=0.4, high=0.4),
             tokens_per_s=one,
@@ -167,8 +175,15 @@ class HandMadeCosts:
         )
 
 
-GROUND = block_ground(
-    num_devices=8, node_devices=8, num_blocks=14, tp_degrees=(1, 2, 4), global_batch=32
+GROUND = Ground(
+    rules=block_rules(),
+    blocks=True,
+    may_idle=False,
+    num_devices=8,
+    node_devices=8,
+    num_layers=14,
+    tp_degrees=(1, 2, 4),
+    global_batch=32,
 )
 PLAIN = Axes(schedule=("none", "1f1b", "gpipe"))
 
@@ -244,26 +259,19 @@ def test_infeasible_names_stage_term_and_what_would_fit():
     # 14 GiB of states, one stage, tp up to 4: 3.5 GiB a device; with ZeRO 1 over dp 2 1.75.
     space = Axes(pp=(1,), zero=(0,))
     start = setting(space, capacity_gib=2.5)
+    free = replace(space, zero=(1,))
     tried = [
-        Candidate(
-            kind="zero",
-            space=replace(space, zero=(1,)),
-            cluster=None,
-            change="zero 1",
-            flag="--zero {plan.zero_stage}",
-        ),
-        Candidate(
-            kind="memory", space=space, cluster=None, change="more memory", flag="--on other"
-        ),
-        Candidate(kind="nothing", space=space, cluster=None, change="nothing", flag=""),
+        Neighbor("zero", (free, "same"), "zero 1", "--zero {plan.zero_stage}"),
+        Neighbor("memory", (space, "other"), "more memory", "--on other"),
+        Neighbor("nothing", (space, "same"), "nothing"),
     ]
-    capacities = {"zero": 2.5, "memory": 8.0, "nothing": 2.5}
+    capacities = {"same": 2.5, "other": 8.0}
     answer = search_setting(
         start,
         space,
         options=SearchOptions(clock=still),
         candidates=tried,
-        change=lambda c: setting(c.space, capacity_gib=capacities[c.kind]),
+        change=lambda changed, on: setting(changed, capacity_gib=capacities[on]),
     )
     assert answer.status == "infeasible"
     assert answer.plan is None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from planner.axes import Axes
 from planner.search.answer import _assumptions
 from planner.search.search import _ground
-from planner.search.space import block_ground
+from planner.search.space import block_rules
 from planner.space import Ground
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.graph import ModelGraph
@@ -21,13 +21,13 @@ def ground(**changes: object) -> Ground:
     settings: dict[str, object] = {
         "num_devices": 8,
         "node_devices": 8,
-        "num_blocks": 12,
+        "num_layers": 12,
         "tp_degrees": (1,),
         "global_batch": 8,
         "precision": "bf16",
         "why_not_tensor_parallel": REASON,
     }
-    return block_ground(**(settings | changes))  # type: ignore[arg-type]  # a mapping of mixed values
+    return Ground(rules=block_rules(), blocks=True, may_idle=False, **(settings | changes))  # type: ignore[arg-type]  # a mapping of mixed values
 
 
 def test_a_model_without_tensor_parallel_rules_is_said_to_be_searched_without() -> None:
@@ -45,7 +45,7 @@ def test_nothing_is_said_where_it_was_not_to_be_tried() -> None:
 
 
 def test_a_model_of_one_block_is_said_to_have_no_pipeline() -> None:
-    said = _assumptions(Axes(), ground(num_blocks=1, why_not_cuttable="it has one layer"))
+    said = _assumptions(Axes(), ground(num_layers=1, why_not_cuttable="it has one layer"))
     assert "no pipeline: it has one layer (--pp)" in said
 
 

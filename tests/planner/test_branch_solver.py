@@ -23,9 +23,10 @@ from planner.chain.relaxed_bound import relaxed_bound
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.search.search import search
-from planner.search.space import block_ground, legal_cells
+from planner.search.space import block_rules, legal_cells
+from planner.space import Ground
 from profiles.errors import InputError
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 from tests.oracles.random_branches import SHAPES, BranchModel
@@ -48,10 +49,13 @@ def costs_of(model, *, pp=2, memory_bytes=2.0**40, micro=4):
 
 
 def cell_of(costs, schedule, *, pp=2, vpp=1, micro=4):
-    ground = block_ground(
+    ground = Ground(
+        rules=block_rules(),
+        blocks=True,
+        may_idle=False,
         num_devices=pp,
         node_devices=pp,
-        num_blocks=len(costs.model.traced.at(1, 1).chain),
+        num_layers=len(costs.model.traced.at(1, 1).chain),
         tp_degrees=(1,),
         global_batch=micro,
     )

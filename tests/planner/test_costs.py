@@ -19,7 +19,8 @@ from planner.costs.bound import lower_bound
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.search.search import search
-from planner.search.space import block_ground, legal_cells
+from planner.search.space import block_rules, legal_cells
+from planner.space import Ground
 from profiles.document import encode, to_json
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
@@ -27,7 +28,7 @@ from profiles.hardware.catalogue.device import ActionOverhead, Measurements, Ste
 from profiles.hardware.catalogue.link import Link
 from profiles.sourced import Sourced
 from simulator.memory.held import held_by_stages
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 from tests.oracles.stage_memory import stage_memory_bytes
@@ -50,10 +51,13 @@ def costs_of(model, cluster, batch, strategies=ALL.strategies):
 
 
 def cells_of(model, cluster, batch, space=ALL):
-    ground = block_ground(
+    ground = Ground(
+        rules=block_rules(),
+        blocks=True,
+        may_idle=False,
         num_devices=cluster.num_devices,
         node_devices=cluster.levels[0].domain_size,
-        num_blocks=model.layers + 2,
+        num_layers=model.layers + 2,
         tp_degrees=model.tp_degrees,
         global_batch=batch,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.search.explain import why_not_first
-from simulator.values.prediction import Component, Interval, Prediction
+from simulator.values.prediction import Component, Interval, Part, Prediction
 from tests.planner.one_block import one_block_plan
 
 PLAN = one_block_plan(dp=8)
@@ -19,7 +19,7 @@ def prediction(memory_bytes=2.0**30, bubble_fraction=0.0, **parts):
     total = sum(parts.values())
     return Prediction(
         step_time_s=exactly(total),
-        components=tuple(Component(name=name, time_s=time) for name, time in parts.items()),
+        components=tuple(Component(name=Part(name), time_s=time) for name, time in parts.items()),
         mfu=exactly(0.4),
         tokens_per_s=exactly(1.0),
         peak_memory_bytes=exactly(memory_bytes),

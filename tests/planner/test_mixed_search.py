@@ -14,7 +14,7 @@ from planner.search.search import one_type_stages, search
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from simulator.traced.predict import predict
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Pipeline, Plan, Recompute, Stage
 from simulator.values.workload import Workload

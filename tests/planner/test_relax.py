@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.axes import Axes
-from planner.search.other_clusters import grown, with_device
-from planner.search.relax import candidates
+from planner.neighbors import grown, with_device
+from planner.search.relax import candidates, relaxation
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.device import Device
@@ -67,14 +67,14 @@ def test_pins_are_taken_back_before_anything_is_bought():
     kinds = [one.kind for one in tried]
     assert kinds[:4] == ["recompute", "micro_batch", "tp", "pins"]
     assert set(kinds[4:]) == {"devices"}
-    shown = [one.relaxation(PLAN, 1.0) for one in tried[:4]]
+    shown = [relaxation(one, PLAN, 1.0) for one in tried[:4]]
     assert [one.flag for one in shown] == [
         "--recompute none,attention,full",
         "--micro-batch 2",
         "--tp 4",
         "--tp 4 --pp 1 --micro-batch 2",
     ]
-    assert tried[2].space == Axes(micro_batch=(4,), recompute=(Recompute.NONE,))
+    assert tried[2].question[0] == Axes(micro_batch=(4,), recompute=(Recompute.NONE,))
 
 
 def test_devices_are_doubled_by_name():
@@ -83,9 +83,9 @@ def test_devices_are_doubled_by_name():
         for one in candidates(Axes(), HERE, other_devices=tuple, rebuild=rebuild)
         if one.kind == "devices"
     ]
-    assert [one.cluster.num_devices for one in more[:3]] == [8, 16, 32]
-    assert more[0].relaxation(PLAN, 1.0).flag == "--on 2x4xsmall"
-    assert more[1].relaxation(PLAN, 1.0).change == "16 devices instead of 4"
+    assert [one.question[1].num_devices for one in more[:3]] == [8, 16, 32]
+    assert relaxation(more[0], PLAN, 1.0).flag == "--on 2x4xsmall"
+    assert relaxation(more[1], PLAN, 1.0).change == "16 devices instead of 4"
 
 
 def test_a_described_cluster_grows_by_its_nodes():

@@ -7,13 +7,21 @@ from dataclasses import replace
 import pytest
 
 from planner.axes import Axes, parse_axis
-from planner.search.space import block_ground, legal_cells
+from planner.search.space import block_rules, legal_cells
+from planner.space import Ground
 from profiles.errors import InputError, UnknownNameError
 from simulator.values.plan import Recompute
 from simulator.values.runnable import why_not_runnable
 
-GROUND = block_ground(
-    num_devices=8, node_devices=4, num_blocks=6, tp_degrees=(1, 2, 4, 8), global_batch=16
+GROUND = Ground(
+    rules=block_rules(),
+    blocks=True,
+    may_idle=False,
+    num_devices=8,
+    node_devices=4,
+    num_layers=6,
+    tp_degrees=(1, 2, 4, 8),
+    global_batch=16,
 )
 
 
@@ -21,8 +29,15 @@ def test_cells_of_two_devices_are_counted_by_hand():
     # Batch 4, 3 blocks, tp 1 or 2, zero 0: pp1 dp2 tp1: micro-batch 1, 2 -> 2. pp1 dp1 tp2:
     # micro-batch 1, 2, 4 -> 3. pp2 dp1 tp1: micro-batch 1, 2, 4 under 1f1b and gpipe -> 6;
     # interleaved needs vpp 2 x pp 2 = 4 blocks -> 0. Together 11.
-    ground = block_ground(
-        num_devices=2, node_devices=2, num_blocks=3, tp_degrees=(1, 2), global_batch=4
+    ground = Ground(
+        rules=block_rules(),
+        blocks=True,
+        may_idle=False,
+        num_devices=2,
+        node_devices=2,
+        num_layers=3,
+        tp_degrees=(1, 2),
+        global_batch=4,
     )
     assert len(legal_cells(Axes(zero=(0,)), ground)) == 11
 
@@ -64,8 +79,15 @@ def test_a_pinned_tp_may_leave_the_node():
 
 def test_a_free_tp_divides_its_node():
     """Nodes of six: every other group of four would lie across two of them."""
-    ground = block_ground(
-        num_devices=12, node_devices=6, num_blocks=6, tp_degrees=(1, 2, 3, 4, 6), global_batch=12
+    ground = Ground(
+        rules=block_rules(),
+        blocks=True,
+        may_idle=False,
+        num_devices=12,
+        node_devices=6,
+        num_layers=6,
+        tp_degrees=(1, 2, 3, 4, 6),
+        global_batch=12,
     )
     assert {cell.degrees.tp for cell in legal_cells(Axes(), ground)} == {1, 2, 3, 6}
     assert {cell.degrees.tp for cell in legal_cells(Axes(tp=(4,)), ground)} == {4}

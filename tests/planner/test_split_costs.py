@@ -21,12 +21,13 @@ from planner.costs.split_problem import (
     split_tails,
 )
 from planner.search.search import search
-from planner.search.space import block_ground, legal_cells
+from planner.search.space import block_rules, legal_cells
+from planner.space import Ground
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.schedules.schedule import schedule_kind
 from simulator.schedules.timeline import simulate
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.runnable import runnable_schedules
 from simulator.values.workload import Workload
 from tests.planner.hand_made_model import HandMadeModel
@@ -130,8 +131,15 @@ def test_a_named_schedule_is_planned_beside_others():
 
 
 def test_no_schedule_that_splits_the_backward_is_planned_unless_it_is_named():
-    ground = block_ground(
-        num_devices=4, node_devices=4, num_blocks=8, tp_degrees=(1,), global_batch=16
+    ground = Ground(
+        rules=block_rules(),
+        blocks=True,
+        may_idle=False,
+        num_devices=4,
+        node_devices=4,
+        num_layers=8,
+        tp_degrees=(1,),
+        global_batch=16,
     )
     free = {cell.schedule for cell in legal_cells(Axes(), ground)}
     assert free == {"none", "1f1b", "gpipe", "interleaved"}
@@ -140,8 +148,15 @@ def test_no_schedule_that_splits_the_backward_is_planned_unless_it_is_named():
 
 
 def test_too_few_micro_batches_for_dualpipev_are_said():
-    ground = block_ground(
-        num_devices=4, node_devices=4, num_blocks=8, tp_degrees=(1,), global_batch=4
+    ground = Ground(
+        rules=block_rules(),
+        blocks=True,
+        may_idle=False,
+        num_devices=4,
+        node_devices=4,
+        num_layers=8,
+        tp_degrees=(1,),
+        global_batch=4,
     )
     with pytest.raises(InputError, match="2 x pp micro-batches or more"):
         legal_cells(Axes(schedule=("dualpipev",), pp=(4,)), ground)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.many.answer_cache import AnswerCache
-from planner.many.answer_folder import AnswerFolder
+from planner.many.answer_cache import AnswerCache, AnswerFolder
 from planner.many.sweep import (
     Job,
     Posed,

@@ -34,5 +34,5 @@ def test_orders_that_cannot_be_are_refused():
         in_order(made, [*entries[:-1], "other"])
     plain = graph(4)
     assert crossing_bytes(plain, 2) == 1024 * 1024 * 2
-    with pytest.raises(MismatchError, match="each takes what the one before it gives"):
+    with pytest.raises(MismatchError, match="each takes the output of the one before it"):
         in_order(plain, ["layers.1", "", "layers.2", "head"])

@@ -192,7 +192,7 @@ def test_complex_weights_stay_complex(monkeypatch: pytest.MonkeyPatch) -> None:
         (chosen, "output has no floating-point tensor to take a loss of"),
         (untrained, "no parameter that needs a gradient reaches the loss"),
         (unsized, "0.weight has no shape yet; call the module once"),
-        (scripted, "1 is a script of torch.jit, into which nobody can look; return the module"),
+        (scripted, "1 is a torch.jit script, whose ops cannot be traced; return the original"),
         (ragged, "nested tensors have shapes that depend on values, and are not traced; pad"),
     ],
 )

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-from planner.op_sharding.megatron import megatron_kinds
 from profiles.model.building.build import build_model
 from profiles.model.building.tensor_parallel_rules import matches, split_of
 from profiles.model.graph import OpKind
 from profiles.model.loaders import resolve_model
-from profiles.model.op_graphs.trace_op_graph import trace_op_graph
 from profiles.model.tracing.trace_derive_tensor_parallel import Derived, derive_rules
-from profiles.model.tracing.trace_small_block import block_calls, small_block
-from profiles.model.tracing.trace_split_check import NotSplit, Recording, check_split
+from profiles.model.tracing.trace_random_block import block_calls, small_block
+from profiles.model.tracing.trace_tensor_parallel_check import NotSplit, Recording, check_split
 from profiles.model.tracing.traced import trace_model
 
 GATED = {("w1", "column"), ("w3", "column"), ("w2", "row")}
@@ -67,15 +65,6 @@ def test_a_mask_of_whole_numbers_hides_no_gradient() -> None:
     """Where it hid all, what the queries and keys lose where values are split was not seen."""
     assert not layers("masked") & {("value", "column"), ("out", "row")}
     assert derived("masked").why_not(2)
-
-
-def test_a_plain_llama_is_split_as_the_op_graph_says_that_megatron_does() -> None:
-    spec = resolve_model("tests.profiles.plain_models:llama")
-    built = build_model(spec, micro_batch=3, sequence_length=16)
-    graph = trace_op_graph(built, name="llama")
-    block = {op.module.rpartition(".")[2] for op in graph.ops if ".0." in op.module}
-    kinds = {name: kind for name, kind in megatron_kinds(graph).items() if name in block}
-    assert dict(layers("llama")) == kinds
 
 
 def test_every_repeat_is_split_and_experts_that_got_no_rows_too() -> None:

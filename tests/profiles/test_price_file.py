@@ -161,7 +161,7 @@ def test_the_examples_of_the_page_are_files_that_can_be_read(tmp_path: Path) -> 
     (offer,) = read_price_file(written(tmp_path, prices))
     assert offer.usd_per_device_hour == pytest.approx(2.60 * 1.08)
     assert read_owning(written(tmp_path, owning, "owning.toml")).depreciation_years.value == 5
-    said = re.search(r"holds (\d+) offers of (\d+) providers", page)
+    said = re.search(r"contains (\d+) offers of (\d+) providers", page)
     assert said is not None
     offers = shipped_offers()
     assert [len(offers), len({each.provider for each in offers})] == [int(n) for n in said.groups()]

@@ -134,7 +134,7 @@ def test_a_chain_that_the_model_does_not_have(spec: ModelSpec) -> None:
 
 
 def test_nothing_to_measure(spec: ModelSpec) -> None:
-    with pytest.raises(InputError, match="a sample at least, asked for 0"):
+    with pytest.raises(InputError, match="at least one sample, got 0"):
         measure_graph(spec, graph(4, block("a"), block("b")), num_processes=2, num_samples=0)
 
 

@@ -1,4 +1,4 @@
-"""Long measurements in parts: what an interrupted one has is not measured again."""
+"""Long measurements in parts: an interrupted one is continued."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from typing import Any
 
 import pytest
 
+from profiles.hardware.probe.cpu_clock import Sample
+from profiles.hardware.probe.probe_answers import RankAnswer, in_parts
 from profiles.hardware.probe.probe_cases import Case
-from profiles.hardware.probe.probe_parts import in_parts
 
-CASES: Any = list(range(600))  # what a case is does not matter here
+CASES: Any = list(range(600))  # numbers in place of cases
 
 
 class Interrupted(Exception):
     pass
 
 
+def answer(part: Sequence[Any], rank: int = 0) -> RankAnswer:
+    return RankAnswer(
+        samples=tuple((Sample(wall_s=float(case), cpu_s=float(rank)),) for case in part)
+    )
+
+
 def test_an_interrupted_measurement_goes_on(tmp_path: Path) -> None:
     kept = tmp_path / "partial.json"
     seen: list[int] = []
 
-    def measure(part: Sequence[Case], begin: int) -> tuple[dict[str, Any], ...]:
+    def measure(part: Sequence[Case], begin: int) -> tuple[RankAnswer, ...]:
         if begin == 480 and not seen.count(-1):
             seen.append(-1)
             raise Interrupted
         seen.append(begin)
-        return tuple(
-            {
-                "samples": [[rank, case] for case in part],
-                "references": [begin],
-                "host": [],
-                "machine": {},
-            }
-            for rank in range(2)
-        )
+        return tuple(answer(part, rank) for rank in range(2))
 
     with pytest.raises(Interrupted):
         in_parts(CASES, measure, question="a", kept=kept)
@@ -43,22 +42,30 @@ def test_an_interrupted_measurement_goes_on(tmp_path: Path) -> None:
     parts = in_parts(CASES, measure, question="a", kept=kept)
     assert seen == [0, 240, -1, 480]
     for rank in range(2):
-        found = [sample for part in parts for sample in part[rank]["samples"]]
-        assert found == [[rank, case] for case in CASES]
-    # What is made of the parts may fail: they are kept until the caller removes them.
+        found = [sample for part in parts for sample in part[rank].samples]
+        assert found == [(Sample(wall_s=case, cpu_s=rank),) for case in CASES]
+    # Processing the parts may fail: the file is kept until the caller removes it.
     assert in_parts(CASES, measure, question="a", kept=kept) == parts
     assert seen == [0, 240, -1, 480]
 
 
-def test_what_was_kept_of_another_question_is_dropped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"question": "other", "parts": [[{"samples": []}]]}',
+        '{"question": "a", "parts": [[{"samples": [0]}]]}',
+        "cut short",
+    ],
+)
+def test_the_file_of_another_measurement_is_dropped(tmp_path: Path, text: str) -> None:
     kept = tmp_path / "partial.json"
-    kept.write_text('{"question": "other", "parts": [[{"samples": [0]}]]}')
+    kept.write_text(text)
     seen: list[int] = []
 
-    def measure(part: Sequence[Case], begin: int) -> tuple[dict[str, Any], ...]:
+    def measure(part: Sequence[Case], begin: int) -> tuple[RankAnswer, ...]:
         seen.append(begin)
-        return ({"samples": list(part), "references": [], "host": [], "machine": {}},)
+        return (answer(part),)
 
     parts = in_parts(CASES, measure, question="a", kept=kept)
-    assert [case for (part,) in parts for case in part["samples"]] == CASES
+    assert [s.wall_s for (part,) in parts for (s,) in part.samples] == CASES
     assert seen == [0, 240, 480]

@@ -72,7 +72,7 @@ def test_a_catalogue_by_the_names_of_its_columns(folder: Path) -> None:
     assert found.ignored == {
         "no accelerator": 1,
         "tpu-v2-8 is not in the catalogue": 1,
-        "a device without its host, which is billed in a row of its own": 1,
+        "a device without its host, which has a separate row": 1,
         "Abacus is not in the catalogue": 1,
     }
     assert any("H100 is taken as h100-sxm-80gb" in said for said in found.guessed)

@@ -12,6 +12,7 @@ from simulator.values.prediction import (
     Component,
     Event,
     MemorySample,
+    Part,
     Prediction,
     RankMemory,
     SourceTag,
@@ -50,9 +51,9 @@ def prediction() -> Prediction:
     return Prediction(
         step_time_s=within(2.0),
         components=(
-            Component(name="compute", time_s=1.5),
-            Component(name="bubble", time_s=0.4),
-            Component(name="optimizer", time_s=0.1),
+            Component(name=Part.COMPUTE, time_s=1.5),
+            Component(name=Part.BUBBLE, time_s=0.4),
+            Component(name=Part.OPTIMIZER, time_s=0.1),
         ),
         mfu=within(0.4),
         tokens_per_s=within(64.0),

@@ -12,7 +12,7 @@ from shardwright.reports.branch_stages import blocks_text, branch_rows
 from shardwright.reports.html import report_html
 from shardwright.reports.terminal import plan_report
 from simulator.traced.predict import predict
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.workload import Workload
 from tests.oracles.random_branches import BranchModel
 from tests.simulator.hand_made import Traced, cluster, plan

@@ -13,7 +13,7 @@ from shardwright.findings.plan_diff import diff_plans, plan_diff_data
 from shardwright.reports.plan_diff_report import plan_diff_markdown
 from simulator.values.plan import PLAN_SCHEMA, Recompute, Stage
 from simulator.values.plan_file import Infeasibility, PlanFile
-from simulator.values.prediction import Component, Interval
+from simulator.values.prediction import Component, Interval, Part
 from tests.shardwright.golden import check_golden
 from tests.shardwright.hand_made import answer
 from tests.shardwright.test_cli import shardwright
@@ -44,10 +44,10 @@ def quicker() -> PlanFile:
             before.prediction,
             step_time_s=Interval(value=1.6, low=1.5, high=1.7),
             components=(
-                Component(name="compute", time_s=1.3),
-                Component(name="bubble", time_s=0.15),
-                Component(name="pipeline_communication", time_s=0.05),
-                Component(name="optimizer", time_s=0.1),
+                Component(name=Part.COMPUTE, time_s=1.3),
+                Component(name=Part.BUBBLE, time_s=0.15),
+                Component(name=Part.CUT, time_s=0.05),
+                Component(name=Part.OPTIMIZER, time_s=0.1),
             ),
             tokens_per_s=Interval(value=80.0, low=75.0, high=85.0),
             usd_per_million_tokens=Interval(value=1.0, low=0.9, high=1.1),
@@ -71,7 +71,7 @@ def test_the_reason_is_the_parts_that_moved_most() -> None:
     # [1.8, 2.2], so nothing is said of overlapping intervals.
     assert diff.reason == (
         "the second is 20 % faster: 250 ms less bubble and 200 ms less compute, against 50 ms "
-        "more pipeline communication, for 200 B more memory"
+        "more sends between stages, for 200 B more memory"
     )
     step = diff.figures[0]
     assert (step.name, step.difference) == ("step", pytest.approx(-0.4))

@@ -12,7 +12,7 @@ import pytest
 from profiles.hardware.catalogue.catalog import device_names, get_device
 from profiles.published.run import PublishedRun
 from shardwright.commands.tables.predict_runs import predict_table, predicted_runs
-from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
+from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
 
 RUN = PublishedRun(
     row=1,
@@ -47,19 +47,19 @@ def written(folder: Path, text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO((folder / "out.csv").read_text(encoding="utf-8"))))
 
 
-def predicted(**changes: object) -> RunPrediction:
+def predicted(**changes: object) -> PredictedRow:
     (found,) = predict_runs([replace(RUN, **changes)])  # type: ignore[arg-type] # by name
     return found
 
 
-def step_s(found: RunPrediction) -> float:
+def step_s(found: PredictedRow) -> float:
     assert found.step_time_s is not None, found.why_not
     return found.step_time_s.value
 
 
-def peak_bytes(found: RunPrediction) -> float:
-    assert found.peak_memory_bytes is not None, found.why_no_memory
-    return found.peak_memory_bytes.value
+def peak_bytes(found: PredictedRow) -> float:
+    assert found.shown_memory_bytes is not None, found.why_no_memory
+    return found.shown_memory_bytes.value
 
 
 def test_tf32_is_fp32_on_its_units() -> None:

@@ -126,7 +126,7 @@ def test_kernels_that_too_few_measured_steps_have_widen_the_interval(tmp_path: P
     width = [
         float(row["step_time_high_s"]) / float(row["step_time_low_s"]) for row in (images, volumes)
     ]
-    assert width[1] > 2 * width[0]
+    assert width[1] > 1.5 * width[0]
 
 
 def test_what_a_compiler_joins_widens_the_interval(tmp_path: Path) -> None:

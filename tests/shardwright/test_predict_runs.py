@@ -247,23 +247,23 @@ def test_no_row_breaks_the_table(
     )
     found, usual = predict_runs([odd, RUN])
     assert usual.step_time_s is not None
-    if found.step_time_s is None:
+    if found.prediction is None:
         assert found.why_not.startswith("run 'odd' cannot be predicted: ")
         return
-    interval = found.step_time_s
+    interval = found.prediction.step_time_s
     assert 0.0 < interval.low <= interval.value <= interval.high < math.inf
-    assert min(value for _, value in found.parts) >= 0.0
-    if found.peak_memory_bytes is not None:
-        assert 0.0 < found.peak_memory_bytes.value < math.inf
+    assert min(found.prediction.seconds.values()) >= 0.0
+    if found.shown_memory_bytes is not None:
+        assert 0.0 < found.shown_memory_bytes.value < math.inf
 
 
 def test_without_a_memory_file_the_time_is_still_predicted() -> None:
     """nanotron's file covers ZeRO 0 and 1, which is all that it has."""
     (found,) = predict_runs([replace(RUN, framework="nanotron", zero_stage=3, pp=1, dp=4)])
     assert found.why_not == ""
-    assert found.step_time_s is not None
-    assert found.peak_memory_bytes is None
-    assert found.fits is None
+    assert found.prediction is not None
+    assert found.shown_memory_bytes is None
+    assert found.prediction.fits is None
 
 
 def test_nothing_in_nothing_out(tmp_path: Path) -> None:
@@ -273,9 +273,9 @@ def test_nothing_in_nothing_out(tmp_path: Path) -> None:
 
 def test_parts_of_a_prediction_add_up_to_it() -> None:
     for found in predict_runs(read_runs(FIGURES)[::9]):
-        assert found.step_time_s is not None, found.why_not
-        parts = dict(found.parts)
-        assert sum(parts.values()) == pytest.approx(found.step_time_s.value)
+        assert found.prediction is not None, found.why_not
+        parts = found.prediction.seconds
+        assert sum(parts.values()) == pytest.approx(found.prediction.step_time_s.value)
         assert min(parts.values()) >= 0.0
 
 

@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from planner.many.answer_cache import code_and_data_version
-from planner.many.answer_folder import AnswerFolder
+from planner.many.answer_cache import AnswerFolder, code_and_data_version
 from planner.many.local_workers import local_workers
 from planner.many.ray_workers import ray_workers
 from planner.many.sweep import (
@@ -45,7 +44,7 @@ from shardwright.cli import app, main
 from shardwright.commands.plan_many import SOLVE
 from shardwright.reports.sweep_table import sorted_rows, sweep_csv, sweep_json
 from shardwright.sweeps.study_file import read_study
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from tests.forked import run_main
 from tests.shardwright.ray_nodes import ray_cluster_of_two
 from tests.shardwright.test_cli import CACHE, ROOT, shardwright

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import ModelError
+from profiles.model.figures.config_from_figures import config_of_figures
 from profiles.model.figures.described_model import traced_figures
-from profiles.model.figures.figures_config import config_of_figures
 from profiles.model.figures.transformer import LatentAttention, StateSpace, Transformer
 from profiles.model.loaders import ModelSpec
 from profiles.published.run import FIGURES

@@ -65,9 +65,9 @@ def test_without_arguments_the_projects_own_table_is_used() -> None:
         # Predicted as rows of a new source, without the effect of their own: 23.6 % at most, and
         # below 16 % while the coefficients contained it.
         assert 0.0 < mean < 25.0, source
-    # The baseline of 45 % of the peak, in the last column, was closer on no source while the
+    # The baseline of 45 % of the peak, in the last column, was better on no source while the
     # coefficients contained the effects of the sources.
-    closer = re.search(r"It is closer on (.*)\.$", done.stdout, re.MULTILINE)
+    closer = re.search(r"The baseline is better on (.*)\.$", done.stdout, re.MULTILINE)
     assert closer is not None
     assert re.findall(r"([a-z0-9-]+) \(", closer[1]) == ["simumax-b200"]
     assert "## Targets" in done.stdout

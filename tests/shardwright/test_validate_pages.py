@@ -76,7 +76,7 @@ def test_the_markdown_page_says_what_the_rows_say() -> None:
     assert "bias +4.0 %; the 90 % intervals hold 50.0 % of the rows" in page
     assert "6 of 6 pairs of schedules" in page
     assert "- 1: unsupported: num_layers \\| is not stated" in page
-    assert "It is closer on no source." in page
+    assert "The baseline is better on no source." in page
     assert "They have not been opened yet." in page
     assert "Left out of the fit" not in page
     assert "shardwright validate runs.csv" in page
@@ -132,7 +132,7 @@ def test_the_page_begins_with_the_hardest_test() -> None:
         "Step time by family",
     ]
     assert "3 runs of locked sources removed." in page
-    assert "**with the source's own effect**" in page
+    assert "**include the effect of the source**" in page
 
 
 def test_the_ledger_leads_with_its_latest_entry() -> None:
@@ -192,7 +192,7 @@ def test_every_table_row_has_the_cells_of_its_head() -> None:
 def test_losing_to_the_baseline_is_said() -> None:
     lost = study(factor=1.7)
     assert lost_to_baseline(lost) == (("zb", pytest.approx(0.7), pytest.approx(0.5)),)
-    assert "It is closer on zb (70.0 % against 50.0 %)." in accuracy_markdown(lost)
+    assert "The baseline is better on zb (70.0 % against 50.0 %)." in accuracy_markdown(lost)
 
 
 class Tags(HTMLParser):

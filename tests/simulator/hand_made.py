@@ -22,6 +22,7 @@ from profiles.model.graph import (
     TensorSpec,
     with_kind,
 )
+from profiles.model.kernels import DeviceKernel
 from profiles.sourced import Sourced
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
@@ -310,4 +311,54 @@ def plan(
             Stage(first_block=i, last_block=j, recompute=(recompute,) * (j - i))
             for i, j in pairwise(cuts)
         ),
+    )
+
+
+def one_pass(
+    *kernels: DeviceKernel, parameters: tuple[int, ...] = (1000,), peak: int = 0
+) -> ModelGraph:
+    """A forward pass of one op for each kernel."""
+    ops = tuple(
+        Op(
+            name="op",
+            kind=OpKind.MEMORY,
+            phase=Phase.FORWARD,
+            module="",
+            dtype=kernel.dtype,
+            work_flop=kernel.work_flop,
+            read_bytes=kernel.read_bytes,
+            written_bytes=kernel.written_bytes,
+            kernels=(kernel,),
+        )
+        for kernel in kernels
+    )
+    weights = tuple(
+        Parameter(
+            name=str(place), spec=TensorSpec(shape=(size,), dtype="float32"), full_shape=(size,)
+        )
+        for place, size in enumerate(parameters)
+    )
+    block = Block(
+        kind="",
+        label="",
+        inputs=(),
+        outputs=(),
+        forward_ops=ops,
+        backward_ops=(),
+        parameters=weights,
+        saved=(),
+        attention_module="",
+        attention_input_bytes=0,
+        forward_peak_bytes=0,
+        backward_peak_bytes=peak,
+    )
+    return ModelGraph(
+        name="step",
+        source="step",
+        micro_batch=1,
+        sequence_length=1,
+        dtype="float32",
+        tp=1,
+        kinds=(with_kind(block),),
+        chain=(BlockRef(entry="", kind=0),),
     )

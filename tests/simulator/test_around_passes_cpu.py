@@ -16,9 +16,9 @@ from profiles.hardware.catalogue.device import (
 from simulator.memory.held import Held
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.comm_cost import price_collective
-from simulator.traced.stack import load_stack
 from simulator.traced.stage_cost import copy_seconds, gather_seconds
 from simulator.traced.step_tail import exchange_buckets, price_tail
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
 from simulator.values.prediction import Interval
 from tests.simulator.hand_made import cluster, device, layer

@@ -20,6 +20,7 @@ from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import assign
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import step_parts
+from simulator.values.prediction import Part
 from tests.simulator.described_runs import GPT_RUN, LLAMA_8B, changed, of_each, plain
 
 # 8B on 16 nodes of H100 with four stages, 16 micro-batches.
@@ -54,7 +55,7 @@ def total(run: TrainingRun, **changes: float) -> float:
 def stalled_messages(run: TrainingRun) -> float:
     """Seconds of messages that take one each."""
     c = of_each(plain(stall_ms=1e3))
-    return float(step_parts(features([run], all_fit=True), c).stall_s[0])
+    return float(step_parts(features([run], all_fit=True), c)[Part.STALL][0])
 
 
 def test_who_waits_and_who_stalls() -> None:

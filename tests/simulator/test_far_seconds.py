@@ -26,6 +26,7 @@ from simulator.training_run.step.step_term import Earlier
 from simulator.training_run.step.step_terms import TERMS
 from simulator.training_run.step.step_time import step_parts
 from simulator.values.degrees import AXIS_ORDERS
+from simulator.values.prediction import Part
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, at_starts, changed, of_each, plain
 
 # Two sites of 32 devices; 12.8 GB/s leave a site, 0.4 GB/s for each of its devices.
@@ -135,9 +136,9 @@ def test_a_full_spine_adds_nothing_and_a_thin_one_does() -> None:
         spine = FarLevel(
             name="spine", part_devices=64, bytes_per_s_per_device=rate / shared, latency_s=0.0
         )
-        return float(at_starts([replace(run, far_levels=(spine,))]).reduce_s[0])
+        return float(at_starts([replace(run, far_levels=(spine,))])[Part.REDUCE][0])
 
-    flat = float(at_starts([run]).reduce_s[0])
+    flat = float(at_starts([run])[Part.REDUCE][0])
     assert total(1.0) == pytest.approx(flat, rel=1e-4)  # less latency
     assert total(32.0) > total(16.0) > flat
 
@@ -216,7 +217,7 @@ def test_layers_in_bf16_cost_what_they_are() -> None:
     wide = replace(run, wide_layers=run.model.num_layers)
     c = of_each(plain())
     low, mixed, high = (
-        float(step_parts(features([r]), c).compute_s[0])
+        float(step_parts(features([r]), c)[Part.COMPUTE][0])
         for r in (run, wide, replace(run, precision="bf16"))
     )
     assert low < high

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import DocumentError, InputError, UnknownNameError
-from simulator.traced.stack import load_stack
 from simulator.training_run.framework.framework import (
     FRAMEWORK_FOLDER,
     framework_names,
     framework_of,
     load_framework,
+    load_stack,
 )
 
 

@@ -16,6 +16,7 @@ from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.messages.step_messages import data_messages
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import step_parts
+from simulator.values.prediction import Part
 from tests.simulator.described_runs import GPT_RUN, LLAMA_8B, changed, of_each, plain
 
 # 8B on 64 nodes of H100, tensor parallelism over half a node, no stages.
@@ -79,7 +80,7 @@ def test_buckets_wait_where_collectives_do() -> None:
         assert waiting_buckets(calm, NANOTRON) == 0.0, calm
     assert waiting_buckets(RUN, MEGATRON) == 0.0
     c = of_each(plain(wait_us=1e6))
-    assert step_parts(features([RUN]), c).reduce_s[0] == pytest.approx(128 * count, rel=1e-3)
+    assert step_parts(features([RUN]), c)[Part.REDUCE][0] == pytest.approx(128 * count, rel=1e-3)
 
 
 def test_every_rank_has_a_slice_of_every_tensor() -> None:
@@ -90,4 +91,4 @@ def test_every_rank_has_a_slice_of_every_tensor() -> None:
         assert copied_slices(none, NANOTRON) == 0.0
     assert copied_slices(SHARDED, MEGATRON) == 0.0
     c = of_each(plain(slice_us=1e6))
-    assert step_parts(features([SHARDED]), c).reduce_s[0] == pytest.approx(slices, rel=1e-3)
+    assert step_parts(features([SHARDED]), c)[Part.REDUCE][0] == pytest.approx(slices, rel=1e-3)

@@ -24,6 +24,7 @@ from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
+from simulator.values.prediction import Part
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, changed
 
 BRIDGE = load_framework("megatron-bridge")
@@ -74,9 +75,9 @@ def test_activations_hide_under_layers_or_do_not(stack: str) -> None:
     some, all_of = (replace(run, activation_offload=share) for share in (0.05, 1.0))
     x, parts = features([some, all_of]), predicted_parts([some, all_of])
     assert x.host_layer_s[1] == pytest.approx(20 * x.host_layer_s[0])
-    assert parts.host_s[1] > 0.0
+    assert parts[Part.HOST][1] > 0.0
     # A twentieth passes beside the layer where the framework overlaps it.
-    assert (parts.host_s[0] == 0.0) == (stack == "megatron-core")
+    assert (parts[Part.HOST][0] == 0.0) == (stack == "megatron-core")
     less = footprint(all_of).fullest.activations_bytes
     assert less < footprint(run).fullest.activations_bytes
 
@@ -103,7 +104,7 @@ def test_the_explanation_adds_up(change: dict[str, object]) -> None:
     run = changed(MEASURED, **change)
     found = explain_run(run, shipped_coefficients())
     assert sum(line.time_s for line in found.lines) == pytest.approx(found.step.interval.value)
-    shown = any(line.part == "host_s" for line in found.lines)
+    shown = any(line.part is Part.HOST for line in found.lines)
     assert shown or not run.optimizer_offload
 
 

@@ -8,17 +8,21 @@ import pytest
 
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from profiles.model.graph import AttentionShape, MatmulShape, Op, OpKind, Phase
+from profiles.model.kernels import DeviceKernel, Kernel
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.in_step import (
-    TRACED_SHARE,
     exposed_seconds,
+    host_of,
     in_step,
     message_in_step,
+    paced,
     price_in_step,
-    waiting_s,
 )
+from simulator.traced.kernel_seconds import kernels_costs
 from simulator.traced.op_cost import price_op
+from simulator.training_run.framework.executor_states import Software
 from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.values.prediction import Interval
 from tests.simulator.hand_made import device
 
 N = 8192
@@ -66,16 +70,26 @@ def test_what_a_cpu_took_stays() -> None:
     for op in (PRODUCT, ADDITION):
         assert price_in_step(op, cpu) == price_op(op, cpu)
     assert exposed_seconds(3.0, 5.0, cpu) == 3.0
-    assert waiting_s(1000, 1e-6, cpu, tp=2) == 0.0
+    assert host_of(Software.EXECUTOR, cpu).forward_us == 0.0
     assert in_step(cpu).message(4) == 1.0
 
 
-def test_memory_bound_kernels_take_the_fitted_multiple_of_their_bytes() -> None:
+def test_kernels_that_were_not_measured_take_their_share_of_peak_or_bandwidth() -> None:
     a100 = get_device("a100-sxm-80gb")
-    inside = price_in_step(ADDITION, a100)
+    kernel = DeviceKernel(
+        kernel=Kernel.ELEMENTWISE,
+        dtype="bfloat16",
+        read_bytes=ADDITION.read_bytes,
+        written_bytes=ADDITION.written_bytes,
+    )
+    inside = price_in_step(replace(ADDITION, kernels=(kernel,)), a100)
+    assert inside.time_s == pytest.approx(LEVEL * kernels_costs([(kernel,)], a100)[0].time_s)
+    assert inside.low_s < inside.time_s < inside.high_s
+    plain = price_in_step(replace(ADDITION, kernels=(kernel,)), a100, Software.TORCH)
+    assert LEVEL * plain.time_s == pytest.approx(inside.time_s)
+    # At least what the bytes take that no cache holds.
     bytes_s = 6 * N * N / a100.memory_bandwidth_bytes_per_s.value
-    assert inside.time_s == pytest.approx(LEVEL * VALUES["passes.*"] * TRACED_SHARE * bytes_s)
-    assert inside.time_s > price_op(ADDITION, a100).time_s
+    assert 0.8 * bytes_s < plain.time_s < 2 * bytes_s
 
 
 def test_flash_attention_2_on_hopper_is_an_a100s_half_as_fast_again() -> None:
@@ -98,11 +112,12 @@ def test_messages_cost_what_does_not_hide() -> None:
 
 def test_a_device_waits_for_a_host_that_launches_more_slowly() -> None:
     h100 = get_device("h100-sxm")
-    host_s = 1000 * 1e-6 * VALUES["launch_us.*"] * LEVEL
-    assert waiting_s(1000, 1e-6, h100, tp=1) == pytest.approx(host_s, rel=1e-4)
-    assert waiting_s(1000, 10.0, h100, tp=1) == pytest.approx(0.0, abs=1e-9)
-    # Python dispatches every op on a tensor that is split over ranks.
-    assert waiting_s(1000, 1e-6, h100, tp=2) == pytest.approx(6 * host_s, rel=1e-4)
+    host = host_of(Software.EXECUTOR, h100)
+    assert host.forward_us == host.backward_us == VALUES["launch_us.*"] * LEVEL
+    short, long = (Interval(value=s, low=s / 2, high=2 * s) for s in (1e-6, 10.0))
+    assert paced(short, 0.033, h100).value == pytest.approx(0.033, rel=1e-4)
+    assert paced(long, 0.033, h100).value == pytest.approx(10.0)
+    assert paced(short, 0.0, h100) == short
 
 
 def test_messages_between_nodes_meet_others() -> None:

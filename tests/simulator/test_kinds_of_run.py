@@ -15,6 +15,7 @@ from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficient_owner import owner_of
 from simulator.training_run.step.features import features
 from simulator.training_run.work.adapter_work import adapter_work
+from simulator.values.prediction import Part
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, at_starts, changed
 
 KIND = {kind.name: kind for kind in KINDS}
@@ -28,7 +29,7 @@ def one(run: TrainingRun, name: str) -> float:
 
 
 def context_s(run: TrainingRun) -> float:
-    return float(at_starts([run]).context_s[0])
+    return float(at_starts([run])[Part.CONTEXT][0])
 
 
 def test_a_token_goes_to_fewer_nodes_than_experts() -> None:
@@ -83,14 +84,14 @@ def test_a_graph_compiler_launches_no_kernels_and_fuses_the_attention() -> None:
     assert one(gaudi, "score_forward") == 0.0
     assert owner_of(KIND["level"], gaudi) == "megatron-deepspeed (compiled)"
     parts = at_starts([replace(gaudi, model=LLAMA_RUN.model)])
-    assert float(parts.overhead_s[0]) < 1e-3 * KIND["step_ms"].start
+    assert float(parts[Part.OVERHEAD][0]) < 1e-3 * KIND["step_ms"].start
 
 
 def test_xla_on_a_gpu_has_no_host_work_per_step() -> None:
     xla = replace(LLAMA_RUN, stack="maxtext")
     assert one(xla, "launches") == 0.0
-    assert float(at_starts([xla]).overhead_s[0]) == 0.0
-    assert float(at_starts([LLAMA_RUN]).overhead_s[0]) > 0.0
+    assert float(at_starts([xla])[Part.OVERHEAD][0]) == 0.0
+    assert float(at_starts([LLAMA_RUN])[Part.OVERHEAD][0]) > 0.0
 
 
 def test_split_tensors_take_torch_s_host_longer() -> None:

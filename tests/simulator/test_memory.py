@@ -13,7 +13,7 @@ from simulator.memory.blocks import StageBytes, rank_memory, stage_bytes, stage_
 from simulator.memory.held import Elements, exchange_bytes, executor_static_bytes
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import Durations, simulate
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
 from tests.oracles.held_activations import stage_peaks
 from tests.planner.hand_made_model import HandMadeModel

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from planner.layout.layout_choice import mfu_of_run
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from profiles.model.graph import OpKind
 from shardwright import api
 from simulator.mfu import graph_model_flop, model_flop_per_token
 from simulator.traced.predict import predict
+from simulator.training_run.explain.run_prediction import mfu_of_run
 from simulator.values.prediction import Interval
 from simulator.values.workload import Workload
 from tests.planner.layout.asked import question, solved

@@ -6,29 +6,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 
 from profiles.hardware.catalogue.catalog import device_names, get_device
 from profiles.hardware.catalogue.relatives import chip_of
-from profiles.model.graph import Phase
-from profiles.model.steps.module_step import (
-    Direction,
-    Kernel,
-    ModuleStep,
-    StepOp,
-    StepPrecision,
-    step_precision,
-)
+from profiles.model.kernels import DeviceKernel, Direction, Kernel
 from profiles.published.module_table import ModuleRow
-from simulator.memory.module_step import module_memory
-from simulator.modules.kernel_seconds import grouped, kernel_rates, kernel_seconds
-from simulator.modules.module_constants import module_constants
-from simulator.modules.module_framework import ModuleFramework, module_framework, optimizer_kind
-from simulator.modules.predict_module import ModuleSetting, module_setting, predict_module
-from simulator.modules.step_arrays import step_arrays
-from simulator.modules.step_seconds import StepFacts, step_parts
-from simulator.values.prediction import RankMemory
+from simulator.traced.in_step import in_step
+from simulator.traced.kernel_arrays import kernel_arrays
+from simulator.traced.kernel_constants import module_constants
+from simulator.traced.kernel_seconds import grouped, kernel_rates, kernel_seconds
+from simulator.traced.module_row import (
+    ModuleSetting,
+    module_framework,
+    module_setting,
+    optimizer_kind,
+    predict_step,
+)
+from tests.simulator.hand_made import one_pass
 
 MIB = 2**20
 
@@ -46,41 +41,20 @@ class _Plain(dict[str, float]):
         return self[key]
 
 
-def step(
-    *ops: StepOp, parameters: tuple[int, ...] = (1000,), peak: int = 0, both: int = 0
-) -> ModuleStep:
-    return ModuleStep(
-        ops=ops,
-        parameters=parameters,
-        parameter_bytes=4 * sum(parameters),
-        buffer_bytes=0,
-        gradient_bytes=4 * sum(parameters),
-        input_bytes=0,
-        peak_bytes=peak,
-        peak_with_gradients_bytes=both,
-    )
-
-
 def seconds(
-    op: StepOp,
-    values: Mapping[str, float],
-    *,
-    device: str = "a100-sxm-80gb",
-    precision: str = "fp16",
+    kernel: DeviceKernel, values: Mapping[str, float], *, device: str = "a100-sxm-80gb"
 ) -> float:
-    arrays = step_arrays(step(op))
-    rates = kernel_rates(arrays, get_device(device), step_precision(precision))
+    arrays = kernel_arrays([kernel])
+    rates = kernel_rates(arrays, get_device(device))
     return float(kernel_seconds(grouped(arrays, rates), values)[0])
 
 
-def matmul(m: int, n: int, k: int, dtype: str = "float16", **more: Any) -> StepOp:
+def matmul(m: int, n: int, k: int, dtype: str = "float16", **more: Any) -> DeviceKernel:
     size = 2 if dtype == "float16" else 4
-    return StepOp(
-        op="mm",
+    return DeviceKernel(
         kernel=Kernel.MATMUL,
-        phase=Phase.FORWARD,
         dtype=dtype,
-        work_flop=2.0 * m * n * k,
+        work_flop=2 * m * n * k,
         read_bytes=size * (m * k + k * n),
         written_bytes=size * m * n,
         batch=1,
@@ -91,26 +65,19 @@ def matmul(m: int, n: int, k: int, dtype: str = "float16", **more: Any) -> StepO
     )
 
 
-def convolution(kernel: Kernel = Kernel.CONV, **more: Any) -> StepOp:
+def convolution(kernel: Kernel = Kernel.CONV, **more: Any) -> DeviceKernel:
     sizes: dict[str, Any] = {"m": 50176, "n": 64, "k": 576, "batch": 1, "taps": 9}
-    sizes |= {"work_flop": 2.0 * 50176 * 64 * 576, "read_bytes": 1e7, "written_bytes": 1e7}
-    fixed: dict[str, Any] = {
-        "op": "convolution",
-        "kernel": kernel,
-        "phase": Phase.FORWARD,
-        "dtype": "float16",
-    }
-    return StepOp(**(fixed | sizes | more))
+    sizes |= {"work_flop": 2 * 50176 * 64 * 576, "read_bytes": 10**7, "written_bytes": 10**7}
+    fixed: dict[str, Any] = {"kernel": kernel, "dtype": "float16"}
+    return DeviceKernel(**(fixed | sizes | more))
 
 
-def elementwise(moved: float, **more: Any) -> StepOp:
-    return StepOp(
-        op="relu",
+def elementwise(moved: float, **more: Any) -> DeviceKernel:
+    return DeviceKernel(
         kernel=Kernel.ELEMENTWISE,
-        phase=Phase.FORWARD,
         dtype="float16",
-        read_bytes=moved / 2,
-        written_bytes=moved / 2,
+        read_bytes=int(moved / 2),
+        written_bytes=int(moved / 2),
         **more,
     )
 
@@ -156,15 +123,11 @@ def test_a_product_by_precision() -> None:
     # 2 x 4096^3 flop: 312 TFLOP/s of float16, 156 of TF32, 19.5 of float32; few bytes beside them.
     flop = 2 * 4096**3
     moved = 3 * 4096**2 / 2.039e12
-    for precision, dtype, peak in (
-        ("fp16", "float16", 312e12),
-        ("tf32", "float32", 156e12),
-        ("fp32", "float32", 19.5e12),
-    ):
+    for dtype, peak in (("float16", 312e12), ("tf32", 156e12), ("float32", 19.5e12)):
         size = 2 if dtype == "float16" else 4
         expected = math.hypot(flop / peak, size * moved)
-        found = seconds(matmul(4096, 4096, 4096, dtype), _Plain(), precision=precision)
-        assert found == pytest.approx(expected, rel=2e-3), precision
+        found = seconds(matmul(4096, 4096, 4096, dtype), _Plain())
+        assert found == pytest.approx(expected, rel=2e-3), dtype
 
 
 def test_small_products_lose_their_edges_and_the_chip() -> None:
@@ -189,7 +152,7 @@ def test_convolutions_are_reordered_with_channels_first_on_tensor_cores_alone() 
     assert seconds(first, values) == pytest.approx(plain + 2 * moved, rel=1e-3)
     assert seconds(last, values) == pytest.approx(plain, rel=1e-6)
     single = convolution(dtype="float32")
-    assert seconds(single, values, precision="fp32") == seconds(single, _Plain(), precision="fp32")
+    assert seconds(single, values) == seconds(single, _Plain())
 
 
 def test_grouped_convolutions_without_a_kernel_of_their_own_run_on_a_general_one() -> None:
@@ -222,31 +185,30 @@ def test_a_chip_without_tensor_cores_computes_half_precision_in_single() -> None
     assert seconds(mm, slow, device="titan-xp") == seconds(mm, _Plain(), device="titan-xp")
 
 
-def facts(**changes: float) -> StepFacts:
-    numbers = dict.fromkeys(StepFacts.__dataclass_fields__, 0.0) | {"bandwidth": 1e12}
-    return StepFacts(**{k: np.asarray([x]) for k, x in (numbers | changes).items()})
-
-
-def test_a_pass_takes_as_long_as_the_slower_of_host_and_device() -> None:
-    values = _Plain({"host.forward.new_us": 10.0, "host.view.new_us": 2.0, "step_us": 5.0})
-    busy = facts(forward_starts=1000.0, forward_views=500.0)  # 11 ms of the host
-    for device_s in (1e-3, 11e-3, 1.0):
-        parts = step_parts(busy, np.asarray([device_s]), np.zeros(1), values)
-        expected = (device_s**4 + 11e-3**4) ** 0.25 + 5e-6
-        assert parts.total_s[0] == pytest.approx(expected)
-    compiled = step_parts(
-        facts(forward_starts=1000.0, compiled=1.0), np.zeros(1), np.zeros(1), values
-    )
-    assert compiled.total_s[0] == pytest.approx(5e-6)
-
-
-def test_the_update_moves_what_the_optimizer_reads_and_writes() -> None:
+def test_a_step_of_plain_torch_by_hand() -> None:
+    """A pass takes as long as the slower of host and device; then the update, and what each step
+    takes."""
+    values = module_constants().values
+    one = elementwise(1e6)
+    device = get_device("rtx-3090")
+    alone_s = seconds(one, values, device="rtx-3090")
+    setting = setting_of("rtx-3090", framework="torch 2.3", optimizer="none")
+    for count in (1, 2000):
+        made = predict_step(one_pass(*[one] * count), setting).step_time_s.value
+        host_s = 1e-6 * count * values["host.forward.new_us"]
+        passed_s = ((count * alone_s) ** 6 + host_s**6) ** (1 / 6)
+        assert made == pytest.approx(passed_s + 1e-6 * values["step_us"])
+    compiled = setting_of("rtx-3090", framework="torch 2.3 compile", optimizer="none")
+    made = predict_step(one_pass(*[one] * 2000), compiled).step_time_s.value
+    assert made == pytest.approx(2000 * alone_s + 1e-6 * values["step_us"])
     # SGD with momentum: 8 numbers per weight; zeros and additions of kept gradients: 4 more.
-    kind, _ = optimizer_kind("sgd momentum0.9", together=False)
-    parts = step_parts(
-        facts(elements=1e9, update_moved=kind.moved + 4), np.zeros(1), np.zeros(1), _Plain()
-    )
-    assert parts.total_s[0] == pytest.approx(4 * 12e9 / 1e12)
+    old = setting_of("rtx-3090", framework="torch 1.12", optimizer="sgd momentum0.9")
+    none = setting_of("rtx-3090", framework="torch 1.12", optimizer="none")
+    large, small = (predict_step(one_pass(one, parameters=(n,)), old) for n in (10**9, 1))
+    moved_s = in_step(device).optimizer * 4 * 12e9 / device.memory_bandwidth_bytes_per_s.value
+    more_s = large.step_time_s.value - small.step_time_s.value
+    assert more_s == pytest.approx(moved_s, rel=1e-3)
+    assert none.states.optimizer_traffic_bytes.sgd == 16
 
 
 @pytest.mark.parametrize(
@@ -262,14 +224,14 @@ def test_the_update_moves_what_the_optimizer_reads_and_writes() -> None:
     ],
 )
 def test_optimizers_by_their_words(text: str, name: str, states: int, kernels: int) -> None:
-    kind, said = optimizer_kind(text, together=False)
-    assert (kind.name, kind.states, kind.kernels, said) == (name, states, kernels, "")
+    kind, taken = optimizer_kind(text, together=False)
+    assert (kind.name, kind.states, kind.kernels, taken) == (name, states, kernels, "")
 
 
 def test_lamb_updates_once_in_many_micro_batches() -> None:
-    kind, said = optimizer_kind("lamb (fused, amp)", together=False)
+    kind, taken = optimizer_kind("lamb (fused, amp)", together=False)
     assert (kind.states, kind.moved) == (2, 0)
-    assert "not counted" in said
+    assert "not counted" in taken
 
 
 def test_releases_by_their_words() -> None:
@@ -278,78 +240,57 @@ def test_releases_by_their_words() -> None:
         ("torch NGC 21.03 (1.9.0a0) eager", (1, 9)),
         ("torch 2.5.0a0+e000cf0ad9.nv24.10 eager", (2, 5)),
     ):
-        found, said = module_framework(text)
-        assert (found.release, said) == (release, "")
+        found, taken = module_framework(text)
+        assert (found.release, taken) == (release, "")
         assert found.keeps_gradients == (release < (2, 0))
-    found, said = module_framework("")
-    assert "taken as torch" in said
+    found, taken = module_framework("")
+    assert "taken as torch" in taken
 
 
 def test_memory_is_the_sum_of_what_is_held() -> None:
-    traced = step(parameters=(10 * MIB,), peak=100 * MIB, both=110 * MIB)
-    old, new = (module_framework(text)[0] for text in ("torch 1.12", "torch 2.3"))
-    momentum, _ = optimizer_kind("sgd momentum=0.9", together=False)
-
-    def memory(framework: ModuleFramework, precision: StepPrecision) -> RankMemory:
-        return module_memory(
-            traced,
-            precision,
-            states=momentum.states,
-            keeps_gradients=framework.keeps_gradients,
-            capacity_bytes=200 * MIB,
-            held=1.1,
-            workspace_bytes=MIB,
-        )
-
-    kept = memory(old, StepPrecision())
-    # 40 MiB each of weights, gradients and momentum beside 100 MiB of activations.
-    assert kept.peak_bytes == (40 + 40 + 40 + 100) * MIB
-    # Gradients that come while activations go add what the trace saw of both together.
-    assert memory(new, StepPrecision()).peak_bytes == (40 + 40 + 110) * MIB
-    half = memory(old, step_precision("fp16"))
-    assert half.optimizer_bytes == 80 * MIB  # a float32 copy of the weights
-    assert kept.required_bytes == pytest.approx(1.1 * kept.peak_bytes + MIB)
-    assert not kept.fits
+    traced = one_pass(elementwise(1e6), parameters=(10 * MIB,), peak=100 * MIB)
+    momentum = setting_of("rtx-3090", precision="fp32", optimizer="sgd momentum=0.9")
+    # 40 MiB each of weights, gradients and momentum, 100 MiB of activations.
+    assert predict_step(traced, momentum).peak_memory_bytes.value == 220 * MIB
+    half = setting_of("rtx-3090", precision="fp16", optimizer="sgd momentum=0.9")
+    (rank,) = predict_step(traced, half).ranks
+    assert rank.optimizer_bytes == 80 * MIB  # a float32 copy of the weights
+    assert rank.parameters_bytes == 20 * MIB
 
 
-def setting_of(device: str, devices: int = 1) -> ModuleSetting:
+def setting_of(device: str, devices: int = 1, **changes: str) -> ModuleSetting:
+    words = {"precision": "amp-fp16", "framework": "torch 2.3", "optimizer": "adam fused"}
     return module_setting(
-        ModuleRow(
-            row=1,
-            id="a",
-            factory="a:b",
-            device=device,
-            devices=devices,
-            precision="amp-fp16",
-            framework="torch 2.3",
-            optimizer="adam fused",
-        )
+        ModuleRow(row=1, id="a", factory="a:b", device=device, devices=devices, **(words | changes))
     )
 
 
 @pytest.mark.parametrize("device", [n for n in device_names() if get_device(n).type != "cpu"])
 def test_every_accelerator_has_a_price(device: str) -> None:
-    traced = step(matmul(4096, 4096, 4096), convolution(), elementwise(1e8), peak=MIB, both=MIB)
-    made = predict_module(traced, setting_of(device))
+    traced = one_pass(matmul(4096, 4096, 4096), convolution(), elementwise(1e8), peak=MIB)
+    made = predict_step(traced, setting_of(device))
     assert 0 < made.step_time_s.low < made.step_time_s.value < made.step_time_s.high < 10
     assert made.fits
 
 
 def test_intervals_widen_with_what_is_not_known() -> None:
-    traced = step(matmul(4096, 4096, 4096), peak=MIB, both=MIB)
+    traced = one_pass(matmul(4096, 4096, 4096), peak=MIB)
     widths = []
     for device in ("rtx-3090", "a30", "mi300x"):  # measured; of a measured chip's kind; neither
-        time_s = predict_module(traced, setting_of(device)).step_time_s
+        time_s = predict_step(traced, setting_of(device)).step_time_s
         widths.append(time_s.high / time_s.low)
     assert widths[0] <= widths[1] < widths[2]
 
 
 def test_gradients_are_summed_beside_the_backward() -> None:
-    traced = step(matmul(64, 64, 64), parameters=(10**9,), peak=MIB, both=MIB)
-    alone = predict_module(traced, setting_of("rtx-3090")).step_time_s.value
-    eight = predict_module(traced, setting_of("rtx-3090", 8)).step_time_s.value
-    # A ring's 2 x 7/8 of 4 GB over 31.5 GB/s x 0.45, no backward to hide it.
-    assert eight - alone == pytest.approx(1.75 * 4e9 / (31.5e9 * 0.45), rel=0.01)
+    traced = one_pass(matmul(64, 64, 64), parameters=(10**9,), peak=MIB)
+    alone, eight = (setting_of("rtx-3090", count) for count in (1, 8))
+    more_s = (
+        predict_step(traced, eight).step_time_s.value
+        - predict_step(traced, alone).step_time_s.value
+    )
+    # A ring's 2 x 7/8 of 4 GB over 31.5 GB/s x 0.45 at least, no backward to hide it.
+    assert 1.0 < more_s / (1.75 * 4e9 / (31.5e9 * 0.45)) < 1.6
 
 
 def test_the_shipped_constants_say_how_well_they_fit() -> None:

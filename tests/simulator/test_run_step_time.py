@@ -20,6 +20,7 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import assign
 from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.step_time import StepParts, step_parts
+from simulator.values.prediction import Part
 from tests.simulator.described_runs import (
     GPT_RUN,
     LLAMA_RUN,
@@ -69,19 +70,19 @@ def without_passes_s(run: TrainingRun) -> float:
 @given(run=training_runs())
 def test_parts_are_not_negative_and_add_up(run: TrainingRun) -> None:
     parts = at_starts([run])
-    values = {name: float(getattr(parts, name)[0]) for name in StepParts.__dataclass_fields__}
+    values = {part: float(seconds[0]) for part, seconds in parts.items()}
     for name, value in values.items():
         assert value >= -1e-12, name
     assert sum(values.values()) == pytest.approx(parts.total_s[0], rel=1e-12)
-    assert values["compute_s"] > 0.0
-    assert (values["bubble_s"] > 0.0) == (run.degrees.pp > 1)
-    assert (values["cut_s"] > 0.0) == (run.degrees.pp > 1)
-    assert (values["tensor_s"] > 0.0) == (run.degrees.tp > 1)
-    assert (values["context_s"] > 0.0) == (run.degrees.cp > 1)
-    assert (values["expert_s"] > 0.0) == (run.degrees.ep > 1 and run.model.num_experts > 0)
+    assert values[Part.COMPUTE] > 0.0
+    assert (values[Part.BUBBLE] > 0.0) == (run.degrees.pp > 1)
+    assert (values[Part.CUT] > 0.0) == (run.degrees.pp > 1)
+    assert (values[Part.TENSOR] > 0.0) == (run.degrees.tp > 1)
+    assert (values[Part.CONTEXT] > 0.0) == (run.degrees.cp > 1)
+    assert (values[Part.EXPERT] > 0.0) == (run.degrees.ep > 1 and run.model.num_experts > 0)
     # Frozen weights are gathered too, where they are shared out.
-    assert (values["gather_s"] > 0.0) == (run.sharing_ranks > 1 and run.zero_stage == 3)
-    assert values["optimizer_s"] == 0.0 or not run.lora
+    assert (values[Part.GATHER] > 0.0) == (run.sharing_ranks > 1 and run.zero_stage == 3)
+    assert values[Part.OPTIMIZER] == 0.0 or not run.lora
 
 
 @settings(max_examples=40, deadline=None)
@@ -135,8 +136,8 @@ def test_twice_the_batch_is_nearly_twice_the_step(run: TrainingRun) -> None:
     """What does not grow are the pipeline's idle time, the optimizer and the gradients."""
     one, two = total(run), total(replace(run, global_batch=2 * run.global_batch))
     constant = at_starts([run])
-    fixed = constant.bubble_s + constant.optimizer_s + constant.reduce_s + 0.01
-    fixed = fixed + 0.1 * constant.cut_s  # the ramp's sends; others grow
+    fixed = constant[Part.BUBBLE] + constant[Part.OPTIMIZER] + constant[Part.REDUCE] + 0.01
+    fixed = fixed + 0.1 * constant[Part.CUT]  # the ramp's sends; others grow
     assert 2 * one - 2 * float(fixed[0]) < two < 2 * one
 
 
@@ -148,7 +149,7 @@ def test_1f1bs_closed_form_is_its_timeline(pp: int, count: int) -> None:
     """(m - 1) T_max + sum T for equal stages, whatever part of T is forward."""
     run = changed(GPT_RUN, pp=pp, tp=8, global_batch=count)
     parts = step_parts(without_head(features([run])), of_each(plain()))
-    busy = parts.compute_s[0] + parts.tensor_s[0]
+    busy = parts[Part.COMPUTE][0] + parts[Part.TENSOR][0]
     stage_s = busy / count
     for forward in (0.2, 0.33, 0.5):
         durations = Durations.even(
@@ -161,8 +162,8 @@ def test_1f1bs_closed_form_is_its_timeline(pp: int, count: int) -> None:
             "1f1b", num_ranks=pp, num_microbatches=count, stages_per_rank=1, durations=durations
         )
         makespan = max(simulate(schedule, durations).end_s)
-        assert busy + parts.bubble_s[0] == pytest.approx(makespan, rel=1e-9)
-    assert parts.bubble_s[0] == pytest.approx((pp - 1) * stage_s, rel=1e-9)
+        assert busy + parts[Part.BUBBLE][0] == pytest.approx(makespan, rel=1e-9)
+    assert parts[Part.BUBBLE][0] == pytest.approx((pp - 1) * stage_s, rel=1e-9)
 
 
 def test_a_heavier_last_stage_sets_the_pace() -> None:
@@ -170,8 +171,8 @@ def test_a_heavier_last_stage_sets_the_pace() -> None:
     run = changed(GPT_RUN, pp=4, global_batch=8)
     parts = parts_of(run)
     light = step_parts(without_head(features([run])), of_each(plain()))
-    stage_s = (light.compute_s[0] + light.tensor_s[0]) / 8
-    last_s = (parts.compute_s[0] + parts.tensor_s[0]) / 8
+    stage_s = (light[Part.COMPUTE][0] + light[Part.TENSOR][0]) / 8
+    last_s = (parts[Part.COMPUTE][0] + parts[Part.TENSOR][0]) / 8
     assert last_s > stage_s
     forward = tuple(x / 3 for x in (stage_s, stage_s, stage_s, last_s))
     durations = Durations(
@@ -184,7 +185,7 @@ def test_a_heavier_last_stage_sets_the_pace() -> None:
         "1f1b", num_ranks=4, num_microbatches=8, stages_per_rank=1, durations=durations
     )
     makespan = max(simulate(schedule, durations).end_s)
-    found = parts.compute_s[0] + parts.tensor_s[0] + parts.bubble_s[0]
+    found = parts[Part.COMPUTE][0] + parts[Part.TENSOR][0] + parts[Part.BUBBLE][0]
     assert found == pytest.approx(makespan, rel=1e-9)
 
 
@@ -194,8 +195,8 @@ def test_interleaving_divides_the_idle_time(vpp: int) -> None:
     x = without_head(features([run]))
     plain_parts = step_parts(x, of_each(plain()))
     chunked = step_parts(replace(x, vpp=np.asarray([float(vpp)])), of_each(plain()))
-    assert chunked.bubble_s[0] == pytest.approx(plain_parts.bubble_s[0] / vpp)
-    stage_s = (plain_parts.compute_s[0] + plain_parts.tensor_s[0]) / 8
+    assert chunked[Part.BUBBLE][0] == pytest.approx(plain_parts[Part.BUBBLE][0] / vpp)
+    stage_s = (plain_parts[Part.COMPUTE][0] + plain_parts[Part.TENSOR][0]) / 8
     durations = Durations.even(
         4 * vpp,
         forward_s=stage_s / 3 / vpp,
@@ -206,7 +207,7 @@ def test_interleaving_divides_the_idle_time(vpp: int) -> None:
         "interleaved", num_ranks=4, num_microbatches=8, stages_per_rank=vpp, durations=durations
     )
     makespan = max(simulate(schedule, durations).end_s)
-    assert 8 * stage_s + chunked.bubble_s[0] == pytest.approx(makespan, rel=1e-9)
+    assert 8 * stage_s + chunked[Part.BUBBLE][0] == pytest.approx(makespan, rel=1e-9)
 
 
 @settings(max_examples=30, deadline=None)
@@ -217,7 +218,7 @@ def test_zero_bubble_schedules_idle_less(run: TrainingRun, name: str) -> None:
     assume(run.degrees.pp > 1 and not run.lora)
     usual = changed(run, schedule="1f1b", vpp=1)
     filled = changed(run, schedule=name, vpp=1)
-    assert parts_of(filled).bubble_s[0] <= parts_of(usual).bubble_s[0] * (1 + 1e-9)
+    assert parts_of(filled)[Part.BUBBLE][0] <= parts_of(usual)[Part.BUBBLE][0] * (1 + 1e-9)
 
 
 # ---- Single terms by hand
@@ -239,9 +240,9 @@ def test_a_slow_host_sets_the_pace() -> None:
     run = changed(MEGATRON, dp=1, global_batch=4, zero_stage=0)
     x = without_head(features([run]))
     slow = step_parts(x, of_each(plain(launch_us=1000.0)))
-    assert slow.compute_s[0] == pytest.approx(4 * 32 * 48e-3, rel=1e-3)
+    assert slow[Part.COMPUTE][0] == pytest.approx(4 * 32 * 48e-3, rel=1e-3)
     fast = step_parts(x, of_each(plain(launch_us=1e-3)))
-    assert fast.compute_s[0] < 0.5 * slow.compute_s[0]
+    assert fast[Part.COMPUTE][0] < 0.5 * slow[Part.COMPUTE][0]
 
 
 def test_gathers_that_take_longer_than_the_compute_show() -> None:
@@ -251,7 +252,7 @@ def test_gathers_that_take_longer_than_the_compute_show() -> None:
     gather_s = 32 * features([run]).gather_outer[0] * 1000 * slow_microbatches(run)
     assert slow.total_s[0] == pytest.approx(gather_s, rel=0.1)
     # Where they fit under the compute only the exposed share of them costs.
-    none, tenth = (parts_of(run, gather_exposed=share).gather_s[0] for share in (0.0, 0.1))
+    none, tenth = (parts_of(run, gather_exposed=share)[Part.GATHER][0] for share in (0.0, 0.1))
     found = features([run])
     gather_layer = max(found.gather_inner[0], found.gather_outer[0])
     assert tenth - none == pytest.approx(0.1 * 32 * gather_layer * slow_microbatches(run))
@@ -267,27 +268,27 @@ def test_latencies_count_their_steps() -> None:
     count in steps of 12 us."""
     run = replace(GPT_RUN, device="v100-sxm2-16gb")
     steps = 2 * 2 * 7 * get_link("nvlink2").latency_s.value / 12e-6
-    added = parts_of(run, inner_step_us=10.0).tensor_s - parts_of(run).tensor_s
+    added = parts_of(run, inner_step_us=10.0)[Part.TENSOR] - parts_of(run)[Part.TENSOR]
     assert added[0] == pytest.approx(2 * steps * 10e-6 * 12 * 32)
     again = replace(run, recompute="full")
-    added = parts_of(again, inner_step_us=10.0).tensor_s - parts_of(again).tensor_s
+    added = parts_of(again, inner_step_us=10.0)[Part.TENSOR] - parts_of(again)[Part.TENSOR]
     assert added[0] == pytest.approx(3 * steps * 10e-6 * 12 * 32)
 
 
 def test_sends_show_in_the_ramp_and_by_their_exposed_share() -> None:
     """Of 32 x vpp in each direction the exposed share, and p - 1 = 7 of the ramp."""
     cut = features([GPT_RUN]).cut_outer[0]
-    assert parts_of(GPT_RUN, cut_exposed=0.0).cut_s[0] == pytest.approx(2 * 7 * cut)
-    assert parts_of(GPT_RUN, cut_exposed=0.5).cut_s[0] == pytest.approx(2 * (16 + 7) * cut)
+    assert parts_of(GPT_RUN, cut_exposed=0.0)[Part.CUT][0] == pytest.approx(2 * 7 * cut)
+    assert parts_of(GPT_RUN, cut_exposed=0.5)[Part.CUT][0] == pytest.approx(2 * (16 + 7) * cut)
     chunks = changed(GPT_RUN, vpp=3, schedule="interleaved")
-    assert parts_of(chunks, cut_exposed=0.5).cut_s[0] == pytest.approx(2 * (48 + 7) * cut)
+    assert parts_of(chunks, cut_exposed=0.5)[Part.CUT][0] == pytest.approx(2 * (48 + 7) * cut)
 
 
 def test_bytes_between_nodes_take_longer_in_many() -> None:
     """10 % per doubling of the nodes: 8 nodes are 3 doublings. Nothing inside one node."""
     without, congested = parts_of(GPT_RUN), parts_of(GPT_RUN, congestion=0.1)
-    assert congested.cut_s[0] == pytest.approx(1.3 * without.cut_s[0])
-    assert congested.tensor_s[0] == without.tensor_s[0]
+    assert congested[Part.CUT][0] == pytest.approx(1.3 * without[Part.CUT][0])
+    assert congested[Part.TENSOR][0] == without[Part.TENSOR][0]
     assert parts_of(MEGATRON, congestion=0.1).total_s[0] == parts_of(MEGATRON).total_s[0]
 
 
@@ -301,7 +302,7 @@ def test_overheads_are_per_step_and_per_microbatch() -> None:
 def test_the_power_limit_is_a_second_bound_of_matmuls() -> None:
     run = changed(MEGATRON, dp=1, global_batch=1, zero_stage=0)
     x = features([run])
-    limited = step_parts(x, of_each(plain(power=5.0))).compute_s - parts_of(run).compute_s
+    limited = step_parts(x, of_each(plain(power=5.0)))[Part.COMPUTE] - parts_of(run)[Part.COMPUTE]
     peak = 32 * (x.peak_forward + x.peak_backward) + x.head_peak
     surface = 32 * (x.matmul_forward + x.matmul_backward) + x.head_matmul
     assert limited[0] == pytest.approx(float((5 * peak - surface)[0]), rel=1e-3)
@@ -311,7 +312,7 @@ def test_experts_wait_for_their_exchange() -> None:
     run = changed(MEGATRON, model=MIXTRAL, ep=8)
     x = features([run])
     # Dispatch and return, forward and backward, 32 layers and 2 micro-batches.
-    assert parts_of(run).expert_s[0] == pytest.approx(float(2 * x.expert_inner[0]) * 32 * 2)
+    assert parts_of(run)[Part.EXPERT][0] == pytest.approx(float(2 * x.expert_inner[0]) * 32 * 2)
 
 
 def test_dual_pipe_exchanges_experts_beside_another_micro_batch() -> None:
@@ -319,10 +320,10 @@ def test_dual_pipe_exchanges_experts_beside_another_micro_batch() -> None:
     plain_run = changed(MEGATRON, model=MIXTRAL, ep=8)
     paired = replace(plain_run, schedule="dualpipev")
     waits, hides = parts_of(plain_run), parts_of(paired)
-    assert hides.compute_s[0] == pytest.approx(waits.compute_s[0])
-    shown = larger(hides.compute_s, waits.expert_s) - hides.compute_s
-    assert hides.expert_s[0] == pytest.approx(float(shown[0]), rel=0.02, abs=1e-4)
-    assert hides.expert_s[0] < 0.2 * waits.expert_s[0]
+    assert hides[Part.COMPUTE][0] == pytest.approx(waits[Part.COMPUTE][0])
+    shown = larger(hides[Part.COMPUTE], waits[Part.EXPERT]) - hides[Part.COMPUTE]
+    assert hides[Part.EXPERT][0] == pytest.approx(float(shown[0]), rel=0.02, abs=1e-4)
+    assert hides[Part.EXPERT][0] < 0.2 * waits[Part.EXPERT][0]
 
 
 @given(a=st.floats(1e-9, 1e3), b=st.floats(1e-9, 1e3))

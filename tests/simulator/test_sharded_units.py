@@ -6,7 +6,7 @@ import pytest
 
 from simulator.memory.sharded_units import unit_buffers
 from simulator.traced.predict import predict
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from tests.planner.hand_made_model import VOCABULARY, WIDTH, HandMadeModel
 from tests.simulator.hand_made import cluster, plan
 

@@ -27,7 +27,8 @@ from simulator.training_run.step.coefficients import assign, shipped_coefficient
 from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.step_term import LAYER, Term
 from simulator.training_run.step.step_terms import TERMS
-from simulator.training_run.step.step_time import StepParts, step_parts
+from simulator.training_run.step.step_time import PARTS, step_parts
+from simulator.values.prediction import Part
 from tests.simulator.described_runs import (
     GPT_RUN,
     LLAMA_RUN,
@@ -228,7 +229,7 @@ def test_more_idle_time_never_shortens_a_step(run, more) -> None:
 
 def test_names_and_parts_are_known() -> None:
     assert len({term.name for term in TERMS}) == len(TERMS)
-    assert {term.part for term in TERMS} == set(StepParts.__dataclass_fields__)
+    assert {term.part for term in TERMS} == set(PARTS)
 
 
 # ---- A new cost is one term
@@ -248,7 +249,7 @@ def test_a_new_cost_is_one_term(monkeypatch: pytest.MonkeyPatch, per) -> None:
     base, prices, layouts = llama_prices()
     pause = Term(
         "writing checkpoints",
-        "overhead_s",
+        Part.OVERHEAD,
         lambda x, c, earlier: 100.0 * x.optimizer_s / 50.0,
         per=per,
     )
@@ -260,9 +261,9 @@ def test_a_new_cost_is_one_term(monkeypatch: pytest.MonkeyPatch, per) -> None:
     each = 2.0 * float(features([run]).optimizer_s[0])
     # 32 micro-batches of 12 layers on each of 8 stages; 7 of them idle once for each stage.
     times = 1 if per is None else 12 * 32
-    assert float((after.overhead_s - before.overhead_s)[0]) == pytest.approx(times * each)
+    assert float((after[Part.OVERHEAD] - before[Part.OVERHEAD])[0]) == pytest.approx(times * each)
     idle = 0 if per is None else 7 * 12
-    assert float((after.bubble_s - before.bubble_s)[0]) == pytest.approx(idle * each)
+    assert float((after[Part.BUBBLE] - before[Part.BUBBLE])[0]) == pytest.approx(idle * each)
     dearer = prices.step_times(layouts)
     assert np.all(dearer > bounds)
     for index in np.linspace(0, len(layouts) - 1, 20).astype(int).tolist():

@@ -12,7 +12,7 @@ from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from shardwright.asking.opened_plan import open_plan
 from simulator.traced.predict import predict
 from simulator.traced.priced_replica import exchange
-from simulator.traced.stack import load_stack
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Pipeline, Plan, Recompute, Stage
 from simulator.values.plan_file import read_plan_file, write_plan_file

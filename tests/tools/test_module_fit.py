@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiles.model.graph import Phase
-from profiles.model.steps.module_step import Kernel, ModuleStep, StepOp
+from profiles.model.kernels import DeviceKernel, Kernel
 from profiles.published.module_table import ModuleRow
-from simulator.modules.predict_module import module_setting
-from tools.module_fit import fit, measured_steps, starts, without
+from simulator.traced.module_row import module_setting
+from tests.simulator.hand_made import one_pass
+from tools.module_fit import begin_of, fit, measured_steps, without
 
 
-def moving(kernel: Kernel, moved: float, phase: Phase = Phase.FORWARD) -> StepOp:
-    return StepOp(op=kernel.value, kernel=kernel, phase=phase, dtype="float16", read_bytes=moved)
-
-
-def one_step(*ops: StepOp) -> ModuleStep:
-    return ModuleStep(
-        ops=ops,
-        parameters=(),
-        parameter_bytes=0,
-        buffer_bytes=0,
-        gradient_bytes=0,
-        input_bytes=0,
-        peak_bytes=0,
-        peak_with_gradients_bytes=0,
-    )
+def moving(kernel: Kernel, moved: float) -> DeviceKernel:
+    return DeviceKernel(kernel=kernel, dtype="float16", read_bytes=int(moved))
 
 
 def test_the_fit_finds_what_made_the_times() -> None:
@@ -37,9 +24,9 @@ def test_the_fit_finds_what_made_the_times() -> None:
             row=1, id="a", factory="a:b", device=device, optimizer="none", precision="fp16"
         )
         for copied, softmaxed in sizes:
-            steps.append(one_step(moving(Kernel.COPY, copied), moving(Kernel.SOFTMAX, softmaxed)))
+            steps.append(one_pass(moving(Kernel.COPY, copied), moving(Kernel.SOFTMAX, softmaxed)))
             settings.append(module_setting(row))
-    truth = {name: value for name, (value, _) in starts().items()}
+    truth = {name: value for name, (value, _) in begin_of().items()}
     truth |= {"bytes.copy": 0.9, "bytes.softmax": 0.4, "architecture.turing.memory": 0.8}
     blank = measured_steps(steps, settings, [1.0] * len(steps))
     times = np.exp(blank.log_errors(blank.sums(truth), truth))

@@ -1,4 +1,4 @@
-"""`Job`: what a launcher starts, and the script that it starts on every node."""
+"""`Job`: the job of a launcher, and the script that it starts on every node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_script(
 ) -> str:
     """The script of one node: torchrun with the rendezvous that the launcher's variables give.
 
-    program    what every device runs, or with `per_node` what the node runs once
+    program    run by every device, or with `per_node` once by every node
     arguments  one line each, words quoted already
     """
     lines = [

@@ -17,7 +17,7 @@ from interop.exports.values.exported import ExportedFile
 class Launcher:
     """One launcher.
 
-    files    what it adds to the folder;  start  the command that starts the job
+    files    added to the folder;  start  the command that starts the job
     """
 
     files: Callable[[Job], tuple[ExportedFile, ...]]

@@ -16,7 +16,7 @@ from interop.exports.targets.training_scripts import (
 )
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
-from interop.exports.values.model_words import layer_class
+from interop.exports.values.model_settings import layer_class
 from interop.exports.values.options import all_or_no_layers, nearest, replaced, unexpressed_options
 from interop.exports.values.planned_run import PlannedRun
 from interop.exports.values.yaml_text import yaml_text
@@ -39,8 +39,8 @@ _PRECISION = {"mxfp8": "fp8", "nvfp4": "bf16"}
 def export_accelerate(planned: PlannedRun) -> Exported:
     """`accelerate.yaml` with the program that it launches.
 
-    Raises InputError where the model was named by code, or where replicas cannot stand in for the
-    axes that it lacks.
+    Raises InputError if the model was named by code, or if replicas cannot replace the axes that
+    it does not have.
     """
     run, gaps = without_axes(planned.run, ("pp", "ep"), "accelerate")
     planned, more = whole_layers(replace(planned, run=run, stages=one_stage(planned)), "accelerate")

@@ -34,8 +34,8 @@ _PRECISION = {"fp8": "bf16", "mxfp8": "bf16", "nvfp4": "bf16"}
 def export_deepspeed(planned: PlannedRun) -> Exported:
     """`ds_config.json` with what runs it.
 
-    Raises InputError where the model was named by code, or where replicas cannot stand in for the
-    axes that it lacks.
+    Raises InputError if the model was named by code, or if replicas cannot replace the axes that
+    it does not have.
     """
     run, gaps = without_axes(planned.run, ("cp", "ep"), "deepspeed")
     planned, more = whole_layers(replace(planned, run=run), "deepspeed")
@@ -174,5 +174,5 @@ def _uneven(planned: PlannedRun) -> Unexpressed:
         option="layers per stage",
         planned=", ".join(str(stage.num_layers) for stage in planned.stages),
         written="as equal as can be",
-        why="Megatron-DeepSpeed cuts its pipeline by its own rule (partition_method)",
+        why="Megatron-DeepSpeed cuts its pipeline by a fixed rule (partition_method)",
     )

@@ -1,4 +1,4 @@
-"""Our own executor: the plan file and torchrun."""
+"""Our executor: the plan file and torchrun."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PLAN = "plan.json"
 
 
 def export_executor(planned: PlannedRun) -> Exported:
-    """The plan beside the script; raises InputError for a layout of another framework."""
+    """The plan with the script; raises InputError for a layout of another framework."""
     if not planned.plan_text:
         raise InputError(
             f"--to torchrun: {planned.plan} is a layout for {planned.run.stack}, and torchrun runs "

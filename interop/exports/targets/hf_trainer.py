@@ -12,7 +12,7 @@ from interop.exports.targets.accelerate import export_accelerate, one_stage, who
 from interop.exports.targets.training_scripts import job_file, trainer_script
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
-from interop.exports.values.model_words import layer_class
+from interop.exports.values.model_settings import layer_class
 from interop.exports.values.options import replaced
 from interop.exports.values.planned_run import PlannedRun
 from profiles.document import to_json
@@ -96,7 +96,7 @@ def _fsdp(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _deepspeed(planned: PlannedRun) -> dict[str, Any]:
-    """What the Trainer does not fill in itself ("auto" is its own value)."""
+    """Values that the Trainer does not fill in ("auto")."""
     run = planned.run
     stage: dict[str, Any] = {"stage": run.zero_stage, "overlap_comm": True}
     if run.optimizer_offload:

@@ -42,7 +42,7 @@ _REMAT = {"minimal": "minimal_with_context", "full": "full"}
 def export_maxtext(planned: PlannedRun) -> Exported:
     """`maxtext.yml` (base.yml's keys) and the same as flags.
 
-    Raises InputError for a model that MaxText's own files do not name and its keys do not describe.
+    Raises InputError for a model that MaxText's files do not name and its keys do not describe.
     """
     run = planned.run
     gaps = unexpressed_options(

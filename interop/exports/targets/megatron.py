@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import Any
 
 from interop.exports.targets.megatron_settings import megatron_settings
 from interop.exports.values.exported import Exported
@@ -63,7 +62,7 @@ def export_megatron(planned: PlannedRun) -> Exported:
     )
 
 
-def megatron_flags(options: Mapping[str, Any]) -> list[str]:
+def megatron_flags(options: Mapping[str, object]) -> list[str]:
     """`--name value` of every option; True is a flag alone.
 
     >>> megatron_flags({"bf16": True, "num_layers": 2, "recompute_modules": ["mlp", "moe"]})

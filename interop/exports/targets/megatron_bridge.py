@@ -34,7 +34,7 @@ _PRECISIONS = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
-# Options of TransformerConfig among the settings of training; others have their own sections.
+# Options of TransformerConfig among the settings of training; others have separate sections.
 _OF_MODEL = (
     "recompute_granularity",
     "recompute_method",
@@ -173,7 +173,7 @@ def _fp32(precision: str) -> tuple[Unexpressed, ...]:
     )
 
 
-def _words(overrides: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _words(overrides: Mapping[str, Mapping[str, object]]) -> list[str]:
     """`model.tensor_model_parallel_size=8` and so on, quoted for a shell."""
     found = []
     for section, values in overrides.items():

@@ -1,6 +1,6 @@
 """`megatron_settings`: a plan as Megatron-Core's options, by their names in its dataclasses.
 
-Megatron-LM's flags and Megatron-Bridge's keys are these names; what differs stands in
+Megatron-LM's flags and Megatron-Bridge's keys are these names; differences are in
 `megatron.py` and `megatron_bridge.py`. Read off github.com/NVIDIA/Megatron-LM d98e8a64
 (2026-08-22), megatron/training/arguments.py and megatron/core/transformer/transformer_config.py.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from interop.exports.targets.pipeline_layout import pipeline_layout
 from interop.exports.values.exported import Unexpressed
-from interop.exports.values.model_words import norm_epsilon, norms_queries, rope_theta
+from interop.exports.values.model_settings import norm_epsilon, norms_queries, rope_theta
 from interop.exports.values.options import (
     nearest,
     schedule_gap,
@@ -23,14 +23,14 @@ from interop.exports.values.planned_run import PlannedRun
 from profiles.errors import InputError
 from simulator.values.degrees import AXIS_ORDERS
 
-# What of a plan's kinds of recomputation Megatron-Core lacks, and what comes nearest to it.
+# Kinds of recomputation that Megatron-Core does not have, and the nearest ones.
 _RECOMPUTE = {"attention": "selective", "alternate": "full", "minimal": "selective"}
 _CAN = ("wide_layers", "gradient_reduction", "optimizer_offload", "activation_offload")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronSettings:
-    """Options by name, in groups; True stands for a flag without a value."""
+    """Options by name, in groups; True is a flag without a value."""
 
     model: dict[str, Any]
     parallelism: dict[str, Any]
@@ -39,7 +39,7 @@ class MegatronSettings:
 
 
 def megatron_settings(planned: PlannedRun, target: str) -> MegatronSettings:
-    """The plan's options and what of it they cannot say.
+    """The plan's options, and the parts that they do not express.
 
     Raises InputError for a model whose layers are not all attention and feed-forward.
     """

@@ -12,7 +12,7 @@ from typing import Any
 from interop.exports.targets.accelerate import whole_layers
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
-from interop.exports.values.model_words import is_plain_llama, norm_epsilon, rope_theta
+from interop.exports.values.model_settings import is_plain_llama, norm_epsilon, rope_theta
 from interop.exports.values.options import nearest, replaced, unexpressed_options
 from interop.exports.values.planned_run import PlannedRun, stages_of_run
 from interop.exports.values.yaml_text import yaml_text
@@ -169,8 +169,8 @@ def _stages(planned: PlannedRun) -> tuple[Unexpressed, ...]:
     run = planned.run
     if run.degrees.pp == 1:
         return ()
-    own = stages_of_run(with_settings(run, {"stack": "nanotron", "vpp": 1, "schedule": "1f1b"}))
-    counts = [stage.num_layers for stage in own]
+    stages = stages_of_run(with_settings(run, {"stack": "nanotron", "vpp": 1, "schedule": "1f1b"}))
+    counts = [stage.num_layers for stage in stages]
     wanted = [stage.num_layers for stage in planned.stages]
     if counts == wanted:
         return ()

@@ -23,8 +23,8 @@ from profiles.errors import UnknownNameError
 class Target:
     """One framework.
 
-    words   what it is called in prose
-    export  the plan in its words; raises InputError for what it cannot run at all
+    words   its name in prose
+    export  the plan in its options; raises InputError for a plan that it cannot run
     config  the file of the folder that `check` reads first
     """
 

@@ -14,7 +14,7 @@ from interop.exports.targets.torchtitan_config import CONFIG, START, config_file
 from interop.exports.targets.torchtitan_model import model_file
 from interop.exports.values.exported import Exported, ExportedFile, Unexpressed
 from interop.exports.values.mesh_changes import without_axes
-from interop.exports.values.model_words import is_plain_llama
+from interop.exports.values.model_settings import is_plain_llama
 from interop.exports.values.options import all_or_no_layers, nearest, replaced, unexpressed_options
 from interop.exports.values.planned_run import PlannedRun
 from interop.exports.values.toml_text import toml_text
@@ -58,7 +58,7 @@ def export_torchtitan(planned: PlannedRun) -> Exported:
     pipeline, csv, more = _pipeline(planned)
     again, kinds = _activation(planned)
     precision, tables, low = _precision(planned)
-    batch, own = _batch(planned)
+    batch, used = _batch(planned)
     data: dict[str, Any] = {
         "job": {"dump_folder": "./outputs", "description": f"{planned.model}, {planned.plan}"},
         "metrics": {"log_freq": 1},
@@ -66,7 +66,7 @@ def export_torchtitan(planned: PlannedRun) -> Exported:
         "optimizer": {"name": "AdamW", "lr": 3e-4},
         "lr_scheduler": {"warmup_steps": 2},
         "training": {**batch, "seq_len": run.seq_len, "steps": 100, **precision},
-        "parallelism": {**_mesh(planned), **pipeline, **own},
+        "parallelism": {**_mesh(planned), **pipeline, **used},
         "activation_checkpoint": again,
         "compile": {"enable": "compiled" in run.stack or bool(low)},
         **tables,
@@ -117,15 +117,15 @@ def _mesh(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _batch(planned: PlannedRun) -> tuple[dict[str, Any], dict[str, Any]]:
-    """With a pipeline the local batch is all micro-batches of a step, else one of them."""
+    """With a pipeline the local batch is all micro-batches of a step, otherwise one of them."""
     run = planned.run
     local = run.micro_batch * (run.num_microbatches if run.degrees.pp > 1 else 1)
-    own = {"pipeline_parallel_microbatch_size": run.micro_batch} if run.degrees.pp > 1 else {}
-    return {"local_batch_size": local, "global_batch_size": run.global_batch}, own
+    used = {"pipeline_parallel_microbatch_size": run.micro_batch} if run.degrees.pp > 1 else {}
+    return {"local_batch_size": local, "global_batch_size": run.global_batch}, used
 
 
 def _pipeline(planned: PlannedRun) -> tuple[dict[str, Any], str, tuple[Unexpressed, ...]]:
-    """Keys of the pipeline, the schedule's CSV or "", and what is not expressed."""
+    """Keys of the pipeline, the schedule's CSV or "", and the parts that are not expressed."""
     run = planned.run
     if run.degrees.pp == 1:
         return {}, "", ()
@@ -144,7 +144,7 @@ def _pipeline(planned: PlannedRun) -> tuple[dict[str, Any], str, tuple[Unexpress
         num_microbatches=run.num_microbatches,
         stages_per_rank=run.degrees.vpp,
     )
-    # The name says where the stages lie; the file says their order.
+    # The name gives the devices of the stages, the file their order.
     name = "ZBVZeroBubble" if schedule.placement is Placement.V else "PipelineScheduleMulti"
     found |= {"pipeline_parallel_schedule": name, "pipeline_parallel_schedule_csv": _CSV}
     csv = "".join(",".join(str(action) for action in row) + "\n" for row in schedule.ranks)
@@ -205,7 +205,7 @@ def _tied(planned: PlannedRun) -> tuple[Unexpressed, ...]:
             option="tied embeddings",
             planned="one table",
             written="two",
-            why="torchtitan's Llama has a head of its own",
+            why="torchtitan's Llama has a separate head",
             change={"model": replace(planned.run.model, tied_embeddings=False)},
         ),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from interop.exports.values.model_words import norm_epsilon, rope_theta
+from interop.exports.values.model_settings import norm_epsilon, rope_theta
 from interop.exports.values.planned_run import PlannedRun
 
 CONFIG = "planned_config.py"
@@ -149,7 +149,7 @@ def config_file(planned: PlannedRun, tables: Mapping[str, Any]) -> str:
     training = dict(tables["training"])
     parallelism = dict(tables["parallelism"])
     if planned.run.degrees.pp > 1:
-        training["disable_cuda_graphs"] = True  # which it refuses beside a pipeline
+        training["disable_cuda_graphs"] = True  # which it refuses with a pipeline
     if stages := parallelism.get("module_fqns_per_model_part"):
         renamed = {"output": "lm_head"}
         parallelism["module_fqns_per_model_part"] = [
@@ -178,6 +178,6 @@ def config_file(planned: PlannedRun, tables: Mapping[str, Any]) -> str:
     )
 
 
-def _call(name: str, values: Mapping[str, Any]) -> str:
+def _call(name: str, values: Mapping[str, object]) -> str:
     lines = "".join(f"            {key}={value!r},\n" for key, value in values.items())
     return f"{name}(\n{lines}        )"

@@ -1,10 +1,10 @@
-"""`model_file`: the module that tells torchtitan 0.2 the model's figures."""
+"""`model_file`: the module with the model's figures for torchtitan 0.2."""
 
 from __future__ import annotations
 
 import json
 
-from interop.exports.values.model_words import norm_epsilon, rope_theta
+from interop.exports.values.model_settings import norm_epsilon, rope_theta
 from interop.exports.values.planned_run import PlannedRun
 from profiles.errors import InputError
 

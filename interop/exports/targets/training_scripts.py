@@ -176,7 +176,7 @@ def hugging_face_config(planned: PlannedRun, target: str) -> ExportedFile:
 
 
 def job_file(planned: PlannedRun, *, recomputes: bool) -> ExportedFile:
-    """`training.json`: the batch and what else no file of the target holds.
+    """`training.json`: the batch and other values that no file of the target holds.
 
     recomputes   the program itself asks the model to recompute its layers
     """

@@ -1,10 +1,9 @@
-"""`Exported`: a plan in the words of one framework, and what of it those words cannot say."""
+"""`Exported`: a plan in the options of one framework, and the parts that these do not express."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,17 +19,17 @@ class ExportedFile:
 class Unexpressed:
     """A decision of the plan that the target has no words for.
 
-    option    what was decided;  planned, written  the plan's value and the folder's
-    why       what the target lacks
-    change    what it makes of the planned run, by field of TrainingRun; None where the described
-              cost model does not tell the two apart
+    option    the planned option;  planned, written  the plan's value and the folder's
+    why       the option that the target does not have
+    change    fields of TrainingRun that differ from the planned run; None if the
+              cost model does not distinguish the two
     """
 
     option: str
     planned: str
     written: str
     why: str
-    change: Mapping[str, Any] | None = None
+    change: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,7 @@ class Exported:
 
     arguments   of the program, one line of the script each
     program     what runs on every device, or, with `per_node`, once on every node
-    files       beside the script that runs it
+    files       in addition to the script that runs it
     needs       what must be installed or at hand, a sentence each
     fill_in     what only the user knows, a sentence each
     environment variables that the run needs

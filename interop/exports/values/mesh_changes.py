@@ -1,9 +1,8 @@
-"""What becomes of a run's mesh where a target lacks an axis: its ranks become replicas."""
+"""A run's mesh for a target without one of its axes: the axis's ranks become replicas."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from interop.exports.values.exported import Unexpressed
 from profiles.errors import InputError
@@ -22,7 +21,7 @@ def without_axes(
 ) -> tuple[TrainingRun, tuple[Unexpressed, ...]]:
     """The run whose ranks of these axes are replicas, and what that changes, axis by axis.
 
-    axes  of `tp`, `pp`, `cp`, `ep`, those that the target lacks
+    axes  those of `tp`, `pp`, `cp`, `ep` that the target does not have
 
     Raises InputError where the batch cannot be shared by so many replicas.
     """
@@ -45,20 +44,20 @@ def without_axes(
     return run, tuple(found)
 
 
-def _as_replicas(run: TrainingRun, axis: str, target: str) -> Mapping[str, Any]:
-    degree, own = setting_of(run, axis), run.degrees.dp
-    dp = own * degree
+def _as_replicas(run: TrainingRun, axis: str, target: str) -> Mapping[str, object]:
+    degree, replicas = setting_of(run, axis), run.degrees.dp
+    dp = replicas * degree
     micro = run.micro_batch
     while micro > 1 and run.global_batch % (dp * micro):
         micro -= 1
     if run.global_batch % dp:
         raise InputError(
             f"--to {target}: it has no {_WORDS[axis]}, and the batch of {run.global_batch} "
-            f"sequences cannot be shared by the {dp} replicas that {axis} {degree} x dp {own} "
+            f"sequences cannot be shared by the {dp} replicas that {axis} {degree} x dp {replicas} "
             "would become; plan with a framework that it runs (--stack) or with another "
             "--global-batch"
         )
-    change: dict[str, Any] = {axis: 1, "dp": dp, "micro_batch": micro}
+    change: dict[str, object] = {axis: 1, "dp": dp, "micro_batch": micro}
     if axis == "tp":
         change["sequence_parallel"] = False
     if axis == "pp":

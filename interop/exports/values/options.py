@@ -1,9 +1,8 @@
-"""What a plan may choose beside its axes, and which of it a target has no words for."""
+"""Options of a plan in addition to its axes, and those that a target does not express."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from interop.exports.values.exported import Unexpressed
 from interop.exports.values.planned_run import PlannedRun
@@ -11,8 +10,8 @@ from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun, setting_of
 from simulator.values.degrees import AXIS_ORDERS
 
-# Of each option: what it is called, and the fields of a run that does without it.
-_WITHOUT: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+# Of each option: its name, and the fields of a run without it.
+_WITHOUT: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "compression": ("compression of gradients", {"compression": ""}),
     "local_steps": ("local steps", {"local_steps": 1, "local_workers": 1}),
     "lora": ("low-rank adapters", {"lora": False, "frozen_type": ""}),
@@ -29,7 +28,7 @@ _WITHOUT: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 def unexpressed_options(
     run: TrainingRun, target: str, *, can: Collection[str]
 ) -> tuple[Unexpressed, ...]:
-    """The options that the run uses and the target cannot say; `can` names those that it can."""
+    """The options of the run that the target does not express; `can` names those that it does."""
     found = []
     for name, (words, without) in _WITHOUT.items():
         used = {key: setting_of(run, key) for key in without}
@@ -50,9 +49,9 @@ def unexpressed_options(
 def nearest(
     option: str, planned: str, instead: Mapping[str, str], why: str
 ) -> tuple[str, tuple[Unexpressed, ...]]:
-    """The planned value, or what stands in for it, and then that it is not expressed.
+    """The planned value, or a replacement, which is then reported as not expressed.
 
-    option   a field of TrainingRun;  instead  planned value -> what is written for it
+    option   a field of TrainingRun;  instead  planned value -> the written replacement
     """
     if planned not in instead:
         return planned, ()
@@ -74,7 +73,7 @@ def replaced(option: str, planned: object, written: object, why: str) -> Unexpre
 def schedule_gap(
     run: TrainingRun, able: Collection[str], target: str
 ) -> tuple[str, tuple[Unexpressed, ...]]:
-    """The schedule that is written: the planned one, else 1F1B, interleaved where ranks hold
+    """The written schedule: the planned one, otherwise 1F1B, interleaved where ranks hold
     several stages."""
     if run.degrees.pp == 1 or run.schedule in able:
         return run.schedule, ()

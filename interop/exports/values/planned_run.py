@@ -1,4 +1,4 @@
-"""`PlannedRun`: what a plan file decided, in words that all frameworks share."""
+"""`PlannedRun`: the decisions of a plan file, in names that all frameworks share."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from profiles.errors import InputError
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
-from simulator.values.prediction import Interval
+from simulator.values.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStage:
     """One virtual stage: its pipeline rank, the recompute kind of each of its layers in order, and
-    what else it holds.
+    further parts that it holds.
 
-    predicting   layers beside them that predict further tokens
+    predicting   further layers that predict further tokens
     """
 
     rank: int
@@ -33,28 +33,11 @@ class PlannedStage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedFigures:
-    """What is predicted of the run.
-
-    peak_memory_bytes   allocated on the rank that allocates most;  peak_bytes  on each pipeline
-                        rank, () where unknown
-    required_memory_bytes   what the fullest device must have
-    """
-
-    step_time_s: Interval
-    tokens_per_s: Interval
-    mfu: Interval
-    peak_memory_bytes: Interval
-    required_memory_bytes: float
-    peak_bytes: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
     """A plan as every exporter reads it.
 
-    plan      the file's name;  plan_text  what it holds, for our own executor
-    model     what the user named;  config  its Hugging Face configuration, empty for a factory
+    plan      the file's name;  plan_text  its text, for our executor
+    model     as the user named it;  config  its Hugging Face configuration, empty for a factory
     run       the layout; its `stack` is the framework that it was planned for
     stages    virtual stages in the order of the model
     device_type   `gpu`, `cpu` or `tpu`
@@ -67,7 +50,7 @@ class PlannedRun:
     config: Mapping[str, Any]
     run: TrainingRun
     stages: tuple[PlannedStage, ...]
-    figures: PlannedFigures
+    prediction: Prediction
     device_type: str
     priced: bool = True
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def toml_text(data: Mapping[str, Any]) -> str:
-    """Tables in their order; a table's own keys stand before its tables.
+def toml_text(data: Mapping[str, object]) -> str:
+    """Tables in their order; keys of a table come before its tables.
 
     >>> print(toml_text({"a": {"x": 1, "y": ["b", "c"], "t": {"z": True}}}))
     [a]
@@ -24,11 +24,11 @@ def toml_text(data: Mapping[str, Any]) -> str:
     return "\n".join(blocks)
 
 
-def _write(blocks: list[str], path: tuple[str, ...], table: Mapping[str, Any]) -> None:
-    own = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    if own:
+def _write(blocks: list[str], path: tuple[str, ...], table: Mapping[str, object]) -> None:
+    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    if plain:
         head = [f"[{'.'.join(path)}]"] if path else []
-        lines = [f"{key} = {_value(value)}" for key, value in own.items()]
+        lines = [f"{key} = {_value(value)}" for key, value in plain.items()]
         blocks.append("\n".join([*head, *lines]) + "\n")
     for key, value in table.items():
         if isinstance(value, Mapping):

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 
+from interop.logs.formats.log_record import Fact, LogRecord, PartTimes, StepLine
 from interop.logs.formats.logged_number import NUMBER, above_zero, number
 from interop.logs.formats.piped_fields import piped_fields
-from interop.logs.formats.told import Fact, PartTimes, StepLine, Told
 
 _STEP = re.compile(r"\bstep=(\d+), skipped=\d+")
 _TIMER = re.compile(r"global_step=(\d+), RunningAvgSamplesPerSec")
@@ -42,7 +42,7 @@ class DeepSpeedReader:
 
     name = "deepspeed"
 
-    def read(self, line: str) -> Told | None:
+    def read(self, line: str) -> LogRecord | None:
         """A step, parts of one, the batch of the printed configuration."""
         if "skipped=" in line and (found := _STEP.search(line)) is not None:
             return StepLine(step=int(found[1]))
@@ -65,7 +65,7 @@ class DeepSpeedReader:
         return None
 
 
-def _timer(line: str) -> Told | None:
+def _timer(line: str) -> LogRecord | None:
     peak, now, step = _PEAK.search(line), _NOW.search(line), _TIMER.search(line)
     memory = above_zero(peak[1]) if peak else None
     if step is not None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 
+from interop.logs.formats.log_record import LogRecord, StepLine
 from interop.logs.formats.logged_number import NUMBER, above_zero, number
 from interop.logs.formats.piped_fields import piped_fields
 from interop.logs.formats.progress_bar import Bar, EpochBars, training_bar
-from interop.logs.formats.told import StepLine, Told
 
 _EPOCH_LINE = re.compile(r"Training epoch \d+, iteration (\d+)/(\d+)\s*\|")
 # Rich's bar: `Epoch 0/9 ━━━━━ 120/1000 0:05:12 • 0:38:10 0.38it/s train_loss: 2.1`.
@@ -33,7 +33,7 @@ class LightningReader:
     def __init__(self) -> None:
         self._epochs = EpochBars()
 
-    def read(self, line: str) -> Told | None:
+    def read(self, line: str) -> LogRecord | None:
         """A step of a bar or of a line."""
         if "Training epoch" in line and (found := _EPOCH_LINE.search(line)) is not None:
             fields = piped_fields(line[found.start() :])
@@ -53,7 +53,7 @@ class LightningReader:
         return None
 
     def _rich_step(self, found: re.Match[str]) -> StepLine | None:
-        """Its rate has two decimals only, so that the clock tells the time."""
+        """Its rate has two decimals only, so the time is taken from the clock."""
         epoch, done, total, hours, minutes, seconds = map(int, found.groups()[:6])
         loss = _RICH_LOSS.search(found[7])
         clock_s = 3600.0 * hours + 60.0 * minutes + seconds

@@ -14,7 +14,7 @@ def number(text: str, *, grouped: bool = False) -> float | None:
     """The number in a text, None where there is none.
 
     A comma alone is a decimal comma (`5361,6`), unless there are several (`1,234,567`) or `grouped`
-    says that the framework writes thousands with commas (`3,210`); with a point behind it
+    marks frameworks that write thousands with commas (`3,210`); with a point behind it
     (`1,234.5`) it groups, with a point before it (`1.234,5`) it is the decimal one. A last K, M,
     G, B or T multiplies, as nanotron writes (`11.5K`).
 
@@ -41,6 +41,6 @@ def number(text: str, *, grouped: bool = False) -> float | None:
 
 
 def above_zero(text: str | None, *, grouped: bool = False) -> float | None:
-    """The same where it is finite and above 0, as times and rates are; else None."""
+    """The same where it is finite and above 0, as times and rates are; otherwise None."""
     found = None if text is None else number(text, grouped=grouped)
     return found if found is not None and found > 0 and math.isfinite(found) else None

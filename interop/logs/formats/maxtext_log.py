@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from interop.logs.formats.log_record import Fact, LogRecord, StepLine
 from interop.logs.formats.logged_number import NUMBER, above_zero, number
-from interop.logs.formats.told import Fact, StepLine, Told
 
 _STEP = re.compile(rf"completed step:\s*(\d+),\s*seconds:\s*({NUMBER})")
 _FIELD = re.compile(rf"(TFLOP/s(?:/device)?|Tokens/s/device|loss):\s*({NUMBER})")
@@ -22,8 +22,8 @@ class MaxTextReader:
 
     name = "maxtext"
 
-    def read(self, line: str) -> Told | None:
-        """A step, or what a device's memory holds."""
+    def read(self, line: str) -> LogRecord | None:
+        """A step, or the memory of a device."""
         if "completed step:" in line and (found := _STEP.search(line)) is not None:
             fields = {name: value.rstrip(",") for name, value in _FIELD.findall(line)}
             loss = fields.get("loss")

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 
+from interop.logs.formats.log_record import Fact, LogRecord, PartTimes, StepLine
 from interop.logs.formats.logged_number import NUMBER, above_zero, number
 from interop.logs.formats.piped_fields import ITERATION, first, piped_fields
-from interop.logs.formats.told import Fact, PartTimes, StepLine, Told
 
 _LEADING = re.compile(NUMBER)
 _ARGUMENT = re.compile(r"^\s*(world_size|seq_length|global_batch_size)\s*\.{3,}\s*(\d+)\s*$")
@@ -27,7 +27,7 @@ class MegatronReader:
 
     name = "megatron-lm"
 
-    def read(self, line: str) -> Told | None:
+    def read(self, line: str) -> LogRecord | None:
         """A step, peaks of memory, parts of a step, or the arguments printed at the start."""
         if "iteration" in line and "|" in line:
             found = ITERATION.search(line)

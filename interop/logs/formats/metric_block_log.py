@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
+from interop.logs.formats.log_record import LogRecord, StepLine
 from interop.logs.formats.logged_number import NUMBER, above_zero, number
-from interop.logs.formats.told import StepLine, Told
 
 _HEAD = re.compile(
     r"\[(?:epoch=\d+(?:/\d+)?\]\[)?(batch|step)=(\d+)(?:/(\d+))?(?:,[^\]]*)?\]:?\s*(.*)$"
@@ -19,7 +19,7 @@ _METRIC = re.compile(rf"^\s*(?:Train )?([\w/() -]+?)\s*[:=]\s*({NUMBER})\s*$")
 
 
 class MetricBlockReader:
-    """Reads blocks of metrics: each line tells something of the step whose block it is in."""
+    """Reads blocks of metrics: each line has a value of the step of its block."""
 
     name = "composer"
 
@@ -28,7 +28,7 @@ class MetricBlockReader:
         self._total: int | None = None
         self._grouped = False
 
-    def read(self, line: str) -> Told | None:
+    def read(self, line: str) -> LogRecord | None:
         """The head of a block, or a metric in it."""
         rest = line
         if "[" in line and (head := _HEAD.search(line)) is not None:

@@ -1,4 +1,4 @@
-"""MLPerf's own log: `:::MLLOG {"time_ms": .., "key": "block_stop", "metadata": {..}}`.
+"""MLPerf's log: `:::MLLOG {"time_ms": .., "key": "block_stop", "metadata": {..}}`.
 
 Clocks in milliseconds and how much was trained on so far (`samples_count`) are in the events
 (mlperf_logging/mllog of mlcommons/logging; which keys there must be: training_policies,
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from interop.logs.formats.told import Between, Fact, Mark, StepLine, Told
+from interop.logs.formats.log_record import Fact, LogEvent, LogRecord, Mark, StepLine
 
 _BEGIN = ":::MLLOG "
 _FACTS = {
@@ -44,7 +44,7 @@ _LOSSES = ("train_loss", "loss", "reduced_train_loss")
 
 
 class MLPerfReader:
-    """Reads lines of MLPerf's logs; remembers when what is trained on now began."""
+    """Reads lines of MLPerf's logs; remembers the beginning of the current block."""
 
     name = "mlperf"
 
@@ -54,7 +54,7 @@ class MLPerfReader:
         self._done: float | None = 0.0
         self._by_epoch = self._uncounted = False
 
-    def read(self, line: str) -> Told | None:
+    def read(self, line: str) -> LogRecord | None:
         """Steps, facts, or what happened between."""
         event = _event(line)
         if event is None:
@@ -68,26 +68,28 @@ class MLPerfReader:
             self._by_epoch = value in _BY_EPOCH
         if key == "run_start":
             self._began_s, self._done = time_s, 0.0
-            return Mark(what=Between.START)
+            return Mark(what=LogEvent.START)
         if key == "run_stop":
             aborted = metadata.get("status") not in (None, "success")
-            return Mark(what=Between.FAILURE if aborted else Between.FINISH)
+            return Mark(what=LogEvent.FAILURE if aborted else LogEvent.FINISH)
         if key in _STOPS:
-            told = self._step(key, time_s, value, metadata)
-            if told is not None:
-                return told
+            written = self._step(key, time_s, value, metadata)
+            if written is not None:
+                return written
         if key in _STARTS:
             self._began_s = time_s
             done = self._steps(metadata)
-            if done is not None:  # evaluations that end later tell of earlier steps
+            if done is not None:  # evaluations that end later are of earlier steps
                 self._done = max(done, self._done or 0.0)
-            elif self._uncounted:  # what was trained before cannot be told from what follows
+            elif self._uncounted:  # earlier training cannot be separated from what follows
                 self._done = None
             self._uncounted = False
-        return Mark(what=Between.EVALUATION) if key == "eval_start" else None
+        return Mark(what=LogEvent.EVALUATION) if key == "eval_start" else None
 
-    def _step(self, key: str, time_s: float, value: Any, metadata: dict[str, Any]) -> Told | None:
-        """The steps since training went on, where the event says how many those are."""
+    def _step(
+        self, key: str, time_s: float, value: Any, metadata: dict[str, Any]
+    ) -> LogRecord | None:
+        """The steps since training continued, if the event has their number."""
         steps = self._steps(metadata)
         if steps is None:
             self._uncounted = True

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
+from interop.logs.formats.log_record import Fact, LogRecord, StepLine
 from interop.logs.formats.logged_number import above_zero, number
 from interop.logs.formats.piped_fields import first, piped_fields
-from interop.logs.formats.told import Fact, StepLine, Told
 
 _ITERATION = re.compile(r"\biteration:\s*(\d+)\s*/\s*(\d+)\s*\|\s*consumed_tokens")
 _MEMORY = re.compile(r"Peak allocated ([\d.,]+)\s*Mi?B")
@@ -22,7 +22,7 @@ class NanotronReader:
 
     name = "nanotron"
 
-    def read(self, line: str) -> Told | None:
+    def read(self, line: str) -> LogRecord | None:
         """A step, or the peak of memory that is printed after the first one."""
         if "consumed_tokens" in line and (found := _ITERATION.search(line)) is not None:
             return _step(line[found.start() :], int(found[1]), int(found[2]))

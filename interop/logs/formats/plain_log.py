@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 
+from interop.logs.formats.log_record import LogRecord, StepLine
 from interop.logs.formats.logged_number import NUMBER, above_zero, number
-from interop.logs.formats.told import StepLine, Told
 
 _STEP = re.compile(
     r"\b(?:global[_ ]step|iteration|iter|step|num_updates)s?\b[\"']?\s*[:=#|]?\s*(\d+)"
     r"(?:\s*(?:/|of)\s*(\d+))?",
     re.IGNORECASE,
 )
-# Micro-steps beside optimizer steps (LitGPT): the time is of one of the former.
+# Micro-steps and optimizer steps (LitGPT): the time is of one of the former.
 _BOTH = re.compile(r"\biter(?:ation)?\s*[:=]?\s*(\d+)\s*,?\s*step\s*[:=]?\s*(\d+)", re.IGNORECASE)
 _TIME = re.compile(
     rf"\b(?:(?:step|iter(?:ation)?|batch)[_ ]?(?:time|cost)|avg_batch_cost|step_avg|"
@@ -45,11 +45,11 @@ _FEWEST_DIGITS = 3
 
 
 class PlainReader:
-    """Reads lines that name a step, and a loss or a time beside it."""
+    """Reads lines that name a step with a loss or a time."""
 
     name = ""
 
-    def read(self, line: str) -> Told | None:
+    def read(self, line: str) -> LogRecord | None:
         """A step."""
         lower = line.lower()
         if "step" not in lower and "iter" not in lower and "num_updates" not in lower:

@@ -17,7 +17,7 @@ from interop.logs.formats.logged_number import above_zero
 
 SMOOTHING = 0.3
 # While a jump (steps that were skipped when a checkpoint was loaded) weighs more than this, the
-# rate's decimals tell too little.
+# rate's decimals are too few.
 _KNOWN = 1.3
 # What bars call one update.
 _UPDATE = "it|iter|step|batch|ba"
@@ -117,7 +117,7 @@ def unsmoothed(
     """[bars] seconds per step of each update, from the rates of all updates of a bar.
 
     tqdm smooths steps and seconds of an update apart and prints their quotient (std.py, `EMA`);
-    without the start of the bar it is taken to have gone on as its first rate says. nan where a
+    without the start of the bar its first rate is assumed for the time before. nan where a
     rate is missing, and behind a jump.
 
     >>> unsmoothed(np.asarray([1.0, 1.0 + 0.3 / 0.51]), np.ones(2), from_start=True).round(6)

@@ -2,15 +2,15 @@
 
 `tps` is tokens per second and device since the last line, with commas between thousands (`wps`
 until autumn 2024); memory is the peak that is reserved (components/metrics.py). No step time is
-printed: times of day tell it, to the millisecond.
+printed: they follow from the times of day, to the millisecond.
 """
 
 from __future__ import annotations
 
 import re
 
+from interop.logs.formats.log_record import Fact, LogRecord, StepLine
 from interop.logs.formats.logged_number import NUMBER, above_zero, number
-from interop.logs.formats.told import Fact, StepLine, Told
 
 _STEP = re.compile(r"\bstep:\s*(\d+)\s+(?:(?:lr|loss|grad_norm|global_\w+):|loss:)")
 _LOSS = re.compile(rf"\bloss:\s*({NUMBER})")
@@ -31,8 +31,8 @@ class TorchtitanReader:
 
     name = "torchtitan"
 
-    def read(self, line: str) -> Told | None:
-        """A step, or what is printed of batch, sequence and mesh at the start."""
+    def read(self, line: str) -> LogRecord | None:
+        """A step, or batch, sequence and mesh as printed at the start."""
         if "step:" in line and "loss:" in line and "validate step:" not in line:
             found = _STEP.search(line)
             if found is not None:
@@ -43,8 +43,8 @@ class TorchtitanReader:
                 devices *= int(degree)
             return Fact(values={"devices": devices})
         if "sequence length" in line and _START.search(line) is not None:
-            told = {name: pattern.search(line) for name, pattern in _FACTS}
-            return Fact(values={name: float(found[1]) for name, found in told.items() if found})
+            written = {name: pattern.search(line) for name, pattern in _FACTS}
+            return Fact(values={name: float(found[1]) for name, found in written.items() if found})
         return None
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from interop.logs.formats.log_record import Fact, LogRecord, StepLine
 from interop.logs.formats.logged_number import NUMBER, above_zero, number
 from interop.logs.formats.progress_bar import EpochBars, has_rate, training_bar
-from interop.logs.formats.told import Fact, StepLine, Told
 
 _FIELD = re.compile(rf"'([\w/() -]+)':\s*'?({NUMBER})'?")
 _LOSS = re.compile(rf"loss=({NUMBER})")
@@ -52,22 +52,22 @@ class TrainerReader:
         self._total: int | None = None
         self._entries = 0
 
-    def read(self, line: str) -> Told | None:
+    def read(self, line: str) -> LogRecord | None:
         """A step of a bar or of an entry, the whole run's figures, or its batch."""
         at = line.find("{'")
         if at >= 0 and "'epoch'" in line:
-            # The bar may stand in front of the entry, on the same line.
+            # The bar may precede the entry on the same line.
             bar = self._step(line[:at]) if has_rate(line[:at]) else None
-            told = self._entry(dict(_FIELD.findall(line[at:])), line)
-            if isinstance(told, StepLine) and bar is not None:
+            written = self._entry(dict(_FIELD.findall(line[at:])), line)
+            if isinstance(written, StepLine) and bar is not None:
                 return replace(
                     bar,
-                    loss=told.loss,
-                    memory_gib=told.memory_gib,
-                    memory_kind=told.memory_kind,
+                    loss=written.loss,
+                    memory_gib=written.memory_gib,
+                    memory_kind=written.memory_kind,
                 )
-            if told is not None:
-                return told
+            if written is not None:
+                return written
         if '"current_steps"' in line:
             return _llama_factory(line)
         if has_rate(line):
@@ -79,7 +79,7 @@ class TrainerReader:
                     return None if value is None else Fact(values={name: value})
         return None
 
-    def _entry(self, fields: dict[str, str], line: str) -> Told | None:
+    def _entry(self, fields: dict[str, str], line: str) -> LogRecord | None:
         runtime = above_zero(fields.get("train_runtime"))
         if runtime is not None:
             self._epochs = EpochBars()  # what follows is another run

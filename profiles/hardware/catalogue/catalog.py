@@ -1,13 +1,13 @@
 """The catalogue: devices, links and clusters by name.
 
-Every file in profiles/data/devices and profiles/data/links is picked up by itself. Cluster strings:
-`4x8xh100-sxm` is four nodes of eight, `4xh100-sxm` four devices of one node, `h100-sxm` one;
-`2x8xh100-sxm+2x8xa100` joins node groups; a path names a cluster file, `local` this machine's own
-profile. `16x4xgb200` is sixteen trays of four whose NVLink domain is the rack.
+All files in profiles/data/devices and profiles/data/links are read. Cluster strings: `4x8xh100-sxm`
+is four nodes of eight, `4xh100-sxm` four devices of one node, `h100-sxm` one device;
+`2x8xh100-sxm+2x8xa100` joins node groups; a path is a cluster file, `local` this machine's profile.
+`16x4xgb200` is sixteen trays of four whose NVLink domain is the rack.
 
-A device answers to its name, its aliases and what its driver calls it, in any case and with spaces,
-underscores or hyphens (`NVIDIA H100 80GB HBM3`, `A100-SXM4-80GB`, `TPU_v5p`), and with another
-power limit or memory, or as a share (`h100-sxm@500w`, device_variant.py).
+A device has a name, aliases and the name of its driver, in any case and with spaces, underscores or
+hyphens (`NVIDIA H100 80GB HBM3`, `A100-SXM4-80GB`, `TPU_v5p`), and variants with another power
+limit or memory, or a share of it (`h100-sxm@500w`, device_variant.py).
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ def device_names() -> tuple[str, ...]:
 
 @functools.cache
 def _device_file(name: str) -> tuple[DeviceFile, DeviceVariant]:
-    """The file of the device that a name means, and what else the name says."""
-    asked = re.sub(r"[\s_]+", "-", name.strip().lower())
-    variant = DeviceVariant(base=asked) if asked in _aliases() else variant_of(asked)
+    """The file of a device, and the variant, by name."""
+    normalized = re.sub(r"[\s_]+", "-", name.strip().lower())
+    known = normalized in _aliases()
+    variant = DeviceVariant(base=normalized) if known else variant_of(normalized)
     canonical = _aliases().get(variant.base)
     if canonical is None:
         raise UnknownNameError("device", name, _aliases())
@@ -89,13 +90,13 @@ def node_design(name: str) -> NodeDesign:
 
 
 def base_of(name: str) -> str:
-    """The device in the catalogue that a name is a variant of: its own name where it is none."""
+    """The name of the catalogue's device, without a variant."""
     return _device_file(name)[0].name
 
 
 def get_device(name: str) -> Device:
-    """The device of a name or alias, with what was measured on it; raises UnknownNameError, and
-    InputError for a variant that cannot be."""
+    """The device of a name or alias; raises UnknownNameError, and InputError for an invalid
+    variant."""
     file, variant = _device_file(name)
     return _device(file.name) if variant.is_plain else _variant(file.name, variant)
 
@@ -152,10 +153,10 @@ def _link(file: LinkFile) -> Link:
 
 
 def get_cluster(text: str, *, local: Path | None = None) -> Cluster:
-    """The cluster that `text` names; `local` is the file of this machine's own profile.
+    """The cluster of a cluster string or file; `local` is the file of this machine's profile.
 
-    Raises UnknownNameError for a device, InputError for counts that cannot be, DocumentError for a
-    file that is none.
+    Raises UnknownNameError for a device, InputError for invalid counts, DocumentError for an
+    invalid file.
     """
     if text == "local":
         if local is None or not local.is_file():
@@ -203,7 +204,7 @@ def _assembled(
     if len(sizes) > 1:
         raise InputError(
             f"--on {name!r}: nodes of {sorted(sizes)} devices in one cluster; write them in a "
-            "cluster file with levels of their own"
+            "cluster file with separate levels"
         )
     per_node = sizes.pop()
     inner_size = min(_domain_size(per_node, total, design) for design in designs)
@@ -225,8 +226,8 @@ def _assembled(
 
 
 def _domain_size(per_node: int, total: int, design: NodeDesign) -> int:
-    """Devices that the inner link joins: the node's, or where nodes are trays of a rack the most
-    whole trays that fit a rack and divide the cluster evenly, as schedulers place jobs."""
+    """Devices joined by the inner link: of one node; or if nodes are trays of a rack, of the most
+    trays that fit a rack and divide the cluster evenly, as schedulers place jobs."""
     if per_node != design.host_devices:
         return per_node
     most = min(total, design.devices)
@@ -250,7 +251,7 @@ def _read_cluster(path: Path) -> Cluster:
 
 @contextmanager
 def _placed(where: str) -> Iterator[None]:
-    """Inside it an error of a value says where in the file the value stands."""
+    """Context that adds the place in a file to errors of values."""
     try:
         yield
     except InputError as error:
@@ -297,11 +298,11 @@ class CatalogRow:
 
 
 def catalog_rows() -> tuple[CatalogRow, ...]:
-    """Every device of the catalogue with its main figures, by name."""
+    """All devices of the catalogue with their main figures."""
     rows = []
     for name in device_names():
         device = get_device(name)
-        what = "kernels" if (DATA / "kernels" / f"{name}.gemm.toml").is_file() else ""
+        measured = "kernels" if (DATA / "kernels" / f"{name}.gemm.toml").is_file() else ""
         rows.append(
             CatalogRow(
                 name=name,
@@ -311,7 +312,8 @@ def catalog_rows() -> tuple[CatalogRow, ...]:
                 memory_bytes=device.memory_bytes.value,
                 memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s.value,
                 power_w=device.power_w.value,
-                measured=what or (f"as {device.efficiency_of}" if device.efficiency_of else "no"),
+                measured=measured
+                or (f"as {device.efficiency_of}" if device.efficiency_of else "no"),
             )
         )
     return tuple(rows)

@@ -1,4 +1,4 @@
-"""The files of the catalogue as people write them: human units in the keys, a source per number."""
+"""The files of the catalogue: units in the keys, a source per number."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from dataclasses import dataclass
 
 from profiles.sourced import Sourced
 
-# Hosts and network on top of the boards where a cluster file does not say: between the measured
-# nodes of eight H100 (0.28) and eight B200 (0.22) of MLPerf Training 4.1 and 5.0 (the device
-# files' host_power).
+# Default power of hosts and network relative to the devices: between the measured nodes of eight
+# H100 (0.28) and eight B200 (0.22) of MLPerf Training 4.1 and 5.0 (the device files' host_power).
 OVERHEAD_POWER = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDesign:
-    """How many devices a usual node (or NVLink rack, or pod) holds, and its two links.
+    """The usual node (or NVLink rack, or pod) of a device, and its two links.
 
-    devices          that the inner link joins: a node's eight, an NVL72 rack's 72, a TPU pod
-    host_devices     of one host where the inner link joins several (4 in an NVL72 rack), else 0
-    outer_shared_by  devices that share one network card of the outer link
-    inner_shared_by  devices that share one inner link: the cores of a chip
-    cores            the counts of devices that software may see in one, fewest first: cores of a
-                     chip, alone or joined; () where it sees the whole
-    host_power       fraction of the devices' power that hosts and network draw besides
+    devices          joined by the inner link: 8 of a node, 72 of an NVL72 rack, a TPU pod
+    host_devices     per host, if the inner link joins several hosts (4 in an NVL72 rack), else 0
+    outer_shared_by  devices per network card of the outer link
+    inner_shared_by  devices per inner link: the cores of a chip
+    cores            possible numbers of devices per chip in software, ascending: single or joined
+                     cores; () if the chip is always one device
+    host_power       power of hosts and network relative to that of the devices
     """
 
     devices: int
@@ -39,10 +38,10 @@ class NodeDesign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFile:
-    """A device file as people write it: human units in the keys.
+    """A device file.
 
-    memory_gib    that the device reports (nvidia-smi's MiB / 1024), not what the vendor prints
-    reserved_gib  of it that a framework cannot use: driver, context, kernels, NCCL
+    memory_gib    as the device reports it (nvidia-smi's MiB / 1024), not the vendor's number
+    reserved_gib  the part that a framework cannot use: driver, context, kernels, NCCL
     """
 
     name: str
@@ -62,7 +61,7 @@ class DeviceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFile:
-    """A link file as people write it."""
+    """A link file."""
 
     name: str
     bandwidth_gb_per_s: Sourced
@@ -77,7 +76,7 @@ class LinkFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFile:
-    """Nodes of a cluster file: `device` is a name of the catalogue."""
+    """Nodes of a cluster file; `device` is a name in the catalogue."""
 
     count: int
     devices_per_node: int
@@ -86,7 +85,7 @@ class GroupFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelFile:
-    """A level of a cluster file: `link` is a name of the catalogue, or the three numbers inline."""
+    """A level of a cluster file; `link` is a name in the catalogue, or an inline table."""
 
     name: str
     domain_size: int
@@ -98,7 +97,7 @@ class LevelFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFile:
-    """A cluster file as people write it (docs/clusters.md)."""
+    """A cluster file (docs/clusters.md)."""
 
     name: str
     groups: tuple[GroupFile, ...]

@@ -1,9 +1,8 @@
 """A cluster: groups of equal nodes, and the levels of interconnect that join their devices.
 
-Devices are numbered as ranks are placed: node by node, in the order of the groups. A level joins
-consecutive devices: `domain_size` devices of one domain reach each other through the level's link
-(8 on NVLink in a node, 72 in an NVL72 rack, all of them over the spine). The first level whose
-domain holds two devices carries the traffic between them.
+Devices are numbered like ranks: node by node, in the order of the groups. A level joins domains of
+`domain_size` consecutive devices by its link (8 on NVLink in a node, 72 in an NVL72 rack, all of
+them over the spine). Traffic between two devices uses the first level with both in one domain.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ class NodeGroup:
 class Level:
     """One level of interconnect, inner levels first.
 
-    domain_size       devices that the level joins
-    oversubscription  how many times less than the sum of its devices' links the level carries
-                      when all of them cross it at once (1 = full bisection)
-    torus             devices per axis where the level is a torus (`[4, 4, 8]`), in the order of the
-                      devices' numbers, the innermost first; () behind switches
+    domain_size       devices per domain
+    oversubscription  sum of the devices' link bandwidths over the level's total bandwidth (1 = full
+                      bisection)
+    torus             devices per axis of a torus (`[4, 4, 8]`), innermost axis first in the order
+                      of device numbers; () with switches
     """
 
     name: str
@@ -67,8 +66,8 @@ class Level:
 class Cluster:
     """Nodes and levels.
 
-    name           as the user wrote it (`4x8xh100-sxm`, or the file's name)
-    overhead_power fraction of the devices' power that hosts, network and cooling add
+    name           the user's text (`4x8xh100-sxm`) or the file's name
+    overhead_power power of hosts, network and cooling relative to that of the devices
     """
 
     name: str
@@ -95,7 +94,7 @@ class Cluster:
             )
 
     def __hash__(self) -> int:
-        # Clusters are keys of caches: the levels' measured points are left to the comparison.
+        # Clusters are keys of caches: hashing the levels' measured points would be slow.
         return hash((self.name, self.groups))
 
     @property
@@ -108,17 +107,17 @@ class Cluster:
 
     @property
     def machine(self) -> dict[str, str]:
-        """What a machine must show to be this cluster: the types of its devices, and the
-        fingerprint of each that was measured (profiles.hardware.probe.fingerprint)."""
+        """Properties that identify a machine of this cluster: the types of its devices, and the
+        fingerprints of the measured ones (profiles.hardware.probe.fingerprint)."""
         devices = [group.device for group in self.groups]
-        shown = {"type": "+".join(sorted({device.type for device in devices}))}
+        found = {"type": "+".join(sorted({device.type for device in devices}))}
         for device in devices:
-            shown |= device.fingerprint
-        return shown
+            found |= device.fingerprint
+        return found
 
     @property
     def homogeneous(self) -> bool:
-        """True where all devices are of one type."""
+        """True if all devices are of one type."""
         return len({group.device.name for group in self.groups}) == 1
 
     def device_at(self, index: int) -> Device:
@@ -128,10 +127,10 @@ class Cluster:
             first += group.count * group.devices_per_node
             if 0 <= index < first:
                 return group.device
-        raise InputError(f"cluster {self.name} has {self.num_devices} devices, asked for {index}")
+        raise InputError(f"cluster {self.name} has {self.num_devices} devices, there is no {index}")
 
     def level_between(self, indices: tuple[int, ...]) -> Level:
-        """The innermost level whose one domain holds all of `indices` (two or more devices)."""
+        """The innermost level with all of `indices` (two or more devices) in one domain."""
         for level in self.levels:
             if len({index // level.domain_size for index in indices}) == 1:
                 return level

@@ -1,4 +1,4 @@
-"""A device: the fixed numbers of an accelerator or a CPU share, and what was measured on it."""
+"""A device: the data of an accelerator or a share of a CPU, and its measurements."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from profiles.errors import InputError, UnknownNameError
 from profiles.sourced import Sourced
 
-# Names of published runs for the types whose units they use: MXFP8 runs at the fp8 rate (NVIDIA and
-# AMD data sheets print one figure for both), NVFP4 at the dense FP4 rate.
+# Precision in published runs -> torch type with its rate: MXFP8 runs at the fp8 rate (one figure in
+# NVIDIA and AMD data sheets), NVFP4 at the dense FP4 rate.
 PRECISION_TYPES = {
     "bf16": "bfloat16",
     "fp16": "float16",
@@ -21,12 +21,12 @@ PRECISION_TYPES = {
 }
 
 
-# One rate on every device that lists both.
+# Types with the same rate on all devices that list both.
 _TWINS = {"float16": "bfloat16", "bfloat16": "float16"}
 
 
 def twin_type(dtype: str) -> str:
-    """bfloat16 for float16 and the other way round; every other type itself."""
+    """bfloat16 for float16 and vice versa; other types unchanged."""
     return _TWINS.get(dtype, dtype)
 
 
@@ -62,9 +62,9 @@ class AttentionPoint:
 class MemoryPoint:
     """A measured memory-bound op: `moved_bytes` read and written took `time_s`.
 
-    op  `elementwise`, `reduction`, `copy`, `optimizer` (one fused Adam step), or an aten op by
-        its name, which then is not priced as its family is; a softmax's with ACROSS where it is
-        not along the last dimension
+    op  `elementwise`, `reduction`, `copy`, `optimizer` (one fused Adam step), or the name of an
+        aten op, which overrides its family; with the suffix ACROSS for a softmax along another
+        dimension than the last
     """
 
     op: str
@@ -76,21 +76,21 @@ class MemoryPoint:
 WEIGHT_PASS = "backward to the weight"
 
 ACROSS = " across"
-"""Behind the name of a softmax along another dimension than the last, as cross entropy takes it of
+"""Suffix of a softmax along another dimension than the last, as in the cross entropy of
 `[batch, classes, ...]`: on a CPU 2 to 10 times as slow (4 KiB to 8 MiB, forward and backward, two
 cores, torch 2.13, float32, 2026-11-23)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvPoint:
-    """A measured convolution: the product that it equals and its bytes took `time_s` (median).
-    Or a layer of a recurrence, whose product is that of one position.
+    """A measured convolution (median) as its equivalent product, or a recurrent layer as the
+    product of one position.
 
     kind   as ConvShape.kind, or as RECURRENCES (graph.py)
-    phase  backward: the gradients of input and weight; WEIGHT_PASS: that of the weight alone
-    rows, channels, patch   m, n, k of the product, whose rows are of so many images: 1 in files
-           from before 2026-11-22, whose pointwise convolutions are read so
-    stride  the largest; 1 in files from before 2026-11-24
+    phase  backward: the gradients of input and weight; WEIGHT_PASS: that of the weight only
+    rows, channels, patch   m, n, k of the product
+    images  samples of its rows; 1 in files before 2026-11-22
+    stride  the largest; 1 in files before 2026-11-24
     """
 
     dtype: str
@@ -108,11 +108,11 @@ class ConvPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPoint:
-    """Seconds of the host in a training step that no kernel is measured with.
+    """Host seconds of a training step in addition to measured kernels (probe_host.py).
 
-    kind  `op`: what each op takes beyond itself alone; `view`, `module`: all of the time of a view
-          and of a module's call, which have no kernel; `checkpoint`: what torch's checkpointing
-          takes beyond the call and its repetition (absent from files of before 2026-11-24)
+    kind  `op`: per op, in addition to the op alone; `view`, `module`: of a view and of a module's
+          call, which have no kernel; `checkpoint`: of torch's checkpointing, in addition to the
+          call and its repetition (missing in files before 2026-11-24)
     """
 
     kind: str
@@ -122,7 +122,7 @@ class HostPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionOverhead:
-    """What a forward and a backward of a stage took beside the work of its blocks.
+    """Time of a forward and a backward of a stage in addition to its blocks.
 
     *_cpu_s     inside the action: the replay of the model's code around the blocks
     *_outside_s  the pipeline runtime between actions, and waiting for a core inside them
@@ -136,18 +136,17 @@ class ActionOverhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOverhead:
-    """What a step without a pipeline took beside the work of its blocks, on all devices at once.
+    """Time of a step without a pipeline in addition to its blocks, on all devices at once.
 
-    forward_s, backward_s  of every micro-batch: the executor's code before and around the blocks
-    step_s     once per step: before the exchange of gradients, before the optimizer, and at the end
-    slowest    wall seconds of the slowest device's forwards and backwards over the mean of all
-               devices' CPU seconds in them; waiting for a core is in it
-    outside    of `slowest` - 1, what all devices have in the mean: their wall seconds over their
-               CPU seconds, less 1; None in files without it
+    forward_s, backward_s  per micro-batch: the executor's code before and around the blocks
+    step_s     per step: before the gradient exchange, before the optimizer, and at the end
+    slowest    wall seconds of the slowest device's forwards and backwards, including waiting for a
+               core, over the mean of all devices' CPU seconds
+    outside    the part of `slowest` - 1 that is common to all devices: mean wall over CPU seconds,
+               less 1; None in files without it
     work_s     mean CPU seconds of a device's forwards and backwards in those steps
-    meeting_s  once per step: by what it took longer than its slowest device's forwards and
-               backwards, the code between, the exchange of the device that waits least in it and
-               the optimizer
+    meeting_s  per step: its time minus the slowest device's forwards and backwards, the code in
+               between, the shortest gradient exchange of a device and the optimizer
     """
 
     forward_s: float
@@ -164,15 +163,15 @@ class BlockPoint:
     """A whole block of a model, measured in place on this device.
 
     kind           content hash of the block (profiles.model.graph.Block.kind) at this micro-batch
-    forward_s, backward_s    median seconds without recomputation, forward and backward
+    forward_s, backward_s    median seconds without recomputation
     spread         relative half-width of the central 90 % of the samples
-    forward_runtime_s, backward_runtime_s   parts of both that are not the block's own: its share
-                   of what the pipeline runtime takes between actions and of waiting for a core
-                   that message threads hold; 0 where the block was measured without a pipeline
-    action         the overhead of whole actions, of which this block and the others of its stage
-                   carry their shares; None without a pipeline
-    weight_share   part of the backward's CPU time that the gradients of weights take where they are
-                   made apart (W in I + W); None where that was not measured
+    forward_runtime_s, backward_runtime_s   parts of both outside the block: its share of the
+                   pipeline runtime between actions and of waiting for a core used by message
+                   threads; 0 if measured without a pipeline
+    action         overhead of whole actions, shared by the blocks of the stage; None without a
+                   pipeline
+    weight_share   share of the backward's CPU time for weight gradients, if these are computed
+                   separately (W in I + W); None if not measured
     """
 
     kind: str
@@ -203,14 +202,14 @@ class ReferencePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """What was measured on a device, where and when.
+    """The measurements of a device, with source and date.
 
-    references  how fast the machine was when the blocks were measured, or else the device
-    slowest     seconds of the slowest of all devices, when all begin the same work together, over
-                their mean (probe_reference.py); 1 where that was not measured
-    action      what the pipeline runtime took around the actions of a small model: that of blocks
-                which were not measured themselves; None where that was not measured
-    step        what steps of that model took beside its blocks without a pipeline; None as before
+    references  speed of the machine when the blocks (or without blocks, the ops) were measured
+    slowest     time of the slowest device over the mean, when all begin the same work together
+                (probe_reference.py); 1 if not measured
+    action      pipeline overhead of a small model's actions, used for blocks without measurements;
+                None if not measured
+    step        overhead of that model's steps without a pipeline; None if not measured
     """
 
     source: str
@@ -233,7 +232,7 @@ class Device:
 
     peak_flop_per_s   dense peak per data type (keys are torch names: `bfloat16`, `float8_e4m3fn`;
                       `float32` is what torch does by default, `tf32` its tensor cores)
-    memory_bytes      as the device reports it; reserved_bytes is what a framework cannot use
+    memory_bytes      as the device reports it; reserved_bytes cannot be used by a framework
     memory_bandwidth_bytes_per_s   datasheet peak of the main memory
     power_w           board power under training load or the vendor's limit
     launch_s          host time per kernel launch: the floor under every op
@@ -275,7 +274,7 @@ class Device:
             raise InputError(f"device {self.name}: launch_s must not be negative")
 
     def __hash__(self) -> int:
-        # Mappings have no hash, and hashing every measured point would cost more than a look-up.
+        # Mappings have no hash, and hashing every measured point would be slow.
         return hash((self.name, self.type, self.launch_s.value))
 
     @property
@@ -284,19 +283,19 @@ class Device:
         return self.memory_bytes.value - self.reserved_bytes.value
 
     def peak(self, dtype: str) -> Sourced:
-        """The dense peak for a torch type or a precision (`nvfp4`); raises InputError, naming the
-        rates that there are."""
-        asked, dtype = dtype, PRECISION_TYPES.get(dtype, dtype)
+        """The dense peak for a torch type or a precision (`nvfp4`); raises InputError with the
+        known types."""
+        precision, dtype = dtype, PRECISION_TYPES.get(dtype, dtype)
         if dtype not in self.peak_flop_per_s:
-            said = "" if asked == dtype else f" (precision {asked})"
+            note = "" if precision == dtype else f" (precision {precision})"
             raise InputError(
-                f"device {self.name} has no rate for {dtype}{said}; it has rates for "
+                f"device {self.name} has no rate for {dtype}{note}; it has rates for "
                 f"{', '.join(sorted(self.peak_flop_per_s))}"
             )
         return self.peak_flop_per_s[dtype]
 
     def peak_or_twins(self, dtype: str) -> Sourced:
-        """`peak` for a torch type, or that of its twin where the device lists only that one."""
+        """`peak` for a torch type, or for its twin type if the device lists only that one."""
         twin = twin_type(dtype)
         listed = dtype in self.peak_flop_per_s or twin not in self.peak_flop_per_s
         return self.peak(dtype if listed else twin)

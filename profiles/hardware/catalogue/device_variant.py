@@ -1,14 +1,14 @@
 """`DeviceVariant`: a device of the catalogue with another power limit or memory, or a share of it.
 
-`h100-sxm@500w` is an H100 held to 500 W, `a100-sxm@64gb` one with 64 GB, `trainium2/4` a quarter of
-a chip: what software addresses as one device where a chip has several cores. They may be combined,
-in that order: `trainium2/4@400w`; a hyphen may stand for the first `@` (`h100-sxm-500w`).
+`h100-sxm@500w` is an H100 limited to 500 W, `a100-sxm@64gb` one with 64 GB, `trainium2/4` a quarter
+of a chip (one device in software, if a chip has several cores). Combinations are in this order:
+`trainium2/4@400w`. The power limit may follow a hyphen (`h100-sxm-500w`).
 
-A power limit lowers what long matmuls reach, and nothing else: by the power's ratio to
-`POWER_EXPONENT`. Long matmuls of an A100 reach 253 TFLOP/s at 300 W and 271 at 400 W (exponent
-0.24), those of a GH200 at 900 W 829 against an H100's 795 at 700 W (0.17; MAMF,
-github.com/stas00/ml-engineering, compute/accelerator/README.md). Valid for the upper half of the
-power that a device is sold with; below it clocks fall faster than that.
+A power limit only lowers the rate of long matmuls, by the ratio of powers to the `POWER_EXPONENT`.
+Long matmuls of an A100 reach 253 TFLOP/s at 300 W and 271 at 400 W (exponent 0.24), those of a
+GH200 829 at 900 W against an H100's 795 at 700 W (0.17; MAMF, github.com/stas00/ml-engineering,
+compute/accelerator/README.md). Valid for the upper half of a device's rated power; clocks fall
+faster below it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from profiles.sourced import Sourced
 
 POWER_EXPONENT = 0.24
 _LEAST_POWER = 0.3
-# Stacks of memory are counted in powers of two: an A100 of 80 GB shows 80 GiB, an H100 79.6.
+# Memory sizes are in powers of two: an A100 of 80 GB reports 80 GiB, an H100 79.6.
 _GB = 0.995 * 2**30
 _VARIANT = re.compile(
     r"^(?P<base>[^/@]+?)(?:/(?P<share>\d+))?(?:@(?P<gb>\d+)gb)?(?:[@-](?P<watts>\d+)w)?$"
@@ -32,8 +32,8 @@ _VARIANT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceVariant:
-    """What a name says beside the device's own: of how many parts it is one, 1 for a whole device;
-    gigabytes and watts, 0 where it says none."""
+    """The parts of a variant's name: `base` device, number of equal parts of which it is one (1 for
+    a whole device), gigabytes and watts (0: the device's)."""
 
     base: str
     share: int = 1
@@ -45,7 +45,7 @@ class DeviceVariant:
         return self.share == 1 and not self.gigabytes and not self.watts
 
     def name_of(self, base: str) -> str:
-        """The variant's name where the device's is `base`.
+        """The variant's name with the device name `base`.
 
         >>> variant_of("H100-500W".lower()).name_of("h100-sxm-80gb")
         'h100-sxm-80gb@500w'
@@ -55,8 +55,8 @@ class DeviceVariant:
         return f"{base}{share}{memory}" + (f"@{self.watts}w" if self.watts else "")
 
     def of(self, device: Device) -> Device:
-        """The device as the name says; raises InputError for a share of nothing, or for a power or
-        memory that such a device cannot have. A limit above the device's power is none."""
+        """The device of this variant; raises InputError for an invalid share, power or memory. A
+        limit above the device's power has no effect."""
         if self.share < 1:
             raise InputError(f"{device.name}/{self.share}: a share is one of 1 or more parts")
         memory, power = device.memory_bytes, device.power_w
@@ -89,7 +89,7 @@ class DeviceVariant:
 
 
 def variant_of(name: str) -> DeviceVariant:
-    """What a name says; a name without such an ending is its own base.
+    """The variant of a name; a name without a suffix is the base.
 
     >>> variant_of("trainium2/4").share
     4

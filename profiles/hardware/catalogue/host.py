@@ -1,4 +1,4 @@
-"""`Host`: what a device has of its host, for what is kept there: link, memory, memory bandwidth."""
+"""`Host`: a device's share of its host, for offloading: link, memory, memory bandwidth."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ HOST_FOLDER = Path(__file__).parents[2] / "data" / "hosts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A file of profiles/data/hosts; every figure is one device's share of its host.
+    """A file of profiles/data/hosts; all numbers are one device's share of its host.
 
-    link_gb_per_s   of the link to the host (PCIe, NVLink-C2C), one direction, when all devices of
-                    the host use it at once
+    link_gb_per_s   link to the host (PCIe, NVLink-C2C), one direction, with all devices active
     """
 
     name: str
@@ -58,12 +57,12 @@ def _files() -> dict[str, Host]:
 
 
 def has_host(device: str) -> bool:
-    """Whether the catalogue says what a device has of its host."""
+    """Whether the catalogue has the host of a device."""
     return base_of(device) in _files()
 
 
 def host_of(device: str) -> Host:
-    """The usual host of a device; raises InputError where no file has it."""
+    """The usual host of a device; raises InputError if no file has it."""
     name = base_of(device)
     file = _files().get(name)
     if file is None:

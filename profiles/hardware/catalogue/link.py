@@ -1,4 +1,4 @@
-"""A link: what connects devices of a group, and what was measured on it."""
+"""A link between devices, and its measurements."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ OPERATIONS = (
 class LinkPoint:
     """A measured communication: `operation` on `group_size` devices took `time_s` (median).
 
-    size_bytes  the full buffer: the tensor that is reduced, gathered (result) or scattered
-                (input); for `send` the message; for all_to_all what one rank holds.
+    size_bytes  the full buffer: the reduced tensor, the gathered result, the input of a scatter,
+                the message of `send`, one rank's buffer of all_to_all
     """
 
     operation: str
@@ -42,18 +42,19 @@ class LinkPoint:
 class Link:
     """A kind of connection.
 
-    kind                   of networks between nodes their protocol: `infiniband`, `roce`,
-                           `ethernet`, ...; "" for links inside a node
+    kind                   protocol of a network between nodes: `infiniband`, `roce`, `ethernet`,
+                           ...; "" for links inside a node
     bandwidth_bytes_per_s  one direction, per device
     latency_s              of one message between two devices
     efficiency             share of the bandwidth that large collectives reach
-    message_efficiency     share that one large message alone reaches; None: as efficiency
-    shared_by              devices that share one such link (2 where two devices share a NIC)
-    direct_peers           where the bandwidth is that of cables to so many neighbours together: a
-                           group of n uses (n - 1) / direct_peers of it; 0 behind a switch
-    torus_axes             axes of a torus of such links, whose bandwidth is that of all together;
-                           0 where there is none
-    points                 measured times, used first where they cover the question
+    message_efficiency     share for one large message alone; None: as efficiency
+    shared_by              devices per link (2 if two devices share a NIC)
+    direct_peers           number of neighbors with direct cables, if the bandwidth is the total of
+                           their cables: a group of n uses (n - 1) / direct_peers of it; 0 with a
+                           switch
+    torus_axes             axes of a torus of such links, if the bandwidth is the total of all axes;
+                           otherwise 0
+    points                 measured times, used first within their range
     """
 
     name: str
@@ -81,5 +82,5 @@ class Link:
             raise InputError(f"link {self.name}: direct_peers and torus_axes must be 0 or more")
 
     def __hash__(self) -> int:
-        # Hashing every measured point would cost more than a look-up saves.
+        # Hashing every measured point would be slow.
         return hash((self.name, self.bandwidth_bytes_per_s.value))

@@ -1,4 +1,4 @@
-"""`NodeNetwork`: what leaves a node, that is one group of devices that the inner link joins."""
+"""`NodeNetwork`: the network of a node, that is of one group of devices on an inner link."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from profiles.hardware.catalogue.link import Link
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNetwork:
-    """The network between nodes as one node sees it.
+    """The network between nodes, per node.
 
-    kind                  protocol: `infiniband`, `roce`, `ethernet`, ...; "" where it has none
-    bytes_per_s_per_node  all cards together, one direction, as printed (no efficiency)
-    cards                 ports per node, 0 where only their total is known
+    kind                  protocol: `infiniband`, `roce`, `ethernet`, ...; "" if unknown
+    bytes_per_s_per_node  of all cards, one direction, nominal (without efficiency)
+    cards                 ports per node, 0 if only the total rate is known
     latency_s             of one message between two nodes
-    efficiency            share of the rate that large collectives reach;  message_efficiency  that
-                          one large message alone reaches
-    source                the words that were read, or the file that was used in their place
-    assumed               the words hold no number: this is the device's usual network
+    efficiency            share of the rate that large collectives reach
+    message_efficiency    share for one large message alone
+    source                the text or file with these values
+    assumed               the device's usual network, because the text has no number
     """
 
     kind: str
@@ -42,7 +42,7 @@ class NodeNetwork:
 
     @property
     def words(self) -> str:
-        """The network in words, for a list of defaults."""
+        """A description, for a list of defaults."""
         cards = f"{self.cards} cards, " if self.cards else ""
         kind = self.kind or "of no known kind"
         return f"network {kind}: {cards}{self.bytes_per_s_per_node / 1e9:g} GB/s per node"
@@ -53,7 +53,7 @@ class NodeNetwork:
 
 
 def network_over(link: Link, cards: float, *, source: str, assumed: bool = False) -> NodeNetwork:
-    """So many cards of a link on each node."""
+    """The network of nodes with this number of cards of a link."""
     message = link.message_efficiency or link.efficiency
     return NodeNetwork(
         kind=link.kind,
@@ -78,7 +78,7 @@ def usual_network(device: str, node_devices: int) -> NodeNetwork:
 
 
 def network_of_level(level: Level, node_devices: int) -> NodeNetwork:
-    """A cluster's level as the network that leaves its nodes."""
+    """A cluster's level as the network of its nodes."""
     cards = node_devices / level.link.shared_by
     found = network_over(level.link, cards, source=f"level {level.name}: {level.link.name}")
     return found.faster(1.0 / level.oversubscription)
@@ -86,7 +86,7 @@ def network_of_level(level: Level, node_devices: int) -> NodeNetwork:
 
 @functools.cache
 def link_like(kind: str, card_bytes_per_s: float) -> Link | None:
-    """The catalogue's link of a kind whose rate is nearest; None where none is of that kind."""
+    """The catalogue's link of a kind with the nearest rate; None without a link of that kind."""
     links = [link for name in link_names() if (link := get_link(name)).kind == kind]
     return min(
         links,

@@ -1,5 +1,5 @@
-"""A device's chip (data/kernels/chips.toml), and whose measured kernels stand in for a device
-that has none (data/kernels/relatives.toml).
+"""A device's chip (data/kernels/chips.toml), and the device whose measured kernels replace missing
+ones (data/kernels/relatives.toml).
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ CHIPS_SCHEMA = "shardwright/chips@1"
 class Chip:
     """A device's chip.
 
-    architecture  the generation that its kernels are written for (`ga100`, `ga10x`, `hopper`), ""
-                  where it is not known
-    processors    that a kernel's parts are dealt to (NVIDIA: streaming multiprocessors)
+    architecture  target of its kernels (`ga100`, `ga10x`, `hopper`), "" if unknown
+    processors    that run a kernel's blocks (NVIDIA: streaming multiprocessors)
     cache_mib     of the last level
-    float32_sums  rate of 16-bit products summed in float32 over those summed in float16
+    float32_sums  rate of 16-bit products accumulated in float32 over those in float16
     """
 
     architecture: str
@@ -38,7 +37,7 @@ class Chip:
 
     @property
     def cache_bytes(self) -> float:
-        """Of the last level."""
+        """Bytes of the last cache level."""
         return self.cache_mib * 2**20
 
 
@@ -51,13 +50,13 @@ class Chips:
 
 @functools.cache
 def chips() -> Mapping[str, Chip]:
-    """Every chip that is known."""
+    """All known chips."""
     return read_document(CHIPS_FILE, Chips, schema=CHIPS_SCHEMA).devices
 
 
 def chip_of(device: Device) -> Chip:
-    """The chip of a device, or of an unknown architecture with as many processors and as much cache
-    as the device whose kernels it borrows (an H100's where it names none)."""
+    """The chip of a device. An unknown one gets the processors and cache of the device whose
+    kernels it uses (by default an H100)."""
     found = chips().get(device.name)
     if found is not None:
         return found
@@ -72,12 +71,12 @@ RELATIVES_SCHEMA = "shardwright/kernel-relatives@1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relative:
-    """The device whose surfaces are borrowed, and why.
+    """The measured device whose kernel surfaces are used for another device.
 
-    attention_measured_on   another device for attention, where the relative's kernel is no match
-    sm_count   the borrower's own number of processors, 0 to keep the relative's
-    matmul_rate   share of its peak that the borrower's long matmuls reach, over the relative's
-                  share; `reason` says where that was measured
+    attention_measured_on   another device for attention, if the relative's kernel does not match
+    sm_count   the device's number of processors, 0 to keep the relative's
+    matmul_rate   share of the peak that its long matmuls reach, over the relative's share; the
+                  source is in `reason`
     """
 
     measured_on: str
@@ -96,8 +95,8 @@ class Relatives:
 
 
 def matmul_rate_of(device_name: str) -> float:
-    """Share of the peak that long matmuls of a device reach over its relative's share; 1 for a
-    device with kernels of its own, or one that nothing is known of; less under a power limit."""
+    """Share of the peak that a device's long matmuls reach, over its relative's share; 1 for a
+    measured or unknown device; lower with a power limit."""
     base = base_of(device_name)
     found = relatives().get(base)
     rate = found.matmul_rate if found is not None else 1.0
@@ -110,19 +109,19 @@ def matmul_rate_of(device_name: str) -> float:
 def relatives(
     path: Path = RELATIVES_FILE, schema: str = RELATIVES_SCHEMA
 ) -> Mapping[str, Relative]:
-    """Every device that borrows, of kernels or of another table (collectives)."""
+    """All devices with a relative, for kernels or for another table (collectives)."""
     return read_document(path, Relatives, schema=schema).devices
 
 
 def relative_of(device_name: str) -> Relative:
     """The relative of a device without measured kernels.
 
-    A device that the table does not name yet borrows from its device file's `efficiency_of`, a
-    variant (device_variant.py) from its device. Raises UnknownNameError if neither names one.
+    The fallback is the device file's `efficiency_of`; of a variant (device_variant.py) it is the
+    base device. Raises UnknownNameError if there is none.
     """
     base = base_of(device_name)
     if base != device_name:
-        # The device's own kernels, or those that it borrows itself.
+        # The base device's kernels, or those of its relative.
         borrowed = base in relatives() or get_device(base).efficiency_of
         found = relative_of(base) if borrowed else Relative(measured_on=base, reason="")
         rate = matmul_rate_of(device_name)

@@ -1,7 +1,7 @@
-"""The carbon of a kilowatt-hour by region: countries, zones and regions of clouds.
+"""Carbon per kilowatt-hour by region: countries, zones and cloud regions.
 
-Of the file profiles/data/energy/grids.csv, made by tools/derive_energy.py; location-based averages,
-no certificates and no embodied carbon.
+From profiles/data/energy/grids.csv, made by tools/derive_energy.py: location-based averages without
+certificates and embodied carbon.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from profiles.sourced import Sourced
 
 GRID_FILE = Path(__file__).parents[2] / "data" / "energy" / "grids.csv"
 WORLD = "world"
-"""The region of a site that nobody names."""
+"""The default region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A region of a grid; kg_per_kwh.date is a year."""
+    """A grid region; kg_per_kwh.date is a year."""
 
     region: str
     name: str
@@ -30,7 +30,7 @@ class Grid:
 
 @functools.cache
 def grids() -> dict[str, Grid]:
-    """Every region by its name in lower case: `usa`, `se1`, `gcp:us-central1`, `world`."""
+    """All regions by lower-case name: `usa`, `se1`, `gcp:us-central1`, `world`."""
     with GRID_FILE.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     return {
@@ -54,10 +54,10 @@ def grid_of(region: str) -> Grid:
 
     Raises UnknownNameError.
     """
-    asked = region.strip().lower()
-    if asked in grids():
-        return grids()[asked]
+    key = region.strip().lower()
+    if key in grids():
+        return grids()[key]
     for grid in grids().values():
-        if ":" not in grid.region and grid.name.lower() == asked:
+        if ":" not in grid.region and grid.name.lower() == key:
             return grid
     raise UnknownNameError("region", region, [grid.region for grid in grids().values()])

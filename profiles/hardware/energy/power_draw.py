@@ -1,6 +1,6 @@
-"""`PowerDraw`: how much of its full power a node draws, and what cooling adds.
+"""`PowerDraw`: power of a node as a share of its full power, and the site's overhead.
 
-Of the file profiles/data/energy/power_draw.toml, made by tools/derive_energy.py.
+From profiles/data/energy/power_draw.toml, made by tools/derive_energy.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ POWER_SCHEMA = "shardwright/power-draw@1"
 class PowerDraw:
     """Constants of simulator/energy.py.
 
-    rest_share     part of its full power that a node draws in a run that keeps it idle; the rest
-                   follows its utilisation. uncertainty  of the power that results
-    full_load_mfu  MFU, of the 16-bit peak, from which on a node draws all of it
+    rest_share     share of the full power of an idle node in a run; the rest is proportional to
+                   utilization (with the uncertainty of the resulting power)
+    full_load_mfu  MFU, of the 16-bit peak, from which a node draws full power
     pue            power of the site over that of its nodes
     """
 
@@ -31,7 +31,7 @@ class PowerDraw:
     pue: SourcedRange
 
     def share(self, mfu: float | None) -> float:
-        """The part of its full power that a node draws at an MFU; all where none is said."""
+        """The share of a node's full power at an MFU; 1 if the MFU is unknown."""
         if mfu is None:
             return 1.0
         busy = min(1.0, max(0.0, mfu) / self.full_load_mfu.value)

@@ -11,13 +11,13 @@ R the rate reached (flop/s), B the memory bandwidth reached (bytes/s), e bytes p
               (FlashAttention-2, arXiv 2307.08691, section 3); k0 is a block's start-up in keys.
               Causal: the i-th block meets (i + 1) u keys, at most w + u with a window of w.
     t_memory  e d b s (2 h + 2 g) / B: queries, keys and values read, the output written
-    t_cache   2 d b s g (2 + e) / B_0: what inference does and training does not, storing keys and
-              values in a paged cache (read at 2 bytes, written at e)
+    t_cache   2 d b s g (2 + e) / B_0: only in inference, storing keys and values in a paged cache
+              (read at 2 bytes, written at e)
 
-The rows are calls of an inference engine; `cache=True` includes t_cache, which the held-out errors
-are about. Not measured, and therefore assumed: calls without a mask and with a window (the
-formula's blocks), other head sizes than the measured ones (`_HEAD_RATE`), other types than bf16 and
-fp8, the backward pass (`backward_ratio`), and every device that borrows (relatives.toml).
+The rows are calls of an inference engine; held-out errors are for `cache=True`, with t_cache. Not
+measured but assumed: calls without a mask and with a window (the formula's blocks), other head
+sizes than the measured ones (`_HEAD_RATE`), other types than bf16 and fp8, the backward pass
+(`backward_ratio`), and all devices with a relative (relatives.toml).
 
 Check against FlashAttention-3's own benchmark (arXiv 2407.08608, figure 5: H100 SXM, head size 128,
 16k tokens, 16 heads; causal TFLOP/s at 512 ... 16k: 292, 423, 521, 579, 602, 616): these surfaces
@@ -65,7 +65,7 @@ class AttentionTable(KernelTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShapes:
-    """Calls of attention on which a time is wanted; arrays of one length.
+    """Calls of attention as arrays of one length.
 
     causal   False: every query meets every key; window counts for causal calls only, 0 = none
     """
@@ -80,8 +80,8 @@ class AttentionShapes:
 
     @property
     def pairs(self) -> Array:
-        """Query-key pairs per head that count: s (s + 1) / 2 causal, s^2 full, less in a window of
-        w keys, where query i (from 0) meets min(i + 1, w)."""
+        """Computed query-key pairs per head: s (s + 1) / 2 causal, s^2 full; in a window of w keys
+        query i (from 0) has min(i + 1, w)."""
         if not self.causal:
             return self.seq * self.seq
         width = np.minimum(self.seq, self.window) if self.window > 0 else self.seq
@@ -125,7 +125,7 @@ def shapes_of(
 def table_time_s(
     table: AttentionTable, sm_count: int, shapes: AttentionShapes, *, cache: bool = False
 ) -> Array:
-    """Seconds of each call; beyond the box utilisation is held (time grows with the pairs)."""
+    """Seconds of each call; beyond the box utilization is constant (time grows with the pairs)."""
     (_, longest), (_, most), _ = table.box
     held = replace(
         shapes,
@@ -143,7 +143,7 @@ def table_time_s(
 def formula_time_s(
     table: AttentionTable, sm_count: int, shapes: AttentionShapes, *, cache: bool
 ) -> Array:
-    """The formula without its correction; `cache` adds what inference does (t_cache)."""
+    """The formula without its correction; `cache` adds t_cache of inference."""
     tokens = shapes.batch * shapes.seq * shapes.head_dim
     memory_s = table.element_bytes * tokens * 2.0 * (shapes.heads + shapes.kv_heads)
     memory_s = memory_s / table.bandwidth_bytes_per_s
@@ -165,7 +165,7 @@ def _math_time_s(table: AttentionTable, sm_count: int, shapes: AttentionShapes) 
 
 
 def _keys_met(blocks: Array, shapes: AttentionShapes) -> tuple[Array, Array]:
-    """Keys that a block of queries meets, on average and at most, in whole blocks."""
+    """Keys per block of queries, on average and at most, in whole blocks."""
     if not shapes.causal:
         return blocks * BLOCK, blocks * BLOCK
     if shapes.window <= 0:
@@ -176,12 +176,12 @@ def _keys_met(blocks: Array, shapes: AttentionShapes) -> tuple[Array, Array]:
 
 
 # FlashAttention-2 on Hopper: up to 335 TFLOP/s against 225 on an A100 (Dao, arXiv 2307.08691,
-# section 4.1), because it uses no instruction that Ampere lacks. Prefixes of devices newer than it.
+# section 4.1), because it uses only instructions of Ampere. Prefixes of newer devices.
 FLASH_2_DEVICE = "a100-sxm-80gb"
 FLASH_2_GAIN = 335 / 225
 NEWER_THAN_FLASH_2 = ("h100", "h200", "h800", "gh200", "b200", "b300", "gb200", "gb300")
-# Products of two matrices: the backward pass has five (S, dP, dV, dQ, dK) against the forward's two
-# (FlashAttention-2, arXiv 2307.08691, section 4.1: "2.5 times the FLOPs of the forward").
+# The backward pass has five matrix products (S, dP, dV, dQ, dK), the forward two (FlashAttention-2,
+# arXiv 2307.08691, section 4.1: "2.5 times the FLOPs of the forward").
 BACKWARD_FLOP = 2.5
 # Rate of the backward pass over the forward's at 512, 1k, ... 16k keys and head sizes 64 and 128:
 # median of FlashAttention-2, cuDNN and FlashAttention-3 on an H100 SXM without mask, read off the
@@ -208,7 +208,8 @@ class AttentionSurface(KernelSurface):
     tables: Mapping[str, AttentionTable] = field(default_factory=dict)
 
     def table(self, dtype: str, head_dim: int) -> AttentionTable:
-        """The table of the nearest measured head size, its rate scaled to `head_dim` (assumed).
+        """The table of the nearest measured head size, with its rate scaled to `head_dim`
+        (assumed).
 
         Raises InputError for a data type without a surface.
         """
@@ -250,10 +251,10 @@ class AttentionSurface(KernelSurface):
 
 
 def backward_ratio(seq: ArrayLike, head_dim: int) -> Array:
-    """Rate over the forward's of the backward pass, which recomputes the scores and takes
-    BACKWARD_FLOP times the work (assumed): 0.68 to 0.95.
+    """Rate of the backward pass (which recomputes the scores and has BACKWARD_FLOP times the work)
+    over the forward's: 0.68 to 0.95 (assumed).
 
-    Linear in log2 of length and head size between the published points, held outside.
+    Linear in log2 of length and head size between the published points, constant outside.
     """
     place = np.log2(np.asarray(seq, dtype=np.float64))
     nodes = np.log2(_RATIO_LENGTHS)
@@ -264,9 +265,9 @@ def backward_ratio(seq: ArrayLike, head_dim: int) -> Array:
 
 @functools.cache
 def load_attention_surface(device_name: str) -> AttentionSurface:
-    """The attention surface of a device or alias, its own or its relative's.
+    """The attention surface of a device or alias, measured or from its relative.
 
-    Raises UnknownNameError for a device that is not in the catalogue.
+    Raises UnknownNameError for an unknown device.
     """
     device = get_device(device_name)
     name = device.name

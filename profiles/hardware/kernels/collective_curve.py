@@ -1,20 +1,20 @@
 """Measured collectives of one NVLink or PCI Express domain: time over size, per group size.
 
-A curve is the table of medians at a few sizes, a straight line in log-log between them. Below the
-smallest size its time holds (latency); above the largest the line through the last two points goes
-on, time = t1 + (S - S1) (t1 - t0) / (S1 - S0), so that the rate of the last increment holds.
+A curve is the table of medians at a few sizes, linear in log-log between them. Below the smallest
+size time is constant (latency); above the largest it continues the line through the last two
+points, time = t1 + (S - S1) (t1 - t0) / (S1 - S0), with the rate of the last increment.
 
 Between measured group sizes the time is read at equal bytes per link and interpolated in log2(n):
     all_reduce                      2 (n - 1) / n  S    (nccl-tests, doc/PERFORMANCE.md: bus bytes)
     all_gather, reduce_scatter, all_to_all   (n - 1) / n  S
-Above the largest measured group its curve is read at those bytes and the latency grows as from the
-last two: per device for rings (all_gather, reduce_scatter), per doubling for all_reduce (NVLS and
-trees) and all_to_all (messages beside each other). Assumed.
+Above the largest measured group its curve is used at those bytes, and the latency grows as between
+the last two groups: per device for rings (all_gather, reduce_scatter), per doubling for all_reduce
+(NVLS and trees) and all_to_all (concurrent messages). Assumed.
 
-Where no message was measured, `send` is the all_to_all of two devices at twice the size: each gives
-the other half of its buffer. Both directions are then busy, as in a pipeline; on H100 it takes 1.2
-times as long as one direction alone (vidur's send_recv). A broadcast moves S along the same rings
-as an all_gather of those bus bytes.
+Without measured messages, `send` is the all_to_all of two devices at twice the size: each sends
+half of its buffer. Both directions are busy, as in a pipeline; on H100 it takes 1.2 times as long
+as one direction alone (vidur's send_recv). A broadcast moves S along the same rings as an
+all_gather of those bus bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RINGS = ("all_gather", "reduce_scatter")
 
 
 def bus_share(operation: str, group_size: int) -> float:
-    """Bytes that one device's link carries in one direction per byte of the buffer."""
+    """Bytes on one device's link in one direction per byte of the buffer."""
     passes = 2.0 if operation == "all_reduce" else 1.0
     if operation in ("send", "broadcast"):
         return 1.0
@@ -52,10 +52,10 @@ class CollectiveCurve:
     """Times of one operation on `group_size` devices of a domain.
 
     size_bytes  the full buffer (profiles.hardware.catalogue.link.LinkPoint), ascending
-    method      `fitted`, or `assumed` where a relative's curve stands in
-    rows        measured rows behind it
+    method      `fitted`, or `assumed` for a relative's curve
+    rows        number of measured rows
 
-    Raises InputError for fewer than two points and for sizes or times that do not grow.
+    Raises InputError for fewer than two points and for decreasing sizes or times.
     """
 
     operation: str
@@ -98,7 +98,7 @@ class CollectiveCurve:
             return times[0] * 1e-6
         if size_bytes >= sizes[-1]:
             per_byte = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
-            # At least 90 % of the mean time per byte: a flat end is noise, not an infinite rate.
+            # At least 90 % of the mean time per byte: a flat end is noise.
             per_byte = max(per_byte, 0.9 * times[-1] / sizes[-1])
             return (times[-1] + (size_bytes - sizes[-1]) * per_byte) * 1e-6
         x, logs = math.log(size_bytes), self.log_size
@@ -110,11 +110,11 @@ class CollectiveCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCurves:
-    """What was measured in one domain of a device (profiles/data/collectives/DEVICE.toml).
+    """Measured collectives in one domain of a device (profiles/data/collectives/DEVICE.toml).
 
-    link           the link that was measured, by its name in the catalogue
-    shared_medium  boards share the path (PCI Express through the host): groups beside each other
-                   slow each other down as one group of all of them would
+    link           name of the measured link in the catalogue
+    shared_medium  boards share the path (PCI Express through the host): concurrent groups take as
+                   long as one group of all their devices
     held_out       errors on rows left out, by operation and size (`where`); splits: `sizes` (every
                    third size left out), `groups` (the middle group size from its neighbours),
                    `largest-group` (the largest one from the smaller), `other-source` (rows of
@@ -145,11 +145,11 @@ class CollectiveCurves:
         object.__setattr__(self, "by_operation", {k: tuple(v) for k, v in found.items()})
 
     def __hash__(self) -> int:
-        # Hashing every point would cost more than a look-up saves.
+        # Hashing every point would be slow.
         return hash((self.device, self.link))
 
     def time_s(self, operation: str, group_size: int, bus_bytes: float) -> float:
-        """Seconds of `operation` on `group_size` devices when each link carries `bus_bytes`."""
+        """Seconds of `operation` on `group_size` devices with `bus_bytes` per link."""
         if operation == "send" and "send" not in self.by_operation:
             return self.by_operation["all_to_all"][0].time_s(2.0 * bus_bytes)
         if operation == "broadcast":
@@ -171,7 +171,7 @@ class CollectiveCurves:
         return math.exp(math.log(below) * (1.0 - share) + math.log(at) * share)
 
     def floor_s(self, operation: str, group_size: int) -> float:
-        """Latency: seconds of an operation on next to nothing."""
+        """Latency: seconds of an operation without data."""
         return self.time_s(operation, group_size, 0.0)
 
     def hop_s(self, operation: str) -> float:
@@ -181,13 +181,13 @@ class CollectiveCurves:
         )
 
     def half_width(self, operation: str, split: str = "sizes") -> float:
-        """Relative half-width of a 90 % interval: p90 of that split's held-out rows, else 0.5."""
+        """Relative half-width of a 90 % interval: p90 of the split's held-out rows, default 0.5."""
         name = {"broadcast": "all_gather", "barrier": "all_reduce"}.get(operation, operation)
         found = [e.p90 for e in self.held_out if e.where == name and e.split == split]
         return max(found, default=0.5)
 
     def measured_groups(self, operation: str) -> tuple[int, ...]:
-        """Group sizes that this very domain was measured with."""
+        """Measured group sizes of this domain."""
         curves = self.by_operation.get(operation, ())
         return tuple(curve.group_size for curve in curves if curve.method == "fitted")
 
@@ -198,7 +198,7 @@ class CollectiveCurves:
         return per_doubling * math.log2(group_size / measured)
 
     def _slope_s(self, operation: str, apart: Callable[[int, int], float]) -> float:
-        """Growth of the latency between the two largest groups over what they are apart."""
+        """Growth of the latency between the two largest groups per unit of `apart`."""
         curves = self.by_operation[operation]
         if len(curves) < 2:
             return 0.0
@@ -208,8 +208,8 @@ class CollectiveCurves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledCurves:
-    """Curves on a link with other numbers than the measured one's: the latency scales with the
-    links' latencies, what is above it with bandwidth times efficiency. Ratios of 1: as measured."""
+    """Curves on another link than the measured one: latency scales with the links' latencies, the
+    rest with bandwidth times efficiency."""
 
     curves: CollectiveCurves
     rate: float = 1.0
@@ -231,7 +231,7 @@ class ScaledCurves:
 
 @functools.cache
 def load_curves(device_name: str) -> CollectiveCurves | None:
-    """The curves measured on this device of the catalogue, or None."""
+    """The measured curves of a device in the catalogue, or None."""
     path = curves_path(device_name)
     if not path.is_file():
         return None
@@ -239,7 +239,7 @@ def load_curves(device_name: str) -> CollectiveCurves | None:
 
 
 def curves_path(device_name: str) -> Path:
-    """Where a device's own curves lie."""
+    """The path of a device's measured curves."""
     return COLLECTIVES / f"{device_name}.toml"
 
 
@@ -247,8 +247,8 @@ def curves_path(device_name: str) -> Path:
 def curves_on(
     device_name: str, link_name: str, rate_bytes_per_s: float, latency_s: float
 ) -> ScaledCurves | None:
-    """The curves for a device's domain on a link with this rate (bandwidth times efficiency) and
-    latency: its own, or a relative's; None where there are none, or where the link is neither the
+    """The curves (measured or a relative's) for a device's domain on a link with this rate
+    (bandwidth times efficiency) and latency; None without curves, or if the link is neither the
     measured one nor the inner link of the device's usual node."""
     if device_name.split("@")[0] not in device_names():
         return None

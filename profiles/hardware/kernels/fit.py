@@ -1,17 +1,17 @@
 """Curves through measured points: a monotone piecewise-linear table, with an interval.
 
-Measured times of collectives and kernels are no one line of latency + size / bandwidth (protocol
-switches, cache sizes), so none is fitted to all points: between two points the curve is that line
-through them. Of 268 points of 134 memory-bound ops (4 KiB to 8 MiB, factors of 8 to 16 apart, two
-cores, torch 2.13, 2026-11-23) each left out, the mean error in log y was 0.25; of the power law
-through the neighbours 0.48, nearly all of it too slow. Points of equal x are merged by their
-geometric mean; where a larger x was measured faster than a smaller one, both are pooled (isotonic
-regression by pool-adjacent-violators, Barlow et al. 1972), because more work never takes less time.
+Measured times of collectives and kernels are not one line of latency + size / bandwidth (protocol
+switches, cache sizes); the curve is such a line between each two neighboring points. With each of
+268 points of 134 memory-bound ops left out (4 KiB to 8 MiB, factors of 8 to 16 apart, two cores,
+torch 2.13, 2026-11-23), the mean error in log y was 0.25; of the power law through the neighbors
+0.48, nearly always too slow. Points of equal x are merged by their geometric mean; decreasing
+points are pooled (isotonic regression by pool-adjacent-violators, Barlow et al. 1972), because more
+work never takes less time.
 
-The interval comes from the points themselves: each one is predicted from the others (leave one
-out), and the 90 % quantile of those log residuals, with the finite-sample rank
-ceil(0.9 (n + 1)) of split conformal prediction (Lei et al. 2018, J. Am. Stat. Assoc. 113:1094),
-is the half-width between points. Leaving one out doubles the gap, so the interval is cautious.
+The interval: each point is predicted from the others (leave one out), and the 90 % quantile of
+these log residuals, with the finite-sample rank ceil(0.9 (n + 1)) of split conformal prediction
+(Lei et al. 2018, J. Am. Stat. Assoc. 113:1094), is the half-width between points. Leaving one out
+doubles the gap, so the interval is conservative.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 from profiles.errors import InputError
 
-# Assumed: with fewer than three points nothing can be left out, and a value between them, or one
-# e-fold beyond them, is taken to be known to a factor of two.
+# Assumed for fewer than three points: a value between them, or one e-fold beyond them, is known to
+# a factor of two.
 UNKNOWN_LOG_HALF_WIDTH = math.log(2.0)
-# Beyond a factor of 1000 an interval says "unknown"; wider ones would only overflow.
+# A factor of 1000 means "unknown"; wider intervals would overflow.
 WIDEST_LOG_HALF_WIDTH = math.log(1000.0)
 COVERAGE = 0.9
 _SAME_X = 1e-9
@@ -34,7 +34,7 @@ _SAME_X = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveValue:
-    """A value read off a curve with its 90 % interval.
+    """A value of a curve with its 90 % interval.
 
     method  `measured` at a point, `interpolated` between points, `extrapolated` outside them
     """
@@ -64,7 +64,7 @@ class Curve:
     def at(self, x: float) -> CurveValue:
         """The value at `x`; raises InputError unless x > 0."""
         if not (x > 0 and math.isfinite(x)):
-            raise InputError(f"a curve can be read at finite x above 0 only, asked for {x!r}")
+            raise InputError(f"a curve can be read at finite x above 0 only, got {x!r}")
         position = math.log(x)
         centre = _value(self.log_x, self.log_y, position)
         outside = max(self.log_x[0] - position, position - self.log_x[-1], 0.0)
@@ -97,8 +97,8 @@ def fit_curve(x: Sequence[float], y: Sequence[float]) -> Curve:
     points = sorted((math.log(a), math.log(b)) for a, b in zip(x, y, strict=True))
     log_x, raw, weights = _merged(points)
     log_y = _isotonic(raw, weights)
-    # What merging and pooling moved is error at a measured point too: cold and hot caches, or
-    # different ops filed under one name, are seen here.
+    # Changes by merging and pooling are errors at measured points: cold and hot caches, or
+    # different ops under one name.
     moved = [abs(b - log_y[max(0, bisect_right(log_x, a + _SAME_X) - 1)]) for a, b in points]
     residuals, edge_error = _left_out(log_x, log_y)
     return Curve(
@@ -111,15 +111,15 @@ def fit_curve(x: Sequence[float], y: Sequence[float]) -> Curve:
 
 
 def _value(log_x: Sequence[float], log_y: Sequence[float], position: float) -> float:
-    """log y of a time over a size: below the smallest size the latency floor holds, above the
-    largest the rate, so that a rate is never extrapolated upwards."""
+    """log y of a time over a size: constant below the smallest size (latency), with constant rate
+    above the largest, so that a rate is never extrapolated upwards."""
     if position <= log_x[0]:
         return log_y[0]
     if position >= log_x[-1]:
         return log_y[-1] + position - log_x[-1]
     right = bisect_right(log_x, position)
     left = right - 1
-    # In units of the left point, which keeps its digits however small it is.
+    # Relative to the left point, for precision at small values.
     share = math.expm1(position - log_x[left]) / math.expm1(log_x[right] - log_x[left])
     return log_y[left] + math.log1p(share * math.expm1(log_y[right] - log_y[left]))
 
@@ -127,7 +127,7 @@ def _value(log_x: Sequence[float], log_y: Sequence[float], position: float) -> f
 def _merged(
     points: list[tuple[float, float]],
 ) -> tuple[tuple[float, ...], list[float], list[float]]:
-    """Points of equal x as one: the mean of their log y, and how many they were."""
+    """Points of equal x merged: their x, mean log y, and number."""
     xs: list[float] = []
     sums: list[float] = []
     counts: list[float] = []
@@ -170,7 +170,7 @@ def _left_out(log_x: tuple[float, ...], log_y: tuple[float, ...]) -> tuple[list[
             residuals.append(error)
         else:
             gap = max(xs[0] - log_x[index], log_x[index] - xs[-1])
-            # Within one e-fold the error is taken as it is: divided by a tiny gap, noise explodes.
+            # Not divided by gaps below one e-fold, which would amplify noise.
             edges.append(error / max(gap, 1.0))
     return residuals, max(edges)
 

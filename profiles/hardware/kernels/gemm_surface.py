@@ -7,27 +7,26 @@ reached (bytes/s), b and b_out bytes per element of the inputs and of the output
 
     t_math      min over tiles (u x v) and splits s of k:  W u v 2 (k/s + k0) S / (R e_uv), the time
                 of W waves of tiles of k0 + k/s steps; tiles = s ceil(m/u) ceil(n/v),
-                W = q ceil(tiles/S) + (1 - q) max(1, tiles/S). Wave quantisation is described in
-                NVIDIA's "Matrix Multiplication Background User's Guide" (2023), q says how much of
-                it the library hides by its choice of kernels.
+                W = q ceil(tiles/S) + (1 - q) max(1, tiles/S). Wave quantization: NVIDIA, "Matrix
+                Multiplication Background User's Guide" (2023); q is its share that the library's
+                choice of kernels does not hide.
     t_memory    (b (m k + k n) + b_out m n) / B
     t_quantise  passes 3 m k / B_0: casting the bf16 activations to the low-precision type, 2 bytes
-                read and 1 written per element, where the measured rows include it
+                read and 1 written per element, if the measured rows include it
 
-The correction is a LogGrid. Beyond the measured box utilisation is held, never raised: time grows
-with the work; below the box a dimension counts as the box's smallest. Every table carries its
-source, rows and residuals on rows that were held out.
+The correction is a LogGrid. Outside the measured box utilization is constant: above it time grows
+with the work, below it a dimension counts as the smallest. Every table has its source, number of
+rows and errors on held-out rows.
 
-`load_surface(name)` is the device's own surface (profiles/data/kernels/<device>.gemm.toml),
-otherwise that of its nearest relative (relatives.toml) scaled by the datasheets' peak and bandwidth
-ratios and tagged `assumed`. Known limits of the measured rows:
+`load_surface(name)` is the device's measured surface (profiles/data/kernels/<device>.gemm.toml),
+otherwise that of its relative (relatives.toml), scaled by the datasheets' peak and bandwidth ratios
+(method `assumed`). Known limits of the measured rows:
 
-- one software version (sglang 0.5.10's libraries) and one row per shape: the spread of repeated
-  runs is unknown;
+- one software version (sglang 0.5.10's libraries) and one row per shape: unknown spread;
 - short bursts: on H100, H200 and Blackwell, bf16 kernels of 3 ms and more run at 7 to 18 % lower
-  rates than those of 0.5 ms (power limit; GB200 1440 against 1730 TFLOP/s), and a training step
-  draws its power for seconds;
-- one layout (x w^T); gradients' layouts count the same;
+  rates than those of 0.5 ms (power limit; GB200 1440 against 1730 TFLOP/s), and a training step is
+  under the power limit for seconds;
+- one layout (x w^T), also used for gradients;
 - the rows of `float8_e4m3fn` (one scale per tensor), `float8_block` (blocks of 128) and
   `float4_e2m1fn_x2` (nvfp4) include casting the activations.
 """
@@ -53,24 +52,24 @@ from profiles.hardware.kernels.kernel_surface import (
     read_surface,
 )
 
-# Tiles (rows, columns) that CUTLASS-style kernels offer on these devices, by area class.
+# Tiles (rows, columns) of CUTLASS-style kernels on these devices.
 TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))
 SPLITS = (1, 2, 4, 8)
-# A split sums its parts afterwards; its start-up counts this many times.
+# Factor on the start-up of a split product, whose parts are summed afterwards.
 _SPLIT_START = 1.5
-# Shapes per pass: keeps the temporaries in the caches.
+# Shapes per pass, so that temporaries stay in the caches.
 _CHUNK = 16384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmTable(KernelTable):
-    """The fitted surface of one data type; the symbols are those of the module's docstring.
+    """The fitted surface of one data type; symbols as in the module's docstring.
 
-    rate_flop_per_s        R, of 128x256 tiles; tile_rate has e_uv of 128x128 and of 64x64, the
-                           one of 128x64 lies between (geometric mean)
+    rate_flop_per_s        R, of 128x256 tiles; tile_rate has e_uv of 128x128 and of 64x64, that
+                           of 128x64 is their geometric mean
     start_steps            k0
-    bandwidth_bytes_per_s  B; may exceed the memory's where inputs were still in the L2 cache
-    quantise_bytes_per_s   B_0 / passes, 0 where the rows include no quantisation
+    bandwidth_bytes_per_s  B; may exceed the memory's if inputs were in the L2 cache
+    quantise_bytes_per_s   B_0 / passes, 0 if the rows include no quantization
     box                    of m, n, k
     """
 
@@ -101,7 +100,7 @@ def _held_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) 
     inside = [np.clip(x, low, high) for x, (low, high) in zip((m, n, k), table.box, strict=True)]
     time_s = formula_time_s(table, sm_count, *inside)
     time_s *= np.exp(table.correction.log_factor(*inside))
-    # The work beyond the box at the edge's rate. Below the box the smallest size counts already.
+    # Work beyond the box at the rate of its edge; below the box the smallest size counts already.
     wanted = [np.maximum(x, low) for x, (low, _) in zip((m, n, k), table.box, strict=True)]
     time_s *= math.prod(x / y for x, y in zip(wanted, inside, strict=True))
     return time_s
@@ -133,8 +132,7 @@ def _math_time_s(table: GemmTable, sm_count: int, m: Array, n: Array, k: Array) 
     return best
 
 
-# Data type -> bytes per element of the inputs and of the output, where the utilisation of bf16 is
-# borrowed because the data type was not measured.
+# Unmeasured data type -> bytes per element of inputs and output; its utilization is that of bf16.
 _BORROWED_DTYPES = {
     "float16": (2.0, 2.0),
     "float32": (4.0, 4.0),
@@ -154,7 +152,7 @@ class GemmSurface(KernelSurface):
     tables: Mapping[str, GemmTable] = field(default_factory=dict)
 
     def table(self, dtype: str) -> GemmTable:
-        """The table of a data type; raises InputError naming those that there are."""
+        """The table of a data type; raises InputError with the known ones."""
         if dtype not in self.tables:
             raise InputError(
                 f"device {self.device} has no matmul surface for {dtype}; it has "
@@ -173,10 +171,10 @@ class GemmSurface(KernelSurface):
     ) -> Array:
         """Seconds of [m, k] x [k, n] for each shape; m, n, k broadcast; at least 1 each.
 
-        For the gradients of y[m, n] = x[m, k] w[k, n] ask (m, k, n) for the input's and (k, n, m)
-        for the weight's: the last number is the reduction. Layouts are not told apart. A call costs
-        about 0.3 ms whatever its length up to a few hundred shapes: batch them.
-        `casts=False` leaves out casting [m, k] to a low-precision type, which those rows include;
+        The gradients of y[m, n] = x[m, k] w[k, n] are (m, k, n) for the input and (k, n, m) for the
+        weight: the last number is the reduction. Layouts are not distinguished. A call takes about
+        0.3 ms for up to a few hundred shapes. `casts=False` excludes casting [m, k] to a
+        low-precision type.
         """
         table = self.table(dtype)
         if not casts:
@@ -186,9 +184,9 @@ class GemmSurface(KernelSurface):
 
 @functools.cache
 def load_surface(device_name: str) -> GemmSurface:
-    """The matmul surface of a device or alias, its own or its relative's.
+    """The matmul surface of a device or alias, measured or from its relative.
 
-    Raises UnknownNameError for a device that is not in the catalogue.
+    Raises UnknownNameError for an unknown device.
     """
     device = get_device(device_name)
     name = device.name

@@ -1,12 +1,12 @@
-"""`KernelSurface`: measured kernels of a device as fitted tables, its own or those of a relative.
+"""`KernelSurface`: measured kernels of a device, or of a relative, as fitted tables.
 
-Shared by the surfaces of matmuls (gemm_surface.py) and attention (attention_surface.py): the
-numbers that every table has, its errors on held-out rows, the form
-t = launch + (t_math^p + t_memory^p)^(1/p), and the place of the files.
+Common parts of the surfaces of matmuls (gemm_surface.py) and attention (attention_surface.py): the
+numbers of a table, its errors on held-out rows, the formula
+t = launch + (t_math^p + t_memory^p)^(1/p), and the paths of the files.
 
-The formulas have few physical parameters; `LogGrid` is what they miss: corrections over log2 of a
-shape, read by multilinear interpolation, in whole per cent of the natural logarithm of time, so
-that a file of them can be read by eye.
+The formulas have few physical parameters; a `LogGrid` has their residuals over log2 of a shape,
+with multilinear interpolation, in integer per cent of the natural logarithm of time, so that the
+files are readable.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogGrid:
         return hash((self.axes, self.percent))
 
     def log_factor(self, *sizes: Array) -> Array:
-        """ln of the factor on time at each shape; the edge value is held outside the nodes."""
+        """ln of the factor on time at each shape; constant outside the nodes."""
         table, logs = _arrays(self)
         places = [locate(np.log2(size), nodes) for size, nodes in zip(sizes, logs, strict=True)]
         found = np.zeros(np.broadcast_shapes(*(size.shape for size in sizes)))
@@ -78,7 +78,7 @@ def log_nodes(axes: Sequence[Sequence[float]]) -> tuple[Array, ...]:
 
 
 def locate(position: Array, nodes: Array) -> tuple[NDArray[np.intp], Array]:
-    """The node below each position and the fraction of the way to the next, inside the nodes."""
+    """The node below each position (clipped to the nodes), and the fraction towards the next."""
     held = np.clip(position, nodes[0], nodes[-1])
     below = np.clip(np.searchsorted(nodes, held, side="right") - 1, 0, len(nodes) - 2)
     return below, (held - nodes[below]) / (nodes[below + 1] - nodes[below])
@@ -87,7 +87,7 @@ def locate(position: Array, nodes: Array) -> tuple[NDArray[np.intp], Array]:
 def corners(
     places: Sequence[tuple[NDArray[np.intp], Array]], shape: tuple[int, ...]
 ) -> list[tuple[NDArray[np.intp], Array]]:
-    """Flat index and weight of each of the cell's corners; the weights of a position sum to 1."""
+    """Flat index and weight of each corner of the cells; the weights of a position sum to 1."""
     found = []
     for corner in itertools.product((0, 1), repeat=len(shape)):
         index: Any = 0
@@ -104,9 +104,9 @@ class HeldOut:
     """Errors |predicted / measured - 1| on one part of the held-out rows.
 
     split   how rows were held out: `shapes` (a random third of the rows) or `blocks` (whole
-            neighbourhoods: 3x3 blocks of (n, k) of matmuls, all calls of a (heads, kv_heads) pair
-            of attention)
-    where   the part of the rows; the derive script says what each name means
+            neighborhoods: 3x3 blocks of (n, k) of matmuls, all calls of a (heads, kv_heads) pair of
+            attention)
+    where   name of the part of the rows, defined in the derive script
     bias    median of predicted / measured - 1
     """
 
@@ -119,19 +119,19 @@ class HeldOut:
 
 
 def half_width(errors: tuple[HeldOut, ...], where: str) -> float:
-    """Relative half-width of a 90 % interval: p90 of the held-out blocks of that part, else 1."""
+    """Relative half-width of a 90 % interval: p90 of the held-out blocks of a part, default 1."""
     found = [error.p90 for error in errors if error.split == "blocks" and error.where == where]
     return found[0] if found else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTable:
-    """Numbers of a fitted surface of one data type; the symbols are those of its formula.
+    """Numbers of a fitted surface of one data type; symbols as in its formula.
 
-    method   `fitted` or, where borrowed, `assumed`
+    method   `fitted`, or `assumed` for a relative's
     box      smallest and largest measured size on each of the correction's axes
-    rows     measured rows behind it;  training_rows  name of those of training shapes in `held_out`
-    bandwidths  fields that follow the memory's bandwidth
+    rows     number of measured rows;  training_rows  name of training shapes in `held_out`
+    bandwidths  fields that are proportional to the memory bandwidth
     """
 
     training_rows: ClassVar[str]
@@ -156,23 +156,19 @@ class KernelTable:
 
     @property
     def uncertainty(self) -> float:
-        """Relative half-width of a 90 % interval at training shapes, from held-out blocks.
-
-        It says nothing about what a borrowed table adds.
-        """
+        """Relative half-width of a 90 % interval at training shapes, from held-out blocks, without
+        the error of using a relative's table."""
         return half_width(self.held_out, self.training_rows)
 
     def scaled(self, rate: float, bandwidth: float = 1.0, **changes: Any) -> Self:
-        """The table for `rate` times the rate of arithmetic and `bandwidth` times the memory's.
-
-        Utilisation, launch and correction are kept, which is assumed and tagged so.
-        """
+        """The table for `rate` times the arithmetic rate and `bandwidth` times the memory
+        bandwidth, with the same utilization, launch and correction (method `assumed`)."""
         changes |= {name: getattr(self, name) * bandwidth for name in self.bandwidths}
         rate_flop_per_s = self.rate_flop_per_s * rate
         return replace(self, method="assumed", rate_flop_per_s=rate_flop_per_s, **changes)
 
     def waves(self, filled: Array) -> Array:
-        """Waves that take time where blocks fill the processors so many times."""
+        """Effective number of waves, if the blocks fill the processors `filled` times."""
         q = self.wave_quantisation
         found: Array = q * np.ceil(filled) + (1.0 - q) * np.maximum(filled, 1.0)
         return found
@@ -189,8 +185,7 @@ class KernelTable:
 class KernelSurface:
     """Kernel times of one device.
 
-    device   whose surface this is; measured_on is where the rows came from: another device where
-             the surface is borrowed (method `assumed`, reason says why), else the same
+    measured_on   the measured device: `device`, or a relative (method `assumed`, with a `reason`)
     """
 
     device: str
@@ -207,13 +202,13 @@ S = TypeVar("S", bound=KernelSurface)
 
 
 def surface_path(device_name: str, kind: str) -> Path:
-    """Where a device's own surface of a kind (`gemm`, `attention`) lies."""
+    """The path of a device's measured surface of a kind (`gemm`, `attention`)."""
     return DATA / "kernels" / f"{device_name}.{kind}.toml"
 
 
 def read_surface(cls: type[S], device_name: str, kind: str) -> tuple[S, Relative | None]:
-    """A device's own surface; else its relative's in the device's name, and the relative: the
-    tables are the relative's still."""
+    """A device's measured surface and None; otherwise its relative's surface, with unscaled tables,
+    and the relative."""
     schema = f"shardwright/{kind}-surface@1"
     path = surface_path(device_name, kind)
     if path.is_file():

@@ -1,7 +1,7 @@
-"""Offers: what one provider charges for a device-hour in one region, and where that was read.
+"""Offers: one provider's price of a device-hour in one region, with its source.
 
 The shipped offers are profiles/data/prices/offers.csv and sources.csv (addresses), both written by
-tools/derive_prices.py. Price lists without a date were not included.
+tools/derive_prices.py. Price lists without a date are not included.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ _DATE = re.compile(r"^20\d\d-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$")
 class Offer:
     """A price of one kind.
 
-    region   as the provider names it; empty where its price list names none
-    kind     one of KINDS; `reserved` is a capacity that is held for the buyer, `committed` a
-             discount for use that is promised
-    device   canonical name of the catalogue
-    date     ISO day on which the source said so
-    address  where it was read
-    instance the provider's name of what is rented
+    region   the provider's name of it; empty if the price list has none
+    kind     one of KINDS; `reserved` is guaranteed capacity, `committed` a discount for promised
+             use
+    device   canonical name in the catalogue
+    date     ISO day of the source;  address  of the source
+    instance the provider's name of the rented instance
 
-    Raises InputError for a price or a date that is none, UnknownNameError for another kind.
+    Raises InputError for an invalid price or date, UnknownNameError for another kind.
     """
 
     provider: str
@@ -49,7 +48,7 @@ class Offer:
 
     def __post_init__(self) -> None:
         if not self.provider.strip():
-            raise InputError(f"an offer of {self.device} has no provider; say whose price it is")
+            raise InputError(f"an offer of {self.device} has no provider; name it")
         if self.kind not in KINDS:
             raise UnknownNameError("kind of price", self.kind, KINDS)
         if not (math.isfinite(self.usd_per_device_hour) and self.usd_per_device_hour > 0):
@@ -75,7 +74,7 @@ SOURCE_FILE = OFFER_FILE.with_name("sources.csv")
 
 @functools.cache
 def shipped_offers() -> tuple[Offer, ...]:
-    """Every offer that we ship."""
+    """All shipped offers."""
     addresses = {row["source"]: row["address"] for row in _rows(SOURCE_FILE)}
     same = ("provider", "region", "instance", "device", "kind", "date", "notes")
     return tuple(

@@ -1,4 +1,4 @@
-"""`Owning`: what a device costs whoever owns it; a user's file over the shipped usual values.
+"""`Owning`: the costs of an owned device, from a user's file and shipped defaults.
 
     schema = "shardwright/owning@1"
     purchase_usd_per_device = 31000     # with its share of the server
@@ -8,7 +8,7 @@
     hosting_usd_per_kw_month = 170      #   profiles/data/prices/owning.toml
     depreciation_years = 4
 
-Purchase, network and staff must be said: no credible public source of them was found.
+Purchase, network and staff are required: there is no credible public source for defaults.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OwningDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwningFile:
-    """The file as people write it; None takes the usual value."""
+    """The user's file; None takes the default."""
 
     purchase_usd_per_device: float
     network_share: float
@@ -51,12 +51,12 @@ class OwningFile:
 class Owning:
     """Costs of one owned device.
 
-    purchase_usd   with its share of the server;  network_share  of the purchase, on top
-    depreciation_years   over which both are written off in equal parts, to nothing
-    hosting_usd_per_kw_month   per kilowatt that the device may draw, in use or not
-    power_usd_per_kwh   of what the site draws;  staff_usd_per_year  for one device
+    purchase_usd   with its share of the server;  network_share  additional share of the purchase
+    depreciation_years   of linear depreciation of both to zero
+    hosting_usd_per_kw_month   per kilowatt of the device's maximum power, in use or not
+    power_usd_per_kwh   of the site's power;  staff_usd_per_year  per device
 
-    Raises InputError for what is below 0, and for no years of depreciation.
+    Raises InputError for negative values, and for zero years of depreciation.
     """
 
     purchase_usd: SourcedRange
@@ -76,12 +76,12 @@ class Owning:
 
 @functools.cache
 def owning_defaults() -> OwningDefaults:
-    """The shipped usual values."""
+    """The shipped defaults."""
     return read_document(DEFAULT_FILE, OwningDefaults, schema=DEFAULT_SCHEMA)
 
 
 def owning_of(file: OwningFile, source: str) -> Owning:
-    """The inputs of a user with the usual values where the user has none."""
+    """A user's values, with defaults for missing ones."""
     usual = owning_defaults()
     own = {
         name: getattr(usual, name) if value is None else given(value, source)
@@ -97,7 +97,7 @@ def owning_of(file: OwningFile, source: str) -> Owning:
 
 
 def read_owning(path: Path) -> Owning:
-    """The inputs in a file; raises DocumentError, naming the key that is missing or wrong."""
+    """The values of a file; raises DocumentError, with the missing or wrong key."""
     file = read_document(path, OwningFile, schema=OWNING_SCHEMA)
     try:
         return owning_of(file, str(path))

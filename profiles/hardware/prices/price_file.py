@@ -1,4 +1,4 @@
-"""A user's own prices: a TOML or CSV file, read into offers and written from them.
+"""A user's prices: offers from and to a TOML or CSV file.
 
     schema = "shardwright/prices@1"
 
@@ -14,8 +14,8 @@
     currency = "eur"
     date = "2026-11-01"
 
-As CSV it has the columns of COLUMNS, of which the first five must be there; a currency other than
-usd needs its rate in the same row.
+A CSV file has the columns of COLUMNS, the first five are required; a currency other than usd needs
+its rate in the same row.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _RATE = re.compile(r"^([a-z]{3})_in_usd$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnOffer:
-    """An offer as a user writes it.
+    """An offer in a user's file.
 
     device   a name or alias of the catalogue
-    price_per_device_hour   in `currency`: `usd`, or one whose rate stands under [currency]
-    address  where it can be read again; the file itself where it says none
+    price_per_device_hour   in `currency`: `usd`, or one with a rate under [currency]
+    address  of the source; by default the file
     """
 
     provider: str
@@ -77,12 +77,12 @@ class PriceFile:
 
 
 def offers_with(path: Path) -> tuple[Offer, ...]:
-    """The offers of a user's file and ours: of what the user has a price for, only theirs."""
+    """The offers of a user's file, and the shipped ones for other devices and kinds."""
     return with_own(read_price_file(path))
 
 
 def storage_of(path: Path) -> OwnStorage | None:
-    """The [storage] of a file, None where it has none, as a CSV. Raises DocumentError."""
+    """The [storage] of a file, None if it has none or is a CSV file. Raises DocumentError."""
     if path.suffix == ".csv":
         return None
     return read_document(path, PriceFile, schema=PRICES_SCHEMA).storage
@@ -91,7 +91,7 @@ def storage_of(path: Path) -> OwnStorage | None:
 def read_price_file(path: Path) -> tuple[Offer, ...]:
     """The offers of a file.
 
-    Raises DocumentError or UnknownNameError, naming file and key (TOML) or line (CSV).
+    Raises DocumentError or UnknownNameError, with file and key (TOML) or line (CSV).
     """
     found = _read_csv(path) if path.suffix == ".csv" else _read_toml(path)
     if not found and storage_of(path) is None:

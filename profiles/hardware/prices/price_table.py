@@ -19,20 +19,19 @@ from profiles.sourced import Sourced
 from profiles.units import format_usd
 
 STALE_DAYS = 90
-"""Older offers are pointed out."""
-_NAMED = 3  # providers that are named one by one; more are counted
+"""Age in days from which an offer counts as outdated."""
+_NAMED = 3  # most providers that are listed by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePrice:
     """The median over providers of each provider's cheapest region.
 
-    device     whose hour it is;  borrowed_from  the device whose offers these are, where it has
-               none of its own, or ""
-    low, high  the cheapest and the dearest of these providers, US dollars per hour
+    borrowed_from  the device with these offers, if `device` has none, or ""
+    low, high  lowest and highest price of these providers, US dollars per hour
     date, oldest_date   of the newest and the oldest offer
-    offers     one per provider, cheapest first, of whole devices
-    share      of how many equal parts of a device this is one (`trainium2/4`)
+    offers     one per provider, cheapest first, for whole devices
+    share      number of equal parts of a device of which this is one (`trainium2/4`)
     """
 
     device: str
@@ -60,7 +59,7 @@ class DevicePrice:
 
     @property
     def range_words(self) -> str:
-        """`$2.11 (sfcompute) to $12.29 (azure)`; empty where one provider is all there is."""
+        """`$2.11 (sfcompute) to $12.29 (azure)`; empty for a single provider."""
         if len(self.offers) < 2:
             return ""
         first, last = self.offers[0], self.offers[-1]
@@ -69,7 +68,7 @@ class DevicePrice:
 
     @property
     def half_spread(self) -> float:
-        """Half the inter-quartile range of the providers' prices over the median; 0 of one."""
+        """Half the inter-quartile range of the providers' prices over the median; 0 for one."""
         if len(self.offers) < 2:
             return 0.0
         prices = [offer.usd_per_device_hour for offer in self.offers]
@@ -97,7 +96,7 @@ class DevicePrice:
         )
 
 
-# In whose place a device without an offer stands: the same chip on the same kind of board.
+# Device without an offer -> the same chip on the same kind of board.
 SAME_CHIP = {
     "a100-pcie-40gb": "a100-pcie-80gb",
     "a800-sxm-80gb": "a100-sxm-80gb",
@@ -113,12 +112,12 @@ SAME_CHIP = {
 def device_price(
     device_name: str, kind: str = "on-demand", offers: Iterable[Offer] | None = None
 ) -> DevicePrice | None:
-    """The price of an hour of a device by its name or alias; None where no provider offers it.
+    """The price of a device-hour by name or alias; None without an offer.
 
-    offers  in the place of those that we ship (`shipped_offers`; with a user's own `with_own`)
+    offers  instead of `shipped_offers` (`with_own` adds a user's)
 
-    A variant (`h100-sxm@500w`) costs what its device costs, a share (`trainium2/4`) its part.
-    Raises UnknownNameError for another kind of price and for a device that is not in the catalogue.
+    A variant (`h100-sxm@500w`) has the price of its device, a share (`trainium2/4`) its part.
+    Raises UnknownNameError for another kind of price and for an unknown device.
     """
     if kind not in KINDS:
         raise UnknownNameError("kind of price", kind, KINDS)
@@ -150,8 +149,8 @@ def device_price(
 def price_or_relatives(
     device_name: str, kind: str = "on-demand", offers: Iterable[Offer] | None = None
 ) -> DevicePrice | None:
-    """`device_price`, or that of the same chip where a device has no offer of its own; the result
-    says so (`borrowed_from`). None where neither has one."""
+    """`device_price`, or for a device without offers the price of the same chip (`borrowed_from`);
+    None without either."""
     listed = tuple(shipped_offers() if offers is None else offers)
     own = device_price(device_name, kind, listed)
     lender = SAME_CHIP.get(base_of(device_name))
@@ -164,13 +163,13 @@ def price_or_relatives(
 
 
 def kinds_of(device_name: str, offers: Iterable[Offer] | None = None) -> tuple[str, ...]:
-    """The kinds of price that some provider offers a device at, its own or of the same chip."""
+    """The kinds of price with an offer of a device or of the same chip."""
     listed = tuple(shipped_offers() if offers is None else offers)
     return tuple(kind for kind in KINDS if price_or_relatives(device_name, kind, listed))
 
 
 def with_own(own: Iterable[Offer]) -> tuple[Offer, ...]:
-    """A user's offers and ours: of a device and kind that the user has an offer of, only theirs."""
+    """A user's offers, and the shipped ones for other devices and kinds."""
     mine = tuple(own)
     priced = {(offer.device, offer.kind) for offer in mine}
     return (*mine, *(o for o in shipped_offers() if (o.device, o.kind) not in priced))
@@ -181,7 +180,7 @@ def _share(device_name: str) -> int:
 
 
 def _cheapest_by_provider(offers: Iterable[Offer]) -> tuple[Offer, ...]:
-    """Of each provider its cheapest offer, the newest of equal ones; cheapest first."""
+    """The cheapest offer of each provider (of equal ones the newest), cheapest first."""
     newest_first = sorted(offers, key=lambda o: (o.date, o.region, o.instance), reverse=True)
     best: dict[str, Offer] = {}
     for offer in sorted(newest_first, key=lambda o: o.usd_per_device_hour):

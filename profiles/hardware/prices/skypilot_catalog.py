@@ -1,10 +1,9 @@
 """The prices of a SkyPilot catalogue (github.com/skypilot-org/skypilot-catalog) as offers.
 
-Its folder holds one `<cloud>/vms.csv` per cloud, with `AcceleratorName`, `AcceleratorCount`,
-`Price`, `SpotPrice` ($ per hour of the whole instance), `Region` and `GpuInfo` (a Python dictionary
-as text); the order of the columns differs, so they are read by their names. A row has no date: it
-is that of the commit that was checked out, which the caller must say. Of a region the cheapest
-instance of each device and kind is taken.
+Its folder has one `<cloud>/vms.csv` per cloud, with `AcceleratorName`, `AcceleratorCount`, `Price`,
+`SpotPrice` ($ per hour of the whole instance), `Region` and `GpuInfo` (a Python dictionary as
+text), in varying order. Rows have no date; the caller gives that of the commit. Only the cheapest
+instance per region, device and kind is used.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from profiles.hardware.prices.offer import Offer
 from profiles.text_file import read_text
 
 _NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
-# SkyPilot's names that are no names of ours, or another device's, in lower case.
+# SkyPilot's names that the catalogue does not have or has for another device, in lower case.
 _DEVICES = {
     "a100": "a100-sxm-40gb",
     "a100-80gb-sxm": "a100-sxm-80gb",
@@ -34,7 +33,7 @@ _DEVICES = {
     "rtxpro6000s": "rtx-pro-6000",
     "v100-32gb": "v100-sxm2-32gb",
 }
-# What GpuInfo may say of the form of a board, where its name in the catalogue says none.
+# (Name without a form factor, form factor in GpuInfo) -> device.
 _FORMS = {
     ("a100", "pcie"): "a100-pcie-40gb",
     ("a100-80gb", "pcie"): "a100-pcie-80gb",
@@ -42,10 +41,10 @@ _FORMS = {
     ("h100-80gb", "pcie"): "h100-pcie-80gb",
     ("h100", "nvl"): "h100-nvl-94gb",
 }
-# Names that say no form factor; the usual one is taken, and said.
+# Names without a form factor; the usual one is assumed, with a note.
 _FORM_GUESSED = ("a100", "a100-80gb", "a800", "h100", "h100-80gb", "v100", "v100-32gb")
-# A TPU's slice: our device and how many of the number behind its name make a chip (cores of v4 and
-# v5p, chips of the others: cloud.google.com/tpu/docs/v5p and the pages beside it).
+# TPU slice: device, and units per chip of the number in its name (cores of v4 and v5p, chips of the
+# others: cloud.google.com/tpu/docs/v5p and related pages).
 _TPUS = {"v4": ("tpu-v4", 2), "v5p": ("tpu-v5p", 2), "v5litepod": ("tpu-v5e", 1)}
 _TPUS["v6e"] = ("tpu-v6e", 1)
 _SLICE = re.compile(r"^tpu-(\w+)-(\d+)$")
@@ -57,9 +56,9 @@ _SPLIT = re.compile(r"^([a-z]+)(\d.*)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What a catalogue holds.
+    """The offers of a catalogue.
 
-    ignored  rows that were left out, by reason;  guessed  what its names leave open
+    ignored  number of ignored rows by reason;  guessed  notes on assumed form factors
     """
 
     offers: tuple[Offer, ...]
@@ -75,8 +74,8 @@ class Imported:
 def read_skypilot(folder: Path, date: str) -> Imported:
     """The offers of a folder such as `catalogs/v8`; `date` is the ISO day of its commit.
 
-    Raises DocumentError where the folder holds no `vms.csv`, and, naming file and line, for a row
-    that cannot be read.
+    Raises DocumentError for a folder without `vms.csv` and, with file and line, for an unreadable
+    row.
     """
     paths = sorted(folder.glob("*/vms.csv"))
     if not paths:
@@ -114,7 +113,7 @@ def read_skypilot(folder: Path, date: str) -> Imported:
 def _offers(
     row: Mapping[str, str | None], path: Path, date: str, where: str, guessed: dict[str, None]
 ) -> list[Offer] | str:
-    """The offers of a row, or why it has none; `guessed` collects what its name leaves open."""
+    """The offers of a row, or the reason why it has none; `guessed` collects notes."""
     name = (row["AcceleratorName"] or "").strip()
     instance = (row["InstanceType"] or "").strip()
     count = _number(row, "AcceleratorCount", where)
@@ -129,7 +128,7 @@ def _offers(
     if not device:
         return f"{name} is not in the catalogue"
     if not instance and not sliced:
-        return "a device without its host, which is billed in a row of its own"
+        return "a device without its host, which has a separate row"
     prices = {"on-demand": _number(row, "Price", where), "spot": _number(row, "SpotPrice", where)}
     cloud = path.parent
     return [
@@ -149,7 +148,7 @@ def _offers(
 
 
 def _number(row: Mapping[str, str | None], name: str, where: str) -> float:
-    """0 where the cell is empty or the column is missing."""
+    """The number of a cell, 0 if the cell is empty or the column is missing."""
     text = (row.get(name) or "").strip()
     if not text:
         return 0.0
@@ -163,26 +162,26 @@ def _number(row: Mapping[str, str | None], name: str, where: str) -> float:
 
 
 def _device(name: str, info: str, where: str, guessed: dict[str, None]) -> str:
-    """Our name of a GPU, or "" where the catalogue has none."""
-    asked = name.lower()
-    if asked not in _FORM_GUESSED:
-        return _DEVICES.get(asked) or _by_alias(asked)
-    said, memory_mib = _said(info, where)
-    if asked == "a100" and memory_mib > 40960 * (1 + _MEMORY_SLACK):
-        asked = "a100-80gb"
-    if asked == "v100" and memory_mib > 16384 * (1 + _MEMORY_SLACK):
-        asked = "v100-32gb"
+    """The catalogue's name of a GPU, or "" if there is none."""
+    key = name.lower()
+    if key not in _FORM_GUESSED:
+        return _DEVICES.get(key) or _by_alias(key)
+    board, memory_mib = _gpu_info(info, where)
+    if key == "a100" and memory_mib > 40960 * (1 + _MEMORY_SLACK):
+        key = "a100-80gb"
+    if key == "v100" and memory_mib > 16384 * (1 + _MEMORY_SLACK):
+        key = "v100-32gb"
     for (model, form), device in _FORMS.items():
-        if model == asked and form in said.lower():
+        if model == key and form in board.lower():
             return device
-    found = _DEVICES.get(asked) or _by_alias(asked)
-    if found and "sxm" not in said.lower():
+    found = _DEVICES.get(key) or _by_alias(key)
+    if found and "sxm" not in board.lower():
         guessed[f"{name} is taken as {found}: the catalogue does not say the form factor"] = None
     return found
 
 
 def _by_alias(name: str) -> str:
-    """`RTX4090` is our `rtx-4090`, `RTXA6000` our `a6000`."""
+    """The catalogue's name: `rtx-4090` for `RTX4090`, `a6000` for `RTXA6000`."""
     split = _SPLIT.match(name)
     dashed = f"{split.group(1)}-{split.group(2)}" if split else name
     for spelled in (name, dashed, name.removeprefix("rtx")):
@@ -193,8 +192,8 @@ def _by_alias(name: str) -> str:
     return ""
 
 
-def _said(info: str, where: str) -> tuple[str, float]:
-    """Name and MiB of one device by GpuInfo; nothing where that is empty.
+def _gpu_info(info: str, where: str) -> tuple[str, float]:
+    """Name and MiB of one device from GpuInfo; "" and 0 if that is empty.
 
     The text is a Python literal; `ast.literal_eval` reads literals only and runs nothing.
     """

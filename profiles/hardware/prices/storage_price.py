@@ -1,6 +1,6 @@
-"""`StoragePrice`: what kept and outgoing bytes cost; a user's own, or the usual list prices.
+"""`StoragePrice`: the price of storage and egress; a user's, or usual list prices.
 
-In a price file (price_file.py, TOML) beside the offers:
+In a price file (price_file.py, TOML) next to the offers:
 
     [storage]
     provider = "our contract"
@@ -28,9 +28,9 @@ DEFAULT_SCHEMA = "shardwright/storage-defaults@1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoragePrice:
-    """US dollars per GiB: of what is kept per month, of what leaves the provider once.
+    """US dollars per GiB: of storage per month, and of egress.
 
-    words   whose prices they are and of which day
+    words   provider and date of the prices
 
     Raises InputError for a negative price.
     """
@@ -46,10 +46,10 @@ class StoragePrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStorage:
-    """[storage] of a price file; None takes what `size` assumes of the run.
+    """[storage] of a price file; None takes the assumptions of `size`.
 
-    dataset_gib   of the tokens as they are read;  checkpoints_kept  at a time
-    egress_gib    that leaves the provider at the end
+    dataset_gib   of the tokenized dataset;  checkpoints_kept  at a time
+    egress_gib    at the end of the run
     """
 
     provider: str
@@ -71,7 +71,7 @@ class OwnStorage:
                 raise InputError(f"storage.{name} must not be negative")
 
     def price(self, path: Path) -> StoragePrice:
-        """The price as it is used; raises InputError."""
+        """The prices with their source; raises InputError."""
         kept, sent = (
             replace(given(value, self.address or str(path)), date=self.date)
             for value in (self.usd_per_gib_month, self.egress_usd_per_gib)

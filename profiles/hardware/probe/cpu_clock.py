@@ -1,14 +1,14 @@
-"""Time on a CPU that other programs share: CPU seconds, waiting for a core, and medians of both.
+"""Time on a shared CPU: CPU seconds, time spent waiting for a core, and medians of both.
 
 Three clocks are read together. Wall time is what a user waits for. CPU time is what the thread
-computed. Run-queue delay is how long the thread was ready but had no core, the kernel's own
-record of disturbance (`run_delay`, second field of schedstat: Documentation/scheduler/
-sched-stats.rst of the Linux kernel). A sample whose delay is more than `DELAY_LIMIT` of its wall
-time is called disturbed and left out of medians; how many were left out is always reported.
+computed. Run-queue delay is how long the thread was ready but had no core, as the kernel records
+it (`run_delay`, second field of schedstat: Documentation/scheduler/sched-stats.rst of the Linux
+kernel). A sample with a delay of more than `DELAY_LIMIT` of its wall time is disturbed and left out
+of medians; the number of discarded samples is always reported.
 
 `read_clock` costs 8 us, a `ThreadClock` kept open 2 us (2-core EPYC virtual machine, 2026-11).
-Where the kernel has no schedstat, delay is None and a sample is judged by wall minus CPU time only
-if its owner says that it never waits (`compute_only`).
+Without schedstat the delay is None; a sample is then judged by wall minus CPU time only if the
+caller guarantees that the code never sleeps (`compute_only`).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import numpy as np
 
 from profiles.errors import InputError
 
-# A delay of 5 % is the error that a prediction is allowed to have (6 %) less the spread of quiet
-# samples (about 1 %): a sample above it can by itself make a right prediction look wrong.
+# The allowed error of a prediction (6 %) less the spread of undisturbed samples (about 1 %): a
+# longer delay can by itself make a correct prediction look wrong.
 DELAY_LIMIT = 0.05
 
-# A median of fewer samples is the luck of one of them.
-_MIN_QUIET = 3
+# With fewer samples the median is the luck of one of them.
+_MIN_UNDISTURBED = 3
 
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """The three clocks at one moment, in nanoseconds; only differences mean anything.
+    """The three clocks at one moment, in nanoseconds; only differences are meaningful.
 
-    delay_ns  None where the kernel does not say
+    delay_ns  None if the kernel does not report it
     """
 
     wall_ns: int
@@ -46,11 +46,16 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What passed between two readings; delay_s is None where the kernel does not say."""
+    """Seconds between two readings; delay_s is None if the kernel does not report it."""
 
     wall_s: float
     cpu_s: float
     delay_s: float | None = None
+
+    def scaled(self, factor: float) -> Sample:
+        """Every time multiplied by `factor`."""
+        delay_s = None if self.delay_s is None else self.delay_s * factor
+        return Sample(wall_s=self.wall_s * factor, cpu_s=self.cpu_s * factor, delay_s=delay_s)
 
     def per(self, count: int) -> Sample:
         """The share of one of `count` equal repetitions."""
@@ -60,13 +65,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The robust middle of samples.
+    """Median and spread of samples.
 
-    time_s     median over the samples used
+    time_s     median of the used samples
     spread     half the distance between their 5 % and 95 % quantiles, relative to the median
-    count      samples used; discarded  samples left out as disturbed
-    disturbed  True where hardly a sample was undisturbed: then time_s comes from the least
-               delayed half
+    count      used samples; discarded  samples left out as disturbed
+    disturbed  True if too few samples were undisturbed: then time_s is from the least delayed half
     """
 
     time_s: float
@@ -78,16 +82,12 @@ class Summary:
 
 def read_clock() -> ClockReading:
     """The clocks of the calling thread."""
-    try:
-        with open(_SCHEDSTAT, "rb", buffering=0) as file:
-            delay_ns = int(file.read(64).split()[1])
-    except (OSError, IndexError, ValueError):
-        delay_ns = None
-    return ClockReading(time.perf_counter_ns(), time.thread_time_ns(), delay_ns)
+    with ThreadClock() as clock:
+        return clock.read()
 
 
 class ThreadClock:
-    """The clocks of the thread that makes it, read often: the kernel's file is kept open.
+    """The clocks of the thread that creates it; the kernel's file stays open, for many readings.
 
     Use it in that thread only, as a context manager or with `close`.
     """
@@ -100,13 +100,11 @@ class ThreadClock:
 
     def read(self) -> ClockReading:
         """The clocks now."""
-        delay_ns = None
-        if self._file >= 0:
-            delay_ns = int(os.pread(self._file, 64, 0).split()[1])
+        delay_ns = int(os.pread(self._file, 64, 0).split()[1]) if self._file >= 0 else None
         return ClockReading(time.perf_counter_ns(), time.thread_time_ns(), delay_ns)
 
     def close(self) -> None:
-        """Give the file back; later readings know no delay."""
+        """Close the file; later readings have no delay."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
@@ -119,7 +117,7 @@ class ThreadClock:
 
 
 def between(start: ClockReading, end: ClockReading) -> Sample:
-    """What passed from `start` to `end`; a delay that falls, as a sum over threads may, is 0."""
+    """Seconds from `start` to `end`; a decreasing delay (a sum over threads) counts as 0."""
     delay_s = None
     if start.delay_ns is not None and end.delay_ns is not None:
         delay_s = max(0, end.delay_ns - start.delay_ns) * 1e-9
@@ -131,10 +129,10 @@ def between(start: ClockReading, end: ClockReading) -> Sample:
 
 
 def delay_fraction(sample: Sample, *, compute_only: bool = False) -> float:
-    """Share of the wall time that was spent waiting for a core, in [0, 1]; 0 where unknown.
+    """Share of the wall time spent waiting for a core, in [0, 1]; 0 if unknown.
 
-    compute_only  the thread never sleeps on its own, so that without a record of the delay wall
-                  minus CPU time is the delay
+    compute_only  the thread never sleeps: without a recorded delay, wall minus CPU time is the
+                  delay
     """
     if sample.wall_s <= 0:
         return 0.0
@@ -154,10 +152,10 @@ def summarise(
     """Median and spread of the undisturbed samples.
 
     clock  `cpu` (seconds of an undisturbed core; for code that computes on this thread alone) or
-           `wall` (for communication, which waits for others)
+           `wall` (for communication, which waits for other ranks)
 
-    Where fewer than three samples (or than all, if there are fewer) are undisturbed, the half with
-    the smallest delay is used and the summary says `disturbed`. Raises InputError for no samples.
+    With fewer than three undisturbed samples (or fewer than all, if there are less than three), the
+    half with the smallest delay is used and `disturbed` is set. Raises InputError without samples.
     """
     if not samples:
         raise InputError("no samples: nothing was measured")
@@ -165,7 +163,7 @@ def summarise(
         raise InputError(f"clock {clock!r} is not one of cpu, wall")
     fractions = [delay_fraction(sample, compute_only=compute_only) for sample in samples]
     used = [s for s, fraction in zip(samples, fractions, strict=True) if fraction <= limit]
-    disturbed = len(used) < min(_MIN_QUIET, len(samples))
+    disturbed = len(used) < min(_MIN_UNDISTURBED, len(samples))
     if disturbed:
         order = sorted(range(len(samples)), key=lambda index: fractions[index])
         used = [samples[index] for index in order[: (len(samples) + 1) // 2]]

@@ -1,7 +1,7 @@
-"""The fingerprint of this machine: what must be equal for a measured profile to hold here.
+"""The fingerprint of this machine: the properties for which a measured profile is valid.
 
-Read from the operating system without loading torch, so that `run` can compare it with the
-profile in a plan's cluster in milliseconds.
+Read from the operating system without loading torch, so that `run` can compare it with a plan's
+profile in milliseconds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def fingerprint_of_machine(*, threads_per_device: int = 1) -> dict[str, str]:
-    """What identifies this machine to a profile: processor, cores, memory, torch and threads.
+    """Processor, cores, memory, torch and threads of this machine.
 
-    Keys: `cpu`, `cores` (that this process may use), `memory_gib` (rounded, so that a kernel
-    update does not change it), `torch` (installed version, or "none"), `threads_per_device`, and
-    `gpus` (models, comma-separated) where the NVIDIA driver lists any.
+    Keys: `cpu`, `cores` (usable by this process), `memory_gib` (rounded, so that a kernel update
+    does not change it), `torch` (installed version, or "none"), `threads_per_device`, and `gpus`
+    (models, comma-separated) if the NVIDIA driver lists any.
     """
     fingerprint = {
         "cpu": cpu_model(),
@@ -42,7 +42,7 @@ def fingerprint_of_machine(*, threads_per_device: int = 1) -> dict[str, str]:
 
 
 def fingerprint_differences(planned: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """One line per entry of `planned` that is another one in `found`; empty where all agree.
+    """One line per entry of `planned` that differs in `found`.
 
     >>> fingerprint_differences({"cores": "2"}, {"cores": "4", "torch": "2.13"})
     ['cores: planned 2, found 4']
@@ -55,12 +55,12 @@ def fingerprint_differences(planned: Mapping[str, str], found: Mapping[str, str]
 
 
 def cpu_model() -> str:
-    """The processor's model name, or its architecture where the kernel does not name it."""
+    """The processor's model name, or its architecture if the kernel does not report it."""
     return _entry(_CPUINFO, "model name") or platform.machine() or "unknown CPU"
 
 
 def cpu_vendor() -> str:
-    """The processor's vendor as people write it: `AMD`, `Intel`, or what the kernel says."""
+    """The processor's vendor: `AMD`, `Intel`, or the kernel's name for it."""
     vendor = _entry(_CPUINFO, "vendor_id")
     return {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}.get(vendor, vendor or "unknown")
 
@@ -73,7 +73,7 @@ def num_cores() -> int:
 
 
 def machine_memory_bytes() -> int:
-    """Main memory that this process may use: the machine's, or its container's limit if less."""
+    """Main memory of the machine, or the container's limit if lower."""
     total = _meminfo_bytes("MemTotal")
     for path in _CGROUP_LIMITS:
         try:
@@ -86,12 +86,12 @@ def machine_memory_bytes() -> int:
 
 
 def available_memory_bytes() -> int:
-    """Main memory that is free for new allocations now (the kernel's own estimate)."""
+    """Main memory available for new allocations (the kernel's estimate)."""
     return min(_meminfo_bytes("MemAvailable"), machine_memory_bytes())
 
 
 def _meminfo_bytes(key: str) -> int:
-    """An entry of /proc/meminfo; elsewhere the physical memory that POSIX sysconf reports."""
+    """An entry of /proc/meminfo; without that file, the physical memory from POSIX sysconf."""
     found = _entry(_MEMINFO, key)
     if found:
         return int(found.split()[0]) * 1024  # the kernel's "kB" is 1024 bytes
@@ -99,7 +99,7 @@ def _meminfo_bytes(key: str) -> int:
 
 
 def _entry(path: Path, key: str) -> str:
-    """The first `key: value` of a file of the kernel's, or ""."""
+    """The value of the first `key: value` line of a kernel file, or ""."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,18 +1,17 @@
-"""Measuring this machine: every device at the same time, as they run in training.
+"""Measure this machine: all devices at the same time, as in training.
 
-On CPU a device is a share of the cores: one process of `threads_per_device` threads. All processes
-measure together, because two busy cores are slower than one (shared memory, shared clock).
+A device of a CPU is a share of the cores: one process of `threads_per_device` threads. All
+processes measure together, because two busy cores are slower than one (shared memory and clock).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,11 +24,9 @@ from profiles.hardware.catalogue.device import (
     AttentionPoint,
     ConvPoint,
     Device,
-    HostPoint,
     MatmulPoint,
     Measurements,
     MemoryPoint,
-    ReferencePoint,
 )
 from profiles.hardware.catalogue.link import Link, LinkPoint
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT, Sample, Summary, summarise
@@ -40,9 +37,14 @@ from profiles.hardware.probe.fingerprint import (
     machine_memory_bytes,
     num_cores,
 )
+from profiles.hardware.probe.probe_answers import (
+    RankAnswer,
+    RankJob,
+    at_one_speed,
+    in_parts,
+)
 from profiles.hardware.probe.probe_cases import MEMORY_OPS, Case, RecurrenceCase, probe_cases
 from profiles.hardware.probe.probe_ops import moved_bytes, traced_op, work_flop
-from profiles.hardware.probe.probe_parts import at_one_speed, in_parts
 from profiles.hardware.probe.probe_reference import (
     ROUNDS,
     combined_references,
@@ -52,18 +54,18 @@ from profiles.hardware.probe.probe_timing import Effort
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
 from profiles.sourced import Sourced
 
-# Per visit of a case. Quick has about 290 cases and must end within 30 s with the start of the
-# workers; the full probe has about 1,360, visits each twice, and takes twelve minutes.
+# Per visit of a case. Quick: about 290 cases, within 30 s including the start of the workers. Full:
+# about 1,360 cases, each visited twice, in twelve minutes.
 QUICK = Effort(budget_s=0.03, link_budget_s=0.15, min_samples=3)
 FULL = Effort(budget_s=0.08, link_budget_s=0.2, min_samples=3)
-# Minutes apart: single points of one visit were up to twice as slow as the same call later (two
-# cores, torch 2.13, 2026-11-22).
+# Visits are minutes apart: in one visit, single points were up to twice as slow as the same call
+# later (two cores, torch 2.13, 2026-11-22).
 _VISITS = 2
 
-# A thread in a gloo collective also waits for its own transport threads where every core has a
-# rank. Measured on a quiet 2-core EPYC virtual machine (torch 2.13, 42 cases of 1 KiB to 64 MiB,
-# 2026-11-21): the delay was 12 % of the wall time in the median sample and 67 % at the 95 %
-# quantile. Only what exceeds that is disturbance from outside.
+# If every core has a rank, a thread in a gloo collective also waits for its transport threads. On
+# an idle 2-core EPYC virtual machine (torch 2.13, 42 cases of 1 KiB to 64 MiB, 2026-11-21) the
+# delay was 12 % of the wall time (median), 67 % at the 95 % quantile. A longer delay is a
+# disturbance.
 LINK_DELAY_LIMIT = 0.67
 
 _CPU_POWER_SOURCE = (
@@ -93,13 +95,13 @@ def measure_machine(
 ) -> Cluster:
     """This machine as a cluster of `num_devices` devices named `local`, with every measured point.
 
-    date      ISO date of the measurement (the caller reads the clock)
+    date      ISO date of the measurement
     progress  called with (done, total, label); total is exact
-    kept      file of what an interrupted measurement of the same day has, gone on with; for the
-              caller to remove once what is given here is kept
+    kept      file with the finished parts of an interrupted measurement of the same day, which is
+              continued; the caller deletes it once the result is saved
 
-    Disturbed samples are left out and counted in the device's notes. Raises InputError for more
-    devices than the machine has and RunError where a worker fails.
+    Disturbed samples are discarded and counted in the device's notes. Raises InputError for more
+    devices than the machine has and RunError if a worker fails.
     """
     cuda = torch.cuda.is_available()
     _check_devices(num_devices, threads_per_device, cuda=cuda)
@@ -132,52 +134,49 @@ def measure_cases(
     progress: Progress = no_progress,
     kept: Path | None = None,
 ) -> Cluster:
-    """As `measure_machine`, for the cases given, each measured `visits` times, a round apart.
+    """As `measure_machine`, for the given cases, all of them `visits` times in turn.
 
     Raises InputError without a matmul, a launch and a large copy: they give a device's rates.
     """
     visited = tuple(cases) * visits
     progress(0, len(visited), f"starting {num_devices} processes")
 
-    def measured(part: Sequence[Case], begin: int) -> tuple[dict[str, Any], ...]:
-        return run_workers(
+    def measured(part: Sequence[Case], begin: int) -> tuple[RankAnswer, ...]:
+        found = run_workers(
             "profiles.hardware.probe.probe_job:run_cases",
-            {"cases": encode(tuple(part)), "effort": encode(effort)},
+            encode(RankJob(cases=tuple(part), effort=effort)),
             num_processes=num_devices,
             threads_per_process=threads_per_device,
             progress=lambda done, _, label: progress(begin + done, len(visited), label),
         )
+        return tuple(decode(RankAnswer, one, where=f"rank {r}") for r, one in enumerate(found))
 
     question = content_hash([encode(visited), encode(effort), threads_per_device, date, ROUNDS])
     parts = in_parts(visited, measured, question=question, kept=kept)
     families = [case.family for case in visited]
     answers = [at_one_speed(of_rank, families) for of_rank in zip(*parts, strict=True)]
-    machines = [answer["machine"] for answer in answers]
     summaries = _summaries(cases, answers, "cpu" if threads_per_device == 1 else "wall")
-    cuda = "name" in machines[0]
-    backend, threads = "nccl" if cuda else "gloo", f", {threads_per_device} thread(s) each"
-    name = f"local-{_slug(cpu_model())}-{threads_per_device}t"
-    name = _slug(machines[0]["name"]) if cuda else name
+    gpu_name = answers[0].machine.name
+    backend = "nccl" if gpu_name else "gloo"
+    name = _slug(gpu_name) if gpu_name else f"local-{_slug(cpu_model())}-{threads_per_device}t"
+    threads = "" if gpu_name else f", {threads_per_device} thread(s) each"
     fingerprint = fingerprint_of_machine(threads_per_device=threads_per_device)
     source = (
         f"measured: this machine, {name}, {num_devices} devices at the same time"
-        f"{'' if cuda else threads}, torch {fingerprint['torch']}, {backend}"
+        f"{threads}, torch {fingerprint['torch']}, {backend}"
     )
-    # Each part has new processes, and with them new places in memory.
-    windows = [w for part in parts for w in zip(*(a["rounds"] for a in part), strict=True)]
-    hosts = [decode(tuple[HostPoint, ...], a["host"], where="host") for a in answers]
+    # Each part has new processes, whose memory lies elsewhere.
+    windows = [w for part in parts for w in zip(*(a.rounds for a in part), strict=True)]
     measurements = replace(
         _points(summaries, source, date),
         host=tuple(
             replace(points[0], time_s=sum(p.time_s for p in points) / len(points))
-            for points in zip(*hosts, strict=True)
+            for points in zip(*(a.host for a in answers), strict=True)
         ),
-        references=combined_references(
-            [decode(tuple[ReferencePoint, ...], a["references"], where="kernel") for a in answers]
-        ),
-        slowest=1.0 if cuda else median(slowest_over_mean(window) for window in windows),
+        references=combined_references([a.references for a in answers]),
+        slowest=1.0 if gpu_name else median(slowest_over_mean(window) for window in windows),
     )
-    device = _device(machines, summaries, measurements, name=name, fingerprint=fingerprint)
+    device = _device(answers, summaries, measurements, name=name, fingerprint=fingerprint)
     group = NodeGroup(count=1, devices_per_node=num_devices, device=device)
     levels: tuple[Level, ...] = ()
     if num_devices > 1:
@@ -189,33 +188,30 @@ def measure_cases(
 def _check_devices(num_devices: int, threads_per_device: int, *, cuda: bool) -> None:
     if num_devices < 1 or threads_per_device < 1:
         raise InputError(
-            f"a profile needs at least one device of one thread, asked for {num_devices} devices "
-            f"of {threads_per_device} threads"
+            f"a profile needs at least one device of one thread, got {num_devices} devices of "
+            f"{threads_per_device} threads"
         )
     if cuda and num_devices > torch.cuda.device_count():
         raise InputError(
-            f"asked to profile {num_devices} devices, this machine has "
+            f"cannot profile {num_devices} devices: this machine has "
             f"{torch.cuda.device_count()} CUDA devices"
         )
     if not cuda and num_devices * threads_per_device > num_cores():
         raise InputError(
-            f"asked to profile {num_devices} devices x {threads_per_device} threads = "
-            f"{num_devices * threads_per_device} cores, this process may use {num_cores()}: they "
-            "would wait for each other and every number would be wrong; ask for fewer"
+            f"{num_devices} devices x {threads_per_device} threads = "
+            f"{num_devices * threads_per_device} cores, this process may use {num_cores()}: the "
+            "devices would wait for each other and every number would be wrong; use fewer"
         )
 
 
-def _summaries(
-    cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clock: str
-) -> Summaries:
-    """The median of every measured case, in the order of a profile.
+def _summaries(cases: Sequence[Case], answers: Sequence[RankAnswer], clock: str) -> Summaries:
+    """The median of every measured case, in the order of a profile file.
 
-    clock  `cpu` if an op runs on the one thread that is timed, else `wall`
+    clock  `cpu` if an op runs on one thread, otherwise `wall`
     """
 
-    def samples(answer: Mapping[str, Any], index: int) -> tuple[Sample, ...]:
-        visits = chain.from_iterable(answer["samples"][index :: len(cases)])
-        return tuple(Sample(wall_s=wall, cpu_s=cpu, delay_s=delay) for wall, cpu, delay in visits)
+    def samples(answer: RankAnswer, index: int) -> tuple[Sample, ...]:
+        return tuple(chain.from_iterable(answer.samples[index :: len(cases)]))
 
     def order(pair: tuple[Case, Summary]) -> tuple[object, ...]:
         c = pair[0]
@@ -233,7 +229,7 @@ def _summaries(
 
 
 def _summary(case: Case, ranks: Sequence[tuple[Sample, ...]], clock: str) -> Summary:
-    """Over all ranks' samples, or for a link over those of the slowest rank in each."""
+    """Median of all ranks' samples; of a link, of the slowest rank in each sample."""
     if case.family != "link":
         pooled = [sample for samples in ranks for sample in samples]
         return summarise(pooled, clock=clock, compute_only=clock == "cpu")
@@ -248,21 +244,22 @@ def _summary(case: Case, ranks: Sequence[tuple[Sample, ...]], clock: str) -> Sum
     return summarise(events, clock="wall", limit=LINK_DELAY_LIMIT)
 
 
-def _of(summaries: Summaries, *families: str) -> Summaries:
-    return [(case, summary) for case, summary in summaries if case.family in families]
+def _of(summaries: Summaries, *families: str) -> Iterator[tuple[Case, Summary]]:
+    return ((case, summary) for case, summary in summaries if case.family in families)
 
 
 def _device(
-    machines: Sequence[Mapping[str, Any]],
+    answers: Sequence[RankAnswer],
     summaries: Summaries,
     measurements: Measurements,
     *,
     name: str,
     fingerprint: Mapping[str, str],
 ) -> Device:
-    """One device: what the machine itself says of it, its points, and the rates that they show."""
+    """One device: the machine's own figures, the measured points, and the rates from them."""
     date = measurements.date
-    first, gpu = machines[0], "name" in machines[0]
+    machines = [answer.machine for answer in answers]
+    gpu, power_limit_w = bool(machines[0].name), machines[0].power_w
 
     def measured(value: float, source: str, spread: float = 0.0) -> Sourced:
         return Sourced(value=value, source=source, date=date, method="measured", uncertainty=spread)
@@ -271,10 +268,10 @@ def _device(
     held = f"memory of this machine (or its container's limit) / {len(machines)} devices"
     before = "resident bytes of a worker before any tensor"
     if gpu:
-        memory_bytes = min(float(machine["memory_bytes"]) for machine in machines)
+        memory_bytes = float(min(machine.memory_bytes for machine in machines))
         held, before = "cudaMemGetInfo: total", "cudaMemGetInfo: used before any tensor is made"
-    if first.get("power_w") is not None:
-        power_w = measured(first["power_w"], "nvidia-smi power.limit")
+    if power_limit_w is not None:
+        power_w = measured(power_limit_w, "nvidia-smi power.limit")
     else:
         threads = int(fingerprint["threads_per_device"])
         power = (_CPU_CORE_POWER_W * threads, _CPU_POWER_SOURCE, 1.0)
@@ -286,11 +283,12 @@ def _device(
     for case, summary in _of(summaries, "matmul"):
         rate = work_flop(case) / summary.time_s
         rates.setdefault(case.dtype, []).append((rate, summary.spread))
-    launch, copies = _of(summaries, "launch"), _of(summaries, "bandwidth")
-    if not (rates and launch and copies):
-        raise InputError("a probe without a matmul, a launch and a large copy describes no device")
+    launch = next(_of(summaries, "launch"), None)
+    large_copy = next(_of(summaries, "bandwidth"), None)
+    if not (rates and launch and large_copy):
+        raise InputError("a probe needs a matmul, a launch and a large copy to describe a device")
     best = {dtype: max(rates[dtype], key=lambda pair: pair[0]) for dtype in sorted(rates)}
-    copy, copied = copies[0]
+    copy, copied = large_copy
     points = measurements.source
     return Device(
         name=name,
@@ -298,12 +296,12 @@ def _device(
         type="gpu" if gpu else "cpu",
         peak_flop_per_s={dtype: measured(r, points, spread) for dtype, (r, spread) in best.items()},
         memory_bytes=measured(memory_bytes, held),
-        reserved_bytes=measured(max(float(m["reserved_bytes"]) for m in machines), before),
+        reserved_bytes=measured(float(max(m.reserved_bytes for m in machines)), before),
         memory_bandwidth_bytes_per_s=measured(
             copy.size_bytes / copied.time_s, points, copied.spread
         ),
         power_w=power_w,
-        launch_s=measured(launch[0][1].time_s, points, launch[0][1].spread),
+        launch_s=measured(launch[1].time_s, points, launch[1].spread),
         measurements=measurements,
         notes=_counts(summaries),
         fingerprint=fingerprint,
@@ -359,10 +357,10 @@ def _conv_point(case: Case, time_s: float) -> ConvPoint:
 
 
 def _link(summaries: Summaries, *, name: str, source: str, date: str) -> Link:
-    """The link that the points describe: its best message rate, latency and collective share.
+    """The measured link: its best message rate, latency and collective efficiency.
 
-    Bus bandwidth of an all-reduce on n devices is 2 (n - 1) / n x size / time: nccl-tests,
-    doc/PERFORMANCE.md. Efficiency is the best one relative to the best message rate, at most 1.
+    Efficiency is the best bus bandwidth of an all-reduce, 2 (n - 1) / n x size / time (nccl-tests,
+    doc/PERFORMANCE.md), over the best message rate, at most 1.
     """
     points = tuple(
         LinkPoint(
@@ -373,7 +371,7 @@ def _link(summaries: Summaries, *, name: str, source: str, date: str) -> Link:
     sends = sorted((p.size_bytes, p.time_s) for p in points if p.operation == "send")
     reduces = [p for p in points if p.operation == "all_reduce"]
     if not sends or not reduces:
-        raise InputError("a probed link needs messages and all-reduces: none were measured")
+        raise InputError("a link needs measured messages and all-reduces: there are none")
     bandwidth = max(size / time_s for size, time_s in sends)
     bus = max(2 * (p.group_size - 1) / p.group_size * p.size_bytes / p.time_s for p in reduces)
 

@@ -1,8 +1,8 @@
-"""Memory-bound aten ops by name, forward and backward: what a family's curve averages away.
+"""Memory-bound aten ops by name, forward and backward, which differ too much for one curve.
 
-On a CPU a normalisation, a pooling or a scatter takes up to twenty times as long as an addition of
-the same bytes. Every op is the one that torch's autograd runs in a training step, on tensors of the
-shapes of training: rows of 512, images of 32 channels.
+On a CPU a normalization, a pooling or a scatter takes up to twenty times as long as an addition of
+the same bytes. The ops are those that autograd runs in a training step, on shapes of training: rows
+of 512, images of 32 channels.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Tensors:
         return self._made((max(1, self.count // _ROW), min(_ROW, self.count)))
 
     def columns(self) -> Tensor:
-        """[batch, 512, rows] as a head makes it and `transpose(1, 2)` turns it for a loss"""
+        """[batch, 512, rows]: the output of a head after `transpose(1, 2)`, as a loss takes it"""
         x = self.rows()
         return x.view(4 if x.shape[0] % 4 == 0 else 1, -1, x.shape[1]).transpose(1, 2)
 
@@ -64,11 +64,11 @@ class Tensors:
         return x.view(batch, channels, high // 2, 2, wide)
 
     def row_index(self, x: Tensor) -> Tensor:
-        """[rows] of row numbers in no order"""
+        """[rows] of row numbers in random order"""
         return self._index(x.shape[0], x.shape[0])
 
     def places(self, x: Tensor) -> Tensor:
-        """[rows, 512] of places in a row, in no order"""
+        """[rows, 512] of random places in a row"""
         return self._index(x.numel(), x.shape[1]).view(x.shape)
 
     def _index(self, size: int, below: int) -> Tensor:
@@ -84,14 +84,14 @@ Maker = Callable[[Tensors], Call]
 
 
 def aten_names() -> tuple[str, ...]:
-    """Every op that can be measured by name, and along another dimension (ACROSS)."""
+    """All ops that are measured by name; see ACROSS for the suffix of some."""
     return tuple(sorted(_OPS))
 
 
 def aten_call(name: str, count: int, dtype: torch.dtype, device: torch.device) -> Call:
     """The op and its arguments on tensors of about `count` elements.
 
-    Raises InputError for a name that is not in `aten_names`.
+    Raises InputError for a name outside of `aten_names`.
     """
     if name not in _OPS:
         raise InputError(f"aten op {name!r} has no case; there are {', '.join(aten_names())}")
@@ -99,7 +99,7 @@ def aten_call(name: str, count: int, dtype: torch.dtype, device: torch.device) -
 
 
 def aten_bytes(name: str, count: int, dtype: str) -> int:
-    """Bytes that the op reads and writes as tracing counts them (trace_ops.describe_op)."""
+    """Bytes that the op reads and writes, as the tracer counts them (trace_ops.describe_op)."""
     func, args = aten_call(name, count, getattr(torch, dtype), torch.device("meta"))
     return moved_bytes_of(func, args, {}, func(*args))
 
@@ -115,7 +115,7 @@ def _two(func: Any, *more: Any) -> Maker:
 
 
 def _backward(func: Any, forward: Maker, arguments: Callable[[tuple[Any, ...], Any], Any]) -> Maker:
-    """The backward of an op: `arguments` makes its arguments of the forward's and its outputs."""
+    """The backward of an op; `arguments` maps the forward's arguments and outputs to its own."""
 
     def made(t: Tensors) -> Call:
         op, args = forward(t)
@@ -299,7 +299,7 @@ _OPS: dict[str, Maker] = {
     ),
     "cat": lambda t: (aten.cat.default, ([x := t.images(2), torch.ones_like(x)], 1)),
     "stack": lambda t: (aten.stack.default, ([x := t.half_rows(0), torch.ones_like(x)], 1)),
-    # What `.contiguous()` and `reshape` run: a copy out of another order in memory.
+    # As in `.contiguous()` and `reshape`: a copy from another order in memory.
     "clone": lambda t: (aten.clone.default, (t.rows().t(),)),
     "copy_": lambda t: (aten.copy_.default, (torch.empty_like(x := t.rows()), x)),
     "constant_pad_nd": lambda t: (aten.constant_pad_nd.default, (t.images(), [1, 1, 1, 1], 0.0)),

@@ -1,13 +1,13 @@
-"""Whole blocks of a model, measured in place on this machine: what makes a prediction close.
+"""Measure whole blocks of a model in place on this machine, for accurate predictions.
 
-Sums of isolated ops are 4-9 % too low on a CPU, whole blocks predict a stage within 1-5 %
-(DESIGN.md, section 4): in place a block finds the caches as the block before it left them, and
-pays for what runs between the ops. Every process trains the whole model at the same time, so that
-the shared memory is as busy as in training.
+Sums of isolated ops are 4-9 % too low on a CPU; whole blocks predict a stage within 1-5 %: in
+place, the caches are as the block before left them, and code between the ops is included. All
+processes train the whole model at the same time, so that the shared memory is as busy as in
+training.
 
-Forward: a stamp when the module that opens a block is called. Backward: the tensors that cross the
-cut pass through an identity whose backward stamps when the gradients of all of them have arrived,
-which is when the backward of the block behind the cut has ended. Nothing of the model is rewritten.
+Forward: the time is noted when the module that opens a block is called. Backward: the tensors that
+cross the cut pass through an identity. Its backward notes the time when all their gradients have
+arrived, which is the end of the backward of the block after the cut. The model is not changed.
 
 Micro-batches run as on the first of two pipeline ranks: the forward of the next one comes before
 the backward of the last one, so that two graphs are alive, and gradients accumulate in `.grad`.
@@ -53,18 +53,18 @@ from profiles.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSample:
-    """One micro-batch: per block of the chain what its forward and its backward took."""
+    """One micro-batch: times of the forward and the backward of each block."""
 
     forward: tuple[Sample, ...]
     backward: tuple[Sample, ...]
 
 
 class _Stamps:
-    """Where the running micro-batch is in the chain, and the times of its cuts.
+    """The times of the running micro-batch.
 
-    starts, ends  of the blocks in forward: making a cut costs some 20 us, which belong to neither
-                  the block before it nor the one behind
-    backward      per cut, when the gradients passed
+    starts, ends  of the blocks' forwards; inserting the identity at a cut takes some 20 us, which
+                  count for neither block
+    backward      cut -> when its gradients arrived
     """
 
     def __init__(self, entries: Sequence[str], clock: ThreadClock) -> None:
@@ -79,14 +79,14 @@ class _Stamps:
         self.backward: dict[int, ClockReading] = {}
 
     def now(self) -> ClockReading:
-        """The clocks; on an accelerator, when the kernels that were launched have ended."""
+        """The clocks; on an accelerator, after the end of all launched kernels."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return self.clock.read()
 
 
 class _Cut(torch.autograd.Function):
-    """Identity; its backward stamps cut number `index` of the micro-batch that made it."""
+    """Identity; its backward notes the time of cut number `index` of its micro-batch."""
 
     @staticmethod
     def forward(
@@ -109,12 +109,12 @@ class _Cut(torch.autograd.Function):
 def sample_chain(
     forward: Callable[[], Tensor], module: nn.Module, entries: Sequence[str]
 ) -> Generator[ChainSample, None, None]:
-    """Endless samples of one micro-batch each; the caller decides how many it takes.
+    """Unlimited samples of one micro-batch each.
 
     forward  runs the whole model and returns the scalar loss
     entries  per block the path of the module whose call opens it, "" for the first
 
-    Raises ModelError where the forward pass does not call the entries in their order.
+    Raises ModelError if the forward pass does not call the entries in order.
     """
     with ThreadClock() as clock:
         stamps = _Stamps(entries, clock)
@@ -127,7 +127,7 @@ def sample_chain(
 
 
 _Forward = tuple[Tensor, tuple[Sample, ...], dict[int, ClockReading]]
-"""The loss of a micro-batch, its forwards, and where the cuts' backwards are stamped."""
+"""The loss of a micro-batch, its forward times, and the times of its cuts in the backward."""
 
 
 def _run_forward(forward: Callable[[], Tensor], stamps: _Stamps) -> _Forward:
@@ -153,8 +153,8 @@ def _run_backward(
     first = stamps.now()
     loss.backward()
     ends = [stamps.now()]
-    # Ends of the blocks' backwards, first block first. Where no gradient crosses the cut before a
-    # block nothing runs backward before it either: its own backward lasts until the next end.
+    # Ends of the blocks' backwards, first block first. If no gradient crosses the cut before a
+    # block, nothing runs backward before it: its backward lasts until the next end.
     for index in range(1, len(forward)):
         ends.append(readings.get(index, ends[-1]))
     passed = tuple(between(a, b) for a, b in zip([*ends[1:], first], ends, strict=True))
@@ -184,7 +184,7 @@ def _entry_hook(entry: str, stamps: _Stamps) -> Callable[..., Any]:
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         index = len(stamps.starts)
         if index >= len(stamps.entries) or stamps.entries[index] != entry:
-            return None  # another call of a module that is used more than once
+            return None  # a further call of a module that is used more than once
         stamps.ends.append(stamps.now())
         passed = through_cut((args, kwargs), index, stamps.backward, stamps.now)
         stamps.starts.append(stamps.now())
@@ -199,9 +199,9 @@ def through_cut(
     readings: dict[int, ClockReading],
     now: Callable[[], ClockReading],
 ) -> Any:
-    """The arguments with every tensor that has a gradient passed through one identity.
+    """The arguments, with all tensors that have a gradient passed through one identity.
 
-    readings  where its backward stamps `now()` under `index`, once all those gradients are there
+    readings  its backward stores `now()` there under `index`, once all the gradients have arrived
     """
     leaves, structure = pytree.tree_flatten(arguments)
     positions = [i for i, leaf in enumerate(leaves) if _carries_gradient(leaf)]
@@ -213,11 +213,11 @@ def through_cut(
 
 
 def _carries_gradient(leaf: object) -> bool:
-    """True for a tensor that crosses the cut with a gradient; a parameter stands on both sides."""
+    """True for a tensor that crosses the cut with a gradient; parameters belong to both sides."""
     return isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, nn.Parameter)
 
 
-# The first micro-batches make gradients, connections and caches; they are not counted.
+# The first micro-batches allocate gradients, connections and caches; they are not counted.
 _WARM_UP = 3
 # Interpreter, torch and transformers of one process (measured: 0.23 GiB with torch alone).
 _PROCESS_BYTES = 0.5 * 2**30
@@ -235,40 +235,47 @@ def measure_graph(
     """One point per distinct block of the model at one micro-batch size.
 
     graph        of the model, traced (tp = 1) for this machine's kind of device
-    num_samples  counted micro-batches of every process; repeated blocks of one kind are further
-                 samples
+    num_samples  counted micro-batches per process; repeated blocks of one kind add samples
 
-    Times are seconds of an undisturbed core (CPU time) where a device is one thread, else wall
-    time. Gradients accumulate in `.grad` and two micro-batches are alive, as in a pipeline stage.
-    Raises ModelError where the model does not fit into memory `num_processes` times, and RunError
-    where a process fails.
+    Times are CPU seconds if a device is one thread, otherwise wall time. Raises ModelError if the
+    model does not fit into memory `num_processes` times, and RunError if a process fails.
     """
     if num_samples < 1:
-        raise InputError(f"blocks are measured for a sample at least, asked for {num_samples}")
+        raise InputError(f"measuring blocks needs at least one sample, got {num_samples}")
     _check_memory(graph, num_processes)
     total = _WARM_UP + num_samples
     progress(0, total, f"starting {num_processes} processes")
-    job = {
-        "spec": encode(spec),
-        "micro_batch": graph.micro_batch,
-        "sequence_length": graph.sequence_length,
-        "dtype": graph.dtype,
-        "entries": [ref.entry for ref in graph.chain],
-        "total": total,
-    }
+    job = _Job(
+        spec=spec,
+        micro_batch=graph.micro_batch,
+        sequence_length=graph.sequence_length,
+        dtype=graph.dtype,
+        entries=tuple(ref.entry for ref in graph.chain),
+        total=total,
+    )
     answers = run_workers(
         "profiles.hardware.probe.probe_blocks:run_blocks",
-        job,
+        encode(job),
         num_processes=num_processes,
         threads_per_process=threads_per_device,
         progress=progress,
     )
+    chains = [
+        sample
+        for answer in answers
+        for sample in decode(tuple[ChainSample, ...], answer["samples"], where="samples")
+    ]
     clock = "cpu" if threads_per_device == 1 and not torch.cuda.is_available() else "wall"
+
+    def summary(passes: Sequence[tuple[Sample, ...]], kind: int) -> Summary:
+        positions = [i for i, ref in enumerate(graph.chain) if ref.kind == kind]
+        samples = [blocks[position] for blocks in passes for position in positions]
+        return summarise(samples, clock=clock, compute_only=clock == "cpu")
+
     points = []
     for kind, block in enumerate(graph.kinds):
-        positions = [i for i, ref in enumerate(graph.chain) if ref.kind == kind]
-        forward = _summary(answers, "forward", positions, clock)
-        backward = _summary(answers, "backward", positions, clock)
+        forward = summary([chain.forward for chain in chains], kind)
+        backward = summary([chain.backward for chain in chains], kind)
         points.append(
             BlockPoint(
                 kind=block.kind,
@@ -283,11 +290,8 @@ def measure_graph(
 
 
 def training_bytes(graph: ModelGraph) -> float:
-    """Bytes that one process needs to train the whole model with two micro-batches alive.
-
-    Weights and gradients of every parameter (tied ones once), the saved tensors of two
-    micro-batches, and the highest working set of a block.
-    """
+    """Bytes that one process needs to train the whole model with two micro-batches alive: weights
+    and gradients (tied ones once), the saved tensors, and the largest working set of a block."""
     blocks = graph.blocks
     weights = sum(p.spec.memory_bytes for b in blocks for p in b.parameters if not p.tied_to)
     saved = sum(block.saved_bytes for block in blocks)
@@ -295,34 +299,41 @@ def training_bytes(graph: ModelGraph) -> float:
     return 2.0 * weights + 2.0 * saved + working
 
 
-def run_blocks(job: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
-    """The job of one worker: samples per pass and position, `[wall_s, cpu_s, delay_s]`."""
-    spec: ModelSpec = decode(ModelSpec, job["spec"], where="model")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """The job of one worker: a model, its blocks' entries, and the number of micro-batches."""
+
+    spec: ModelSpec
+    micro_batch: int
+    sequence_length: int
+    dtype: str
+    entries: tuple[str, ...]
+    total: int
+
+
+def run_blocks(content: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
+    """Run a `_Job` in one worker: `samples` has a ChainSample per counted micro-batch."""
+    job: _Job = decode(_Job, content, where="job")
     built = build_model(
-        spec,
-        micro_batch=int(job["micro_batch"]),
-        sequence_length=int(job["sequence_length"]),
-        dtype=str(job["dtype"]),
+        job.spec,
+        micro_batch=job.micro_batch,
+        sequence_length=job.sequence_length,
+        dtype=job.dtype,
         device="cuda" if torch.cuda.is_available() else "cpu",
     )
 
     def forward() -> Tensor:
         return built.loss_fn(built.call(built.module, *built.args), built.targets)
 
-    entries, total = job["entries"], int(job["total"])
-    label = f"{spec.name}, micro-batch {job['micro_batch']}"
-    answer: dict[str, list[list[list[float | None]]]] = {
-        direction: [[] for _ in entries] for direction in ("forward", "backward")
-    }
-    chain = sample_chain(forward, built.module, entries)
+    label = f"{job.spec.name}, micro-batch {job.micro_batch}"
+    samples = []
+    chain = sample_chain(forward, built.module, job.entries)
     dist.barrier()
-    for number, sample in enumerate(islice(chain, total)):
-        for direction, kept in answer.items() if number >= _WARM_UP else ():
-            for position, block in enumerate(getattr(sample, direction)):
-                kept[position].append([block.wall_s, block.cpu_s, block.delay_s])
-        reporter(number + 1, total, label)
+    for number, sample in enumerate(islice(chain, job.total)):
+        samples.append(sample)
+        reporter(number + 1, job.total, label)
     chain.close()
-    return answer
+    return {"samples": encode(samples[_WARM_UP:])}
 
 
 def _check_memory(graph: ModelGraph, num_processes: int) -> None:
@@ -338,18 +349,6 @@ def _check_memory(graph: ModelGraph, num_processes: int) -> None:
         )
 
 
-def _summary(
-    answers: Sequence[Mapping[str, Any]], direction: str, positions: Sequence[int], clock: str
-) -> Summary:
-    samples = [
-        Sample(wall_s=wall, cpu_s=cpu, delay_s=delay)
-        for answer in answers
-        for position in positions
-        for wall, cpu, delay in answer[direction][position]
-    ]
-    return summarise(samples, clock=clock, compute_only=clock == "cpu")
-
-
 def with_blocks(
     cluster: Cluster,
     points: Sequence[BlockPoint],
@@ -360,16 +359,16 @@ def with_blocks(
 ) -> Cluster:
     """The cluster with block points on its device; a point replaces an earlier one of its kind.
 
-    references, action, step  as in Measurements; none keeps what the device has
+    references, action, step  as in Measurements; None keeps the device's
 
-    Raises InputError where the cluster has several kinds of device, or none was measured on it.
+    Raises InputError if the cluster has several kinds of device or an unmeasured one.
     """
     names = sorted({group.device.name for group in cluster.groups})
     before = cluster.groups[0].device.measurements
     if len(names) > 1 or before is None:
         raise InputError(
-            f"blocks are measured on a machine of one kind of device whose ops were measured: "
-            f"cluster {cluster.name} has {', '.join(names)}; run `shardwright profile` on it first"
+            "block times need a profiled machine with one kind of device: cluster "
+            f"{cluster.name} has {', '.join(names)}; run `shardwright profile` on it first"
         )
     merged = {point.kind: point for point in (*before.blocks, *points)}
     measurements = replace(

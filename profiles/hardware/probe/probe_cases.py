@@ -1,7 +1,7 @@
 """The cases of a probe: grids of matmuls, attention, layers, memory-bound ops and messages.
 
-Shapes follow those of training: cubes for the rate, and [tokens, k] x [k, n] products with few
-tokens, wide outputs (vocabulary) and narrow heads for what a cube does not show.
+Shapes follow training: cubes for the peak rate, and [tokens, k] x [k, n] products with few tokens,
+wide outputs (vocabulary) and narrow heads for lower rates.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from profiles.hardware.probe.probe_aten import aten_names
 from profiles.model.graph import CHANNELS_LAST, AttentionShape, MatmulShape, Phase
 
 KIB, MIB = 2**10, 2**20
-ROW = 1024  # elements of a normalised row, a usual hidden size
+ROW = 1024  # elements of a normalized row, a usual hidden size
 
-# Memory-bound op -> op of MemoryPoint, and tensors of n fp32 elements that are read or written. An
-# AdamW step reads parameter, gradient and two moments and writes parameter and two moments.
+# Memory-bound op -> op of MemoryPoint, and the number of fp32 tensors read or written. An AdamW
+# step reads parameter, gradient and two moments and writes parameter and two moments.
 MEMORY_OPS = {
     "add": ("elementwise", 3),
     "mul": ("elementwise", 3),
@@ -36,7 +36,7 @@ MEMORY_OPS = {
     "adamw": ("optimizer", 7),
 }
 
-# Multiplications of a product on a CPU: a larger one is as fast as this one, and takes seconds.
+# Multiplications of the largest product on a CPU: larger ones have the same rate and take seconds.
 _LARGEST_PRODUCT = 2**33
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
@@ -48,8 +48,8 @@ _CONVOLUTIONS = Path(__file__).parents[2] / "data" / "probe" / "convolutions.csv
 class ConvCase:
     """A convolution of [batch, inputs, side, ...] with `outputs` channels of a square window.
 
-    first  of a network, whose input needs no gradient
-    last   all of its tensors are channels-last
+    first  the first layer of a network, whose input needs no gradient
+    last   channels-last tensors
     """
 
     batch: int
@@ -92,7 +92,7 @@ Shape = MatmulShape | AttentionShape | ConvCase | RecurrenceCase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One thing to measure.
+    """One measurement.
 
     family  `launch`, `bandwidth`, `matmul`, `attention`, `conv`, `recurrence`, `memory`, `aten`
             or `link`
@@ -110,7 +110,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The case in a progress line."""
+        """The name in a progress line."""
         if self.shape is not None:
             return f"{self.family} {self.phase} {self.dtype} {self.shape_text}"
         ranks = f" on {self.group_size}" if self.family == "link" else ""
@@ -118,7 +118,7 @@ class Case:
 
     @property
     def shape_text(self) -> str:
-        """The sizes of a matmul or attention call, or the words of a layer."""
+        """The sizes of a matmul or attention call, or a layer's description."""
         if isinstance(self.shape, (ConvCase, RecurrenceCase)):
             return str(self.shape)
         return "x".join(str(int(size)) for size in encode(self.shape or {}).values())
@@ -140,23 +140,23 @@ class Case:
 def probe_cases(
     *, num_devices: int, quick: bool, accelerator: bool, rng: np.random.Generator
 ) -> tuple[Case, ...]:
-    """Every case in a random order, so that a slow minute does not fall on one kind of op.
+    """All cases in random order, so that a slow minute does not affect only one kind of op.
 
-    quick        a coarse grid for a first look
-    accelerator  larger shapes and half precision first: what a GPU is made for
+    quick        a coarse grid
+    accelerator  larger shapes, also in half precision
     """
-    # A quick profile of a CPU takes fp32 for bf16.
+    # A quick profile of a CPU uses the fp32 times for bf16.
     dtypes = ("float32",) if quick and not accelerator else ("float32", "bfloat16")
     cases = [
         Case(family="launch"),
-        # Larger than a core's caches (at most 96 MiB of L3 per chiplet: AMD EPYC 9684X, amd.com).
+        # Larger than the caches (at most 96 MiB of L3 per chiplet: AMD EPYC 9684X, amd.com).
         Case(family="bandwidth", size_bytes=(1024 if accelerator else 256) * MIB),
         *_matmul_cases(quick=quick, accelerator=accelerator),
         *_both_passes("attention", dtypes, _attention_shapes(quick, accelerator)),
         *_memory_cases(quick=quick, accelerator=accelerator),
     ]
     if not accelerator:
-        # Small, as large as a core's caches, and beyond them.
+        # Within a core's caches, of their size, and beyond them.
         sizes = (4 * KIB, MIB) if quick else (4 * KIB, 64 * KIB, MIB, 8 * MIB)
         cases += [
             *_both_passes("conv", dtypes, convolutions(quick=quick)),
@@ -191,7 +191,7 @@ def _matmul_cases(*, quick: bool, accelerator: bool) -> list[Case]:
         shapes |= {(1, m * scale, n, k) for m, n, k in product((32, 128, 512, 2048), sides, sides)}
         shapes |= {(1, 512, 32768, 512), (1, 512, 512, 32768)}
         shapes |= {(b, s, s, 64) for b, s in product((8, 32), (128, 512))}
-        # Layers of few samples, the gradients of their weights, and heads of few classes.
+        # Layers with few samples, their weight gradients, and heads with few classes.
         for few, side in product((2, 8), (256, 1024, 4096)):
             shapes |= {(1, few, side, side), (1, side, side, few)}
         shapes |= {(1, 64, 8, 1024), (1, 64, 1024, 8), (1, 8, 1024, 64)}
@@ -205,14 +205,14 @@ def _matmul_cases(*, quick: bool, accelerator: bool) -> list[Case]:
 
 def _attention_shapes(quick: bool, accelerator: bool) -> list[AttentionShape]:
     """Causal attention by length, batch and head size; on a CPU also without a mask, short and with
-    small heads: a small BERT's backward in bf16 took 19 ms, read off causal ones of 128 tokens and
-    more 6.5 (two cores, torch 2.13, 2026-11-23)."""
+    small heads: a small BERT's backward in bf16 took 19 ms, predicted from causal calls of 128
+    tokens and more 6.5 ms (two cores, torch 2.13, 2026-11-23)."""
     sizes = [(1, 8), (4, 16)]
     if quick:
         shapes = [(1, 8, 128, 64, True), (1, 8, 512, 64, True)]
     else:
         shapes = [(b, h, s, d, True) for b, h in sizes for s in (128, 512, 2048) for d in (64, 128)]
-        if not accelerator:  # seconds a call on a CPU, and in proportion to the smaller batch
+        if not accelerator:  # takes seconds on a CPU, and is proportional to the smaller batch
             shapes = [shape for shape in shapes if shape[:3] != (4, 16, 2048)]
     if accelerator:
         shapes += [(1, 32, s, 128, True) for s in ((4096,) if quick else (4096, 8192))]
@@ -221,7 +221,7 @@ def _attention_shapes(quick: bool, accelerator: bool) -> list[AttentionShape]:
         shapes += [
             (b, h, s, d, False) for b, h in sizes for s in (64, 128, 512) for d in (32, 64, 128)
         ]
-        # Shorter than a block of the kernel, and lengths that no block divides (patches of images).
+        # Shorter than a block of the kernel, and no multiple of a block (patches of images).
         shapes += [(2, 4, 16, 32, False), (2, 6, 50, 64, False), (8, 4, 40, 32, False)]
         shapes += [(4, 3, 26, 64, False), (1, 4, 197, 16, False)]
     return [
@@ -231,7 +231,7 @@ def _attention_shapes(quick: bool, accelerator: bool) -> list[AttentionShape]:
 
 
 def _memory_cases(*, quick: bool, accelerator: bool) -> list[Case]:
-    """Memory-bound ops and the optimizer step of one parameter, by the bytes they move."""
+    """Memory-bound ops and the optimizer step of one parameter, by bytes moved."""
     sizes = [16 * KIB, 256 * KIB, 4 * MIB, 64 * MIB]
     if not quick:
         sizes = [4 * KIB * 4**i for i in range(9)]  # 4 KiB to 256 MiB
@@ -243,8 +243,8 @@ def _memory_cases(*, quick: bool, accelerator: bool) -> list[Case]:
 
 
 def convolutions(*, quick: bool) -> tuple[ConvCase, ...]:
-    """The convolutions of profiles/data/probe/convolutions.csv: the kinds that kernels tell apart,
-    small as in a network for images of 32, and as in one for images of 224."""
+    """The convolutions of profiles/data/probe/convolutions.csv: one per kind of kernel, with the
+    sizes of networks for images of 32 and of 224 pixels."""
     with _CONVOLUTIONS.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     found = []
@@ -257,7 +257,7 @@ def convolutions(*, quick: bool) -> tuple[ConvCase, ...]:
 
 
 def recurrence_layers(*, quick: bool) -> tuple[RecurrenceCase, ...]:
-    """Layers of each kind, as small as in a tagger and as large as in a speech model."""
+    """Layers of each kind, from the size of a tagger to that of a speech model."""
     few = ((2, 64, 64), (8, 256, 256))
     most = (*few, (1, 128, 128), (32, 128, 256), (16, 64, 64), (4, 512, 512), (16, 128, 128))
     return tuple(

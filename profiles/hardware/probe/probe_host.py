@@ -1,13 +1,12 @@
-"""What a training step's host adds to its ops alone, on a CPU that computes and drives at once.
+"""Host time of a training step beyond its kernels, on a CPU that does both.
 
-    view      the link of a chain of views, forward and backward: a view has no kernel
-    module    the call of a module that does nothing
+    view        one of a chain of views, forward and backward: a view has no kernel
+    module      the call of an empty module
     checkpoint  a call under torch.utils.checkpoint, beyond the call itself and its repetition
-    op        a small network of many kinds of op, forward and backward, less its ops alone, its
-              views and its modules: autograd's records, its walk back, and code that is not in the
-              caches because other ops' code was run since
+    op          a small network of many kinds of op, forward and backward, less its ops alone, its
+                views and its modules: autograd's bookkeeping and instruction-cache misses
 
-The network's tensors have some dozens of elements, so that its kernels take next to nothing.
+The network's tensors have some dozens of elements, so that its kernels take almost no time.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _LINKS, _SAMPLES = 64, 31
 
 
 def measure_host() -> tuple[HostPoint, ...]:
-    """A point of each kind and pass, in CPU seconds."""
+    """CPU seconds of each kind and pass."""
     x = torch.randn(4, 8)
     views = _chain(lambda y: y.view(4, 8), x)
     module_s, _ = _chain(nn.Identity(), x)
@@ -40,7 +39,7 @@ def measure_host() -> tuple[HostPoint, ...]:
     points = {
         "view": views,
         "module": (module_s, 0.0),
-        # Torch ends the repetition where the input is there again, before the op runs.
+        # torch ends the repetition once the input is recomputed, before the op runs.
         "checkpoint": (max(0.0, kept[0] - plain[0]), max(0.0, kept[1] - plain[1])),
         "op": _ops(views, module_s),
     }
@@ -90,7 +89,7 @@ class _Layer(nn.Module):
 
 
 class _Recorder(TorchDispatchMode):
-    """Keeps every call of a pass."""
+    """Records all calls of a pass."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own is untyped
@@ -104,7 +103,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _ops(views_s: tuple[float, float], module_s: float) -> tuple[float, float]:
-    """Seconds of each op beyond itself, forward and backward."""
+    """Seconds per op in addition to the op alone, forward and backward."""
     network = SmallNetwork()
     tokens = torch.arange(24).view(3, 8) % 16
     targets = torch.tensor([1, 2, 3])
@@ -147,7 +146,7 @@ def _chain(step: Callable[[Tensor], Tensor], start: Tensor) -> tuple[float, floa
 def _passes(
     forward: Callable[[], Tensor], backward: Callable[[Tensor], object]
 ) -> tuple[float, float]:
-    """Seconds of a forward and of the backward of what it returned."""
+    """Seconds of a forward and of its backward."""
     begin = time.thread_time()
     out = forward()
     middle = time.thread_time()
@@ -156,7 +155,7 @@ def _passes(
 
 
 def _alone(calls: Sequence[Call]) -> float:
-    """Seconds of calls, each repeated by itself outside autograd."""
+    """Total seconds of the calls, each timed alone and without autograd."""
     total = 0.0
     with torch.no_grad():
         for func, args, kwargs in calls:

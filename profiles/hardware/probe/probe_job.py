@@ -1,6 +1,6 @@
-"""The job of one worker of a probe: every case in turn, together with all other workers.
+"""The job of one worker of a probe: all cases in turn, together with the other workers.
 
-Messages and collectives are timed on the process group that training uses.
+Messages and collectives are timed on a process group as in training.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from profiles.document import decode, encode
 from profiles.errors import InputError, RunError
 from profiles.hardware.probe.cpu_clock import Sample, between, read_clock
+from profiles.hardware.probe.probe_answers import DeviceFacts, RankAnswer, RankJob
 from profiles.hardware.probe.probe_cases import Case
 from profiles.hardware.probe.probe_host import measure_host
 from profiles.hardware.probe.probe_ops import op_call, pieces_of, work_flop
@@ -25,26 +26,23 @@ from profiles.hardware.probe.probe_timing import Effort, measure, resident_bytes
 from profiles.hardware.probe.probe_workers import Progress
 from profiles.model.graph import MatmulShape
 
-# A data type whose 256-cube takes this many times as long as in fp32 is emulated, not computed;
-# its products above `_EMULATED_FLOP` are left out, which would take minutes and tell nothing more.
+# A data type is emulated if a 256-cube takes this many times as long as in fp32. Its products above
+# `_EMULATED_FLOP` are skipped: they would take minutes and add no information.
 _EMULATED_RATIO = 20.0
 _EMULATED_FLOP = 2 * 256**3
 
-# A core may be slow for a second: one window of a quick profile told a step 23 % longer, of a demo
-# whose ranks were 5 % apart (two cores, 2026-11-23). The middle of three outlives one such second.
+# A core may be slow for a second: with one window, a quick profile predicted a step 23 % longer for
+# a demo with ranks 5 % apart (two cores, 2026-11-23). The median of three windows is not affected.
 _WINDOWS = 3
 
 
-def run_cases(job: dict[str, Any], reporter: Progress) -> dict[str, Any]:
-    """Samples of every case, `[wall_s, cpu_s, delay_s or None]`, in the order of the cases.
+def run_cases(content: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
+    """Run a `RankJob`; returns the `RankAnswer` as JSON values. Skipped cases have no samples.
 
-    A case that this rank takes no part in, or that was left out, has no samples. Also answers
-    what this device has: `memory_bytes` and `reserved_bytes` (held before any tensor is made), and
-    how fast its reference kernels are, `before` the cases and behind them, and what one of them
-    takes in `rounds` that all devices begin together, at `_WINDOWS` moments among the cases.
+    Rounds of the reference kernel are timed at `_WINDOWS` moments among the cases.
     """
-    cases: tuple[Case, ...] = decode(tuple[Case, ...], job["cases"], where="cases")
-    effort: Effort = decode(Effort, job["effort"], where="effort")
+    job: RankJob = decode(RankJob, content, where="job")
+    cases, effort = job.cases, job.effort
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", torch.cuda.current_device()) if _cuda() else torch.device("cpu")
     torch.manual_seed(rank)
@@ -52,7 +50,7 @@ def run_cases(job: dict[str, Any], reporter: Progress) -> dict[str, Any]:
     groups = {size: dist.new_group(range(size)) for size in range(2, world_size + 1)}
     emulated = _is_emulated("bfloat16", device)
     before = () if _cuda() else time_references(0.2, barrier=dist.barrier)
-    answers: list[list[list[float | None]]] = []
+    answers: list[tuple[Sample, ...]] = []
     rounds: list[tuple[float, ...]] = []
     for index, case in enumerate(cases):
         reporter(index, len(cases), case.label)
@@ -65,21 +63,23 @@ def run_cases(job: dict[str, Any], reporter: Progress) -> dict[str, Any]:
                 samples = sample_link(case, groups[case.group_size], effort, device)
         elif not (emulated and case.dtype == "bfloat16" and work_flop(case) > _EMULATED_FLOP):
             samples = _sample_op(case, effort, device)
-        answers.append([[s.wall_s, s.cpu_s, s.delay_s] for s in samples])
+        answers.append(tuple(samples))
     reporter(len(cases), len(cases), "reference kernels")
     references = () if _cuda() else time_references(barrier=dist.barrier)
     reporter(len(cases), len(cases), "host")
     dist.barrier()
     host = () if _cuda() else measure_host()
     reporter(len(cases), len(cases), "done")
-    return {
-        "samples": answers,
-        "machine": machine,
-        "before": encode(before),
-        "references": encode(references),
-        "rounds": [list(window) for window in rounds],
-        "host": encode(host),
-    }
+    answer = RankAnswer(
+        samples=tuple(answers),
+        machine=machine,
+        before=before,
+        references=references,
+        rounds=tuple(rounds),
+        host=host,
+    )
+    encoded: dict[str, Any] = encode(answer)
+    return encoded
 
 
 def _sample_op(case: Case, effort: Effort, device: torch.device) -> list[Sample]:
@@ -96,7 +96,7 @@ def _cuda() -> bool:
 
 
 def _is_emulated(dtype: str, device: torch.device) -> bool:
-    """True, on all ranks alike, where `dtype` is far slower than fp32 on some rank."""
+    """True on all ranks if `dtype` is far slower than fp32 on some rank."""
     times = []
     for name in ("float32", dtype):
         shape = MatmulShape(batch=1, m=256, n=256, k=256)
@@ -109,18 +109,17 @@ def _is_emulated(dtype: str, device: torch.device) -> bool:
     return float(ratio) > _EMULATED_RATIO
 
 
-def _device_facts(device: torch.device) -> dict[str, Any]:
-    """Memory and name of the device of this rank; power_w is its limit where the vendor says it."""
+def _device_facts(device: torch.device) -> DeviceFacts:
     if device.type != "cuda":
-        return {"reserved_bytes": resident_bytes()}
+        return DeviceFacts(reserved_bytes=resident_bytes())
     torch.zeros(1, device=device)
     free, total = torch.cuda.mem_get_info(device)
-    return {
-        "name": torch.cuda.get_device_name(device),
-        "memory_bytes": total,
-        "reserved_bytes": total - free,
-        "power_w": _power_limit_w(device),
-    }
+    return DeviceFacts(
+        name=torch.cuda.get_device_name(device),
+        memory_bytes=total,
+        reserved_bytes=total - free,
+        power_w=_power_limit_w(device),
+    )
 
 
 def _power_limit_w(device: torch.device) -> float | None:
@@ -136,21 +135,21 @@ def _power_limit_w(device: torch.device) -> float | None:
 
 _MIN_SAMPLES, _MAX_SAMPLES = 5, 60
 _MAX_REPEATS = 16
-# A rank computes so long before it sends: the receiver has posted its receive by then.
+# Seconds that a rank computes before it sends, so that the receiver has posted its receive.
 _SETTLE_S = 1e-3
 
 
 def sample_link(
     case: Case, group: dist.ProcessGroup, effort: Effort, device: torch.device
 ) -> list[Sample]:
-    """Samples of the case's operation on this rank of `group`; every rank calls it at once.
+    """Samples of the case's operation on this rank of `group`; all ranks call it together.
 
-    All ranks take the same number of samples, each after a barrier, so that sample i of every rank
-    is the same event and its time is that of the slowest rank. On a CPU a message is one way from a
-    rank that computes on to one that waits (`sample_messages`), else half a round trip.
-    Collectives that follow each other in one sample may overlap at their ends, as in training.
-    On a CPU every sample has new buffers, as a step's bucket of gradients is: one of 4 MiB that the
-    sample before left in the caches takes half the time (gloo, 2 ranks, 2026-11-22).
+    All ranks take the same number of samples, each after a barrier: sample i is the same event on
+    every rank, and its time is that of the slowest rank. On a CPU a message is one way, from a
+    computing rank to a waiting one (`sample_messages`); otherwise half a round trip. Consecutive
+    collectives of one sample may overlap, as in training. On a CPU every sample has new buffers, as
+    a step has new gradients: a buffer of 4 MiB in the caches takes half the time (gloo, 2 ranks,
+    2026-11-22).
     """
     if case.op == "send" and device.type == "cpu":
         return sample_messages(case.buffer_bytes // 4, group, effort)
@@ -171,12 +170,11 @@ def sample_link(
 
 
 def sample_messages(count: int, group: dist.ProcessGroup, effort: Effort) -> list[Sample]:
-    """Messages of `count` fp32 elements as a pipeline sends them, in both directions by turns.
+    """Messages of `count` fp32 elements as in a pipeline, in alternating directions.
 
-    The receiver has posted its receive and waits; the sender sends and computes on, so that the
-    threads that carry the message share its core. A sample is the time from the call of the send to
-    the end of the receive, on the clock that the processes of a machine share
-    (CLOCK_MONOTONIC), and the same on both ranks.
+    The receiver waits in its receive; the sender sends and keeps computing, so that the transport
+    threads share its core. A sample is the time from the call of the send to the end of the
+    receive, on the machine's common clock (CLOCK_MONOTONIC); it is the same on both ranks.
     """
     message = torch.zeros(count)
     busy_s = _SETTLE_S
@@ -200,13 +198,13 @@ def sample_messages(count: int, group: dist.ProcessGroup, effort: Effort) -> lis
         ended = 0 if sends else time.perf_counter_ns()
         passed = between(clock, read_clock())
         enough = len(samples) >= _MIN_SAMPLES and time.perf_counter() > end
-        told = torch.tensor([begin, ended, int(enough)])
-        dist.all_reduce(told, group=group)
-        wall_s = int(told[1] - told[0]) * 1e-9
-        busy_s = 1.5 * wall_s  # the sender still computes when the message has come
-        more = int(told[2]) == 0 and len(samples) < _MAX_SAMPLES
+        shared = torch.tensor([begin, ended, int(enough)])
+        dist.all_reduce(shared, group=group)
+        wall_s = int(shared[1] - shared[0]) * 1e-9
+        busy_s = 1.5 * wall_s  # the sender still computes when the message arrives
+        more = int(shared[2]) == 0 and len(samples) < _MAX_SAMPLES
         samples.append(Sample(wall_s=wall_s, cpu_s=wall_s, delay_s=passed.delay_s))
-    return samples[1:]  # the first makes the connection
+    return samples[1:]  # the first includes the connection
 
 
 def _compute(time_s: float) -> None:
@@ -219,7 +217,7 @@ def _compute(time_s: float) -> None:
 
 def _link_call(case: Case, group: dist.ProcessGroup, device: torch.device) -> Callable[[], object]:
     count = case.buffer_bytes // 4
-    full = torch.ones(count, device=device)  # written, so that its memory is there
+    full = torch.ones(count, device=device)  # written, so that its pages exist
     part = torch.ones(count // case.group_size, device=device)
     other = torch.ones(count if case.op == "all_to_all" else 1, device=device)
     # torch's single-tensor collectives, by their names since 2.13 or before.
@@ -227,9 +225,9 @@ def _link_call(case: Case, group: dist.ProcessGroup, device: torch.device) -> Ca
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
     def ping_pong() -> None:
-        ways = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
-        for way in ways:
-            way(full, 1 - dist.get_rank(), group=group)
+        calls = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
+        for call in calls:
+            call(full, 1 - dist.get_rank(), group=group)
 
     calls: dict[str, Callable[[], object]] = {
         "send": ping_pong,

@@ -1,8 +1,8 @@
 """The calls of a probe's cases: matmul, attention, layers, memory-bound ops, AdamW.
 
-Tensors are those of training: a linear layer's weight is stored [n, k] and multiplied transposed,
-outputs are allocated anew by every call, and the attention is torch's fused one. On a CPU they find
-the caches as in a step (`Cycle`); an accelerator's stay as warm as repetition makes them.
+Tensors are as in training: a linear layer's weight is stored [n, k] and multiplied transposed,
+every call allocates its output, and attention is torch's fused one. On a CPU the caches are as in a
+step (`Cycle`); on an accelerator they are as warm as repetition makes them.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from profiles.model.tracing.trace_ops import describe_op
 aten = torch.ops.aten
 _META = torch.device("meta")
 
-# An AdamW step on a CPU moves at least so much, more than its caches hold (96 MiB of L3 per chiplet
-# at most: AMD EPYC 9684X, amd.com), or updates as many small parameters as a small model has: each
-# carries its share of what a step takes by itself (32 parameters of 146 elements took 23 us each
-# after a backward: 2-core virtual machine, torch 2.13, 2026-11-23).
+# An AdamW step on a CPU moves at least this much, more than the caches (at most 96 MiB of L3 per
+# chiplet: AMD EPYC 9684X, amd.com), or updates as many small parameters as a small model has: each
+# has its share of the step's fixed time (32 parameters of 146 elements took 23 us each after a
+# backward: 2-core virtual machine, torch 2.13, 2026-11-23).
 _OPTIMIZER_BYTES = 128 * 2**20
 _MOST_PARAMETERS = 32
 
-# Positions of a measured sequence: the time of a layer grows with them, and this many hide what a
-# call takes by itself.
+# Positions of a measured sequence: a layer's time is proportional to them, and with this many the
+# fixed time of a call is negligible.
 _LENGTH = 32
 _RECURRENCES = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
 
 def op_call(case: Case, device: torch.device) -> Callable[[], object]:
-    """The call that `case` times, with its tensors already made; it does `pieces_of` its case."""
+    """The timed call of a case on existing tensors; it does the case's work `pieces_of` times."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     if isinstance(case.shape, AttentionShape):
         return _attention(case.shape, case.phase, dtype, device)
@@ -58,14 +58,14 @@ def op_call(case: Case, device: torch.device) -> Callable[[], object]:
 
 
 def pieces_of(call: Callable[[], object], case: Case) -> int:
-    """Equal pieces of work that one call does; the case's time is that of one of them."""
+    """How many times one call does the work of the case."""
     if isinstance(call, Cycle):
         return call.count
     return _parameters(case) if case.op == "adamw" and not torch.cuda.is_available() else 1
 
 
 def traced_op(case: Case) -> Op:
-    """The op that tracing makes of a convolution or a layer of a recurrence."""
+    """A convolution or recurrent layer as the tracer records it."""
     dtype = getattr(torch, case.dtype)
     if isinstance(case.shape, RecurrenceCase):
         func, args = _recurrence_on_shapes(case.shape, case.phase, dtype)
@@ -75,7 +75,7 @@ def traced_op(case: Case) -> Op:
 
 
 def work_flop(case: Case) -> float:
-    """Of the forward; an attention's as if it were not causal, 0 for what only moves bytes."""
+    """FLOPs of the forward; attention counts as not causal, memory-bound ops as 0."""
     shape = case.shape
     if isinstance(shape, MatmulShape):
         return 2.0 * shape.batch * shape.m * shape.n * shape.k
@@ -85,7 +85,7 @@ def work_flop(case: Case) -> float:
 
 
 def moved_bytes(case: Case) -> int:
-    """Bytes that a memory-bound op really moves: whole rows; an aten op's as tracing counts."""
+    """Bytes moved by a memory-bound op: whole rows; an aten op's as the tracer counts them."""
     if case.family == "aten":
         return aten_bytes(case.op, case.num_elements, case.dtype)
     return MEMORY_OPS[case.op][1] * 4 * case.num_elements
@@ -129,8 +129,8 @@ def _attention(
 
 
 def _recurrence(shape: RecurrenceCase, phase: Phase, dtype: torch.dtype) -> Callable[[], object]:
-    """Nothing drives the weights out of the caches: all positions but the first find them there in
-    a step too."""
+    """The weights stay in the caches: in a step too, all positions but the first find them
+    there."""
     layer = _RECURRENCES[shape.kind](shape.inputs, shape.size).to(dtype)
     x = torch.randn(_LENGTH, shape.batch, shape.inputs).to(dtype).requires_grad_()
 
@@ -144,7 +144,7 @@ def _recurrence(shape: RecurrenceCase, phase: Phase, dtype: torch.dtype) -> Call
 def _pass(
     forward: Callable[[], Tensor], inputs: tuple[Tensor, ...], phase: Phase
 ) -> Callable[[], object]:
-    """The forward, or the gradients of `inputs` through one that was made before."""
+    """The forward, or the gradients of `inputs` through an earlier forward."""
     if phase is Phase.FORWARD:
         return forward
     out = forward()
@@ -209,11 +209,11 @@ def _memory_op(case: Case, device: torch.device) -> Call:
 
 
 def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
-    """One step of torch.optim.AdamW on equal fp32 parameters, in the variant that the executor
-    runs: `fused` on a CPU, torch's default on CUDA, which is `foreach`.
+    """One step of torch.optim.AdamW on equal fp32 parameters, as the executor runs it: `fused` on a
+    CPU, torch's default on CUDA, which is `foreach`.
 
-    On a CPU there are as many parameters as lie in memory when a model's are updated
-    (`_parameters`), and each step finds caches and interpreter as a backward leaves them.
+    On a CPU there are several parameters (`_parameters`), and a small backward runs before each
+    step, so that caches and interpreter are as in training.
     """
     parameters = []
     for _ in range(1 if device.type == "cuda" else _parameters(case)):
@@ -223,7 +223,7 @@ def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
     if device.type == "cuda":
         return torch.optim.AdamW(parameters, lr=1e-6).step
     step = torch.optim.AdamW(parameters, lr=1e-6, fused=True).step
-    # A forward and backward of a small network, and more memory than caches hold read through.
+    # A forward and backward of a small network, and a pass over more memory than the caches hold.
     layers = [(nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU()) for _ in range(6)]
     network = nn.Sequential(*(part for layer in layers for part in layer))
     x, memory = torch.randn(64, 256), torch.zeros(16 * 2**20)

@@ -1,9 +1,9 @@
-"""Reference kernels: fixed loops that show whether this machine is as fast as it was.
+"""Reference kernels: fixed loops that show whether this machine's speed has changed.
 
 One computes (a product of small operands), one moves memory (a sum of arrays that fit into no
-cache), and one is like the work itself: forward and backward of two linear layers. They are timed
-on all devices at once when a machine is profiled, and again before and after every run, so that a
-machine that has become slower or faster in between can be told from a prediction that is wrong.
+cache), and one resembles training: forward and backward of two linear layers. They run on all
+devices at once when a machine is profiled, and again before and after every run, to tell a machine
+that changed its speed from a wrong prediction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from profiles.hardware.probe.probe_timing import Effort, measure_on_thread, samp
 
 KERNELS = ("matmul", "memory", "layers")
 
-# Rounds of a window, in which all devices begin together; one takes 40 ms (two cores, 2026-11-23).
+# Rounds per window, which all devices begin together; one takes 40 ms (two cores, 2026-11-23).
 ROUNDS = 8
 
 # [256, 512] x [512, 512]: 2 MiB of operands and 0.13 GFLOP.
@@ -36,9 +36,9 @@ def time_references(
     barrier: Callable[[], object] | None = None,
     kernels: Sequence[str] = KERNELS,
 ) -> tuple[ReferencePoint, ...]:
-    """Each kernel's median CPU seconds on this thread, from `budget_s` and four samples at least.
+    """Median CPU seconds of each kernel on this thread, from `budget_s` and at least four samples.
 
-    barrier  called before each kernel, so that all devices are busy with the same one
+    barrier  called before each kernel, so that all devices run the same one
     """
     points = []
     for name in kernels:
@@ -48,8 +48,8 @@ def time_references(
             barrier()
         effort = replace(_EFFORT, budget_s=budget_s)
         samples = sample_call(call, effort, measure=measure_on_thread)
-        # The first third warms up clocks and pages. CPU seconds count what others take least: no
-        # sample is left out as disturbed.
+        # The first third warms up clocks and pages. Other programs hardly change CPU seconds: no
+        # sample is discarded as disturbed.
         found = summarise(samples[len(samples) // 3 :], limit=1.0)
         points.append(ReferencePoint(kernel=name, time_s=found.time_s, spread=found.spread))
     return tuple(points)
@@ -67,8 +67,9 @@ def time_rounds(barrier: Callable[[], object]) -> tuple[float, ...]:
 
 
 def slowest_over_mean(rounds: Sequence[Sequence[float]]) -> float:
-    """How long the slowest device takes, against the mean of what each takes; in the middle of the
-    rounds. rounds  [devices][rounds] seconds
+    """Median over rounds of the slowest device's time, over the mean of the devices' medians.
+
+    rounds  [devices][rounds] seconds
 
     >>> slowest_over_mean([[1.0, 1.0, 1.2], [1.0, 1.1, 1.0]])  # the slowest: 1.0, 1.1 and 1.2
     1.1
@@ -81,8 +82,8 @@ def combined_references(
     readings: Sequence[Sequence[ReferencePoint]],
     middle: Callable[[Iterator[float]], float] = fmean,
 ) -> tuple[ReferencePoint, ...]:
-    """The mean over devices, or another middle of several readings of one device, kernel by kernel;
-    the spread is the widest. None of none."""
+    """The mean (or another `middle`) of several readings, kernel by kernel, with the largest
+    spread; () without readings."""
     return tuple(
         ReferencePoint(
             kernel=points[0].kernel,
@@ -99,20 +100,10 @@ def _kernel(name: str) -> Callable[[], object]:
         a, b, product = torch.ones(m, k), torch.ones(k, n), torch.empty(m, n)
         return lambda: torch.mm(a, b, out=product)
     if name == "layers":
-        return _layers()
+        # 256 tokens through 512 -> 2048 -> 512 and back, with accumulating gradients.
+        wide, narrow = torch.nn.Linear(512, 2048), torch.nn.Linear(2048, 512)
+        model, tokens = torch.nn.Sequential(wide, torch.nn.GELU(), narrow), torch.ones(256, 512)
+        return lambda: model(tokens).sum().backward()
     x, y = torch.ones(_ARRAY_ELEMENTS), torch.ones(_ARRAY_ELEMENTS)
     total = torch.empty_like(x)
     return lambda: torch.add(x, y, out=total)
-
-
-def _layers() -> Callable[[], object]:
-    """256 tokens through 512 -> 2048 -> 512 and back, with gradients that accumulate."""
-    model = torch.nn.Sequential(
-        torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)
-    )
-    tokens = torch.ones(256, 512)
-
-    def call() -> object:
-        return model(tokens).sum().backward()
-
-    return call

@@ -1,11 +1,10 @@
-"""Repeating a call until its time is known: samples on a CPU thread or on a CUDA stream.
+"""Time a call by repetition, on a CPU thread or on a CUDA stream.
 
 A call repeated on the same tensors finds them in the nearest cache, and its output in memory that
-was just freed. In a step dozens of ops come between, and outputs stay until the backward. So a
-`Cycle` runs an op on many sets of equal tensors, keeps every output, and frees them all at its end,
-when the allocator gives large ones back to the system, as after a step. On 14 small models (two
-cores, torch 2.13, 2026-11-22, next to other work) the ops of a step took 0.71 of the step's CPU
-time (median) repeated on the same tensors, 0.95 in cycles.
+was just freed. In a training step dozens of ops run in between, and outputs stay until the
+backward. So a `Cycle` runs an op on many sets of equal tensors, keeps all outputs, and frees them
+together, as after a step. On 14 small models (two cores, torch 2.13, 2026-11-22, with other work)
+the ops of a step took 0.71 of the step's CPU time (median) on the same tensors, 0.95 in cycles.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ Measure = Callable[[Callable[[], object], int], Sample]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long one case is measured: until `budget_s` of wall time and `min_samples` are there.
+    """How long one case is measured: at least `budget_s` of wall time and `min_samples` samples.
 
-    link_budget_s instead for communication, whose times scatter more
-    min_sample_s  one sample lasts at least this long, so that reading the clocks (8 us, measured
-                  on a 2-core EPYC virtual machine, 2026-11) stays under 1 % of it
+    link_budget_s  of communication, whose times vary more
+    min_sample_s  minimum of one sample, so that reading the clocks (8 us on a 2-core EPYC virtual
+                  machine, 2026-11) takes less than 1 % of it
     """
 
     budget_s: float
@@ -50,10 +49,10 @@ def measure(call: Callable[[], object], repeats: int) -> Sample:
 def sample_call(
     call: Callable[[], object], effort: Effort, *, measure: Measure = measure
 ) -> list[Sample]:
-    """Samples of one `call`, each the mean over enough repetitions to be read exactly.
+    """Samples of one `call`, each the mean over enough repetitions for the clocks' resolution.
 
-    The first calls warm up caches and allocators and are not counted. On CUDA wall and CPU time
-    are both the time between two events on the stream, and nothing waits for a core.
+    The first calls warm up caches and allocators and are not counted. On CUDA, wall and CPU time
+    are both the time between two events on the stream, and the delay is 0.
     """
     call()
     once_s = max(measure(call, 1).wall_s, 1e-7)
@@ -69,7 +68,7 @@ def sample_call(
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A call before each of which `prepare` runs, which is not timed (on a CPU thread)."""
+    """A call with an untimed `prepare` before each repetition (on a CPU thread)."""
 
     call: Callable[[], object]
     prepare: Callable[[], object]
@@ -80,7 +79,7 @@ class Prepared:
 
 
 def measure_on_thread(call: Callable[[], object], repeats: int) -> Sample:
-    """As `measure`, of what this thread computes itself, on whatever machine."""
+    """As `measure`, but always on the CPU thread."""
     if not isinstance(call, Prepared):
         start = read_clock()
         for _ in range(repeats):
@@ -113,7 +112,7 @@ def _on_stream(call: Callable[[], object], repeats: int) -> Sample:
 
 
 def resident_bytes() -> int:
-    """Main memory that this process holds now (Linux), or 0 where the kernel does not say."""
+    """Main memory of this process (Linux), or 0 if the kernel does not report it."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -121,14 +120,14 @@ def resident_bytes() -> int:
         return 0
 
 
-# Tensors of one cycle, unless two sets are larger: beyond the caches that a core has for itself
-# (at most 2 MiB of L2: Intel Xeon 6, intel.com), and beyond its share of most shared ones.
+# Tensors of one cycle, unless two sets are larger: more than a core's private caches (at most 2 MiB
+# of L2: Intel Xeon 6, intel.com) and its share of most shared ones.
 _BYTES = 32 * 2**20
 _MOST = 64
 
 
 class Cycle:
-    """`count` calls of one op on sets of equal tensors; calling it runs them all once."""
+    """`count` calls of one op, each on its own set of equal tensors."""
 
     def __init__(self, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
         def copy(x: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Worker processes that measure at the same time, one per device, and what becomes of them.
+"""Worker processes that measure at the same time, one per device.
 
-A job is a function `package.module:name` and plain JSON arguments. Each worker joins one process
-group, runs the function and leaves its answer in a file. The first worker that fails ends the
-measurement: its error is the one reported, the others are killed.
+A job is a function `package.module:name` with JSON arguments. Each worker joins the process group,
+runs the function and writes its answer to a file. The first failing worker ends the measurement:
+its error is reported, the others are killed.
 """
 
 from __future__ import annotations
@@ -25,29 +25,28 @@ from typing import Any
 from profiles.document import read_mapping, to_json, write_text
 from profiles.errors import InputError, RunError, ShardwrightError
 
-# (done, total, label): `total` is a true bound that never grows.
+# (done, total, label): `total` never changes.
 Progress = Callable[[int, int, str], None]
 
-# Longer than any single measured point; a worker that is gone is noticed at once by its socket.
+# Longer than any single measured point; the exit of a worker is detected at once by its socket.
 _TIMEOUT = timedelta(minutes=5)
-# When one worker fails, its peers notice within this time and say so too; waiting for them lets us
-# tell the first failure from those that it caused.
+# If one worker fails, its peers fail within this time too; waiting for them shows which failed
+# first.
 _GRACE_S = 1.0
 _ROOT = Path(__file__).parents[3]
 
-# Processes that train or measure on a CPU keep the memory that they free. By default glibc gives it
-# back to the kernel, so that every micro-batch touches fresh pages, each of which faults, and on a
-# virtual machine may fault in the host too. Measured on a 2-core EPYC virtual machine (torch 2.13,
-# a GPT-2 of 8 layers, 10 steps, 2026-11-21): 497 and 549 thousand faults in two runs became 314 and
-# 312, the step 745 and 801 ms became 716 and 745 ms. Allocators of accelerators keep memory too.
-# The user's environment goes before these.
+# Processes that train or measure on a CPU keep freed memory. By default glibc returns it to the
+# kernel, so that every micro-batch touches new pages, with a page fault each, on a virtual machine
+# possibly in the host too. On a 2-core EPYC virtual machine (torch 2.13, a GPT-2 of 8 layers, 10
+# steps, 2026-11-21) 497 and 549 thousand faults in two runs became 314 and 312 thousand, the step
+# of 745 and 801 ms became 716 and 745 ms. Allocators of accelerators keep memory too. The user's
+# environment overrides these.
 KEEP_FREED_MEMORY: Mapping[str, str] = {
-    # glibc (mallopt(3)): no mappings of their own, the heap is never trimmed and grows by 64 MiB.
+    # glibc (mallopt(3)): no separate mappings, the heap is never trimmed and grows by 64 MiB.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**33),
     "MALLOC_TOP_PAD_": str(2**26),
-    # torch (c10/core/impl/alloc_cpu.cpp): tensors of 2 MiB and more lie on huge pages where the
-    # kernel gives them on request.
+    # torch (c10/core/impl/alloc_cpu.cpp): huge pages for tensors of 2 MiB and more.
     "THP_MEM_ALLOC_ENABLE": "1",
 }
 
@@ -64,12 +63,12 @@ def run_workers(
     threads_per_process: int = 1,
     progress: Progress = no_progress,
 ) -> tuple[dict[str, Any], ...]:
-    """What `entry` returned in each of `num_processes` worker processes, in the order of ranks.
+    """The results of `entry` in `num_processes` worker processes, in the order of ranks.
 
     entry  `package.module:name` of a function (job, reporter) -> dict of JSON values
     job    JSON values, the same for every worker
 
-    Raises InputError for numbers below 1 and RunError with the first failing rank's own words.
+    Raises InputError for numbers below 1 and RunError with the first failing rank's message.
     """
     if num_processes < 1 or threads_per_process < 1:
         raise InputError(
@@ -114,7 +113,7 @@ def _start(folder: Path, rank: int, threads: int) -> subprocess.Popen[bytes]:
 
 
 def _follow(workers: list[subprocess.Popen[bytes]], folder: Path, progress: Progress) -> None:
-    """Pass on rank 0's progress until all workers have ended; raise for the first that fails."""
+    """Report rank 0's progress until all workers have ended; raise the first failure."""
     buffered = b""
     with selectors.DefaultSelector() as selector:
         for rank, worker in enumerate(workers):
@@ -136,7 +135,7 @@ def _follow(workers: list[subprocess.Popen[bytes]], folder: Path, progress: Prog
 
 
 def _first_failure(workers: list[subprocess.Popen[bytes]], folder: Path) -> RunError:
-    """The error of the rank that failed first, with the way it ended where it said nothing."""
+    """The error of the rank that failed first, or its exit code or signal without an error file."""
     deadline = time.monotonic() + _GRACE_S
     for worker in workers:
         try:
@@ -149,27 +148,28 @@ def _first_failure(workers: list[subprocess.Popen[bytes]], folder: Path) -> RunE
             continue
         path = folder / f"rank{rank}.error.json"
         if path.exists():
-            said = read_mapping(path)
-            failures.append((int(said["monotonic_ns"]), rank, str(said["message"])))
+            error = read_mapping(path)
+            failures.append((int(error["monotonic_ns"]), rank, str(error["message"])))
         else:
-            # Ended without a word: killed from outside or crashed. Its peers fail after it.
-            failures.append((0, rank, _silent_end(worker.returncode, folder, rank)))
+            # Killed from outside or crashed; its peers fail after it.
+            failures.append((0, rank, _exit_text(worker.returncode, folder, rank)))
     _, rank, message = min(failures)
     return RunError(f"rank {rank} of {len(workers)} failed while measuring: {message}")
 
 
-def _silent_end(code: int, folder: Path, rank: int) -> str:
+def _exit_text(code: int, folder: Path, rank: int) -> str:
     how = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     if code == -9:
-        how += " (the kernel kills a process that runs out of memory so)"
+        how += " (the kernel's way to end a process that runs out of memory)"
     text = (folder / f"rank{rank}.stderr").read_text(encoding="utf-8", errors="replace")
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    return how + (f"; its last words: {lines[-1]}" if lines else "")
+    return how + (f"; its last line on stderr: {lines[-1]}" if lines else "")
 
 
 def _work(folder: Path, rank: int) -> None:
-    """Run the job in `folder` as `rank`; leaves rankN.json, or rankN.error.json and exit code 1."""
-    # Progress goes to the pipe; whatever a model prints must not mix with it.
+    """Run the job in `folder` as `rank`; writes rankN.json, or rankN.error.json and exits with
+    1."""
+    # Progress goes to the pipe; a model's prints go to stderr.
     stream = os.dup(1)
     os.dup2(2, 1)
 
@@ -181,8 +181,8 @@ def _work(folder: Path, rank: int) -> None:
         answer = _run(read_mapping(folder / "job.json"), folder, rank, report)
         write_text(folder / f"rank{rank}.json", to_json(answer))
     except BaseException as error:
-        own = isinstance(error, ShardwrightError)
-        message = str(error) if own else f"{type(error).__name__}: {error}"
+        known = isinstance(error, ShardwrightError)
+        message = str(error) if known else f"{type(error).__name__}: {error}"
         failure = {"message": message, "monotonic_ns": time.monotonic_ns()}
         write_text(folder / f"rank{rank}.error.json", to_json(failure))
         raise
@@ -217,7 +217,7 @@ if __name__ == "__main__":
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
-    # gloo's threads may abort in the interpreter's teardown after a clean run; nothing is left
-    # to flush, so leave without it.
+    # gloo's threads may abort in the interpreter's teardown after a clean run; nothing is left to
+    # flush, so skip the teardown.
     sys.stderr.flush()
     os._exit(0)

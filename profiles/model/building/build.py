@@ -1,9 +1,9 @@
-"""Building a model as a torch module with inputs, on meta or for real.
+"""Build a model as a torch module with inputs, on meta or on a device.
 
-The only file that imports transformers, and inside functions: a factory needs none of it. A factory
-states the tokens of a sample by an attribute of its own or of its module, `tokens_per_sample`, or
-as a fifth value. Inputs that are all whole numbers of one shape [batch, length] are taken as
-sequences of tokens. Everything else is counted in samples: images, measurements, rows of a table.
+The only file that imports transformers, inside functions, since factories do not need it. A factory
+gives the tokens of a sample as its fifth value, or as `tokens_per_sample` of itself or its module.
+Inputs that are all integers of one shape [batch, length] are sequences of tokens. Other inputs are
+counted in samples: images, measurements, rows of a table.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from profiles.model.building.tensor_parallel_rules import Rule
 from profiles.model.loaders import ModelSpec
 
 
-def stated_tokens(name: str, *stated: Any) -> int | None:
-    """The first statement that is one; raises ModelError where it is no count."""
-    found = next((one for one in stated if one is not None), None)
+def stated_tokens(name: str, *values: Any) -> int | None:
+    """The first value that is not None; raises ModelError if it is no count."""
+    found = next((one for one in values if one is not None), None)
     if found is None:
         return None
     if isinstance(found, bool) or not isinstance(found, int) or found < 1:
@@ -37,7 +37,7 @@ def stated_tokens(name: str, *stated: Any) -> int | None:
 
 
 def evident_tokens(inputs: Sequence[Tensor]) -> int | None:
-    """The length of sequences where the inputs can be nothing else.
+    """The length of the sequences if all inputs are integers [batch, length].
 
     >>> evident_tokens((torch.zeros(2, 32, dtype=torch.long),))
     32
@@ -57,16 +57,16 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltModel:
-    """A module and what it takes to train it.
+    """A module with inputs and loss.
 
     args     model inputs, dimension 0 is the batch
     targets  second argument of loss_fn, as the factory returned it (a tuple stays a tuple), or None
     call     runs the module: call(module, *args) -> output
     loss_fn  scalar loss of (output, targets): a mean over the batch, so that micro-batches average
-    tensor_parallel  rules for the layers that tp splits, where it is to be split
-    tokens_per_sample  of a factory's model, None where a sample is no sequence of tokens
-    input_sizes  every size of the inputs beside the batch
-    assumptions  what a factory left open, and how it is changed
+    tensor_parallel  rules for the layers that tp splits
+    tokens_per_sample  of a factory's model, None if a sample is no sequence of tokens
+    input_sizes  all sizes of the inputs except the batch
+    assumptions  about a factory's model, and changes to it
     """
 
     module: nn.Module
@@ -91,9 +91,10 @@ def build_model(
 ) -> BuiltModel:
     """The module of `spec` with inputs of `micro_batch` samples.
 
-    device  `meta` builds shapes only; `cpu` and `cuda` materialise weights from `seed`.
-    Dropout is off, so that a split run and an unsplit one agree. The sequence length is ignored
-    by models without one. Raises ModelError, naming the source, for anything that cannot be built.
+    device  `meta` builds only shapes; `cpu` and `cuda` create weights from `seed`
+
+    Dropout is off, so that split and unsplit runs agree. Models without a sequence length ignore
+    it. Raises ModelError, with the model's source, if it cannot be built.
     """
     if micro_batch < 1 or sequence_length < 1:
         raise ModelError(
@@ -109,8 +110,8 @@ def build_model(
 
 
 def _without_dropout(module: nn.Module) -> None:
-    """Sets every probability of dropping something to 0: dropout modules, and numbers that modules
-    or their configurations keep for a functional one (`attention_dropout`, `layerdrop`)."""
+    """Set all dropout probabilities to 0: of dropout modules, and attributes of modules and their
+    configurations for functional dropout (`attention_dropout`, `layerdrop`)."""
     for child in module.modules():
         if isinstance(child, nn.modules.dropout._DropoutNd):
             child.p = 0.0
@@ -165,15 +166,15 @@ def _from_factory(
     for name, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             raise ModelError(
-                f"{spec.factory}(): {name or 'the module'} is a script of torch.jit, into which "
-                "nobody can look; return the module that it was made of"
+                f"{spec.factory}(): {name or 'the module'} is a torch.jit script, whose ops cannot "
+                "be traced; return the original module"
             )
     refuse_lazy(module, spec.factory)
     # `module.to` would make complex weights real.
     module._apply(lambda x: x.to(kind) if x.is_floating_point() else x)
     return BuiltModel(
         module=module,
-        # A constant of the user's module was made on another device.
+        # Constants of the user's Python module may be on another device.
         args=tuple(_rebatched(x, own, micro_batch, kind).to(device) for x in inputs),
         targets=tree_map_only(
             Tensor, lambda x: x.to(device), _rebatched_tree(targets, own, micro_batch, kind)
@@ -187,7 +188,7 @@ def _from_factory(
 
 
 def imported(factory: str) -> Callable[..., Any]:
-    """The function `package.module:function`; raises ModelError where there is none."""
+    """The function `package.module:function`; raises ModelError if there is none."""
     module_name, _, function = factory.partition(":")
     if not module_name or not function:
         raise ModelError(f"factory {factory!r} must be package.module:function")
@@ -217,8 +218,8 @@ def refuse_lazy(module: nn.Module, factory: str) -> None:
 
 
 def _called(factory: Callable[[], Any], name: str, device: str, seed: int) -> Any:
-    """What a factory returns. One that asks for values of its weights (an orthogonal layer does)
-    makes them, and the module is without values after."""
+    """The result of a factory. If it needs values of weights on meta (an orthogonal layer does), it
+    is called on the CPU, and the values are removed."""
     torch.manual_seed(seed)
     try:
         with torch.device(device):
@@ -233,7 +234,7 @@ def _called(factory: Callable[[], Any], name: str, device: str, seed: int) -> An
 
 
 def lacks_values(error: Exception) -> bool:
-    """Whether an error says that a tensor on meta has no values, as torch words it (2.13)."""
+    """Whether an error of torch (2.13) is about a meta tensor without values."""
     return "meta" in str(error).lower()
 
 
@@ -243,9 +244,9 @@ def to_meta(
     buffers: bool,
     convert: Callable[[nn.Module, Tensor], Tensor] | None = None,
 ) -> None:
-    """Takes the values from a module's parameters, and buffers; what is shared stays shared.
+    """Remove the values of a module's parameters and buffers; shared tensors stay shared.
 
-    convert  makes the tensor without values of a module and a tensor of it
+    convert  creates the tensor without values, from a module and one of its tensors
     """
     made: dict[int, tuple[Tensor, Tensor]] = {}
     for child in module.modules():
@@ -258,7 +259,7 @@ def to_meta(
                     if isinstance(x, nn.Parameter):
                         empty = nn.Parameter(empty, requires_grad=x.requires_grad)
                     made[id(x)] = (x, empty)
-                table[name] = made[id(x)][1]  # type: ignore[assignment] # of its own kind
+                table[name] = made[id(x)][1]  # type: ignore[assignment] # of the same type
 
 
 _ASSUMED_LOSS = (
@@ -274,8 +275,8 @@ _NO_CACHE = (
 
 
 def _without_cache(module: nn.Module) -> bool:
-    """Sets `use_cache` of the configurations that its modules keep to False; whether any was on. A
-    layer that adds to a cache would add to it again where its activations are recomputed."""
+    """Set `use_cache` of the modules' configurations to False; returns whether any was True. With a
+    cache, recomputing a layer would append to it twice."""
     configs = [vars(child).get("config") for child in module.modules()]
     on = [config for config in configs if getattr(config, "use_cache", False) is True]
     for config in on:
@@ -284,8 +285,8 @@ def _without_cache(module: nn.Module) -> bool:
 
 
 def assumed_loss(output: Any, targets: Any) -> Tensor:
-    """The loss where a factory gives none: `loss` of a dictionary, else the mean square of the
-    outputs."""
+    """The default loss of a factory: the output's `loss` if there is one, otherwise the mean square
+    of the outputs."""
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, Tensor) and own.is_floating_point():
         return own.mean()
@@ -375,7 +376,7 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
             f"{spec.source}: building from an HF configuration needs transformers, which is not "
             "installed; install the extra [hf]"
         ) from error
-    # `gemma3_text` is the language part of `gemma3` and stands in its module.
+    # `gemma3_text` is the language part of `gemma3`, defined in the same module.
     cls = None
     for package in dict.fromkeys((model_type, model_type.removesuffix("_text"))):
         with suppress(ImportError):
@@ -387,25 +388,18 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
             "against the model's card, or use package.module:factory"
         )
     values = {key: value for key, value in spec.config.items() if key != "model_type"}
-    # Training keeps no key-value cache, and what is drawn at random (dropout, masks of audio) would
-    # make split and unsplit runs differ.
+    # No key-value cache in training; random masks of audio would make split and unsplit runs
+    # differ.
     values |= {"use_cache": False}
     try:
         config = cls.config_class(**values)
     except Exception as error:
         raise _not_built(spec, cls, error) from error
-    for part in (config, *(getattr(config, name, None) for name in _PARTS)):
-        for key, value in vars(part).items() if part is not None else ():
-            if "drop" in key and isinstance(value, float):
-                setattr(part, key, 0.0)
-            if key == "apply_spec_augment":
-                setattr(part, key, False)
+    if hasattr(config, "apply_spec_augment"):
+        config.apply_spec_augment = False
     if getattr(cls, "_supports_sdpa", False):
         config._attn_implementation = "sdpa"
     return config, cls
-
-
-_PARTS = ("text_config", "vision_config", "audio_config", "attn_config", "ffn_config")
 
 
 def _not_built(spec: ModelSpec, cls: Any, error: Exception) -> ModelError:

@@ -1,8 +1,8 @@
-"""What a transformers model is fed for a training step: inputs, targets and the loss of its task.
+"""Inputs, targets and loss of a training step of a transformers model.
 
-The task is told by the end of the architecture's name (loaders.py), the kind of input by the
-module's `main_input_name`. Losses are those that the architecture is trained with, as a mean over
-the batch, so that micro-batches average.
+The task follows from the end of the architecture's name (loaders.py), the kind of input from the
+module's `main_input_name`. Losses are the usual training losses as a mean over the batch, so that
+micro-batches average.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _IMAGENET_SIZE = 224
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """How much of what kind: samples, positions (`length`), and where values come from.
+    """Sizes and types of the inputs: samples, positions (`length`), and the source of values.
 
-    On the device `meta` there are shapes only.
+    On the device `meta` tensors have no values.
     """
 
     batch: int
@@ -37,7 +37,7 @@ class Feed:
     generator: torch.Generator
 
     def tokens(self, vocabulary: int, *shape: int) -> Tensor:
-        """Whole numbers below `vocabulary`, dimension 0 is the batch."""
+        """Integers below `vocabulary`, dimension 0 is the batch."""
         whole = (self.batch, *shape)
         if self.device == "meta":
             return torch.empty(whole, dtype=torch.long, device="meta")
@@ -54,7 +54,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fed:
-    """A model's inputs and targets, how it is called, and its loss of (output, targets)."""
+    """A model's inputs and targets, its call, and its loss of (output, targets)."""
 
     args: tuple[Tensor, ...]
     targets: Any
@@ -68,8 +68,8 @@ Task = Callable[[nn.Module, Any, Feed], Fed]
 def feed_of(module: nn.Module, config: Any, family: str, feed: Feed) -> Fed:
     """The step of a family (loaders.FAMILIES).
 
-    Raises AttributeError where the configuration lacks what the inputs are made of, ModelError
-    where the module takes another kind of input.
+    Raises AttributeError if the configuration has no sizes for the inputs, ModelError if the module
+    has another kind of input.
     """
     return _FEEDS[family](module, config, feed)
 
@@ -78,7 +78,7 @@ def feed_of(module: nn.Module, config: Any, family: str, feed: Feed) -> Fed:
 
 
 def _words(call: Call, loss_fn: Loss, labels: str = "") -> Task:
-    """Labels of each word: the words themselves, or so many as the configuration counts."""
+    """Per-word labels: the words, or classes as many as the configuration's `labels`."""
 
     def fed(module: nn.Module, config: Any, feed: Feed) -> Fed:
         words = feed.tokens(config.vocab_size, feed.length)
@@ -95,7 +95,7 @@ def _spans(module: nn.Module, config: Any, feed: Feed) -> Fed:
 
 
 def _classes(module: nn.Module, config: Any, feed: Feed) -> Fed:
-    """One label per sample, of a text, an image or a sound."""
+    """One label per sample: a text, an image or a sound."""
     labels = feed.tokens(config.num_labels)
     name = str(getattr(module, "main_input_name", "input_ids"))
     given, call = _main_input(name, config, feed)
@@ -120,7 +120,7 @@ def _seq2seq(module: nn.Module, config: Any, feed: Feed) -> Fed:
 
 
 def _pairs(module: nn.Module, config: Any, feed: Feed) -> Fed:
-    """Texts and images that belong together."""
+    """Pairs of texts and images."""
     text = config.text_config
     words = feed.tokens(text.vocab_size, min(feed.length, text.max_position_embeddings))
     images = _images(config.vision_config, feed)
@@ -146,7 +146,7 @@ def _main_input(name: str, config: Any, feed: Feed) -> tuple[Tensor, Callable[..
 
 
 def _images(config: Any, feed: Feed) -> Tensor:
-    # Convolutions take any image; without a size of its own a model gets ImageNet's.
+    # Convolutions accept any image; the default size is ImageNet's.
     part = getattr(config, "vision_config", config)
     size = getattr(part, "image_size", None) or _IMAGENET_SIZE
     height, width = size if isinstance(size, (tuple, list)) else (size, size)
@@ -154,8 +154,8 @@ def _images(config: Any, feed: Feed) -> Tensor:
 
 
 def _sound(config: Any, feed: Feed) -> Tensor:
-    """A spectrogram of the model's own length, or so many samples that the model's convolutions
-    make `length` positions of them."""
+    """A spectrogram of the model's length, or as many samples as the model's convolutions reduce to
+    `length` positions."""
     if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
         return feed.noise(config.max_length, config.num_mel_bins)
     samples = feed.length
@@ -168,7 +168,7 @@ def _sound(config: Any, feed: Feed) -> Tensor:
 
 
 def call_by_name(*names: str, gives: str = "logits", **settings: Any) -> Callable[..., Any]:
-    """A call with its inputs by these names; `gives` is what of the output the loss is of, ""
+    """A call with keyword inputs of these names; `gives` is the part of the output for the loss, ""
     for all of it."""
 
     def call(module: nn.Module, *args: Tensor) -> Any:
@@ -203,7 +203,7 @@ def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def span_loss(logits: tuple[Tensor, Tensor], ends: Tensor) -> Tensor:
-    """Mean cross entropy of where a span begins and ends, in fp32."""
+    """Mean cross entropy of the beginning and end of a span, in fp32."""
     first, last = (nn.functional.cross_entropy(x.float(), ends[:, i]) for i, x in enumerate(logits))
     return (first + last) / 2
 
@@ -214,7 +214,7 @@ def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy of each pixel, in fp32; the scores are made as large as the labels."""
+    """Mean cross entropy of each pixel, in fp32, with scores resized to the labels."""
     whole = nn.functional.interpolate(
         logits.float(), size=labels.shape[1:], mode="bilinear", align_corners=False
     )

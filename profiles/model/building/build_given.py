@@ -1,7 +1,7 @@
-"""A module that was handed over in Python, as a model like those that have a name.
+"""The specification of a module object, as for models with a name.
 
-The factory of such a model gives a copy of the module without its weights: what is traced needs
-shapes only. It lives as long as the process, so a run needs a name that its ranks can import.
+The factory of such a model returns a copy of the module without weights, since a trace needs only
+shapes. It exists only in this process; a run needs a name that its ranks can import.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def spec_of_module(
 ) -> ModelSpec:
     """The specification of a module with example inputs, dimension 0 of which is the batch.
 
-    loss_fn  of (output, targets); None takes the module's own `loss`, else the mean square
-    Raises ModelError for what is no module.
+    loss_fn  of (output, targets); None: the output's `loss`, otherwise the mean square
+    Raises ModelError if `module` is no torch module.
     """
     if not isinstance(module, nn.Module):
         raise ModelError(
-            f"a torch module, or the name of a model, is wanted, found {type(module).__name__}"
+            f"a torch module or the name of a model is needed, found {type(module).__name__}"
         )
     if inputs is None:
         raise ModelError(

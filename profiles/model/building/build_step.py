@@ -1,8 +1,7 @@
 """A module of a factory with keyword arguments, its inputs, targets and loss, as shapes.
 
-Only `package.module:function` as the user wrote it is imported. Weights get no storage; small
-tables that a constructor counts with (`linspace`, `arange`, `tensor`) keep their values until the
-module is made, so that it may ask for them.
+Weights get no storage; small tables that a constructor computes with (`linspace`, `arange`,
+`tensor`) keep their values until the module is complete.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from profiles.errors import ModelError
 from profiles.model.building.build import imported, refuse_lazy, to_meta
 
-_WANTED = "(module, inputs, targets, loss_fn)"
+_RESULT = "(module, inputs, targets, loss_fn)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,23 +38,24 @@ def build_step(
     """The module that `factory(**arguments)` returns, in training mode, on meta.
 
     weights  torch type of parameters and floating-point inputs; batch norms stay float32
-    channels_last  weights and inputs of four or five dimensions lie with channels innermost
-    Raises ModelError, naming the factory, where it cannot be imported, fails, or returns else.
+    channels_last  memory format of weights and inputs of four or five dimensions
+    Raises ModelError, with the factory's name, if it cannot be imported, fails, or returns another
+    type.
     """
     function = imported(factory)
-    said = f"{factory}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
+    call = f"{factory}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
     try:
         with _ShapesOfWeights():
             made = function(**arguments)
     except Exception as error:
-        raise ModelError(f"{said} failed: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{call} failed: {type(error).__name__}: {error}") from error
     if not isinstance(made, tuple) or len(made) != 4 or not isinstance(made[0], nn.Module):
-        raise ModelError(f"{said} must return {_WANTED}, returned {type(made).__name__}")
+        raise ModelError(f"{call} must return {_RESULT}, returned {type(made).__name__}")
     module, inputs, targets, loss_fn = made
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, tuple) or not all(isinstance(x, Tensor) for x in inputs):
-        raise ModelError(f"{said}: inputs must be a tuple of tensors")
+        raise ModelError(f"{call}: inputs must be a tuple of tensors")
     kind = getattr(torch, weights)
     module.train()
     refuse_lazy(module, factory)
@@ -78,7 +78,7 @@ _CREATED = {torch.randperm, *(getattr(torch, name) for name in _FILLING)}
 
 
 class _ShapesOfWeights(TorchFunctionMode):
-    """Inside it tensors that are filled by a rule get no storage."""
+    """Within the context, newly filled tensors have no storage."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -90,7 +90,7 @@ class _ShapesOfWeights(TorchFunctionMode):
 
 
 def _to_meta(module: nn.Module, kind: torch.dtype) -> None:
-    """Parameters, buffers and other tensors of a module without storage; shared stay shared."""
+    """Remove the storage of a module's tensors; shared tensors stay shared."""
 
     def convert(part: nn.Module, x: Tensor) -> Tensor:
         normalises = isinstance(part, nn.modules.batchnorm._BatchNorm)
@@ -104,7 +104,7 @@ def _to_meta(module: nn.Module, kind: torch.dtype) -> None:
 
 
 def _shape_of(x: Tensor, kind: torch.dtype) -> Tensor:
-    """The tensor on meta, of type `kind` where it is of float32 or float64."""
+    """The tensor on meta, with float32 and float64 converted to `kind`."""
     change = x.dtype in (torch.float32, torch.float64)
     return torch.empty_like(x, dtype=kind if change else x.dtype, device="meta")
 

@@ -1,8 +1,7 @@
-"""Which layers of a model tensor parallelism splits, and how, as rules on paths.
+"""Rules for the layers that tensor parallelism splits, by module path.
 
-The rules are derived from what the model runs (trace_derive_tensor_parallel.py) and stand in a
-plan. Embedding, head and experts in one tensor stay whole on every rank. Modules are asked by name,
-so that this file needs no torch.
+The rules are derived from the model's calls (trace_derive_tensor_parallel.py) and are part of a
+plan. Embedding, head and experts in one tensor stay whole on every rank. This file needs no torch.
 """
 
 from __future__ import annotations
@@ -10,22 +9,22 @@ from __future__ import annotations
 from typing import Any
 
 Rule = tuple[str, str]
-"""(pattern, kind): a dotted path in which `*` stands for one part, and what holds there.
+"""(pattern, kind): a dotted path in which `*` matches one part, and the rule for it.
 
 column, row                  a linear layer split by its output or input features
-fused_column_3, fused_row_1:4  the same in parts (equal, or of these proportions) that lie side by
-                             side in the weight, each split by itself
-local_sizes view 0 2         a module that names sizes of the whole, see local_sizes_of
+fused_column_3, fused_row_1:4  the same for a weight of adjacent parts (equal, or of these
+                             proportions), each split separately
+local_sizes view 0 2         a module with sizes of the whole in its code, see local_sizes_of
 sum_gradient                 a whole parameter whose gradients are summed over the ranks
 """
 
 
 class UnevenSizeError(ValueError):
-    """A number of heads or features that the ranks cannot share evenly."""
+    """A number of heads or features that tp does not divide."""
 
 
 def split_of(kind: str) -> tuple[str, tuple[int, ...]]:
-    """`column`, `row` or "" and the proportions of the parts that lie side by side in the weight.
+    """`column`, `row` or "", and the proportions of the adjacent parts of the weight.
 
     >>> split_of("fused_column_3"), split_of("fused_row_1:4"), split_of("sum_gradient")
     (('column', (1, 1, 1)), ('row', (1, 4)), ('', ()))
@@ -40,7 +39,7 @@ def split_of(kind: str) -> tuple[str, tuple[int, ...]]:
 
 
 def fused(side: str, parts: tuple[int, ...]) -> str:
-    """The kind of a layer that is split by `column` or `row`, in these parts; see split_of."""
+    """The inverse of split_of: the kind of a layer split by `column` or `row` in these parts."""
     if len(parts) == 1:
         return side
     same = set(parts) == {1}
@@ -48,12 +47,12 @@ def fused(side: str, parts: tuple[int, ...]) -> str:
 
 
 LocalSizes = dict[tuple[str, int], tuple[int, ...]]
-"""(function, how many calls of it the module made before in this forward) -> positions, among the
-whole numbers in the call's arguments, of those that count heads or features of all ranks."""
+"""(function, number of its call in this forward of the module) -> positions, among the integers in
+the call's arguments, of those that count heads or features of all ranks."""
 
 
 def local_sizes_of(path: str, rules: tuple[Rule, ...]) -> LocalSizes:
-    """The calls of a module whose sizes are to be divided by tp, from its `local_sizes` rules.
+    """The calls of a module with sizes to divide by tp, from its `local_sizes` rules.
 
     >>> local_sizes_of("layers.3.attn", (("layers.*.attn", "local_sizes view 0 2"),))
     {('view', 0): (2,)}
@@ -67,7 +66,7 @@ def local_sizes_of(path: str, rules: tuple[Rule, ...]) -> LocalSizes:
 
 
 def local_sizes_kinds(sizes: LocalSizes) -> list[str]:
-    """The kinds that local_sizes_of reads."""
+    """The inverse of local_sizes_of: the kinds of these calls."""
     return [
         f"local_sizes {function} {number} {','.join(map(str, positions))}"
         for (function, number), positions in sorted(sizes.items())
@@ -75,12 +74,12 @@ def local_sizes_kinds(sizes: LocalSizes) -> list[str]:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a dotted path matches a pattern whose `*` stands for one part."""
+    """Whether a dotted path matches a pattern, in which `*` matches one part."""
     wanted, parts = pattern.split("."), path.split(".")
     same = len(wanted) == len(parts)
     return same and all(w in ("*", p) for w, p in zip(wanted, parts, strict=True))
 
 
 def is_transposed(module: Any) -> bool:
-    """Whether a layer keeps its weight as [in, out]: transformers' Conv1D, of GPT-2."""
+    """Whether a layer's weight is [in, out]: transformers' Conv1D, of GPT-2."""
     return type(module).__name__ == "Conv1D"

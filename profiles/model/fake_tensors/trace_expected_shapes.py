@@ -1,16 +1,15 @@
-"""Expected values: the answers of a run on shapes alone if a model asks for values.
+"""Expected values in a run on shapes, for models that read values of their tensors.
 
-Routing decides by values which rows an expert gets: `nonzero`, a mask as an index, `.item()` of a
-count. A run on shapes has no values, but it can follow their expectation under evenly loaded
-choices: of top-k indices each of `n` is equally likely, a comparison with one of them holds for
-1/n, the sum of such a mask over m elements is m/n. So a loop over experts, a mask or a split by
-counts gets the shapes of evenly loaded experts.
+The rows of an expert depend on values: `nonzero`, a mask as an index, `.item()` of a count. A run
+on shapes has no values, but their expectation under even load can be computed: each of `n` top-k
+indices is equally likely, a comparison with one of them is true with probability 1/n, the sum of
+such a mask over m elements is m/n. So a loop over experts, a mask or a split by counts gets the
+shapes of evenly loaded experts.
 
-Tensors made of numbers alone (a mask of ones) have their values. If a model asks whether all or any
-values of an unknown tensor hold, the answer assumes nothing out of the ordinary: `all` is True (a
-padding mask hides nothing, a check succeeds), `any` is False. Other unknown masks are guessed to
-hold for half of their elements if the caller says so, and truth values to be False if it tries the
-other; any other question for values stays an error of torch's.
+Tensors computed from constants (a mask of ones) have their values. For a test of all or any values
+of an unknown tensor, the usual case is assumed: `all` is True (no padding, a check succeeds), `any`
+is False. On request, other unknown masks select half of their elements, and unknown truth values
+are False. Other reads of values remain torch's errors.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profiles.model.fake_tensors.trace_masks import KnownValues
+from profiles.model.fake_tensors.trace_known_values import KnownValues
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected of the values of a tensor and of its views.
+    """The distribution of the values of a tensor and of its views.
 
-    kind     `choice`: one of `classes` whole numbers, each as likely; `position`: any valid index;
-             `share`: non-zero with probability `mean`; `count`: `mean` on average;
-             `uniform`: any number from 0 to 1, as `torch.rand` draws them;
-             `assumed`: a truth value of which nothing is known, taken to be `mean`
-    classes  how many choices there were
+    kind     `choice`: one of `classes` integers with equal probability; `position`: any valid
+             index; `share`: non-zero with probability `mean`; `count`: `mean` on average;
+             `uniform`: from 0 to 1, as of `torch.rand`; `assumed`: an unknown truth value, taken to
+             be `mean`
+    classes  number of choices
     """
 
     kind: str
@@ -54,7 +53,7 @@ ALWAYS = Expected("share", 1.0)
 
 
 def of_finite(name: str, args: Any) -> Expected | None:
-    """Of a question whether numbers are finite: they are."""
+    """The result of a test for infinity or NaN: all numbers are finite."""
     if name in ("isnan", "isinf", "isposinf", "isneginf"):
         return NEVER
     if name not in ("eq", "ne") or len(args) < 2:
@@ -67,7 +66,7 @@ def of_finite(name: str, args: Any) -> Expected | None:
 
 
 def extent(name: str, args: Any, kwargs: Any) -> int:
-    """The size of the dimension in which an op chose."""
+    """The size of the dimension along which an op chooses."""
     x = args[0]
     position = 2 if name in ("topk", "kthvalue") else 1
     dim = args[position] if len(args) > position else kwargs.get("dim", -1)
@@ -80,29 +79,28 @@ aten = torch.ops.aten
 
 
 _POSITION = Expected("position")
-_HALF = Expected("share", 0.5)  # what is known of a mask of which nothing is
-# Ops whose second result says where in a dimension a value stood.
+_HALF = Expected("share", 0.5)  # of an unknown mask
+# Ops whose second result is an index along a dimension.
 _CHOOSING = {"topk", "sort", "max", "min", "kthvalue"}
 _ONE_CHOICE = {"argmax", "argmin", "argsort"}
 _DRAWING = {"rand", "rand_like"}
-_ASKING = {"all": 1.0, "any": 0.0}  # and what is assumed of the answer
-_SAME_QUESTION = {"_is_all_true": "all", "_is_any_true": "any"}
-_MOST_KNOWN_BYTES = 1 << 20  # of the largest tensor whose values are computed beside the run
+_ASSUMED = {"all": 1.0, "any": 0.0}  # test -> its assumed result
+_SAME_TEST = {"_is_all_true": "all", "_is_any_true": "any"}
+_MOST_KNOWN_BYTES = 1 << 20  # of the largest tensor with computed values
 _BOTH = {"logical_and", "bitwise_and", "mul"}
 _OF_VALUES = {"gather", "cat", "repeat", "index", "index_select"}
-_MOST_CHECKS = 16  # a loop that a value ends would ask for ever
+_MOST_CHECKS = 16  # a loop that ends by a value would never end
 _UNCHANGED = {"_to_copy", "clone", "contiguous", "detach", "alias", "ne_zero", "abs"}
 
 
 class ExpectedShapes(TorchDispatchMode):
-    """Inside it, fake and meta tensors answer with expected values; see the module.
+    """Within the context, fake and meta tensors have expected values; see the module.
 
-    on_use     called whenever an answer was given that a real run would read off values
-    on_choice  called where that was a truth value which may be the other one in a real run, with
-               whether it was assumed
-    share      of the elements that masks are expected to hold for, they do
-    opposite   number of the assumed truth value that is the other one, -1 for none
-    unknown    what nothing is known of is guessed before the loss, too
+    on_use     called whenever an expected value or shape was used
+    on_choice  called for a truth value that may differ in a real run, with whether it was assumed
+    share      factor on the expected number of elements that a mask selects
+    opposite   number of an assumed truth value to invert, -1 for none
+    unknown    unknown values are guessed before the loss, too
     """
 
     def __init__(
@@ -118,13 +116,13 @@ class ExpectedShapes(TorchDispatchMode):
         self._on_use = on_use or (lambda: None)
         self._on_choice = on_choice or (lambda assumed: None)
         self._opposite = opposite
-        self._assumed = 0  # truth values so far
+        self._assumed = 0  # number of truth values so far
         self._constants = KnownValues(_MOST_KNOWN_BYTES)
         self._known: dict[int, tuple[Any, Expected]] = {}
-        self.guesses = False  # in the loss, where an unknown value is guessed
+        self.guesses = False  # True in the loss, in which unknown values are guessed
         self._unknown = unknown
-        self.guessed = False  # a mask, before the loss
-        self.checks: list[int] = []  # assumed truth values of which nothing is known
+        self.guessed = False  # an unknown mask was used before the loss
+        self.checks: list[int] = []  # numbers of assumed truth values without any information
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -146,10 +144,10 @@ class ExpectedShapes(TorchDispatchMode):
             self._follow(name.rstrip("_"), args, kwargs, out)
         return out
 
-    # --- what is known ------------------------------------------------------------------------
+    # --- expectations -------------------------------------------------------------------------
 
     def of(self, x: Any) -> Expected | None:
-        """What is expected of a tensor, if anything is."""
+        """The expectation of a tensor, if there is one."""
         if not isinstance(x, Tensor):
             return None
         found = self._known.get(x.untyped_storage()._cdata)
@@ -175,13 +173,13 @@ class ExpectedShapes(TorchDispatchMode):
                 self._note(out, expected)
 
     def _derived(self, name: str, args: Any, out: Tensor) -> Expected | None:
-        """What is expected of the result of an op, or None."""
+        """The expectation of an op's result, or None."""
         if (finite := of_finite(name, args)) is not None:
             return finite
-        name = _SAME_QUESTION.get(name, name)
+        name = _SAME_TEST.get(name, name)
         first = self.of(args[0]) if args else None
-        if name in _ASKING and out.numel() == 1 and not self.guesses and first is None:
-            return Expected("assumed", _ASKING[name])
+        if name in _ASSUMED and out.numel() == 1 and not self.guesses and first is None:
+            return Expected("assumed", _ASSUMED[name])
         if first is not None and first.kind == "assumed":
             opposite = replace(first, mean=1 - first.mean)
             inverted = name in ("logical_not", "bitwise_not")
@@ -196,13 +194,13 @@ class ExpectedShapes(TorchDispatchMode):
         if name == "scatter" and len(args) > 2 and (codes or self.of(args[2]) is not None):
             return Expected("share", min(1.0, args[2].numel() / max(1, out.numel())))
         if name in _BOTH and isinstance(args[1], Tensor) and (first is None) != (second is None):
-            # What else must hold (room for a token at its expert) holds.
+            # Further conditions (capacity of the token's expert) are true.
             known = first or second
             return known if known is not None and known.kind == "share" else None
         if first is None:
             return None
         if first.kind == "uniform":
-            # Layers are skipped so: `torch.rand([]) < self.layerdrop`.
+            # As in skipped layers: `torch.rand([]) < self.layerdrop`.
             drawn = name in ("lt", "le") and isinstance(args[1], (int, float))
             return Expected("share", min(1.0, max(0.0, args[1]))) if drawn else None
         if name in _UNCHANGED | _OF_VALUES:
@@ -227,10 +225,10 @@ class ExpectedShapes(TorchDispatchMode):
                 return Expected("share", 1 - (1 - first.mean) * (1 - second.mean))
         return None
 
-    # --- answers ------------------------------------------------------------------------------
+    # --- ops that read values -----------------------------------------------------------------
 
     def rows(self, mask: Tensor) -> int | None:
-        """How many elements of a mask are expected to hold, or None."""
+        """The expected number of selected elements of a mask, or None."""
         known = self._constants.answer(mask, lambda x: int(x.count_nonzero()))
         if known is not None:
             return int(known)
@@ -242,13 +240,13 @@ class ExpectedShapes(TorchDispatchMode):
             return None
         found = round(min(1.0, expected.mean) * mask.numel() * self._share)
         if mask.dim() == 1 and mask.numel() == expected.classes + 1:
-            # One-hot codes with a class more than there are choices, which nothing is in.
+            # One-hot codes with an additional class that is always empty.
             found = min(found, expected.classes)
         return found
 
     def _by_position(self, x: Tensor, indices: Any, put: Any = None) -> list[Any]:
-        """Masks among the indices as so many positions as they are expected to hold, or as rows are
-        put there."""
+        """The indices, with masks as positions: as many as expected, or as there are rows to
+        put."""
         made: list[Any] = []
         for index in indices:
             is_mask = isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
@@ -311,7 +309,7 @@ class ExpectedShapes(TorchDispatchMode):
         return (value,)
 
     def _aligned(self, args: Any, kwargs: Any) -> Any:
-        """torch's shape function asks for the lengths of the labels; here each is the longest."""
+        """CTC loss: torch's shape function reads the lengths of the labels; all get the longest."""
         scores, labels = args[0], args[1]
         if not (self.guesses or self._unknown) or not isinstance(scores, Tensor):
             return None
@@ -334,7 +332,7 @@ class ExpectedShapes(TorchDispatchMode):
         return (a.new_empty(rows, b.shape[-1]),)
 
 
-_WATCHED = _CHOOSING | _ONE_CHOICE | _DRAWING | set(_ASKING) | set(_SAME_QUESTION)
+_WATCHED = _CHOOSING | _ONE_CHOICE | _DRAWING | set(_ASSUMED) | set(_SAME_TEST)
 _ANSWERS: dict[str, Callable[[ExpectedShapes, Any, Any], Any]] = {
     "nonzero": ExpectedShapes._nonzero,
     "masked_select": ExpectedShapes._masked_select,
@@ -347,7 +345,7 @@ _ANSWERS: dict[str, Callable[[ExpectedShapes, Any, Any], Any]] = {
 
 
 class _Lists(TorchFunctionMode):
-    """Tensor.tolist() of expected counts, which add up to what was counted; numbers as text."""
+    """Tensor.tolist() of expected counts, rounded with the right sum; numbers in f-strings."""
 
     def __init__(self, shapes: ExpectedShapes) -> None:
         super().__init__()
@@ -364,7 +362,7 @@ class _Lists(TorchFunctionMode):
                 edges = [round(mean * i) for i in range(n + 1)]
                 return [b - a for a, b in pairwise(edges)]
         if func is Tensor.__format__ and args[0].dim() == 0:
-            # A module may be known by a number (`expert_3`); of fake tensors torch tells no value.
+            # The name of a module may contain a number (`expert_3`).
             return format(args[0].item(), args[1])
         if self._shapes.guesses and func in (Tensor.tolist, Tensor.numpy):
             self._shapes._on_use()
@@ -382,9 +380,9 @@ def expected_shapes(
     opposite: int = -1,
     unknown: bool = False,
 ) -> Iterator[ExpectedShapes]:
-    """Around a run on shapes alone: answers where the model asks for values of its routing.
+    """Context for a run on shapes, with expected values; parameters as of ExpectedShapes.
 
-    torch's own transformer compares a mask with the causal one; a square mask is taken to be it.
+    torch's transformer compares a mask with the causal one; a square mask counts as causal.
     """
     shapes = ExpectedShapes(on_use, share, on_choice, opposite, unknown)
     compared = transformer._detect_is_causal_mask
@@ -397,7 +395,7 @@ def expected_shapes(
 
 
 def loss_of(shapes: ExpectedShapes, loss_fn: Callable[[Any, Any], Any], out: Any, to: Any) -> Any:
-    """`loss_fn(out, to)` inside `expected_shapes`; what nothing is known of is guessed there."""
+    """`loss_fn(out, to)` inside `expected_shapes`; unknown values are guessed in it."""
     shapes.guesses = True
     try:
         return loss_fn(out, to)

@@ -1,5 +1,5 @@
-"""Fake tensors: a model's parameters and inputs as shapes without storage, and runs on them that
-leave nothing in the caches of the model's code."""
+"""Fake tensors: a model's parameters and inputs as shapes without storage, and contexts for runs on
+them without traces in the caches of the model's code."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from profiles.model.fake_tensors.trace_generators import Generators
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    """Every tensor in what a dispatched op is given or returns, in order.
+    """All tensors in the arguments or results of a dispatched op, in order.
 
-    There tensors stand in lists, tuples and dictionaries alone, which takes a third of the time
-    that torch's pytrees take for containers of any kind.
+    Dispatched ops use only lists, tuples and dictionaries; this takes a third of the time of
+    torch's pytrees.
     """
     if isinstance(tree, Tensor):
         return [tree]
@@ -56,11 +56,11 @@ def arguments_of(
 
 @dataclass(slots=True)
 class Fakes:
-    """Fake inputs, and where each parameter lives.
+    """Fake inputs and parameters.
 
-    keys     a parameter's storage -> its number; what is tied has one
-    names    of each number: the first name of its parameter
-    tensors  of each number: the fake parameter
+    keys     storage of a parameter -> its number; tied parameters have the same
+    names    number -> first name of the parameter
+    tensors  number -> the fake parameter
     """
 
     args: tuple[Any, ...]
@@ -72,21 +72,19 @@ class Fakes:
 
 @contextmanager
 def as_in_real_runs(module: nn.Module, draws: str = "") -> Iterator[list[bool]]:
-    """Around a run of a model on shapes: it does what a real run would, and leaves nothing behind.
+    """Context for a run of a model on shapes that behaves like a real run, without side effects.
 
-    What the model draws outside torch is drawn from a fixed seed (`draws` as of
-    Generators.watched); the list says afterwards whether there was any. Transformers gives
-    attention no mask where a real run would give none, and a module that a forward moves to the
-    type that it has already (`self.router.to(...)`) stays as it is: torch would swap its fake
-    weights, which it cannot while they are used.
-
-    Under fake tensors transformers takes itself to be compiled and materialises a causal S x S
-    mask, which turns fused causal attention into masked attention (twice the work, no flash
-    kernel).
+    - Random numbers outside torch come from a fixed seed (`draws` as of Generators.watched); the
+      list contains True afterwards if there were any.
+    - transformers creates no mask if a real run would not. Under fake tensors it assumes that it is
+      compiled and materializes a causal S x S mask, which turns fused causal attention into masked
+      attention (twice the work, no flash kernel).
+    - A module that is moved to its current type (`self.router.to(...)`) stays unchanged: torch
+      cannot swap fake weights in use.
     """
     masks = sys.modules.get("transformers.masking_utils")
     replaced: dict[str, Any] = {}
-    # `fast_all` asks a padding mask for values: the inputs here are never padded.
+    # `fast_all` reads the values of a padding mask: there is no padding.
     for name, answer in (
         ("is_tracing", False),
         ("find_packed_sequence_indices", None),
@@ -108,7 +106,7 @@ def as_in_real_runs(module: nn.Module, draws: str = "") -> Iterator[list[bool]]:
         with nothing_kept(module), Generators(module).watched(draws) as drawn:
             yield drawn
     finally:
-        nn.Module._apply = moved  # type: ignore[method-assign] # what it was
+        nn.Module._apply = moved  # type: ignore[method-assign] # restored
         for name, original in replaced.items():
             setattr(masks, name, original)
 
@@ -119,9 +117,8 @@ _ABSENT = object()
 
 @contextmanager
 def nothing_kept(module: nn.Module) -> Iterator[None]:
-    """Around a run: functions with `lru_cache` that the model's classes or the files which define
-    them know forget results that hold tensors, before and after it; tensors that it puts in
-    variables of these files, or in dictionaries there, are taken out again."""
+    """Context for a run that removes its tensors from the model's source files: `lru_cache` results
+    with tensors are cleared before and after it, and variables and dictionaries are restored."""
     named = _named(module)
     tables = [x for x in named if isinstance(x, dict)]
     caches = {id(cache): cache for x in named for cache in _caches(x)}
@@ -136,8 +133,8 @@ def nothing_kept(module: nn.Module) -> Iterator[None]:
 
 
 def _named(module: nn.Module) -> list[Any]:
-    """The files that define the model's classes, as dictionaries of their variables, and all that
-    has a name in these or in the classes."""
+    """The modules that define the model's classes, as dictionaries of their variables, and all
+    named objects in these modules and classes."""
     kinds = {type(child) for child in module.modules()}
     classes = {base for kind in kinds for base in kind.__mro__}
     own = [cls for cls in classes if cls.__module__.partition(".")[0] not in ("torch", "builtins")]
@@ -147,13 +144,13 @@ def _named(module: nn.Module) -> list[Any]:
 
 
 def _caches(x: Any, depth: int = 3) -> Iterator[Any]:
-    """Functions with `lru_cache` among x, what it wraps, and what its closure holds."""
+    """Functions with `lru_cache`: x itself, what it wraps, and those in its closure."""
     x = x.__func__ if isinstance(x, (staticmethod, classmethod)) else x
     if isinstance(x, _Cached):
         yield x
     elif isinstance(x, FunctionType) and x.__closure__ and depth:
         for cell in x.__closure__:
-            with suppress(ValueError):  # a cell that is empty yet
+            with suppress(ValueError):  # an empty cell
                 yield from _caches(cell.cell_contents, depth - 1)
 
 
@@ -177,10 +174,8 @@ def _restore(table: dict[Any, Any], held: dict[Any, Any]) -> None:
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Inside it a CPU's ops are torch's own: oneDNN's are others, and not of every machine.
-
-    torch warns there of a setting for GPUs that is left as it is.
-    """
+    """Context without oneDNN, whose ops differ between machines; also without torch's warning about
+    a GPU setting."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
         with torch.backends.mkldnn.flags(enabled=False):
@@ -189,8 +184,8 @@ def plain_kernels() -> Iterator[None]:
 
 @contextmanager
 def no_logged_failures() -> Iterator[None]:
-    """Inside it torch does not log the traceback of an op that fails on shapes: a module may catch
-    the error, and ours says what failed."""
+    """Context in which torch does not log tracebacks of ops that fail on shapes: a module may catch
+    the error, and our errors contain the reason."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
     try:
@@ -202,7 +197,7 @@ def no_logged_failures() -> Iterator[None]:
 def make_fake(built: BuiltModel, skipped: Mapping[str, str]) -> Fakes:
     """Replace parameters and buffers by fake tensors in place; shared ones stay shared.
 
-    Those of skipped modules stay on meta: nothing runs on them, and only their shapes are asked.
+    Those of skipped modules stay on meta, since only their shapes are used.
     """
     memo: dict[int, Tensor] = {}
 
@@ -221,7 +216,7 @@ def make_fake(built: BuiltModel, skipped: Mapping[str, str]) -> Fakes:
         for table in (module._parameters, module._buffers):
             for name, x in table.items():
                 if x is not None:
-                    table[name] = convert(x)  # type: ignore[assignment] # of its own kind
+                    table[name] = convert(x)  # type: ignore[assignment] # of the same type
     for module in built.module.modules():
         for name, p in module._parameters.items():
             if p is not None and id(p) in memo:  # a skipped module's, shared with a traced one
@@ -243,9 +238,9 @@ def make_fake(built: BuiltModel, skipped: Mapping[str, str]) -> Fakes:
 def without_skipped(
     module: nn.Module, skipped: Mapping[str, str], *, themselves: bool = False
 ) -> Iterator[tuple[str, nn.Module]]:
-    """named_modules() without what is inside skipped modules; with or without `themselves`.
+    """named_modules() without the children of skipped modules, with or without `themselves`.
 
-    A module that is also reached from outside them is kept.
+    A module that is also a child of another module is kept.
     """
     seen: set[int] = set()
     pending = [("", module)]

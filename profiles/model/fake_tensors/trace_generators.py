@@ -1,5 +1,5 @@
-"""What the code of a model may draw at random from, beside torch's own generators for a device:
-`random`, numpy's, and generators that its modules keep."""
+"""Random generators that a model's code may use in addition to torch's device generators:
+`random`, numpy's, and attributes of its modules."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 Kept = torch.Generator | random.Random | numpy.random.RandomState | numpy.random.Generator
-# Those whose methods the functions of `random` and of numpy.random are.
+# The generators behind the functions of `random` and numpy.random.
 _PYTHON: Any = random.getstate.__self__  # type: ignore[attr-defined] # a bound method
 _NUMPY: Any = numpy.random.get_state.__self__  # type: ignore[attr-defined] # a bound method
 _LOW, _HIGH = 0, 0x12DD9BB3
-_WORDS, _EXTREME_WORDS = 624, 512  # of a Mersenne twister's state
+_WORDS, _EXTREME_WORDS = 624, 512  # in a Mersenne twister's state
 
 
 class Generators:
-    """Python's and numpy's generators and those that modules keep, by their path."""
+    """Python's and numpy's generators and those of modules, by path."""
 
     def __init__(self, module: nn.Module | None = None) -> None:
         self._all: list[tuple[str, Kept]] = [("random", _PYTHON), ("numpy", _NUMPY)]
@@ -30,34 +30,33 @@ class Generators:
             self.add(module)
 
     def add(self, module: nn.Module) -> None:
-        """Those that the modules of a model keep as attributes, too."""
+        """Add the generators that are attributes of a model's modules."""
         for path, child in module.named_modules():
             for name, value in vars(child).items():
                 if isinstance(value, Kept) and not isinstance(value, random.SystemRandom):
                     self._all.append((f"{path}.{name}", value))
 
     def states(self) -> list[Any]:
-        """Of all, in their order: what `restore` takes."""
+        """The states of all generators, in order."""
         return [_state(x) for _, x in self._all]
 
     def restore(self, states: Iterable[Any]) -> None:
-        """As they were, the first as many as there are states."""
+        """Set the states of the first generators, one per state."""
         for (_, x), state in zip(self._all, states, strict=False):
             _set_state(x, state)
 
     def seed(self, seed_of: Callable[[str], int]) -> None:
-        """Seeded anew, each with the seed of its path."""
+        """Set a new seed for each generator, by path."""
         for path, x in self._all:
             _seed(x, seed_of(path))
 
     def changed(self, states: Iterable[Any]) -> bool:
-        """Whether anything was drawn since these were the states."""
-        return [_told(x) for x in states] != [_told(x) for x in self.states()]
+        """Whether a number was drawn since these states."""
+        return [_comparable(x) for x in states] != [_comparable(x) for x in self.states()]
 
     @contextmanager
     def at(self, states: list[Any] | None) -> Iterator[None]:
-        """Around a run that begins with these states, after which all is as before; with None
-        nothing is done."""
+        """Context that begins with these states and restores the previous ones; None: no effect."""
         before = self.states() if states is not None else []
         self.restore(states or [])
         try:
@@ -67,11 +66,11 @@ class Generators:
 
     @contextmanager
     def watched(self, draws: str = "") -> Iterator[list[bool]]:
-        """Around a run from a fixed seed; the list then says whether anything was drawn, and all
-        is as before.
+        """Context with a fixed seed, which restores the previous states; the list then contains
+        whether a number was drawn.
 
-        draws  `low` or `high`: the first numbers that are drawn are the least or the greatest there
-               are, where a generator is a Mersenne twister (`random`, numpy's functions)
+        draws  `low` or `high`: Mersenne twisters (`random`, numpy's functions) return their lowest
+               or highest numbers first
         """
         drawn: list[bool] = []
         with self.at(self.states()):
@@ -115,9 +114,9 @@ def _seed(x: Kept, seed: int) -> None:
 
 
 def _set_extreme(x: Kept, word: int) -> None:
-    """The words that a Mersenne twister gives next are made of those in its state, one by one: of
-    0 it makes 0, of `_HIGH` the greatest. The last are left, for code that draws until it likes
-    what it gets."""
+    """Set the words of a Mersenne twister's state from which it computes its next words one by one:
+    0 gives 0, `_HIGH` the highest. The last words stay random, for code that draws repeatedly until
+    a condition is met."""
     if isinstance(x, random.Random):
         version, (*words, _), gauss = x.getstate()
         x.setstate((version, (*_extreme(words, word), 0), gauss))
@@ -131,13 +130,13 @@ def _extreme(words: Iterable[int], word: int) -> list[int]:
     return [word] * _EXTREME_WORDS + list(words)[_EXTREME_WORDS:_WORDS]
 
 
-def _told(state: Any) -> Any:
-    """A state as text tells it whole: arrays as lists."""
+def _comparable(state: Any) -> Any:
+    """A state with arrays as lists."""
     if isinstance(state, torch.Tensor):
         with _disable_current_modes():
             return state.tolist()
     if isinstance(state, numpy.ndarray):
         return state.tolist()
     if isinstance(state, dict):
-        return {k: _told(v) for k, v in state.items()}
-    return tuple(map(_told, state)) if isinstance(state, tuple) else state
+        return {k: _comparable(v) for k, v in state.items()}
+    return tuple(map(_comparable, state)) if isinstance(state, tuple) else state

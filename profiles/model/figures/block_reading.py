@@ -1,9 +1,8 @@
-"""`BlockReading`: a traced block as products with its weights, attention, and what is left.
+"""`BlockReading`: a traced block as products with weights, attention calls, and the rest.
 
-Every forward matmul is matched with the parameter that it multiplies by sizes: [rows, k] x [k, n]
-takes a parameter of k n elements (a stack of experts: E k n), that of its own module first. Two
-matmuls without a parameter, [., head] x [head, keys] and [., keys] x [keys, value], are attention
-that is not fused.
+Every forward matmul is matched with its parameter by sizes: [rows, k] x [k, n] needs a parameter of
+k n elements (E k n for a stack of experts), preferably of the same module. Two matmuls without a
+parameter, [., head] x [head, keys] and [., keys] x [keys, value], are unfused attention.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from profiles.model.graph import Block, MatmulShape, Op, OpKind, Parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightProduct:
-    """Products of `rows` rows in all with one parameter: [rows, k] x [k, n].
+    """Products with one parameter: [rows, k] x [k, n].
 
-    experts  weights of this shape in the parameter: 1, or the number of experts in a stack
-    rows     summed over the experts
+    experts  number of weights in the parameter: 1, or the experts of a stack
+    rows     in all products, summed over the experts
     tied     the parameter belongs to an earlier block
     """
 
@@ -32,20 +31,18 @@ class WeightProduct:
 
     @property
     def elements(self) -> int:
-        """Of the parameter."""
+        """Elements of the parameter."""
         return self.experts * self.k * self.n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCall:
-    """One attention: heads and sizes, and which keys a query meets.
+    """One attention.
 
-    causal   True, False, or None where the trace does not say (a mask of unknown values, scores
-             that are computed by matmuls)
-    window   keys that a query meets at most, 0 for all
-    fused    one call; else matmuls and a softmax
+    causal   None if the trace does not show it (a mask with unknown values, unfused scores)
+    window   most keys per query, 0 for all
+    fused    one call; otherwise matmuls and a softmax
     capped   tanh of the scores (soft-capping)
-    work_flop   as traced
     """
 
     batch: int
@@ -63,15 +60,19 @@ class AttentionCall:
 
     @property
     def kind(self) -> tuple[int, int, int, int, bool]:
-        """What must be equal in all layers: sizes and the length of the keys."""
+        """The properties that must be equal in all layers."""
         return (self.heads, self.kv_heads, self.head_size, self.value_size, self.fused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockReading:
-    """A block; `tables` are parameters of an embedding's lookup or unused ones of two dimensions
-    and more, `vectors` the elements of all others (norms, biases), `work_flop` of all matmuls and
-    attention calls, `unread` matmuls that are neither with a weight nor attention."""
+    """A block.
+
+    tables     parameters of two or more dimensions without a product (embeddings)
+    vectors    elements of other parameters without a product (norms, biases)
+    work_flop  FLOPs of all matmuls and attention calls
+    unread     matmuls that are neither with a weight nor attention
+    """
 
     label: str
     products: tuple[WeightProduct, ...]
@@ -120,16 +121,16 @@ def _sizes(parameter: Parameter) -> tuple[int, ...]:
 
 
 class _Weights:
-    """The parameters of a block; `met` is of those in a product, by their place, k, n and experts,
-    and the rows that they were multiplied with."""
+    """The parameters of a block; `met`: index of a parameter with products -> (k, n, experts) and
+    rows."""
 
     def __init__(self, parameters: tuple[Parameter, ...]) -> None:
         self._all = parameters
         self.met: dict[int, tuple[tuple[int, int, int], int]] = {}
 
     def take(self, op: Op) -> bool:
-        """Whether the op multiplies one of them, which then counts: one of its own module first,
-        then what was multiplied least, then the first."""
+        """Whether the op multiplies a parameter, which is recorded. Ties are broken by the op's
+        module, then by fewest rows, then by order."""
         found = []
         for place, p in enumerate(self._all):
             made = _as_weight(_sizes(p), op.matmul)
@@ -147,7 +148,7 @@ class _Weights:
         return True
 
     def products(self) -> tuple[WeightProduct, ...]:
-        """One for each parameter that was multiplied with a row."""
+        """One per parameter with at least one row."""
         return tuple(
             WeightProduct(
                 name=self._all[place].name,
@@ -162,7 +163,7 @@ class _Weights:
 
 
 def _as_weight(sizes: tuple[int, ...], shape: MatmulShape | None) -> tuple[int, int, int] | None:
-    """k, n and the number of experts, where a parameter of these sizes is what is multiplied."""
+    """k, n and the number of experts if a parameter of these sizes fits the product, else None."""
     if shape is None or len(sizes) < 2:
         return None
     k, n, elements = shape.k, shape.n, math.prod(sizes)
@@ -171,7 +172,7 @@ def _as_weight(sizes: tuple[int, ...], shape: MatmulShape | None) -> tuple[int, 
         return k, n, 1
     stacked = len(sizes) == 3 and set(sizes[1:]) == {k, n} and elements == sizes[0] * k * n
     if stacked and shape.batch in (1, sizes[0]):
-        # One slice of a stack of experts at a time, or all in one grouped call.
+        # A slice of a stack of experts, or all in one grouped call.
         return k, n, sizes[0]
     return None
 
@@ -201,7 +202,7 @@ def _fused(op: Op) -> AttentionCall:
 
 
 def _written_out(op: Op, then: Op, ops: tuple[Op, ...], micro_batch: int) -> AttentionCall | None:
-    """The attention that two products make, where they do."""
+    """The unfused attention of two products, or None."""
     scores, values = op.matmul, then.matmul
     if scores is None or values is None:
         return None

@@ -1,8 +1,8 @@
-"""`describe_model`: the figures of whatever a user names as a model.
+"""`describe_model`: the figures of a model by name.
 
-A configuration of a known type is read (config_figures.py). Any other, and
-`package.module:factory`, is traced, and its figures are read from the trace (figures_of_trace.py).
-Traced figures are kept beside the traces; a factory's are not, since its code may change.
+A configuration of a known type is read (figures_from_config.py). Other configurations and
+`package.module:factory` are traced (figures_from_trace.py). Figures from traces are cached, except
+for a factory's, since its code may change.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import TraceError
-from profiles.model.figures.config_figures import CONFIG_KINDS, figures_of_config, model_type
-from profiles.model.figures.figures_of_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
+from profiles.model.figures.figures_from_config import CONFIG_KINDS, figures_of_config, model_type
+from profiles.model.figures.figures_from_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.tracing.traced import kept
 
 FIGURES_SCHEMA = "shardwright/figures@1"
-# Samples of a trace: torch takes shortcuts for one.
+# Samples of a trace; torch takes shortcuts for one.
 _SAMPLES = 2
-# Tokens per sample of a configuration's trace where nobody says: the figures do not depend on it,
-# but for experts, whose rows must be many.
+# Default tokens per sample of a configuration's trace. The figures do not depend on it, except that
+# experts need many rows.
 _TOKENS = 1024
 
 
@@ -32,10 +32,10 @@ def describe_model(
 ) -> ModelFigures:
     """The figures of a shipped name, a config.json or `package.module:factory`.
 
-    sequence_length  tokens per sample of the question, where it is known
-    cache            folder of earlier traces' figures; torch is imported only where one is missing
-    Raises ModelError and TraceError for what cannot be read, built or traced, InputError for a
-    trace that figures do not describe.
+    sequence_length  tokens per sample, if known
+    cache            folder of cached figures; torch is imported only if they are missing
+    Raises ModelError and TraceError if the model cannot be read, built or traced, InputError if
+    figures cannot describe it.
     """
     spec = resolve_model(text)
     if not spec.factory and model_type(spec.config) in CONFIG_KINDS:
@@ -44,7 +44,7 @@ def describe_model(
     found = traced_figures(spec, sequence_length=sequence_length, cache=cache)
     if spec.factory:
         return found
-    # transformers builds no layers that predict further tokens: the configuration alone has them.
+    # transformers builds no layers that predict further tokens; only the configuration has them.
     ahead = int(spec.config.get("num_nextn_predict_layers") or 0)
     return ModelFigures(
         figures=replace(found.figures, predicted_ahead=ahead),
@@ -55,7 +55,7 @@ def describe_model(
 def traced_figures(
     spec: ModelSpec, *, sequence_length: int | None = None, cache: Path | None = None
 ) -> ModelFigures:
-    """The figures of a model's trace, kept in `cache` but for factories."""
+    """The figures of a model's trace, cached except for factories."""
     length = sequence_length or _TOKENS
     positions = spec.config.get("max_position_embeddings") or spec.config.get("n_positions")
     if isinstance(positions, int) and positions > 0:
@@ -68,8 +68,8 @@ def traced_figures(
 
 
 def _traced(spec: ModelSpec, length: int) -> ModelGraph:
-    """The forward pass. Modules of users mix in constants of torch's default type, which only
-    agree with weights in 32 bits; grouped products of experts need 16."""
+    """The forward pass. Users' modules contain constants of torch's default type, which need fp32
+    weights; grouped products of experts need bf16."""
     from profiles.model.tracing.trace import trace_graph
 
     first, second = ("float32", "bfloat16") if spec.factory else ("bfloat16", "float32")
@@ -87,7 +87,7 @@ def _traced(spec: ModelSpec, length: int) -> ModelGraph:
 
 
 def _config_notes(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the figures of a configuration leave out."""
+    """Omissions of a configuration's figures."""
     notes = []
     if config.get("attn_logit_softcapping"):
         notes.append(SOFT_CAPPED)

@@ -1,14 +1,14 @@
-"""`LayerFigures`: one layer's figures, from the products that a traced block makes.
+"""`LayerFigures`: one layer's figures, from the products of a traced block.
 
-Widths are told by sums, not by names or order, so that fused and separate projections, attention
-and feed-forward one after the other or side by side, come out the same. With H the hidden size, a
+Widths are computed from sums, not from names or order, so that fused and separate projections, and
+sequential and parallel attention and feed-forward, give the same result. With H the hidden size, a
 the width of attention's projections (from the attention call), d the width of its output:
 
-    sum of the elements of all weights that every token meets / H  =  a + (1 + w) I
-    sum of k of those with n = H                                   =  d + I
+    elements of all weights that are applied to every token / H  =  a + (1 + w) I
+    sum of k of those with n = H                                 =  d + I
 
-where the feed-forward has w projections of inner width I to it (2: gated) and one from it. Experts
-are the weights that not every token meets; the same two sums hold for them.
+where the feed-forward has w projections to the inner width I (2: gated) and one from it. Experts
+are the weights that are not applied to every token; the same two equations hold for them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from profiles.errors import InputError
 from profiles.model.figures.block_reading import AttentionCall, BlockReading, WeightProduct
 from profiles.model.figures.transformer import LatentAttention
 
-# A token meets a whole number of experts, up to this share of one.
+# The number of experts per token is an integer, up to this deviation.
 _ROUNDING = 0.03
-# A gate of one shared expert has one output; less than this many are no feed-forward.
+# A gate of a shared expert has one output; projections with fewer outputs are no feed-forward.
 _NARROW = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """The attention of a layer as `Transformer` counts it."""
+    """The attention of a layer, as in `Transformer`."""
 
     heads: int
     kv_heads: int
@@ -40,12 +40,12 @@ class Attention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFigures:
-    """A layer: what mixes tokens, and its feed-forward.
+    """A layer: its attention and its feed-forward.
 
     attention   None for a layer without; call  as traced
-    ffn_size    of the feed-forward that every token meets (shared experts), 0 for none
-    gated       None where there is no feed-forward
-    met         experts that a token meets as traced: top_k but for rounded rows
+    ffn_size    of the feed-forward for every token (dense or shared experts), 0 for none
+    gated       None without a feed-forward
+    met         traced experts per token: top_k apart from rounded rows
     """
 
     attention: Attention | None
@@ -59,14 +59,14 @@ class LayerFigures:
 
     @property
     def kind(self) -> LayerFigures:
-        """What must be equal in all layers of one sort; windows may differ."""
+        """The properties that must be equal in all layers of one kind; windows may differ."""
         return replace(self, call=None, met=0.0)
 
 
 def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigures:
-    """The figures of a block that is one layer; tokens  rows that every token together make.
+    """The figures of a block that is one layer; `tokens` is the number of tokens of a pass.
 
-    Raises InputError that says what does not fit.
+    Raises InputError with the reason if there are none.
     """
     if reading.convolutions:
         raise InputError(f"{reading.convolutions} convolutions")
@@ -85,7 +85,7 @@ def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigur
     call = reading.attention[0] if reading.attention else None
     attention, inner, ways = _common(common, hidden, call)
     if inner and experts and (ways == 2) != gated:
-        raise InputError("experts that are gated beside a feed-forward that is not, or the reverse")
+        raise InputError("gated experts with an ungated feed-forward, or vice versa")
     dense = ways == 2 if inner else None
     return LayerFigures(
         attention=attention,
@@ -99,13 +99,13 @@ def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigur
     )
 
 
-# --- what every token meets -----------------------------------------------------------------------
+# --- weights for every token ----------------------------------------------------------------------
 
 
 def _common(
     products: tuple[WeightProduct, ...], hidden: int, call: AttentionCall | None
 ) -> tuple[Attention | None, int, int]:
-    """Attention, inner width and ways of the feed-forward."""
+    """Attention, inner width and number of input projections (`ways`) of the feed-forward."""
     total = sum(p.elements for p in products)
     if call is None:
         inner, ways = _feed_forward(products, hidden, total, 0)
@@ -144,30 +144,31 @@ def _common(
 def _kv_heads(
     products: tuple[WeightProduct, ...], hidden: int, call: AttentionCall
 ) -> Iterator[int]:
-    """Candidates, best first: the call may have been given keys that were repeated for it."""
+    """Candidates, best first: the call's keys may be repeated ones."""
     widths = [p.n for p in products if p.k == hidden]
     size, heads = call.head_size, call.heads
-    told = []
+    likely = []
     for kv in (n for n in range(1, call.kv_heads + 1) if call.kv_heads % n == 0):
-        # Queries and, where it is square, the output projection are as wide as keys of all heads.
+        # Queries and, if square, the output projection have the width of keys of all heads.
         need = 2 if kv < heads else 3 + int(heads * size == hidden)
         separate = widths.count(kv * size) >= need
-        # A pair of that width is a feed-forward's gate and its other way in.
+        # A pair of that width is a gated feed-forward's two input projections.
         fused = widths.count((heads + 2 * kv) * size) % 2 == 1
         halves = kv < heads and 2 * kv * size in widths
         if separate or fused or halves:
-            told.append(kv)
-    yield from reversed(told)
-    yield from (n for n in range(call.kv_heads, 0, -1) if call.kv_heads % n == 0 and n not in told)
+            likely.append(kv)
+    yield from reversed(likely)
+    others = (n for n in range(call.kv_heads, 0, -1) if call.kv_heads % n == 0)
+    yield from (n for n in others if n not in likely)
 
 
 def _feed_forward(
     products: tuple[WeightProduct, ...], hidden: int, elements: int, out: int
 ) -> tuple[int, int]:
-    """Inner width and ways in, of the elements that are left beside attention's projections.
+    """Inner width and number of input projections, from the elements without attention's.
 
-    out  width that attention gives to its last projection
-    Raises InputError where the two sums do not agree.
+    out  input width of attention's output projection
+    Raises InputError if the two equations have no solution.
     """
     left, rest = divmod(elements, hidden)
     if rest or left < 0:
@@ -181,7 +182,7 @@ def _feed_forward(
         if not uneven and any(inner == given + j * hidden - out for j in range(squares + 1)):
             return inner, ways
     raise InputError(
-        f"weights of width {left:,} beside attention are no feed-forward of one or two ways in "
+        f"weights of width {left:,} without attention are no feed-forward of one or two ways in "
         "and one out"
     )
 
@@ -196,14 +197,14 @@ def _latent(
     for p in products:
         if hidden not in (p.k, p.n) or (p.k != hidden and p.n == heads * key):
             given[p.k] += p.n
-    # The queries' rank is a product's own width; keys and values share one with the rotary keys.
+    # The queries' rank is the width of a product; that of keys and values includes rotary keys.
     ranks = [rank for rank, width in given.items() if width == heads * key and rank in taken]
     for query in [*ranks, 0]:
         for rank, width in given.items():
             nope, uneven = divmod(width, heads)
             nope -= value
             rope = key - nope
-            # The rotary keys come with the low-rank ones or from a projection of their own.
+            # The rotary keys come with the low-rank ones or from a separate projection.
             made = rank + rope in taken or {rank, rope} <= taken
             if rank == query or uneven or nope < 1 or rope < 0 or not made:
                 continue
@@ -226,12 +227,12 @@ def _latent(
 def _experts(
     routed: tuple[WeightProduct, ...], hidden: int, tokens: int
 ) -> tuple[int, int, bool, float]:
-    """Number, inner width, whether gated, and how many a token meets."""
+    """Number of experts, inner width, whether gated, and experts per token."""
     if not routed:
         return 0, 0, False, 0.0
     counts = {p.experts for p in routed}
     if counts == {1}:
-        # One module per expert: as many as the weights that give the hidden size.
+        # One module per expert: as many as weights with the hidden size as output.
         shapes: dict[tuple[int, int], int] = defaultdict(int)
         for p in routed:
             shapes[p.k, p.n] += 1
@@ -249,7 +250,7 @@ def _experts(
     size, ways = _feed_forward(one, hidden, sum(p.elements for p in one), 0)
     rows = sum(p.rows * p.k * p.n for p in routed) / sum(p.k * p.n for p in one)
     met = rows / tokens
-    # Rows are whole numbers: each expert may have half a row more or less than its share.
+    # Rows are integers: each expert may have half a row more or less than its share.
     if not 1 <= round(met) <= experts or abs(met - round(met)) > experts / (2 * tokens) + _ROUNDING:
         raise InputError(
             f"experts that are given {met:.2f} times the tokens: not a whole number of them each"
@@ -258,8 +259,8 @@ def _experts(
 
 
 def _met_by_all(products: tuple[WeightProduct, ...], hidden: int) -> tuple[WeightProduct, ...]:
-    """The weights of experts that every token goes through: members of a list of as many modules as
-    a router beside them has outputs."""
+    """The weights of experts that are applied to every token: members of a list of modules with the
+    same number of members as a router has outputs."""
     groups: dict[str, list[WeightProduct]] = defaultdict(list)
     for p in products:
         groups[re.sub(r"\d+", "#", p.name)].append(p)
@@ -270,7 +271,7 @@ def _met_by_all(products: tuple[WeightProduct, ...], hidden: int) -> tuple[Weigh
 
 
 def _one_expert(routed: tuple[WeightProduct, ...], experts: int) -> Iterator[WeightProduct]:
-    """The weights of one expert: of each shape, its share."""
+    """The weights of one expert: its share of each shape."""
     if routed[0].experts > 1:
         yield from routed
         return

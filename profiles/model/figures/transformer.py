@@ -1,7 +1,7 @@
-"""`Transformer`: a transformer's figures, where a model is named by numbers and not by code.
+"""`Transformer`: a model described by its figures (layers, widths, heads, experts).
 
-Published runs, hardware comparisons and Megatron-style configurations describe a model by its
-widths. What is traced from code goes through `graph.py`; this is the other door.
+Published runs, hardware comparisons and Megatron-style configurations describe models this way;
+models traced from code are in `graph.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _RULES = ("ssd", "delta", "scan")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpace:
-    """The mixer of a layer that mixes tokens by a recurrence over a state, not by attention.
+    """The recurrence over a state that replaces attention in a layer.
 
     rule  ssd    Mamba-2 (Dao and Gu, arXiv 2405.21060): a scalar decay per head, computed in
                  chunks by matmuls (section 6); of H heads of size P, state N, G groups that share
@@ -25,9 +25,9 @@ class StateSpace:
           scan   Mamba (Gu and Dao, arXiv 2312.00752; Jamba): a decay per channel and state, one
                  fused scan without matmuls; H P channels, N states each
     heads, head_size   their product is the inner width
-    state_size         N; groups  heads that B and C (keys and queries) have of their own
+    state_size         N; groups  heads of B and C (keys and queries)
     conv_width         taps of the causal convolution before the recurrence
-    chunk              tokens that are computed together
+    chunk              tokens computed together
     step_rank          of `scan`: rank of the projection to step sizes
 
     Raises InputError for counts below 1, UnknownNameError for another rule.
@@ -53,7 +53,7 @@ class StateSpace:
 
     @property
     def inner_size(self) -> int:
-        """Width of the values that the recurrence mixes."""
+        """Width of the values."""
         return self.heads * self.head_size
 
     @property
@@ -68,15 +68,15 @@ class StateSpace:
 
     @property
     def input_size(self) -> int:
-        """Outputs of the input projection: values, their gate z, B and C, gates. A `scan` makes B,
-        C and the step's factor from the values by a projection of its own."""
+        """Outputs of the input projection: values, their gate z, B and C, gates. A `scan` has a
+        separate projection of the values for B, C and the step's factor."""
         if self.rule == "scan":
             return 2 * self.inner_size
         return 2 * self.inner_size + self.shared_size + self.gate_size
 
     @property
     def convolved_size(self) -> int:
-        """Channels that the causal convolution runs over."""
+        """Channels of the causal convolution."""
         return self.inner_size if self.rule == "scan" else self.inner_size + self.shared_size
 
     def parameters(self, hidden_size: int) -> int:
@@ -107,24 +107,23 @@ class LatentAttention:
 class Transformer:
     """A decoder (or encoder) of layers; experts in all but the first `first_dense_layers`.
 
-    ffn_size          inner width of a dense feed-forward; 0 where every layer has experts
-    gated             two input projections in the feed-forward (SwiGLU), else one
+    ffn_size          inner width of a dense feed-forward; 0 if every layer has experts
+    gated             two input projections in the feed-forward (SwiGLU), otherwise one
     learned_positions  number of learned position embeddings, 0 for rotary or ALiBi
-    biases            linear layers and norms have biases, as GPT's
-    expert_biases     experts' linear layers have biases, as gpt-oss's; not counted as weights
-    window            keys that a query meets at most in `window_layers` of the layers with
-                      attention; the others meet all
-    state             of `state_layers` layers that mix tokens by a recurrence, not by attention
-    attention_layers  layers with attention; 0 for all but `state_layers`
-    feed_forward_layers   layers with a feed-forward; 0 for all. A hybrid may count each of its
-                      blocks as a layer (Nemotron-H, arXiv 2504.03624, section 2.1), so that a
-                      layer mixes tokens or has a feed-forward
-    expert_input      width in which experts take tokens, projected from the hidden size and back
-                      (LatentMoE, arXiv 2601.18089); 0 for the hidden size
-    vector_parameters  norms and biases of one layer on average, where they are counted and not what
-                      `biases` tells; 0 for that
-    predicted_ahead   further tokens predicted by a block of `predicting_layers` layers each, with
-                      logits of its own (multi-token prediction, DeepSeek-V3, arXiv 2412.19437,
+    biases            linear layers and norms have biases, as in GPT
+    expert_biases     experts' linear layers have biases, as in gpt-oss; not counted as weights
+    window            most keys per query in `window_layers` of the layers with attention; all keys
+                      in the others
+    state             of `state_layers` layers with a recurrence in place of attention
+    attention_layers  layers with attention; 0: all but `state_layers`
+    feed_forward_layers   layers with a feed-forward; 0: all. A hybrid may count each block as a
+                      layer (Nemotron-H, arXiv 2504.03624, section 2.1), so that a layer has a mixer
+                      or a feed-forward
+    expert_input      input width of experts, projected from the hidden size and back (LatentMoE,
+                      arXiv 2601.18089); 0 for the hidden size
+    vector_parameters  average norms and biases per layer, if counted; 0: from `biases`
+    predicted_ahead   further tokens predicted by one block of `predicting_layers` layers each, with
+                      separate logits (multi-token prediction, DeepSeek-V3, arXiv 2412.19437,
                       section 2.2)
     """
 
@@ -206,7 +205,7 @@ class Transformer:
 
     @property
     def is_even(self) -> bool:
-        """Every layer has attention and a feed-forward."""
+        """True if every layer has attention and a feed-forward."""
         return self.attention_count == self.feed_forward_count == self.num_layers
 
     @property
@@ -216,30 +215,30 @@ class Transformer:
 
     @property
     def dense_density(self) -> float:
-        """Of the layers without experts, the share that has a dense feed-forward: 1 but for
+        """Share of the layers without experts that have a dense feed-forward; below 1 in
         hybrids."""
         others = self.num_layers - self.num_expert_layers
         return self.num_dense_layers / others if others else 1.0
 
     @property
     def attention_share(self) -> float:
-        """Of all layers, those with attention."""
+        """Share of the layers with attention."""
         return self.attention_count / self.num_layers
 
     @property
     def state_share(self) -> float:
-        """Of all layers, those with a state."""
+        """Share of the layers with a state."""
         return self.state_layers / self.num_layers
 
     @property
     def blocks_per_layer(self) -> float:
-        """Mixers and feed-forwards per layer: 2 but for hybrids."""
+        """Mixers and feed-forwards per layer; below 2 in hybrids."""
         mixers = self.attention_count + self.state_layers
         return (mixers + self.feed_forward_count) / self.num_layers
 
     @property
     def expert_width(self) -> int:
-        """Width of the tokens that experts take."""
+        """Input width of experts."""
         return self.expert_input or self.hidden_size
 
     @property
@@ -262,7 +261,7 @@ class Transformer:
 
     @property
     def shared_expert_parameters(self) -> int:
-        """Weights of the shared experts of one layer, which take tokens in their full width."""
+        """Weights of the shared experts of one layer, with the full hidden size as input."""
         one = (3 if self.gated else 2) * self.hidden_size * self.expert_size
         return self.num_shared_experts * one
 
@@ -294,12 +293,12 @@ class Transformer:
 
     @property
     def embedding_parameters(self) -> int:
-        """One table of tokens, not padded, with learned positions."""
+        """The embedding table without padding, and learned positions."""
         return self.hidden_size * (self.vocab_size + self.learned_positions)
 
     @property
     def parameters(self) -> int:
-        """All weights, those of multi-token prediction left out."""
+        """All weights, without those of multi-token prediction."""
         return round(
             self.num_layers * (self.mixer_parameters + self.small_parameters)
             + self.num_dense_layers * self.dense_parameters

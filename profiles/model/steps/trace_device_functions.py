@@ -84,7 +84,7 @@ class AutocastShapes(TorchFunctionMode):
         if not (x.is_leaf and x.requires_grad):
             return x.to(self.dtype)
         if id(x) not in self._weights:
-            self._weights[id(x)] = (x, x.to(self.dtype))  # x too, so that its id stays its own
+            self._weights[id(x)] = (x, x.to(self.dtype))  # x too, so that no other has its id
         return self._weights[id(x)][1]
 
     def _high(self, x: Any) -> Any:
@@ -94,7 +94,7 @@ class AutocastShapes(TorchFunctionMode):
 
 
 class DeviceKernels(TorchFunctionMode):
-    """Inside it dropout is one kernel, and attention is written out where asked for."""
+    """Inside it dropout is one kernel, and attention is written out where `write_attention_out`."""
 
     def __init__(self, *, write_attention_out: bool) -> None:
         super().__init__()

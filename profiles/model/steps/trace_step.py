@@ -1,9 +1,10 @@
 """Tracing one training step of a module on shapes: `trace_module_step`.
 
-The module runs forward, loss and backward on meta tensors, with the casts of autocast and an
-accelerator's kernels (trace_device_functions.py; a recurrent layer is one op). A dispatch mode
-below autograd notes every kernel and every byte while it is alive. Nothing is computed, so a batch
-of any size takes as long as its number of ops: about a millisecond each.
+The step is a model graph of one block. The module runs forward, loss and backward on meta tensors,
+with the casts of autocast and an accelerator's kernels (trace_device_functions.py; a recurrent
+layer is one op). A dispatch mode below autograd notes every kernel and every byte while it is
+alive. Nothing is computed, so a batch of any size takes as long as its number of ops: about a
+millisecond each.
 """
 
 from __future__ import annotations
@@ -22,11 +23,23 @@ from torch.utils._pytree import tree_leaves
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build_step import GivenStep
 from profiles.model.fake_tensors.trace_fakes import as_in_real_runs, tensors_in
-from profiles.model.graph import Phase
-from profiles.model.steps.module_step import ModuleStep, StepOp, StepPrecision
+from profiles.model.graph import (
+    Block,
+    BlockRef,
+    ModelGraph,
+    Op,
+    Parameter,
+    Phase,
+    SavedTensor,
+    TensorSpec,
+    with_kind,
+)
+from profiles.model.kernels import DeviceKernel
+from profiles.model.steps.module_step import StepPrecision
 from profiles.model.steps.trace_device_functions import AutocastShapes, DeviceKernels
-from profiles.model.steps.trace_step_op import laid_out, step_ops
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
+from profiles.model.tracing.trace_kernels import device_kernels, laid_out
+from profiles.model.tracing.trace_ops import describe_op, dtype_name
 
 # torch's caching allocator hands out multiples of 512 bytes, and of 2 MiB above 10 MiB
 # (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize, kRoundLarge, kMinLargeAlloc).
@@ -36,8 +49,9 @@ _RECURRENT_TYPES = (torch.float32, torch.float16, torch.bfloat16)  # cuDNN's
 
 def trace_module_step(
     given: GivenStep, precision: StepPrecision, *, fused_attention: bool
-) -> ModuleStep:
-    """The kernels and the memory of one forward and backward pass.
+) -> ModelGraph:
+    """The kernels and the memory of one forward and backward pass. Buffers, inputs and targets are
+    counted with what is kept between the two.
 
     fused_attention  F.scaled_dot_product_attention is one kernel; else its scores are in memory
     Raises TraceError where the module fails on shapes, naming what failed.
@@ -45,7 +59,7 @@ def trace_module_step(
     parameters = [p for p in given.module.parameters() if p.requires_grad]
     kept = _storages([*given.module.parameters(), *given.module.buffers()])
     fed = _storages([x for x in tree_leaves((given.inputs, given.targets)) if _is_tensor(x)])
-    recorder = _StepRecorder({**kept, **fed})
+    recorder = _StepRecorder({**kept, **fed}, tf32=precision.tf32)
     with ExitStack() as stack:
         for p in parameters:
             stack.callback(p.register_post_accumulate_grad_hook(recorder.note_gradient).remove)
@@ -80,52 +94,70 @@ def trace_module_step(
             raise TraceError(
                 f"the {where} fails on shapes (meta tensors): {type(error).__name__}: {line}"
             ) from error
-    return ModuleStep(
-        ops=recorder.found(),
-        parameters=tuple(p.numel() for p in parameters),
-        parameter_bytes=_bytes(given.module.parameters()),
-        buffer_bytes=_bytes(given.module.buffers()),
-        gradient_bytes=_bytes(parameters),
-        input_bytes=sum(
-            x.untyped_storage().nbytes()
-            for x in tree_leaves((given.inputs, given.targets))
-            if _is_tensor(x)
-        ),
-        peak_bytes=recorder.peak_bytes,
-        peak_with_gradients_bytes=recorder.peak_with_gradients_bytes,
-    )
+    return recorder.graph(given)
 
 
 class _StepRecorder(TorchDispatchMode):
     """Notes kernels and bytes while it is entered.
 
     kept  storages that are there before the step: parameters, buffers, inputs
+    tf32  products of float32 run on the tensor cores
     """
 
-    def __init__(self, kept: dict[int, Any]) -> None:
+    def __init__(self, kept: dict[int, Any], *, tf32: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
         self.phase = Phase.FORWARD
-        self.peak_bytes = 0
-        self.peak_with_gradients_bytes = 0
-        self._kept = kept
+        self._peak_bytes = dict.fromkeys(Phase, 0)
+        self._kept, self._tf32 = kept, tf32
         self._live: dict[int, int] = {}
         self._references: dict[int, Any] = {}
         self._bytes = 0
-        self._gradient_bytes = 0
-        self._counts: dict[StepOp, int] = {}
+        self._ops: list[Op] = []
 
-    def found(self) -> tuple[StepOp, ...]:
-        """The kernels, equal ones once, in the order in which they first came."""
-        return tuple(replace(op, count=count) for op, count in self._counts.items())
+    def graph(self, given: GivenStep) -> ModelGraph:
+        """The step that was recorded, as a graph of one block."""
+        fed = [x for x in tree_leaves((given.inputs, given.targets)) if _is_tensor(x)]
+        kept = _bytes(given.module.buffers()) + sum(x.untyped_storage().nbytes() for x in fed)
+        name = type(given.module).__name__
+        block = Block(
+            kind="",
+            label=name,
+            inputs=(),
+            outputs=(),
+            forward_ops=tuple(op for op in self._ops if op.phase is Phase.FORWARD),
+            backward_ops=tuple(op for op in self._ops if op.phase is Phase.BACKWARD),
+            parameters=tuple(
+                Parameter(
+                    name=path,
+                    spec=TensorSpec(shape=tuple(p.shape), dtype=dtype_name(p.dtype)),
+                    full_shape=tuple(p.shape),
+                    trainable=p.requires_grad,
+                )
+                for path, p in given.module.named_parameters()
+            ),
+            saved=(SavedTensor(module="", memory_bytes=kept),),
+            attention_module="",
+            attention_input_bytes=0,
+            forward_peak_bytes=kept + self._peak_bytes[Phase.FORWARD],
+            backward_peak_bytes=max(self._peak_bytes.values()),
+        )
+        return ModelGraph(
+            name=name,
+            source=name,
+            micro_batch=fed[0].shape[0] if fed and fed[0].dim() else 1,
+            sequence_length=1,
+            dtype=dtype_name(next(given.module.parameters()).dtype),
+            tp=1,
+            kinds=(with_kind(block),),
+            chain=(BlockRef(entry="", kind=0),),
+        )
 
     def note_gradient(self, p: Tensor) -> None:
         """A parameter's gradient is complete: from here on it is the parameter's."""
         assert p.grad is not None
         key = p.grad.untyped_storage()._cdata
-        size = self._live.pop(key, 0)
+        self._bytes -= self._live.pop(key, 0)
         self._references.pop(key, None)
-        self._bytes -= size
-        self._gradient_bytes += size
         self._kept[key] = p.grad
 
     def __torch_dispatch__(
@@ -137,8 +169,9 @@ class _StepRecorder(TorchDispatchMode):
         if func.namespace == "prim" or not any(x.is_meta for x in tensors):
             return out  # a number of Python's, or a small table that the module keeps on the host
         out = laid_out(func, args, out)
-        for op in step_ops(func, args, kwargs, out, phase=self.phase):
-            self._counts[op] = self._counts.get(op, 0) + 1
+        op = describe_op(func, args, kwargs, out, phase=self.phase, module="")
+        kernels = map(self._with_type, device_kernels(op, args, kwargs, out))
+        self._ops.append(replace(op, kernels=tuple(kernels)))
         for x in tensors_in(out):
             self._note_output(x)
         return out
@@ -152,10 +185,11 @@ class _StepRecorder(TorchDispatchMode):
         self._live[key] = size
         self._references[key] = weakref.ref(storage, self._freer(key))
         self._bytes += size
-        self.peak_bytes = max(self.peak_bytes, self._bytes)
-        self.peak_with_gradients_bytes = max(
-            self.peak_with_gradients_bytes, self._bytes + self._gradient_bytes
-        )
+        self._peak_bytes[self.phase] = max(self._peak_bytes[self.phase], self._bytes)
+
+    def _with_type(self, kernel: DeviceKernel) -> DeviceKernel:
+        fine = self._tf32 and kernel.work_flop and kernel.dtype == "float32"
+        return replace(kernel, dtype="tf32") if fine else kernel
 
     def _freer(self, key: int) -> Callable[[Any], None]:
         def free(_: Any) -> None:

@@ -1,8 +1,8 @@
-"""The blocks of a graph with branches in another order than the traced one, and what crosses cuts.
+"""Reorder the blocks of a graph with branches, and find the tensors that cross a cut.
 
-A stage of a pipeline is a run of blocks in some order in which every block stands behind those
-whose tensors it takes. Between two stages everything crosses that was made before the cut and is
-used behind it: a tensor that only a later stage uses is received and handed on by those between.
+A pipeline stage is a run of consecutive blocks of a topological order. All tensors that are made
+before a cut and used after it cross the cut: a tensor for a later stage is received and forwarded
+by the stages in between.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from profiles.model.graph import Branch, ModelGraph
 
 
 def in_order(graph: ModelGraph, entries: Sequence[str]) -> ModelGraph:
-    """The graph with its chain in the order of `entries`; the graph itself where that is its own.
+    """The graph with its chain in the order of `entries`.
 
-    Raises MismatchError where the entries are not those of the graph's blocks, or put a block
-    before one whose tensor it takes.
+    Raises MismatchError if the entries are not those of the graph's blocks, or if a block comes
+    before one whose tensor it needs.
     """
     own = [ref.entry for ref in graph.chain]
     if list(entries) == own:
@@ -35,7 +35,7 @@ def in_order(graph: ModelGraph, entries: Sequence[str]) -> ModelGraph:
     if not graph.branches:
         raise MismatchError(
             f"the plan puts the blocks of {graph.name} in another order than the model runs them, "
-            "and each takes what the one before it gives; plan again for this model"
+            "and each takes the output of the one before it; plan again for this model"
         )
     moved = []
     for branch in graph.branches:
@@ -53,7 +53,7 @@ def in_order(graph: ModelGraph, entries: Sequence[str]) -> ModelGraph:
 
 def crossing(graph: ModelGraph, cut: int) -> tuple[Branch, ...]:
     """The tensors of a graph with branches that are made before position `cut` and used there or
-    behind it."""
+    later."""
     return tuple(b for b in graph.branches if b.producer < cut <= b.consumers[-1])
 
 

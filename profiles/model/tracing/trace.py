@@ -1,11 +1,11 @@
-"""Tracing: a model's training step as a graph of blocks, from shapes alone.
+"""Trace a model's training step on shapes as a graph of blocks.
 
 Weights are fake tensors (shapes without storage), so a 405B model traces on a laptop. The forward
-and backward passes really run, op by op, under a recorder. Repeated blocks are found by structure;
-the first, the second and the last of each group are traced, the second must agree with the last
-(or with the last but one, where the last differs), and the others are skipped. What one block makes
-and a later one uses is found by storage, whether it goes through the call that opens the next block
-or beside it: blocks form a chain, or a graph with branches.
+and backward passes run op by op under a recorder. Repeated blocks are found by structure: the
+first, the second and the last of each group are traced, the second must agree with the last (or
+with the last but one, if the last differs), and the others are skipped. Tensors between blocks are
+found by their storage, whether they are arguments of the next block or not: blocks form a chain, or
+a graph with branches.
 """
 
 from __future__ import annotations
@@ -25,17 +25,21 @@ from profiles.model.building.tensor_parallel_rules import Rule
 from profiles.model.fake_tensors.trace_fakes import Fakes, make_fake, no_logged_failures
 from profiles.model.graph import BlockRef, ModelGraph
 from profiles.model.loaders import ModelSpec, uneven_heads
+from profiles.model.tracing.trace_block_boundaries import (
+    container_members,
+    cut_candidates,
+    repeated,
+)
 from profiles.model.tracing.trace_blocks import TracedBlocks
-from profiles.model.tracing.trace_cuts import container_members, cut_candidates, repeated
 from profiles.model.tracing.trace_derive_tensor_parallel import Derived, derive_rules
-from profiles.model.tracing.trace_failure import VALUE_DECIDES
+from profiles.model.tracing.trace_errors import VALUE_DECIDES
 from profiles.model.tracing.trace_pass import NotRepeated, TracedPass
 from profiles.model.tracing.trace_tensor_parallel import shard
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Tracing makes hundreds of thousands of objects and few cycles: collecting takes a third."""
+    """Tracing creates many objects and few cycles: collection would take a third of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -60,12 +64,13 @@ def trace_graph(
 ) -> ModelGraph:
     """The model graph of `spec` as one of `tp` ranks runs it.
 
-    target  `gpu`: attention is one fused kernel, as on every accelerator; `cpu`: what torch runs
-            on a CPU
-    trusted  repeated blocks were found equal before: trace the first of each group alone
-    rules    of tensor parallelism, known to hold for tp; derived where there are none
-    backward  False for a graph without backward ops, where the forward pass is all that is asked
-    Raises TraceError, naming the op and the module, for what cannot be traced or not split by tp.
+    target    `gpu`: attention is one fused kernel, as on every accelerator; `cpu`: as torch runs
+              it on a CPU
+    trusted   repeated blocks are known to be equal: only the first of each group is traced
+    rules     of tensor parallelism, valid for tp; derived if there are none
+    backward  False for a graph without backward ops
+
+    Raises TraceError, with the op and the module, if the model cannot be traced or split by tp.
     """
     built = build_model(spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype)
     if tp > 1:
@@ -79,10 +84,10 @@ def trace_graph(
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
     skipped = repeated(built.module, candidates, trusted=trusted)
-    alone = 1  # members at the end of a group for which no other stands
+    alone = 1  # members at the end of a group that are traced themselves
     with no_logged_failures(), FakeTensorMode(allow_non_fake_inputs=True):
         fakes = make_fake(built, skipped)
-        whole: dict[str, str] = {}  # blocks that are none, each with the reason
+        whole: dict[str, str] = {}  # candidates that cannot open a block -> the reason
         while True:
             again = partial(TracedPass, built, frozenset(candidates), members, skipped, sharding)
             run = again()
@@ -116,7 +121,7 @@ def trace_graph(
                 blocks, alone = None, 2
             if blocks is not None:
                 break
-            # The last decoder layer alone is the first to make a gradient of the encoder's output.
+            # Only the last decoder layer creates the gradient of the encoder's output.
             skipped = repeated(built.module, candidates, alone=2) if alone == 1 else {}
             alone = 2
             fakes = make_fake(built, skipped)
@@ -142,7 +147,7 @@ def trace_graph(
 
 
 def _why_alone(run: TracedPass) -> str:
-    """Why the pass of a model that could be cut anywhere saw one block."""
+    """Why the model has only one block although nothing forbids a cut."""
     uncalled = sorted(run.members - run.called)
     if uncalled:
         return f"{uncalled[0]} is never called as a module (call it itself, not its `forward`)"
@@ -152,8 +157,8 @@ def _why_alone(run: TracedPass) -> str:
 
 
 def _within_state(run: TracedPass) -> dict[str, str]:
-    """Entries of blocks that state would cross: a buffer that the forward changes and computes with
-    stays within one block."""
+    """Entries that state would cross: a buffer that the forward changes and computes with must stay
+    in one block. Entry -> reason, as in the functions below."""
     return {
         entry: f"{name}, which its forward changes and computes with, is used throughout "
         "(change it outside of the forward)"
@@ -163,7 +168,8 @@ def _within_state(run: TracedPass) -> dict[str, str]:
 
 
 def _differentiated(run: TracedPass) -> dict[str, str]:
-    """Entries of blocks through which a forward takes a gradient: no stage has all of its graph."""
+    """Entries of blocks through which a forward takes a gradient: one stage would not have its
+    whole graph."""
     return {
         entry: f"the forward of {path or 'the model'} takes a gradient through its blocks "
         "(torch.autograd.grad), which one rank must hold"
@@ -173,9 +179,9 @@ def _differentiated(run: TracedPass) -> dict[str, str]:
 
 
 def _not_replayed(run: TracedPass) -> dict[str, str]:
-    """Every entry, where a stage cannot run the code between blocks as the whole model does: it
-    knows that code's calls by their number, and the modules of others give placeholders back and
-    do nothing else."""
+    """All entries, if a stage cannot run the code between blocks as the whole model does. A stage
+    identifies the calls of that code by their number; modules of other stages only return
+    placeholders."""
     above = _above(run)
     for path in run.choosing:
         if path in above:
@@ -196,7 +202,7 @@ def _not_replayed(run: TracedPass) -> dict[str, str]:
 
 
 def _above(run: TracedPass) -> set[str]:
-    """Paths of the modules whose own code stands between blocks."""
+    """Paths of the modules whose code runs between blocks."""
     return {entry[:i] for entry in run.entries for i, c in enumerate(entry) if c == "."} | {""}
 
 
@@ -208,9 +214,9 @@ def _by_choice(run: TracedPass, path: str) -> dict[str, str]:
 def _decided(
     run: TracedPass, other: TracedPass, number: int, fakes: Fakes, target: str
 ) -> dict[str, str]:
-    """Every entry, where the truth value of this number, which was assumed, decides what runs
-    between blocks or which of them run. One with whose opposite the model fails was a check; where
-    nothing is known of one that is none, TraceError is raised."""
+    """All entries, if the assumed truth value with this number decides which code runs between
+    blocks or which blocks run. If the model fails with the opposite value, it was a validity check.
+    Raises TraceError if it was not and nothing is known about the value."""
     try:
         other.trace(fakes, target, backward=False, opposite=number)
     except (TraceError, NotRepeated):
@@ -226,17 +232,17 @@ def _decided(
     return _by_choice(run, run.assuming[number][0])
 
 
-_MOST_TRIED = 32  # truth values, each a forward pass; of those behind it is said, tried or not
+_MOST_TRIED = 32  # truth values, each a forward pass; later ones count as deciding
 
 
 def _decides(run: TracedPass, other: TracedPass, number: int, fakes: Fakes, target: str) -> bool:
-    """Whether the truth value of this number, which was assumed inside a block, decides what runs.
-    One with whose opposite the model fails was a check."""
+    """Whether the assumed truth value with this number decides which code runs inside a block. If
+    the model fails with the opposite value, it was a validity check."""
     try:
         other.trace(fakes, target, backward=False, opposite=number)
     except TraceError:
         return False
-    except NotRepeated:  # what a block gives back is other, too
+    except NotRepeated:  # the block's output differs too
         return True
     return other.recorder.weighted != run.recorder.weighted
 
@@ -244,9 +250,9 @@ def _decides(run: TracedPass, other: TracedPass, number: int, fakes: Fakes, targ
 def _drawn(
     run: TracedPass, other: TracedPass, draws: str, fakes: Fakes, target: str
 ) -> dict[str, str]:
-    """Every entry, where numbers that the model's code draws outside torch decide what runs between
-    blocks or which of them run; entries that tensors would cross whose shapes they decide. They are
-    told by a pass that draws the least or the greatest of numbers."""
+    """All entries, if random numbers drawn outside torch decide which code runs between blocks or
+    which blocks run; otherwise the entries crossed by tensors whose shapes they decide. Found by a
+    pass that draws the lowest or highest numbers."""
     found = _shaped_by_values(run, other, fakes, target, draws=draws)
     above = _above(run)
     if other.entries == run.entries and other.calls_of(above) == run.calls_of(above):
@@ -258,13 +264,12 @@ def _drawn(
 def _shaped_by_values(
     run: TracedPass, other: TracedPass, fakes: Fakes, target: str, draws: str = ""
 ) -> dict[str, str]:
-    """Entries of blocks that tensors would cross whose shapes depend on values: a pipeline's
-    messages have one size. They are told by a pass in which masks hold for half as many, or which
-    draws otherwise."""
+    """Entries crossed by tensors whose shapes depend on values: a pipeline's messages have fixed
+    sizes. Found by a pass in which masks select half as many elements, or with other `draws`."""
     try:
         other.trace(fakes, target, backward=False, share=1.0 if draws else 0.5, draws=draws)
     except TraceError:
-        # Not even the model's own shapes agree then: nothing is told.
+        # The model's own shapes disagree then: no conclusion.
         why = "how many rows a mask chooses, of which nothing is known, decides its shapes"
         return dict.fromkeys(run.entries[1:], why) if run.shapes.guessed else {}
     why = "the shapes of what its blocks hand on depend on values"
@@ -281,9 +286,9 @@ def _shaped_by_values(
 
 @dataclass(frozen=True, slots=True)
 class ExecutorFacts:
-    """What the executor must know of a model beside its blocks.
+    """Properties of a model that the executor needs in addition to its blocks.
 
-    derived  how tensor parallelism splits it;  tied  groups of parameter names that share a storage
+    derived  its tensor-parallel split;  tied  groups of parameter names that share a storage
     """
 
     spec: ModelSpec
@@ -292,18 +297,17 @@ class ExecutorFacts:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Of tensor parallelism."""
+        """Rules of tensor parallelism."""
         return self.derived.rules
 
     def why_not(self, tp: int) -> str:
-        """Why `tp` ranks cannot share the model (1: none can), or ""."""
+        """Why the model cannot be split over `tp` ranks (1: over any number), or ""."""
         return uneven_heads(self.spec, tp) or self.derived.why_not(tp)
 
 
 @_no_garbage_collection()
 def executor_facts(spec: ModelSpec, *, sequence_length: int) -> ExecutorFacts:
-    """Of the model that is built anew, in fp32 and with so many samples that torch takes no
-    shortcuts."""
+    """The facts of a new fp32 build, with enough samples that torch takes no shortcuts."""
     built = build_model(spec, micro_batch=_SAMPLES, sequence_length=sequence_length)
     return ExecutorFacts(spec, derive_rules(built), tied_parameters(built.module))
 

@@ -1,4 +1,4 @@
-"""Reading the blocks of a traced pass: what each runs, keeps, takes and gives."""
+"""The blocks of a traced pass: ops, parameters, saved tensors, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from profiles.model.tracing.trace_recorder import changes
 class TracedBlocks:
     """The blocks of a pass that has run.
 
-    trusted  repeated blocks were found equal before: the last of a group is not compared
-    alone    members at the end of a group that were traced for themselves
-    assumed  blocks in which an assumed truth value decides what runs
+    trusted  repeated blocks are known to be equal: the last of a group is not compared
+    alone    members at the end of a group that were traced themselves
+    assumed  blocks in which an assumed truth value decides which code runs
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class TracedBlocks:
         self.owners = self._owners()
 
     def branches(self) -> tuple[Branch, ...]:
-        """Every tensor between blocks, or none where each goes to the next block alone."""
+        """All tensors between blocks, or none if each goes only to the next block."""
         found = tuple(
             Branch(
                 producer=self.storages[number].segment,
@@ -57,7 +57,7 @@ class TracedBlocks:
         return () if plain else found
 
     def blocks(self) -> list[Block] | None:
-        """The block of every segment, or None where a skipped block may not equal its model."""
+        """The block of every segment, or None if a skipped block may differ from the traced one."""
         made = {cut.entry: self._block(i) for i, cut in enumerate(self.cuts) if not cut.stub_of}
         last: dict[str, int] = {}
         for index, cut in enumerate(self.cuts):
@@ -72,7 +72,7 @@ class TracedBlocks:
         return [made[cut.stub_of or cut.entry] for cut in self.cuts]
 
     def _alike(self, index: int, model: str) -> bool:
-        """Glue around a skipped block must be that of its model."""
+        """Whether the code around a skipped block is the same as around the traced one."""
         position = self.traced.entries.index(model)
         glue, own = (
             [
@@ -86,8 +86,8 @@ class TracedBlocks:
         return glue == own and self.cuts[index].specs == self.cuts[position].specs
 
     def _last_agrees(self, last_stub: int, model: Block) -> bool:
-        """The first block behind those skipped is the model again; of two, the second may differ
-        in its backward alone, else blocks of two kinds may stand by turns."""
+        """Whether the block after the skipped ones equals the traced one. If two are traced, the
+        second may differ only in its backward; otherwise blocks of two kinds may alternate."""
         if last_stub + self.alone >= len(self.cuts):
             return False
         behind = [self._block(last_stub + 1 + i) for i in range(self.alone)]
@@ -96,7 +96,7 @@ class TracedBlocks:
         )
 
     def _owners(self) -> dict[int, int]:
-        """Parameter index -> the first segment that uses it (0 where none does)."""
+        """Parameter index -> the first segment that uses it (0 if none does)."""
         owners: dict[int, int] = {}
         for index, segment in enumerate(self.segments):
             for parameter in segment.parameters:
@@ -116,7 +116,9 @@ class TracedBlocks:
         following = self.cuts[index + 1].numbers if index + 1 < len(self.cuts) else ()
         made = [n for n in crossing if self.storages[n].segment == index]
         made.sort(key=lambda n: (following.index(n) if n in following else len(following), n))
-        beside = [n for n, by in self.consumers.items() if index in by and n not in cut.numbers]
+        other_inputs = [
+            n for n, by in self.consumers.items() if index in by and n not in cut.numbers
+        ]
         ops = [replace(op, module=path_in_block(op.module, cut.entry)) for op in segment.ops]
         attention, attention_bytes = self._attention(index, boundary)
         forward = changes(segment.forward_events, boundary)
@@ -128,7 +130,7 @@ class TracedBlocks:
             Block(
                 kind="",
                 label=label,
-                inputs=(*cut.specs, *(self.specs[n] for n in beside)),
+                inputs=(*cut.specs, *(self.specs[n] for n in other_inputs)),
                 outputs=tuple(self.specs[n] for n in made),
                 forward_ops=tuple(op for op in ops if op.phase is Phase.FORWARD),
                 backward_ops=tuple(op for op in ops if op.phase is Phase.BACKWARD),
@@ -149,7 +151,7 @@ class TracedBlocks:
         )
 
     def _arriving(self, index: int, made: list[int]) -> list[tuple[int, int]]:
-        """The gradients that a block's backward begins with: those of its outputs."""
+        """The gradients of a block's outputs, with which its backward begins."""
         numbers = {g for n in made for g in self.traced.gradients.get(n, ())}
         records = [self.storages[n] for n in sorted(numbers)]
         return [(r.number, r.memory_bytes) for r in records if r.segment != index]

@@ -1,11 +1,11 @@
-"""Whether torch has a CPU kernel for an op on 16-bit floats, asked while a model is traced.
+"""Check while tracing that torch has a CPU kernel for an op on 16-bit floats.
 
-On shapes alone an op passes that has a rule for its shapes; its kernel may have been written
-without bfloat16 or float16 (in torch 2.13 those of distances, of average pooling of volumes, of
-most of linear algebra). So the first call of each kind is made for real, on zeros: of the same
-shapes and strides where they are small, else of a few elements a dimension, and as it is where that
-fails. Where the type is at fault, torch's error says that it is not implemented or supported.
-Whatever else such a call fails with says nothing of the model, which has other values.
+On shapes an op succeeds if it has a shape rule, but its kernel may lack bfloat16 or float16 (in
+torch 2.13 those of distances, average pooling of volumes, most of linear algebra). So the first
+call of each kind is made on real zeros: with the same shapes and strides if they are small,
+otherwise with a few elements per dimension, and unchanged if that fails. If the type is the cause,
+torch's error says that it is not implemented or supported. Other errors are ignored, since the
+values are not the model's.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from profiles.model.graph import Phase
 from profiles.model.tracing.trace_ops import dtype_name
 
 HALVES = {"bfloat16": "BFloat16", "float16": "Half"}
-"""The types that are looked at, and what torch calls them in its errors."""
+"""The checked types, and their names in torch's errors."""
 
 WAY_OUT = "compute it in float32 there (x.float()), or plan in fp32 (--precision fp32)"
 
 _NAME = r"\b(" + "|".join((*HALVES, *HALVES.values())) + r")\b"
-# An error about types that do not go together is no sign: those of results on shapes may differ
-# from real ones (`_weight_norm_interface` in float16, torch 2.13).
+# Errors about types that do not match are ignored: results on shapes may have other types than real
+# ones (`_weight_norm_interface` in float16, torch 2.13).
 _REFUSAL = re.compile(
     rf"(not implemented for|support).*{_NAME}|Double tensors but got BFloat16"  # complex, polar
 )
-# Ops of others may do what no trace should: read files, start processes.
+# Ops of other libraries may have side effects: read files, start processes.
 _NAMESPACES = ("aten", "torchvision")
-# Elements that the largest call reads and writes which is made as it is: most kernels take a
-# fraction of a millisecond for them.
+# Elements read and written by the largest unchanged call: most kernels take a fraction of a
+# millisecond.
 _MOST_ELEMENTS = 2**16
-# Integers up to here tell kinds of calls apart: dimensions, windows, strides, powers.
+# Integers up to here distinguish kinds of calls: dimensions, windows, strides, powers.
 _TELLING = 16
-# Kinds of calls that were made, and those that were made small, without an error about their type.
-# Facts of the installed torch, kept as long as the process.
+# Kinds of calls that succeeded unchanged, and with few elements. They depend only on the installed
+# torch and are kept for the process.
 _MADE: set[Any] = set()
 _MADE_SMALL: set[Any] = set()
 
 
 class NoKernelError(TraceError, NotImplementedError):
-    """An op that torch has no CPU kernel for in 16 bits.
+    """An op without a CPU kernel for 16-bit floats.
 
-    It is torch's NotImplementedError too, so that a module which catches that and goes another way
-    is traced on that way, as it would run.
+    It is a NotImplementedError too: if a module catches that error and runs other code, that code
+    is traced.
     """
 
 
@@ -68,8 +68,8 @@ def check_kernel(
     phase: Phase,
     module: str,
 ) -> None:
-    """Raises NoKernelError where torch has no CPU kernel for a call that was made on shapes; `out`
-    is its result, None where it failed."""
+    """Raises NoKernelError if torch has no CPU kernel for a call on shapes; `out` is its result,
+    None if it failed."""
     leaves = tree_leaves((args, kwargs))
     key = (func, *map(_kind, leaves))
     if key in _MADE or func.is_view or func.namespace not in _NAMESPACES:
@@ -80,31 +80,31 @@ def check_kernel(
     if not halves or not all(x.layout is torch.strided for x in tensors):
         return
     small = sum(x.numel() for x in tensors) > _MOST_ELEMENTS
-    # Products take both types; a backward trusts that its sizes go together.
+    # Products have kernels for both types; a backward does not check its sizes.
     if small and (func._overloadpacket in flop_registry or phase is Phase.BACKWARD):
         return
     if small and key in _MADE_SMALL:
         return
-    said = _failure(func, args, kwargs, small=small)
-    if small and _REFUSAL.search(said):  # sizes may decide which kernel runs: the call as it is
-        small, said = False, _failure(func, args, kwargs, small=False)
-    if _REFUSAL.search(said):
+    message = _failure(func, args, kwargs, small=small)
+    if small and _REFUSAL.search(message):  # the kernel may depend on sizes: repeat it unchanged
+        small, message = False, _failure(func, args, kwargs, small=False)
+    if _REFUSAL.search(message):
         raise NoKernelError(
             f"{func._schema.name.replace('::', '.')} does not run in {halves[0]} on a CPU (the "
             f"{phase.value} pass of {module or 'the model itself'}): torch {torch.__version__} "
-            f"says {said}; {WAY_OUT}"
+            f"says {message}; {WAY_OUT}"
         )
-    if all(x.numel() for x in tensors):  # of nothing, a kernel may return before it asks the type
+    if all(x.numel() for x in tensors):  # without elements a kernel may not check the type
         (_MADE_SMALL if small else _MADE).add(key)
 
 
-def names_half(said: str) -> bool:
-    """Whether an error of torch's names one of the 16-bit types."""
-    return re.search(_NAME, said) is not None
+def names_half(message: str) -> bool:
+    """Whether an error message of torch names a 16-bit type."""
+    return re.search(_NAME, message) is not None
 
 
 def _kind(x: Any) -> Any:
-    """What of an argument tells kinds of calls apart."""
+    """The part of an argument that distinguishes kinds of calls."""
     if isinstance(x, Tensor):
         return x.dtype, x.dim()
     if type(x) is int:
@@ -113,13 +113,13 @@ def _kind(x: Any) -> Any:
 
 
 def _failure(func: Any, args: Any, kwargs: Any, *, small: bool) -> str:
-    """The first line of what a call fails with on zeros, "" where it runs; see `_zeros`."""
+    """The first line of a call's error on zeros (`_zeros`), "" if it succeeds."""
     zeros = partial(_zeros, small=small)
     with (
         unset_fake_temporarily(),
         _disable_current_modes(),
         torch.random.fork_rng(devices=()),
-        torch.backends.mkldnn.flags(enabled=True),  # as in a run; a trace has it off
+        torch.backends.mkldnn.flags(enabled=True),  # as in a run; disabled in traces
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
@@ -131,8 +131,8 @@ def _failure(func: Any, args: Any, kwargs: Any, *, small: bool) -> str:
 
 
 def _zeros(x: Any, *, small: bool) -> Any:
-    """Zeros for a tensor, laid out as it is; `small`: with few elements a dimension, in the same
-    order in memory, and other whole numbers as small."""
+    """Zeros with a tensor's layout; `small`: with few elements per dimension, in the same order in
+    memory, and integer arguments reduced in the same way."""
     if not isinstance(x, Tensor):
         return _few(x) if small and type(x) is int else x
     if not small:
@@ -143,6 +143,6 @@ def _zeros(x: Any, *, small: bool) -> Any:
 
 
 def _few(n: int) -> int:
-    """Up to 8 the number itself, above it one more for each doubling: equal ones stay equal, and
-    what an op enlarges or shrinks stays larger or smaller."""
+    """The number itself up to 8, above it one more per doubling: equal numbers stay equal, and the
+    order of different ones is kept."""
     return n if n <= 8 else 5 + n.bit_length()

@@ -1,11 +1,11 @@
-"""Tensor-parallel rules for a model that has none: derived from what it runs, and verified.
+"""Derive tensor-parallel rules from the calls of a model, and verify them.
 
-Cut at its linear layers, a block falls into regions of tensors that flow into each other: what
-query, key and value give meets in the attention and ends in the output projection; gate and up meet
-in a product that down reads. A region without an input or output of the block may work on a share
-of its features: the layers that produce it are split by columns, those that read it by rows
-(Megatron-LM, arXiv 1909.08053, section 3). Every such group of layers is tried, and the split of
-the block is verified, by trace_split_check.py. Names of layers and classes decide nothing.
+Cut at its linear layers, the data flow of a block has several connected regions: the outputs of
+query, key and value meet in the attention, which the output projection reads; gate and up meet in a
+product that down reads. A region without an input or output of the block may work on a share of its
+features: the layers that produce it are split by columns, those that read it by rows (Megatron-LM,
+arXiv 1909.08053, section 3). Every such group of layers is tried and verified
+(trace_tensor_parallel_check.py), independent of the names of layers and classes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from profiles.errors import TraceError
 from profiles.model.building.build import BuiltModel
 from profiles.model.building.tensor_parallel_rules import Rule, fused, matches
-from profiles.model.tracing.trace_small_block import (
+from profiles.model.tracing.trace_random_block import (
     Call,
     SmallBlock,
     block_calls,
@@ -31,7 +31,7 @@ from profiles.model.tracing.trace_small_block import (
     small_runs,
     whole_model_call,
 )
-from profiles.model.tracing.trace_split_check import (
+from profiles.model.tracing.trace_tensor_parallel_check import (
     Event,
     NotSplit,
     Recording,
@@ -46,15 +46,15 @@ _SEED = 11
 _REASONS = 2
 _SMALL_MODEL = 2**26
 _LEAST_SHARE = 0.1
-"""Of the blocks' work: below, ranks would mostly repeat each other."""
+"""Minimum share of the blocks' work in split layers: below it, ranks mostly repeat each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """The rules of a model, () where none hold, and why what was tried does not.
+    """The rules of a model, () if none is valid.
 
-    blocks   what was verified, to be verified for another degree
     whole    reasons for the layers that stay whole on every rank
+    blocks   verified splits, to verify them for further degrees
     """
 
     rules: tuple[Rule, ...]
@@ -62,7 +62,7 @@ class Derived:
     blocks: tuple[DerivedBlock, ...] = ()
 
     def why_not(self, tp: int) -> str:
-        """Why the model cannot be split `tp` ways (1: at all), or ""."""
+        """Why the model cannot be split over `tp` ranks (1: over any number), or ""."""
         if not self.rules:
             return "; ".join(self.whole[:_REASONS]) or "no linear layer feeds another in its blocks"
         try:
@@ -78,11 +78,11 @@ class Derived:
 
 @dataclass(slots=True)
 class DerivedBlock:
-    """The split of one distinct block, paths in the block.
+    """The split of one distinct block; paths are relative to the block.
 
-    sizes   its `local_sizes` rules;  summed  parameters whose gradients the ranks sum
+    sizes   its `local_sizes` rules;  summed  parameters with gradients summed over the ranks
     called  linear layers that ran
-    work_flop, split_flop   of a forward of the block, and of the layers that are split
+    work_flop, split_flop   FLOPs of a forward of the block, and of its split layers
     """
 
     call: Call
@@ -97,7 +97,7 @@ class DerivedBlock:
 
 
 def derive_rules(built: BuiltModel) -> Derived:
-    """The rules of a model on meta that has none."""
+    """The rules of a model on meta."""
     try:
         calls, stands_for = block_calls(built)
         layered = [call for call in calls if len(linear_layers(call.module)) > 1]
@@ -124,17 +124,17 @@ def derive_rules(built: BuiltModel) -> Derived:
 def _derived(call: Call) -> DerivedBlock:
     why = ""
     with small_runs():
-        for thin in (True, False):  # weights that code reads elsewhere must be real numbers
+        for thin in (True, False):  # not thin: weights that other code reads must have values
             try:
                 return _split(small_block(call, _SEED, thin=thin))
-            except Exception as error:  # of the model's own code: it has no tensor parallelism then
+            except Exception as error:  # an error of the model's code means no tensor parallelism
                 known = isinstance(error, (NotSplit, TraceError))
                 why = why or (str(error) if known else f"{type(error).__name__}: {error}")
     return DerivedBlock(call, why_whole=[why.partition("\n")[0]])
 
 
 def _unsplit(call: Call) -> DerivedBlock:
-    """A block without two linear layers; its work from shapes alone."""
+    """A block without two linear layers; its work from shapes."""
     try:
         whole = Recording(SmallBlock(call, call.module, call.args, call.kwargs))
     except Exception:
@@ -143,7 +143,7 @@ def _unsplit(call: Call) -> DerivedBlock:
 
 
 def _split(small: SmallBlock) -> DerivedBlock:
-    """The block with as many groups of layers split as can be."""
+    """The block with as many split groups of layers as possible."""
     path = small.call.path
     try:
         whole = Recording(small)
@@ -152,7 +152,7 @@ def _split(small: SmallBlock) -> DerivedBlock:
     outputs = whole.outputs
     if not all(bool(x.isfinite().any()) for x in outputs if x.is_floating_point() and x.numel()):
         raise NotSplit(f"{path} has no finite output on random numbers")
-    # Layers whose weights other code reads than their own forward stay whole.
+    # Layers whose weights are read outside their forward stay whole.
     read = {id(x) for event in whole.events if not event.layer for x in event.inputs}
     layers = linear_layers(whole.module).items()
     shared = {name for name, layer in layers if any(id(p) in read for p in layer.parameters())}
@@ -188,7 +188,7 @@ def _split(small: SmallBlock) -> DerivedBlock:
 def _rules(
     module: nn.Module, blocks: list[DerivedBlock], stands_for: dict[str, str]
 ) -> tuple[Rule, ...]:
-    """The rules of all blocks and their repeats, `*` for numbers where that says the same."""
+    """The rules of all blocks and their repeats, with `*` for numbers if that is equivalent."""
     layers: dict[str, list[str]] = defaultdict(list)
     summed: dict[str, list[str]] = defaultdict(list)
     for found in blocks:
@@ -222,7 +222,7 @@ def _starred_rules(kinds: dict[str, list[str]], every: list[str]) -> list[Rule]:
 
 
 def _with_siblings(found: DerivedBlock) -> dict[str, tuple[str, Parts]]:
-    """The roles with those of layers that no row reached: experts are split as their siblings."""
+    """The roles, extended to layers that were not called: experts are split like their siblings."""
     layers = linear_layers(found.call.module)
     roles = dict(found.roles)
     by_star = {starred(path): path for path in found.roles}
@@ -250,7 +250,7 @@ _MOST_CHOICES = 12
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Layers to split together, by path, and for each the parts that its weight may have."""
+    """Layers to split together, by path, with the candidate parts of each weight."""
 
     columns: Mapping[str, tuple[Parts, ...]]
     rows: Mapping[str, tuple[Parts, ...]]
@@ -262,11 +262,11 @@ class Group:
 
     @property
     def key(self) -> frozenset[str]:
-        """Equal for groups that differ in numbers alone: the experts of a list."""
+        """Equal for groups that differ only in numbers: the experts of a list."""
         return frozenset(starred(path) for path in self.layers)
 
     def choices(self) -> list[dict[str, tuple[str, Parts]]]:
-        """The roles to try, plain splits first; layers of one starred path have the same parts."""
+        """Candidate roles, plain splits first."""
         columns = [[(path, ("column", own)) for own in ps] for path, ps in self.columns.items()]
         rows = [[(path, ("row", own)) for own in ps] for path, ps in self.rows.items()]
         found = [dict(chosen) for chosen in product(*columns, *rows)]
@@ -276,11 +276,11 @@ class Group:
 def layer_groups(
     events: Iterable[Event], inputs: Iterable[Tensor], outputs: Iterable[Tensor]
 ) -> list[Group]:
-    """The groups of a block's run, those with the widest layers first; no layer is in two."""
+    """Disjoint groups of a block's layers, widest layers first."""
     import networkx as nx
 
     events = list(events)
-    regions = nx.Graph()  # of ids of tensors; those of one component flow into each other
+    regions = nx.Graph()  # of ids of tensors; a connected component is a region
     made: dict[str, list[Tensor]] = defaultdict(list)
     read: dict[str, list[Tensor]] = defaultdict(list)
     leaves = {id(x) for event in events for x in event.inputs if x.is_leaf}
@@ -327,7 +327,8 @@ Hints = dict[int, tuple[tuple[int, ...], ...]]
 
 
 def _parts_by_size(events: Iterable[Event]) -> tuple[Hints, Hints]:
-    """Of a last dimension of this size: how calls cut it into parts, and join it from parts."""
+    """Size of a last dimension -> how calls split it into parts, and how they join it from
+    parts."""
     cut: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
     joined: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
     borders: dict[int, set[int]] = defaultdict(set)

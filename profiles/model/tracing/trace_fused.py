@@ -1,17 +1,16 @@
-"""Kernels that shapes do not show, traced as one op each: fused attention and recurrent layers.
+"""Fused attention and recurrent layers, traced as one op each.
 
-Attention: on a CPU torch lowers grouped-query attention to plain products that materialise the
-scores; an accelerator runs one fused kernel that keeps q, k, v, the output and one number per row.
-Tracing for an accelerator therefore replaces `scaled_dot_product_attention` by an op of our own
-with the shapes and the saved tensors of FlashAttention-2 (arXiv 2307.08691, algorithm 1 and 2).
+Attention: on a CPU torch decomposes grouped-query attention into products that materialize the
+scores; an accelerator runs one fused kernel that saves q, k, v, the output and one number per row.
+A trace for an accelerator therefore replaces `scaled_dot_product_attention` by a custom op with the
+shapes and saved tensors of FlashAttention-2 (arXiv 2307.08691, algorithms 1 and 2).
 
-Recurrences: on shapes torch writes an LSTM out: a dozen small ops a position. On a CPU oneDNN runs
-a layer as one op (`aten::mkldnn_rnn_layer`, torch/aten/src/ATen/native/RNN.cpp: `use_mkldnn`, for
-float32 and bfloat16 without projections), forward and backward. A GRU and a plain RNN are written
-out there too, but in a loop that never leaves torch's own code, on weights that stay in the caches:
-priced op by op, as a model's own ops are, a GRU took 1.9 times what it was measured to take (2-core
-virtual machine, torch 2.13, 2026-11-22). So a layer is one op here, with its two products at every
-position, and a profile measures layers (probe/probe_ops.py).
+Recurrences: on shapes torch decomposes an LSTM into a dozen small ops per position. On a CPU oneDNN
+runs a layer as one op (`aten::mkldnn_rnn_layer`, torch/aten/src/ATen/native/RNN.cpp: `use_mkldnn`,
+for float32 and bfloat16 without projections). A GRU or plain RNN is a C++ loop on weights that stay
+in the caches: priced op by op, a GRU took 1.9 times its measured time (2-core virtual machine,
+torch 2.13, 2026-11-22). So a layer is one op, with its two products at every position, and a
+profile measures layers (probe/probe_ops.py).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def _op(name: str, schema: str, shapes: Callable[..., Any]) -> Any:
-    """An op that exists for tracing under fake tensors only: `shapes` makes its outputs."""
+    """A custom op for fake tensors only; `shapes` creates its outputs."""
     torch.library.define(f"shardwright::{name}", schema)
     torch.library.register_fake(f"shardwright::{name}", shapes)
     return getattr(torch.ops.shardwright, name)
@@ -75,7 +74,7 @@ torch.library.register_autograd("shardwright::flash_attention", _backward, setup
 
 
 def with_fused_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call gives, attention on four-dimensional tensors as one fused op."""
+    """Make a call; attention on four-dimensional tensors is one fused op."""
     if func is torch.nn.functional.scaled_dot_product_attention:
         q, k, v = args[:3] if len(args) > 2 else (kwargs["query"], kwargs["key"], kwargs["value"])
         mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
@@ -86,7 +85,7 @@ def with_fused_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 class FusedAttention(TorchFunctionMode):
-    """Inside it, scaled_dot_product_attention is one fused op on four-dimensional tensors."""
+    """Within the context, scaled_dot_product_attention on 4-D tensors is one fused op."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -101,11 +100,12 @@ Bias = Tensor | None
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayer:
-    """A kind of layer: rows of its weights, and what its backward reads beside its operands, both
-    per position, sample and feature; `call` is its op on shapes.
+    """A kind of recurrent layer; `call` is its op on shapes.
 
-    saved  an LSTM's gates, as oneDNN keeps them; of what is written out, what tracing it that way
-           counts (tests/profiles/test_trace_recurrence.py)
+    gates  rows of its weights per feature
+    saved  elements saved for the backward per position, sample and feature, without the operands:
+           an LSTM's gates as in oneDNN; of the others, those of a decomposed trace
+           (tests/profiles/test_trace_recurrence.py)
     """
 
     kind: str
@@ -117,8 +117,8 @@ class RecurrentLayer:
 def _layer(kind: str, gates: int, saved: int) -> RecurrentLayer:
     """Registers `shardwright::{kind}_layer` and its backward.
 
-    x [length, batch, inputs] -> outputs [length, batch, size], the last h and c (a plain layer's c
-    is nobody's), and what the backward reads.
+    x [length, batch, inputs] -> outputs [length, batch, size], the last h and c (unused by kinds
+    other than an LSTM), and the tensor saved for the backward.
     """
 
     def forward_shapes(
@@ -169,7 +169,8 @@ _KINDS = {
 
 
 class FusedRecurrence(TorchFunctionMode):
-    """Inside it every layer and direction of an LSTM, GRU or RNN of these types is one op."""
+    """Within the context, each layer and direction of an LSTM, GRU or RNN of these types is one
+    op."""
 
     def __init__(self, types: tuple[torch.dtype, ...] = _TYPES) -> None:
         super().__init__()
@@ -185,7 +186,7 @@ class FusedRecurrence(TorchFunctionMode):
 
 
 def _is_fused(args: tuple[Any, ...], types: tuple[torch.dtype, ...]) -> bool:
-    """Padded (not packed) sequences of a type that the library has, without projections."""
+    """Padded (not packed) sequences of a supported type, without projections."""
     if len(args) != 9 or not isinstance(args[2], (tuple, list)):
         return False
     x, _, weights, biases, layers, _, _, both, _ = args
@@ -205,8 +206,7 @@ def _layers(
     both: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """torch.lstm and its kin, layer by layer, without dropout, which is off in training here
-    (build.py)."""
+    """torch.lstm, gru or rnn layer by layer; dropout is always off (build.py)."""
     each, directions = (4 if biases else 2), (2 if both else 1)
     with_cell = isinstance(hx, (tuple, list))
     first_h, first_c = hx if with_cell else (hx, hx)

@@ -1,4 +1,4 @@
-"""What one recorded aten op computes and moves: kind, FLOPs, bytes and shapes."""
+"""Kind, FLOPs, bytes and shapes of one recorded aten op."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from profiles.model.graph import (
 
 aten = torch.ops.aten
 
-# Ops that must have a FLOP formula: one of these without would be counted as free.
+# Ops that must have a FLOP formula; without one they would count as free.
 _MATMUL_NAMES: tuple[str, ...] = (
     "mm",
     "bmm",
@@ -41,7 +41,7 @@ _MATMUL_NAMES: tuple[str, ...] = (
 _MATMUL_NAMES += tuple(RECURRENCES)
 _MATMUL_NAMES += ("addmv", "addbmm", "_scaled_grouped_mm", "mkldnn_rnn_layer", "addr", "einsum")
 _MATMUL_NAMES += ("_trilinear",)
-# Whether there is a batch, and where among the arguments the first factor stands.
+# Whether there is a batch, and the index of the first factor among the arguments.
 _FACTORS = {
     "mm": (False, 0),
     "_scaled_mm": (False, 0),
@@ -55,7 +55,7 @@ _FACTORS = {
 }
 _CONV_NAMES = ("convolution", "_convolution", "convolution_backward", "convolution_overrideable")
 
-# Softmaxes, and where among the arguments their dimension stands.
+# Softmaxes, and the index of their dimension among the arguments.
 _SOFTMAXES = {
     "_softmax": 1,
     "_log_softmax": 1,
@@ -63,7 +63,7 @@ _SOFTMAXES = {
     "_log_softmax_backward_data": 2,
 }
 
-# They read as many rows of their first tensor as they return.
+# They read only as many rows of their first tensor as they return.
 _GATHERS = ("embedding", "index_select", "index", "gather")
 
 _NO_WORK = {
@@ -93,12 +93,11 @@ def describe_op(
     phase: Phase,
     module: str,
 ) -> Op:
-    """The `Op` that a dispatched call amounts to.
+    """The `Op` of a dispatched call.
 
-    FLOPs are torch's own formulas (torch.utils.flop_counter, one multiply-add = 2) with those that
-    it lacks added here; causal attention counts the half that is computed, and the weight's
-    gradient of a grouped convolution what its groups have (`_of_groups`).
-    Raises TraceError for a matmul-like op without a formula.
+    FLOPs are from torch.utils.flop_counter (one multiply-add = 2), with missing formulas added
+    here. Causal attention counts the computed half, the weight gradient of a grouped convolution
+    its groups (`_of_groups`). Raises TraceError for a matmul-like op without a formula.
     """
     name = _name(func)
     inputs, outputs = tensors_in((args, kwargs)), tensors_in(out)
@@ -142,7 +141,7 @@ def describe_op(
 
 
 def named_on_cpu(op: Op, args: tuple[Any, ...]) -> Op:
-    """With ACROSS behind the name of a softmax along another dimension than the last."""
+    """With the suffix ACROSS for a softmax along another dimension than the last."""
     if op.name not in _SOFTMAXES:
         return op
     dim, rank = int(args[_SOFTMAXES[op.name]]), args[0].dim()
@@ -159,7 +158,7 @@ def _name(func: Any) -> str:
 
 
 def _moved(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> tuple[int, int]:
-    """Bytes read and written; of the table that a gather reads from, as much as it returns."""
+    """Bytes read and written; a gather reads as much of its table as it returns."""
     written = _distinct_bytes(outputs)
     if name not in _GATHERS:
         return _distinct_bytes(inputs), written
@@ -167,7 +166,7 @@ def _moved(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> tuple[int,
 
 
 def tensor_bytes(x: Tensor) -> int:
-    """Bytes that a tensor really covers: an expanded one is no larger than its storage."""
+    """Bytes of a tensor, at most those of its storage (for expanded tensors)."""
     return min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
 
 
@@ -232,7 +231,7 @@ def _matmul(
 
 
 def _recurrence(name: str, args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
-    """The products of inputs and state at every position; the backward does each twice."""
+    """The products with inputs and state at every position, each twice in the backward."""
     first, passes = (1, 2) if name.endswith("backward") else (0, 1)
     x, w_in, w_state = args[first], args[first + 3], args[first + 4]
     shape = MatmulShape(
@@ -245,9 +244,9 @@ def _recurrence(name: str, args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
 
 
 def _trilinear(args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
-    """The two products of nn.Bilinear's op: of the first two factors, and of that and the third,
-    one by one along a dimension (at::native::_trilinear, torch 2.13). The shape is that of the one
-    that sums, of two the larger's."""
+    """The two products of nn.Bilinear's op: of the first two factors, and of the result and the
+    third, in a loop along a dimension (at::native::_trilinear, torch 2.13). The shape is that of
+    the product with a sum, or of the larger one."""
     factors, expanded, summed = args[:3], args[3:6], set(args[6])
     along = args[7] if len(args) > 7 else 1
     sizes = []
@@ -268,7 +267,7 @@ def _trilinear(args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
 def _pair(
     a: Sequence[int], b: Sequence[int], summed: set[int], along: int, count: int
 ) -> MatmulShape:
-    """The product of two factors of as many dimensions, `count` times along one of them."""
+    """The product of two factors with equal numbers of dimensions, `count` times along one."""
     found = {"batch": count, "m": 1, "n": 1, "k": 1}
     for i, (s, t) in enumerate(zip(a, b, strict=True)):
         shared = s > 1 and t > 1
@@ -290,10 +289,10 @@ def _product(a: Tensor, b: Tensor, batched: bool = False) -> MatmulShape:
 
 
 def _grouped(a: Tensor, b: Tensor) -> tuple[MatmulShape, int]:
-    """A grouped product, experts sharing the rows evenly (the expected shape of routing).
+    """A grouped product with rows spread evenly over the experts (the expected shape of routing).
 
-    [rows, k] x [experts, k, n] in forward and for the inputs' gradient; [k, rows] x [rows, n] for
-    the weights' gradient, whose groups are the offsets: all rows are multiplied once either way.
+    [rows, k] x [experts, k, n] in the forward and for the inputs' gradient; [k, rows] x [rows, n]
+    for the weights' gradient, with groups by offsets. Either way each row is multiplied once.
     """
     if a.dim() == 2 and b.dim() == 3:
         experts, rows = b.shape[0], a.shape[0]
@@ -309,15 +308,15 @@ def _grouped(a: Tensor, b: Tensor) -> tuple[MatmulShape, int]:
 
 
 def _of_groups(conv: ConvShape, flop: int) -> int:
-    """FLOPs of a backward with the weight's gradient from torch's count, which takes every input
-    channel with every output channel for it (torch 2.13, torch/utils/flop_counter.py,
-    conv_backward_flop): those of a group meet each other alone."""
+    """FLOPs of a grouped convolution's backward, from torch's count, which multiplies all input
+    channels with all output channels for the weight gradient (torch 2.13, conv_backward_flop of
+    torch/utils/flop_counter.py) instead of those within a group."""
     input_gradient = int(conv.input_gradient)
     return flop * (input_gradient + 1) // (input_gradient + conv.groups)
 
 
 def _conv_as_matmul(name: str, args: tuple[Any, ...], flop: int) -> MatmulShape:
-    """The product that a convolution equals: output positions x output channels x patch."""
+    """The equivalent product of a convolution: output positions x output channels x patch."""
     offset = 1 if name == "convolution_backward" else 0
     weight = args[offset + 1]
     channels = max(1, int(weight.shape[0]))
@@ -327,8 +326,8 @@ def _conv_as_matmul(name: str, args: tuple[Any, ...], flop: int) -> MatmulShape:
 
 
 def _conv(name: str, args: tuple[Any, ...]) -> ConvShape:
-    """(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups), with
-    the gradient before them and the bias's sizes in the backward."""
+    """From (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups); a
+    backward has the gradient before them and the bias's sizes."""
     first = 1 if name == "convolution_backward" else 0
     weight, stride = args[first + 1], args[first + 3]
     return ConvShape(
@@ -344,7 +343,7 @@ def _conv(name: str, args: tuple[Any, ...]) -> ConvShape:
 
 
 def _is_channels_last(x: Tensor) -> bool:
-    """Whether an image's channels lie next to each other, and could lie otherwise."""
+    """Whether an image is channels-last but not also contiguous."""
     last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
     return last and not x.is_contiguous()
 

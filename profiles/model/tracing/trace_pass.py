@@ -1,8 +1,8 @@
-"""One forward and backward pass of a model on fake tensors, with what was seen on its way.
+"""One forward and backward pass of a model on fake tensors, and everything recorded in it.
 
-Hooks on modules note where blocks begin, what they are given and which collectives tensor
-parallelism adds; the recorder below them notes every op and every storage. Skipped blocks return
-what the block that stands for them returned. `trace_blocks.py` reads the blocks from it.
+Hooks on modules record where blocks begin, their arguments, and the collectives of tensor
+parallelism; the recorder below them records all ops and storages. A skipped block returns outputs
+like those of the traced block that it repeats. `trace_blocks.py` reads the blocks from the pass.
 """
 
 from __future__ import annotations
@@ -28,27 +28,30 @@ from profiles.model.fake_tensors.trace_fakes import (
     without_skipped,
 )
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
-from profiles.model.tracing.trace_cuts import Output, other_forward
-from profiles.model.tracing.trace_failure import check_loss, told_loss, what_failed
+from profiles.model.tracing.trace_block_boundaries import Output, other_forward
+from profiles.model.tracing.trace_errors import check_loss, traced_loss, what_failed
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
-from profiles.model.tracing.trace_tensor_parallel import Sharding
-from profiles.model.tracing.trace_watches import (
+from profiles.model.tracing.trace_side_effects import (
     GivenWatch,
     StateWatch,
     state_of_weights,
     watched_functions,
 )
+from profiles.model.tracing.trace_tensor_parallel import Sharding
 
 
 class NotRepeated(ShardwrightError):
-    """A skipped module is called in another way than the one that stands for it."""
+    """A skipped module is called differently from the traced one that it repeats."""
 
 
 @dataclass(slots=True)
 class Cut:
-    """What was seen at the call that opens a block."""
+    """The call that opens a block: `specs` and storage `numbers` of its arguments with a gradient.
+
+    stub_of  entry of the traced block that this skipped one repeats, or ""
+    """
 
     entry: str
     specs: tuple[TensorSpec, ...] = ()
@@ -59,23 +62,23 @@ class Cut:
 
 @dataclass(eq=False)
 class TracedPass:
-    """A pass that `trace` runs once, and what it has then seen.
+    """A pass that `trace` runs once, and its records.
 
-    cuts         the blocks' beginnings, in the order of their calls
-    collectives  of each block, those of tensor parallelism
-    saved        of each block, what is kept for its backward and is no tensor between blocks
-    alive        storages that are kept at the end of the forward pass
-    expected     blocks with shapes that depend on values;  by_value  some before the loss
-    choosing     paths of modules in whose forward a value decides what runs
-    assuming     of every truth value that was assumed, the module that asked for it, and its block
-    functions    autograd functions of the model's own: the module that applies one, and its name
+    cuts         the calls that open the blocks, in order
+    collectives  per block, those of tensor parallelism
+    saved        per block, tensors kept for its backward other than those between blocks
+    alive        storages that exist at the end of the forward pass
+    expected     blocks with shapes that depend on values;  by_value  there are some before the loss
+    choosing     paths of modules in whose forward a value decides which code runs
+    assuming     per assumed truth value: the module that reads it, and its block
+    functions    Python autograd functions of the model: the calling module, and the function's name
     rerun        paths of modules that are called again in the backward
-    called       those of the candidates that are
-    transformed  path of one that torch.func transforms (`grad`, `vmap`), which is not cut, or ""
-    given        which modules change a list or dictionary that they are given
-    gradients    storage of a tensor between blocks -> those of its gradient
-    state        what the forward changes and computes with -> first and last of its blocks
-    drawn        [True] where something was drawn at random outside torch
+    called       candidates that were called
+    transformed  path of a candidate inside a torch.func transform (`grad`, `vmap`), or ""
+    given        modules that change a list or dictionary among their arguments
+    gradients    storage of a tensor between blocks -> storages of its gradient
+    state        state that the forward changes and computes with -> its first and last block
+    drawn        [True] if a random number was drawn outside torch
     """
 
     built: BuiltModel
@@ -101,7 +104,7 @@ class TracedPass:
     gradients: dict[int, set[int]] = field(default_factory=dict)
     state: dict[str, tuple[int, int]] = field(default_factory=dict)
     drawn: list[bool] = field(default_factory=list)
-    _failing: tuple[BaseException | None, str] = (None, "")  # where it was raised
+    _failing: tuple[BaseException | None, str] = (None, "")  # an error and its module
 
     @property
     def entries(self) -> list[str]:
@@ -118,9 +121,14 @@ class TracedPass:
         opposite: int = -1,
         draws: str = "",
     ) -> None:
-        """Run it, with or without its backward; masks hold for `share` of what is expected, one
-        assumed truth value is the `opposite`, and what is drawn outside torch is low or high
-        (`draws`). Raises TraceError, and NotRepeated where a skipped block is called otherwise."""
+        """Run the pass, with or without its backward.
+
+        share     factor on the expected number of elements that a mask selects
+        opposite  number of an assumed truth value to invert, -1 for none
+        draws     `low` or `high`: extreme random numbers outside torch
+
+        Raises TraceError, and NotRepeated if a skipped block is called differently.
+        """
         self.fakes = fakes
         watch = StateWatch(self.built.module)
         self.recorder = Recorder(fakes.keys, self._watch_gradient, watch, target=target)
@@ -144,7 +152,7 @@ class TracedPass:
             try:
                 output = self.built.call(self.built.module, *fakes.args)
                 self.by_value = bool(self.expected)
-                loss = loss_of(shapes, partial(told_loss, self.built), output, fakes.targets)
+                loss = loss_of(shapes, partial(traced_loss, self.built), output, fakes.targets)
                 check_loss(loss)
                 del output
                 changed = [fakes.names[i] for i in sorted(self.recorder.changed)]
@@ -203,7 +211,7 @@ class TracedPass:
                 keep(p.register_post_accumulate_grad_hook(_drop_gradient))
 
     def _stand_in(self, path: str, recipes: dict[str, Output], *args: Any, **kwargs: Any) -> Any:
-        """In place of a skipped module's forward: what its model returned, as new tensors."""
+        """A skipped module's forward: new tensors like the outputs of the module it repeats."""
         model = self.skipped[path]
         recipe = recipes.get(model)
         if recipe is None or not recipe.fits(args, kwargs) or self.cuts[-1].entry != path:
@@ -212,7 +220,7 @@ class TracedPass:
         with self.recorder.pause():
             made = recipe.make(args, kwargs)
         for x in tree_leaves(made):
-            # What is handed on as it was given depends on what it did before.
+            # Outputs that are arguments have a record already.
             if isinstance(x, Tensor) and self.recorder.storage_of(x) is None:
                 self.recorder._note_output(x, self.recorder._segment, path)
         return made
@@ -227,14 +235,14 @@ class TracedPass:
 
     def _cut_here(self, path: str, args: Any, kwargs: Any) -> bool:
         if len(self.cuts) == 1 and not self.recorder.weighted:
-            return False  # a stage of it would have no call that depends on weights
+            return False  # the block before the cut would have no call that depends on weights
         if torch._C._functorch.peek_interpreter_stack() is not None:
             self.transformed = self.transformed or path
             return False
         if path in self.members or not self.members:
             return True
-        # Beside the lists (stem, final norm, head): a new block only where a list has just ended,
-        # or where another tower begins that takes nothing from the blocks before it.
+        # Modules outside lists (stem, final norm, head) open a block only after the end of a list,
+        # or at the start of another tower, whose arguments come from no block.
         if self.cuts[-1].entry in self.members:
             return True
         second = any(cut.entry in self.members for cut in self.cuts)
@@ -259,7 +267,7 @@ class TracedPass:
         self.recorder.cut()
 
     def _watch_gradient(self, number: int, x: Tensor) -> None:
-        """Note the storage of the gradient of a tensor between blocks when it comes."""
+        """Record the storage of the gradient of a tensor between blocks once it exists."""
         if number in self.gradients:
             return
         found = self.gradients[number] = set()
@@ -286,7 +294,7 @@ class TracedPass:
         if error is not None and self._failing[0] is not error:
             self._failing = (error, path)
         if len(self.recorder._path) == 1:
-            return  # what runs before a call has failed
+            return  # a hook before the call has failed
         self.recorder.leave_module()
         self.given.leave(path)
         if isinstance(output, Tensor) and self.sharding.rule_of(path) == "row":
@@ -328,7 +336,7 @@ class TracedPass:
                     )
 
     def consumers(self) -> dict[int, tuple[int, ...]]:
-        """Storage number of every tensor between blocks -> the blocks that use it, rising."""
+        """Storage number of every tensor between blocks -> the blocks that use it, ascending."""
         found: dict[int, set[int]] = {}
         for index, cut in enumerate(self.cuts):
             for number in cut.numbers:
@@ -338,13 +346,13 @@ class TracedPass:
         return {number: tuple(sorted(found[number])) for number in sorted(found)}
 
     def calls_of(self, paths: set[str]) -> list[tuple[str, str]]:
-        """Ops that depend on weights in the own code of these modules: module and op."""
+        """(module, op) of all ops that depend on weights and are called by these modules."""
         return [found for found in self.recorder.weighted if found[0] in paths]
 
     def crossing_specs(self) -> dict[int, TensorSpec]:
         """Storage number of every tensor between blocks -> its shape and type."""
         found = dict(self.recorder.crossing)
-        for cut in reversed(self.cuts):  # the first cut's where several have one
+        for cut in reversed(self.cuts):  # the first cut overrides later ones
             found |= dict(zip(cut.numbers, cut.specs, strict=True))
         return found
 
@@ -357,5 +365,5 @@ def path_in_block(path: str, entry: str) -> str:
 
 
 def _drop_gradient(parameter: Tensor) -> None:
-    """In steady state a new gradient is added to the kept one and freed at once."""
+    """In later steps a new gradient is added to the existing one and freed at once."""
     parameter.grad = None

@@ -20,19 +20,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.fake_tensors.trace_fakes import arguments_of, tensors_in
-from profiles.model.fake_tensors.trace_masks import KnownValues
+from profiles.model.fake_tensors.trace_known_values import KnownValues
 from profiles.model.graph import Op, OpKind, Phase, TensorSpec
 from profiles.model.tracing.trace_cpu_kernels import HALVES, check_kernel
+from profiles.model.tracing.trace_kernels import device_kernels
 from profiles.model.tracing.trace_ops import describe_op, dtype_name, named_on_cpu
-from profiles.model.tracing.trace_watches import StateWatch
+from profiles.model.tracing.trace_side_effects import StateWatch
 
 
 @dataclass(slots=True)
 class StorageRecord:
-    """A storage that an op allocated: its number, size, and where it was born.
+    """A storage that an op allocated: its number, size, segment and module.
 
-    weighted  what is in it depends on parameters (with a gradient or not)
-    node      number of the autograd node in whose backward it was born; None in the forward
+    weighted  its content depends on parameters (with a gradient or not)
+    node      number of the autograd node whose backward allocated it; None in the forward
     """
 
     number: int
@@ -46,10 +47,10 @@ class StorageRecord:
 
 @dataclass(slots=True)
 class Segment:
-    """What ran between two cuts. Events are (storage number, bytes; negative when freed).
+    """The ops between two cuts. Events are (storage number, bytes; negative when freed).
 
-    operands       storages that products with trainable parameters read
-    product_bytes  what these products wrote
+    operands       storages read by products with trainable parameters
+    product_bytes  bytes written by these products
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -63,26 +64,26 @@ class Segment:
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 
-# Ops that read no more of their input than its shape, type and device.
+# Ops that read only shape, type and device of their input.
 _OF_SHAPE = {f"{kind}_like" for kind in ("zeros", "ones", "empty", "full", "rand", "randn")}
 _OF_SHAPE |= {f"new_{kind}" for kind in ("zeros", "ones", "empty", "full", "empty_strided")}
 
 
 class Recorder(TorchDispatchMode):
-    """Records while it is entered; `segments[i]` is what block i did.
+    """Records all ops while it is active; `segments[i]` are those of block i.
 
     parameters  storage key -> index of the parameter
-    weighted    module and name of every op of the forward that takes what depends on parameters
+    weighted    module and name of all forward ops with an input that depends on parameters
     crossings   (producing segment, consuming segment, storage number) of every tensor that depends
-                on parameters and is read in a later segment: a stage behind it must receive it,
-                whether it has a gradient or not (a teacher's output, a mask made of activations)
-    crossing    storage number -> the tensor's shape and type where it was first read so
-    target      `gpu`: masks of scores that are written out are read (accelerators fuse them);
-                `cpu`: ops that torch has no CPU kernel for in 16 bits raise NoKernelError
-    on_crossing called with such a storage's number and the tensor when it is first read so
-    state       notes every op of the forward
+                on parameters and is read in a later segment: a later stage must receive it, with
+                or without a gradient (a teacher's output, a mask made of activations)
+    crossing    storage number -> shape and type of such a tensor at its first use
+    target      `gpu`: masks of unfused attention scores are read (accelerators fuse them); `cpu`:
+                ops without a 16-bit CPU kernel raise NoKernelError
+    on_crossing called with number and tensor of such a storage at its first use
+    state       receives all ops of the forward
     differentiated  module that takes a gradient in its forward (`torch.autograd.grad`) through
-                what earlier segments made -> the first of these and its own
+                earlier segments -> the first of these and its own
     changed     indices of parameters that the forward writes to
     """
 
@@ -110,27 +111,27 @@ class Recorder(TorchDispatchMode):
         self._references: dict[int, Any] = {}
         self._known = KnownValues()
         self._segment = 0
-        # An addition that may be autograd's own: its first operand and its sum, the op's place.
+        # An addition that may accumulate gradients: first operand, result, and place of the op.
         self._sum: tuple[int, int, int, int] | None = None
         self._path: list[str] = [""]
         self._cut_numbers = [0]
         self._module_numbers = [0]
         self._module_paths = [""]
 
-    # --- where we are -------------------------------------------------------------------------
+    # --- current module and segment ------------------------------------------------------------
 
     def enter_module(self, path: str) -> None:
-        """Ops from here on belong to the module at `path`."""
+        """Following ops belong to the module at `path`."""
         self._path.append(path)
         self._note_module(path)
 
     def leave_module(self) -> None:
-        """Ops from here on belong to the module around it."""
+        """Following ops belong to the enclosing module."""
         self._path.pop()
         self._note_module(self._path[-1])
 
     def cut(self) -> None:
-        """From here on, the next segment."""
+        """Begin the next segment."""
         self.segments.append(Segment())
         self._segment = len(self.segments) - 1
         self._cut_numbers.append(torch._C._autograd._get_sequence_nr())
@@ -145,7 +146,7 @@ class Recorder(TorchDispatchMode):
             self.paused = before
 
     def storage_of(self, x: Tensor) -> StorageRecord | None:
-        """The record of a tensor's storage, if an op under this recorder allocated it."""
+        """The record of a tensor's storage, if a recorded op allocated it."""
         return self._live.get(x.untyped_storage()._cdata)
 
     # --- recording ----------------------------------------------------------------------------
@@ -155,7 +156,7 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is _DEVICE and not args[0].fake_mode.in_kernel_invocation:
-            return args[0].fake_device  # autograd asks twice or more an op
+            return args[0].fake_device  # autograd reads it at least twice per op
         if self.paused or func.namespace == "prim":
             return func(*args, **kwargs)
         self._sum = None
@@ -179,6 +180,8 @@ class Recorder(TorchDispatchMode):
             op = named_on_cpu(op, args)
             if op.dtype in HALVES:
                 check_kernel(func, args, kwargs, out, phase=self.phase, module=module)
+        else:
+            op = replace(op, kernels=device_kernels(op, args, kwargs, out))
         if self.phase is Phase.FORWARD:
             op = self._with_mask(op, func, args)
             self._known.note(func, args, kwargs, out)
@@ -202,12 +205,11 @@ class Recorder(TorchDispatchMode):
             self.changed.update(self.parameters[key] for key in keys & self.parameters.keys())
 
     def _note_sum(self, func: Any, args: Any, out: Any, segment: int) -> None:
-        """Notes an addition that may be autograd's own, of one more gradient of a tensor to what
-        an earlier node gave it.
+        """Record an addition that may accumulate the gradients of a tensor from several nodes.
 
-        Outside a dispatch mode it is made in place where nothing else holds that, as the tensor of
-        a view does, and it is dense (torch 2.13, torch/csrc/autograd/input_buffer.cpp); inside one
-        never. So it is an `add_` if the first operand ends with it (`_freer`).
+        Autograd adds in place if nothing else refers to the first operand and it is dense (torch
+        2.13, torch/csrc/autograd/input_buffer.cpp), but never inside a dispatch mode. So the op
+        counts as `add_` if the first operand is freed right after it (`_freer`).
         """
         if func is not aten.add.Tensor or args[0]._is_view():
             return
@@ -219,7 +221,7 @@ class Recorder(TorchDispatchMode):
             self._sum = (record.number, made.number, segment, index)
 
     def _with_mask(self, op: Op, func: Any, args: Any) -> Op:
-        """The op with what is known of the mask that it is given, where it takes one."""
+        """The op with the reach of its mask, if it takes one."""
         if op.attention is None:
             reach = self._known.of_scores(func, args) if self._target == "gpu" else None
             return op if reach is None else replace(op, mask_reach=reach)
@@ -240,7 +242,7 @@ class Recorder(TorchDispatchMode):
         return self._segment, self._path[-1]
 
     def _note_differentiated(self, node: Any) -> None:
-        """Notes that a node runs backward while the forward runs, if it is an earlier segment's."""
+        """Record a node of an earlier segment that runs backward during the forward."""
         if node is None or "AccumulateGrad" in node.name():
             return
         made = bisect_right(self._cut_numbers, node._sequence_nr()) - 1
@@ -255,7 +257,7 @@ class Recorder(TorchDispatchMode):
             self._module_paths.append(path)
 
     def _note_inputs(self, given: list[Tensor], segment: int) -> bool:
-        """Notes what is read; whether any of it depends on parameters."""
+        """Record the read tensors; returns whether one of them depends on parameters."""
         weighted = False
         for x in given:
             key = x.untyped_storage()._cdata
@@ -320,7 +322,7 @@ class Recorder(TorchDispatchMode):
         return free
 
     def _add_in_place(self, change: int) -> None:
-        """The first operand of the last op ended with it: it holds the sum, which is not new."""
+        """The last addition was in place: its first operand has the sum, no new storage."""
         assert self._sum is not None
         first, made, segment, index = self._sum
         self._sum = None
@@ -340,13 +342,13 @@ class Recorder(TorchDispatchMode):
 
 
 def _running_node() -> int | None:
-    """The number of the autograd node whose backward runs, or whose outputs are added up."""
+    """The number of the autograd node whose backward runs or whose outputs are accumulated."""
     node = torch._C._current_autograd_node()
     return None if node is None else int(node._sequence_nr())
 
 
 def changes(events: list[tuple[int, int]], left_out: set[int]) -> tuple[int, ...]:
-    """The byte changes of the events, without the storages left out; runs of one sign joined."""
+    """The byte changes of the events without some storages; runs of one sign are summed."""
     joined: list[int] = []
     for number, change in events:
         if number in left_out or not change:

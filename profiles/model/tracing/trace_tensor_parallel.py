@@ -1,12 +1,12 @@
-"""One tensor-parallel rank's part of a model: its weights, and the sizes in the model's own code.
+"""One tensor-parallel rank's part of a model: its weights, and the sizes in the model's code.
 
-A column-split linear layer holds a share of the output features, a row-split one of the input
+A column-split linear layer has a share of the output features, a row-split one of the input
 features (Megatron-LM, arXiv 1909.08053, section 3). If query, key and value share one weight, a
-rank holds a part of each: features are reordered to [rank, part, feature] and then split evenly.
+rank has a part of each: features are reordered to [rank, part, feature] and then split evenly.
 
-`q.view(batch, length, self.num_heads, self.head_dim)` names all heads, and a rank has only some of
-them. In modules with `local_sizes` rules such numbers are divided by tp, so that the model's own
-code runs on local shapes wherever its sizes come from. `trace_pass.py` adds the all-reduces.
+`q.view(batch, length, self.num_heads, self.head_dim)` uses the number of all heads, but a rank has
+only some of them. In modules with `local_sizes` rules such numbers are divided by tp during the
+call, so that the model's code runs on local shapes. `trace_pass.py` adds the all-reduces.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from profiles.model.building.tensor_parallel_rules import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Which modules are split, and the full shape of each split parameter."""
+    """Split modules (path -> `column` or `row`) and split parameters (name -> dimension)."""
 
     tp: int
     rules: dict[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Sharding:
 
 
 def shard(built: BuiltModel, tp: int) -> Sharding:
-    """Replace the split layers' meta weights by one rank's share; raises TraceError if uneven."""
+    """Replace the split layers' meta weights by one rank's share. Raises TraceError if uneven."""
     if tp == 1:
         return Sharding(tp=1)
     rules: dict[str, str] = {}
@@ -99,7 +99,7 @@ def _empty(like: torch.Tensor, shape: tuple[int, ...]) -> nn.Parameter:
 
 
 def part_sizes(size: int, parts: tuple[int, ...], tp: int) -> list[int]:
-    """Features of each part; raises UnevenSizeError where they or their shares are uneven."""
+    """Features of each part; raises UnevenSizeError if they or their shares are uneven."""
     unit, rest = divmod(size, sum(parts))
     sizes = [unit * part for part in parts]
     if rest or any(n % tp for n in sizes):
@@ -109,9 +109,9 @@ def part_sizes(size: int, parts: tuple[int, ...], tp: int) -> list[int]:
 
 
 def _order(x: Tensor, parts: tuple[int, ...], tp: int, dim: int) -> Tensor:
-    """The features of dimension `dim` as [rank, part, feature], by their place in [part, feature].
+    """Indices of the features of `dim` in the order [rank, part, feature].
 
-    Raises UnevenSizeError where the ranks' shares are uneven.
+    Raises UnevenSizeError if the ranks' shares are uneven.
     """
     size = x.shape[dim]
     own = torch.arange(size, device=x.device).split(part_sizes(size, parts, tp))
@@ -131,16 +131,16 @@ def by_part(x: Tensor, parts: tuple[int, ...], tp: int, dim: int) -> Tensor:
 
 
 def share_of(x: Tensor, parts: tuple[int, ...], tp: int, rank: int, dim: int) -> Tensor:
-    """What a rank holds of dimension `dim`."""
+    """A rank's share of dimension `dim`."""
     return x.index_select(dim, _order(x, parts, tp, dim).chunk(tp)[rank])
 
 
 def own_order(
     name: str, x: Tensor, rules: tuple[Rule, ...], tp: int, *, transposed: bool
 ) -> Tensor:
-    """A whole parameter or gradient in the model's own order of features.
+    """A whole parameter or gradient in the model's original order of features.
 
-    transposed  the layer keeps its weight as [in, out]
+    transposed  the layer's weight is [in, out]
     """
     path, _, key = name.rpartition(".")
     for pattern, kind in rules:
@@ -158,7 +158,7 @@ def split_dim(side: str, transposed: bool) -> int:
 
 
 def use_local_sizes(model: nn.Module, rules: tuple[Rule, ...], tp: int) -> None:
-    """Let every module that has such rules run on one rank's sizes."""
+    """Let every module with `local_sizes` rules run on one rank's sizes."""
     for path, module in list(model.named_modules()):
         sizes = local_sizes_of(path, rules)
         if sizes:
@@ -184,14 +184,14 @@ def _wrap(path: str, module: nn.Module, sizes: LocalSizes, tp: int) -> None:
             mode.depth -= 1
 
     for child in module.modules():
-        if child is not module:  # what its children call is theirs
+        if child is not module:  # calls of its children do not count
             child.register_forward_pre_hook(enter)
             child.register_forward_hook(leave, always_call=True)
     module.forward = forward
 
 
 class _Divided(TorchFunctionMode):
-    """Around one forward of a module; `depth` is how many of its children are running."""
+    """Divides sizes during one forward of a module; `depth` is the number of running children."""
 
     def __init__(self, path: str, sizes: LocalSizes, tp: int) -> None:
         super().__init__()
@@ -218,12 +218,12 @@ class _Divided(TorchFunctionMode):
 
 
 def function_name(func: Any) -> str:
-    """The name of a torch function, in one word."""
+    """The name of a torch function, without spaces."""
     return str(getattr(func, "__name__", func)).replace(" ", "_")
 
 
 def integers(args: Any, kwargs: Any) -> list[int]:
-    """The whole numbers of a call's arguments in order, those in lists and slices among them."""
+    """The integers in a call's arguments in order, including those in lists and slices."""
     found: list[int] = []
 
     def note(value: int) -> int:
@@ -235,8 +235,8 @@ def integers(args: Any, kwargs: Any) -> list[int]:
 
 
 def divided(args: Any, kwargs: Any, positions: tuple[int, ...], tp: int) -> tuple[Any, Any]:
-    """The arguments with the whole numbers at these positions divided by tp; raises
-    UnevenSizeError where that is uneven."""
+    """The arguments with the integers at these positions divided by tp; raises UnevenSizeError if
+    one is not divisible."""
     places = count()
 
     def divide(value: int) -> int:

@@ -1,10 +1,10 @@
-"""A traced model at any micro-batch size and tp degree, kept on disk between uses.
+"""A traced model at any micro-batch size and tp degree, cached on disk.
 
-Every figure of a model graph is affine in the batch: parameters stay, activations grow. Two traces
-therefore give all of them exactly; where a model does not follow that (a structure that changes
-with the batch, uneven routing), the micro-batch size in question is traced directly. Batch 1, where
-torch replaces some copies by views, is traced directly for a CPU, whose measured blocks are found
-by their exact trace, and taken from the same line for accelerators.
+Every number of a model graph is affine in the batch: parameters are constant, activations grow. So
+two traces give all sizes exactly. If a model is not affine (its structure changes with the batch,
+uneven routing), the requested size is traced directly. At batch 1 torch replaces some copies by
+views: it is traced directly for a CPU, whose measured blocks are identified by their exact trace,
+and extrapolated for accelerators.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TRACE_SCHEMA = "shardwright/trace@1"
-# Batch 1 is avoided: torch takes shortcuts for dimensions of size 1.
+# Not 1: torch takes shortcuts for dimensions of size 1.
 _BATCHES = (2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
-    """What the cache keeps: graphs at the traced batch sizes, and what the executor must know; for
-    a tp degree that the model cannot be split by, why."""
+    """An entry of the cache: graphs at the traced batch sizes and the executor's facts, or the
+    reason why the model cannot be split by this tp degree."""
 
     graphs: tuple[ModelGraph, ...]
     tensor_parallel: tuple[tuple[str, str], ...]
@@ -48,11 +48,11 @@ class TraceFile:
 class TracedModel:
     """The graphs of one model, sequence length, precision and target.
 
-    name             what the user named it: a plan of it must lead back to it
+    name             the user's name of the model, by which a plan finds it again
     tensor_parallel  rules of profiles/model/building/tensor_parallel_rules.py, for tp > 1
     tied_parameters  groups of parameter names that share one storage
-    content_hash     that of the model's spec: what a plan is for
-    refused          tp degree that was to be traced -> why it is not possible, or ""
+    content_hash     of the model's spec, which identifies the model in a plan
+    refused          requested tp degree -> why it is not possible, or ""
     """
 
     def __init__(
@@ -112,9 +112,9 @@ def trace_model(
     target: str = "gpu",
     cache: Path | None = None,
 ) -> TracedModel:
-    """The traced model; tp degrees that it cannot be split by are left out (1 always works).
+    """The traced model, without tp degrees that it cannot be split by (1 always works).
 
-    cache  folder of earlier traces; torch is imported only when one is missing
+    cache  folder of earlier traces; torch is imported only if one is missing
     """
     trusted = False
 
@@ -138,7 +138,7 @@ def trace_model(
             trusted=trusted and micro_batch in _BATCHES,
             rules=facts().rules if tp > 1 else (),
         )
-        # Blocks of one label are of one kind: one may stand for all from now on.
+        # Blocks of one label are of one kind: tracing one of them is enough from now on.
         labels = [block.label for block in graph.kinds]
         trusted = trusted or len(labels) == len(set(labels))
         return graph
@@ -187,10 +187,10 @@ def kept(
     settings: tuple[Any, ...],
     cache: Path | None,
 ) -> T:
-    """What `make` gives, read from the folder `cache` where an earlier question left it there.
+    """The value of `make`, from the folder `cache` if it is there.
 
-    A file is for one configuration, its settings, and one version of this code and of torch. The
-    models of a factory are not kept: their code is not known by a hash.
+    A file belongs to one configuration, its settings, and one version of this code and of torch.
+    Models of a factory are not cached, since their code has no hash.
     """
     if cache is None or spec.factory:
         return make()
@@ -223,10 +223,8 @@ def tracer_version() -> str:
 
 
 def interpolate(low: ModelGraph, high: ModelGraph, micro_batch: int) -> ModelGraph | None:
-    """The graph at `micro_batch` from the graphs at two others, or None where none is exact.
-
-    Every integer is a + b * batch; the two graphs must agree in everything else.
-    """
+    """The graph at `micro_batch` from two others, or None if the graphs are not affine in the
+    batch: every integer is a + b * batch, everything else is equal."""
     if len(low.kinds) != len(high.kinds) or low.chain != high.chain:
         return None
     place = (low.micro_batch, high.micro_batch - low.micro_batch, micro_batch)
@@ -239,7 +237,7 @@ def interpolate(low: ModelGraph, high: ModelGraph, micro_batch: int) -> ModelGra
 
 
 def _with_peaks(block: Block) -> Block:
-    """Peaks are not affine, the changes that they come from are."""
+    """With new peaks, which are not affine, from the affine changes."""
     return replace(
         block,
         forward_peak_bytes=running_peak(block.forward_changes),
@@ -251,7 +249,7 @@ _SKIP = frozenset({"kind", "forward_peak_bytes", "backward_peak_bytes"})
 
 
 def _affine(a: Any, b: Any, base: int, span: int, at: int) -> Any:
-    """The value at batch `at`, or None where a and b are not one shape of value."""
+    """The value at batch `at`, or None if a and b differ in structure."""
     if a is b or a == b:
         return a
     if type(a) is not type(b):

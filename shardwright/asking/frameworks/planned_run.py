@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from interop.exports.values.planned_run import (
-    PlannedFigures,
     PlannedRun,
     PlannedStage,
     stages_of_run,
@@ -24,7 +23,6 @@ from profiles.model.loaders import resolve_model
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan
 from shardwright.asking.places import local_profile, trace_cache
-from simulator.memory.footprint import footprint
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.decision import plan_decision
@@ -60,14 +58,7 @@ def _of_layout(opened: OpenedPlan, answer: LayoutFile, *, runnable: bool) -> Pla
         config=_config(answer.model),
         run=run,
         stages=stages_of_run(run),
-        figures=PlannedFigures(
-            step_time_s=chosen.prediction.step_time_s,
-            tokens_per_s=chosen.prediction.tokens_per_s,
-            mfu=chosen.prediction.mfu_range,
-            peak_memory_bytes=chosen.prediction.peak_memory_range,
-            required_memory_bytes=chosen.prediction.required_memory_bytes,
-            peak_bytes=tuple(rank.peak_bytes for rank in footprint(run).ranks),
-        ),
+        prediction=chosen.prediction,
         device_type=get_device(run.device).type,
     )
 
@@ -106,14 +97,7 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
         config=_config(plan.model),
         run=run,
         stages=stages,
-        figures=PlannedFigures(
-            step_time_s=prediction.step_time_s,
-            tokens_per_s=prediction.per_s,
-            mfu=prediction.mfu,
-            peak_memory_bytes=prediction.peak_memory_bytes,
-            required_memory_bytes=prediction.fullest.limiting_bytes,
-            peak_bytes=tuple(rank.peak_bytes for rank in prediction.ranks),
-        ),
+        prediction=prediction,
         device_type=device_type,
         priced=device in device_names() and device_type != "cpu",
     )

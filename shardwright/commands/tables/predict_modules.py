@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from profiles.csv_text import csv_text
 from profiles.errors import ShardwrightError
+from profiles.model.graph import ModelGraph
 from profiles.model.steps.module_step import TracedSteps
 from profiles.published.module_table import ModuleRow, read_modules
+from shardwright.asking.named_model import sample_of
+from shardwright.asking.predicted_plan import predict_plan
+from shardwright.asking.python_plan import trace
 from shardwright.commands.tables.predict_runs import row_of
 from shardwright.console.output import Bar, note, write_or_print
 from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
-from simulator.modules.kernel_kinds import MUCH
-from simulator.modules.predict_module import ModuleSetting, module_setting, predict_module
+from simulator.traced.kernel_constants import module_constants
+from simulator.traced.kernel_kinds import MUCH
+from simulator.traced.module_row import (
+    ModuleSetting,
+    module_setting,
+    one_stage_plan,
+    predict_step,
+    unmeasured_shares,
+)
+from simulator.values.prediction import Prediction
+from simulator.values.workload import Workload
 
 _GIB = 2**30
 COLUMNS = PREDICTED_COLUMNS[:10]
@@ -53,22 +66,48 @@ def predicted_modules(rows: Sequence[ModuleRow], *, folder: Path) -> tuple[Predi
 def _predicted(row: ModuleRow, steps: TracedSteps) -> PredictedRun:
     try:
         setting = module_setting(row)
+        if setting.as_planned and set(row.arguments) == {"batch"}:
+            made = _of_executor(row, setting)
+            return _as_row(row, made, bool(made.fits), setting.defaults)
         return _of_setting(row, setting, steps)
     except ShardwrightError as error:
         return PredictedRun(id=row.id, status=f"unsupported: {_one_line(str(error))}")
 
 
+def _of_executor(row: ModuleRow, setting: ModuleSetting) -> Prediction:
+    """The prediction of the plan of our executor that the row describes."""
+    precision = row.precision.lower()
+    traced = trace(row.factory, precision=precision, tp_degrees=(1,))
+    sample = sample_of(row.factory, None)
+    batch = int(row.arguments["batch"])
+    work = Workload(
+        global_batch=batch,
+        sequence_length=sample.sequence_length,
+        counted_in=sample.counted_in,
+        precision=precision,
+    )
+    cluster = setting.cluster
+    plan = one_stage_plan(traced.at(batch), traced.content_hash, cluster, work)
+    return predict_plan(plan, cluster, None, traced)
+
+
 def _of_setting(row: ModuleRow, setting: ModuleSetting, steps: TracedSteps) -> PredictedRun:
-    step = steps.step(
+    graph = steps.step(
         row.factory,
         row.arguments,
         setting.precision,
         channels_last=setting.channels_last,
         fused_attention=setting.framework.fused_attention,
     )
-    made = predict_module(step, setting)
-    time_s, memory = made.step_time_s, made.peak_memory_bytes
-    unmeasured = _unmeasured(made.unmeasured, compiled=setting.framework.compiled)
+    made = predict_step(graph, setting)
+    used = module_constants()
+    needed = made.peak.value * used.held + used.workspace_mib * 2**20
+    notes = (*setting.defaults, *_unmeasured(graph, setting))
+    return _as_row(row, made, needed <= setting.device.usable_bytes, notes)
+
+
+def _as_row(row: ModuleRow, made: Prediction, fits: bool, defaults: Sequence[str]) -> PredictedRun:
+    time_s, memory = made.step_time_s, made.peak
     return PredictedRun(
         id=row.id,
         step_time_s=time_s.value,
@@ -77,14 +116,14 @@ def _of_setting(row: ModuleRow, setting: ModuleSetting, steps: TracedSteps) -> P
         peak_memory_gib=memory.value / _GIB,
         peak_memory_low_gib=memory.low / _GIB,
         peak_memory_high_gib=memory.high / _GIB,
-        fits=made.fits,
-        defaults="; ".join((*setting.defaults, *unmeasured)),
+        fits=fits,
+        defaults="; ".join(defaults),
     )
 
 
-def _unmeasured(shares: Mapping[str, float], *, compiled: bool) -> Iterator[str]:
-    which = "are compiled and have" if compiled else "have"
-    for kind, share in shares.items():
+def _unmeasured(graph: ModelGraph, setting: ModuleSetting) -> Iterator[str]:
+    which = "are compiled and have" if setting.framework.compiled else "have"
+    for kind, share in unmeasured_shares(graph, setting).items():
         if share >= MUCH:
             yield (
                 f"too few measured steps {which} {kind} ({share:.0%} of the kernels' time): priced "

@@ -10,7 +10,7 @@ from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.console.output import note, write_or_print
 from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
-from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
+from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
 
 _GIB = 2**30
 
@@ -47,8 +47,8 @@ def traced_predictions(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]
     return tuple(_as_row(prediction) for prediction in predict_runs(runs, altered=altered))
 
 
-def _as_row(made: RunPrediction) -> PredictedRun:
-    step, memory = made.step_time_s, made.peak_memory_bytes
+def _as_row(made: PredictedRow) -> PredictedRun:
+    step, memory = made.step_time_s, made.shown_memory_bytes
     return PredictedRun(
         id=made.id,
         step_time_s=None if step is None else step.value,
@@ -57,7 +57,7 @@ def _as_row(made: RunPrediction) -> PredictedRun:
         peak_memory_gib=None if memory is None else memory.value / _GIB,
         peak_memory_low_gib=None if memory is None else memory.low / _GIB,
         peak_memory_high_gib=None if memory is None else memory.high / _GIB,
-        fits=made.fits,
+        fits=made.prediction.fits if made.prediction else None,
         status=f"unsupported: {made.why_not}" if made.why_not else OK,
         defaults="; ".join(_assumed(made)),
         memory_left_gib=None if made.memory_left_bytes is None else made.memory_left_bytes / _GIB,
@@ -66,7 +66,7 @@ def _as_row(made: RunPrediction) -> PredictedRun:
     )
 
 
-def _assumed(made: RunPrediction) -> tuple[str, ...]:
+def _assumed(made: PredictedRow) -> tuple[str, ...]:
     said = made.run.defaults if made.run is not None else ()
     return (*said, f"no memory: {made.why_no_memory}") if made.why_no_memory else said
 

@@ -14,7 +14,7 @@ from shardwright.commands.tables.predict_modules import predicted_modules
 from shardwright.console.output import show, write_or_print
 from shardwright.validate.module_markdown import module_markdown
 from shardwright.validate.module_study import ComparedModule
-from simulator.modules.module_constants import module_constants
+from simulator.traced.kernel_constants import module_constants
 
 _NEXT = ", next batch"
 

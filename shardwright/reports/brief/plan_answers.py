@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from planner.layout.layout_answer import LayoutChoice, LayoutFile, LayoutInfeasibility
-from planner.layout.layout_choice import part_words
+from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time
@@ -20,9 +19,7 @@ from simulator.values.plan_file import Comparison, Infeasibility, PlanFile
 from simulator.values.prediction import Interval
 
 
-def _relaxations(
-    why: LayoutInfeasibility | Infeasibility | None,
-) -> tuple[tuple[str, str, float], ...]:
+def _relaxations(why: Infeasibility | None) -> tuple[tuple[str, str, float], ...]:
     found = () if why is None else why.relaxations
     return tuple((one.change, one.flag, one.step_time_s) for one in found)
 
@@ -100,13 +97,13 @@ def _of_choice(
         cluster=cluster,
         rows=rows,
         proof=proof,
-        parts={part_words(name): seconds for name, seconds in found.parts},
+        parts={part.words: seconds for part, seconds in found.seconds.items()},
         memory=layout_memory(chosen),
-        peak=found.peak_memory_range,
+        peak=found.peak,
         capacity_bytes=get_device(run.device).usable_bytes,
         device=run.device,
         helps=helps,
-        lost=found.reliability.lost,
+        lost=chosen.reliability.lost,
         sources=sources,
         assumptions=assumptions,
     )
@@ -140,7 +137,7 @@ def planned_plan(answer: PlanFile, model: str, cluster: str) -> Planned:
         proof=_proof(answer.status, answer.gap, answer.search_time_s),
         parts=sheet.parts,
         memory=memory,
-        peak=_peak(prediction.peak_memory_bytes, full.peak_bytes),
+        peak=_peak(prediction.peak, full.peak_bytes),
         capacity_bytes=full.capacity_bytes,
         device=f"rank {full.rank}",
         sources=[

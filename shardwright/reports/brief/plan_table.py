@@ -11,7 +11,7 @@ from shardwright.reports.brief.columns import Column, with_interval
 from simulator.mfu import MFU_DEFINITION
 from simulator.values.plan_file import Comparison, PlanFile
 from simulator.values.plan_title import plan_title
-from simulator.values.prediction import Interval
+from simulator.values.prediction import Interval, Prediction
 
 PLAN_COLUMNS = (
     Column(name="row", unit="", meaning="chosen, alternative, framework, front or refused"),
@@ -42,8 +42,6 @@ def layout_row(
     row: str, model: str, cluster: str, stack: str, choice: LayoutChoice
 ) -> dict[str, Any]:
     """A framework's layout."""
-    found = choice.prediction
-    price = found.price_usd_per_hour
     return {
         "row": row,
         "model": model,
@@ -52,17 +50,9 @@ def layout_row(
         "layout": layout_title(choice.run),
         "devices": choice.run.degrees.num_devices,
         "devices_idle": choice.idle_devices,
-        **_ends("step_time_s", found.step_time_s),
-        **_ends("mfu", found.mfu_range),
-        **_ends("peak_memory_bytes", found.peak_memory_range),
-        "out_of_memory_probability": found.out_of_memory_probability,
-        "counted_in": "tokens",
-        **_ends("rate", found.tokens_per_s),
-        **_ends("usd_per_million", found.usd_per_million_tokens),
-        **_ends("kwh_per_million", found.kwh_per_million_tokens),
-        **_ends("productive_time", found.reliability.goodput),
-        "usd_per_device_hour": None if price is None else price.value,
-        "price": None if price is None else price.source,
+        **_figures(choice.prediction),
+        "out_of_memory_probability": choice.out_of_memory_probability,
+        **_ends("productive_time", choice.reliability.goodput),
         "why_not_first": choice.why_not_first,
     }
 
@@ -88,18 +78,29 @@ def layout_rows(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -> li
     return rows
 
 
+def _figures(found: Prediction) -> dict[str, Any]:
+    price = found.price_usd_per_hour
+    return {
+        **_ends("step_time_s", found.step_time_s),
+        **_ends("mfu", found.mfu),
+        **_ends("peak_memory_bytes", found.peak_memory_bytes),
+        "counted_in": found.counted_in,
+        **_ends("rate", found.per_s),
+        **_ends("usd_per_million", found.usd_per_million),
+        **_ends("kwh_per_million", found.kwh_per_million),
+        "usd_per_device_hour": None if price is None else price.value,
+        "price": None if price is None else price.source,
+    }
+
+
 def plan_rows(answer: PlanFile) -> list[dict[str, Any]]:
     """A plan of our own executor with its runners-up."""
     if answer.plan is None or answer.prediction is None:
         return []
-    plan, found = answer.plan, answer.prediction
-    price = found.price_usd_per_hour
+    plan = answer.plan
+    figures = _figures(answer.prediction)
     fixed = {"model": plan.model, "cluster": plan.cluster, "stack": EXECUTOR}
-    money = {
-        "counted_in": found.counted_in,
-        "usd_per_device_hour": None if price is None else price.value,
-        "price": None if price is None else price.source,
-    }
+    money = {name: figures[name] for name in ("counted_in", "usd_per_device_hour", "price")}
     rows = [
         {
             "row": "chosen",
@@ -107,13 +108,7 @@ def plan_rows(answer: PlanFile) -> list[dict[str, Any]]:
             "layout": plan_title(plan),
             "devices": plan.degrees.num_devices,
             "devices_idle": 0,
-            **_ends("step_time_s", found.step_time_s),
-            **_ends("mfu", found.mfu),
-            **_ends("peak_memory_bytes", found.peak_memory_bytes),
-            **_ends("rate", found.per_s),
-            **_ends("usd_per_million", found.usd_per_million),
-            **_ends("kwh_per_million", found.kwh_per_million),
-            **money,
+            **figures,
             "why_not_first": "",
         }
     ]

@@ -12,7 +12,7 @@ from interop.changes.ranked_changes import LEAST_GAIN, PricedChange
 from interop.configs.imported_run import MODEL_FIGURES, ImportedRun
 from profiles.units import format_bytes, format_percent, format_time
 from shardwright.reports.terminal import format_interval, table
-from simulator.training_run.explain.predict_runs import RunPrediction
+from simulator.training_run.explain.predict_runs import PredictedRow
 
 _KEYS = (
     "devices", "nodes", "devices_per_node", "device", "tp", "pp", "vpp", "cp", "ep", "etp", "dp",
@@ -64,15 +64,14 @@ def imported_report(run: ImportedRun) -> RenderableType:
     return Group(*parts)
 
 
-def prediction_report(made: RunPrediction) -> RenderableType:
+def prediction_report(made: PredictedRow) -> RenderableType:
     """Step time, memory and what was assumed."""
     assert made.run is not None
-    assert made.step_time_s is not None
-    facts = [f"step {format_interval(made.step_time_s)}"]
-    if made.peak_memory_bytes is not None:
-        facts.append(f"peak {format_bytes(made.peak_memory_bytes.value)}")
-    if made.fits is not None:
-        facts.append("fits" if made.fits else "does not fit")
+    assert made.prediction is not None
+    facts = [f"step {format_interval(made.prediction.step_time_s)}"]
+    if made.shown_memory_bytes is not None:
+        facts.append(f"peak {format_bytes(made.shown_memory_bytes.value)}")
+        facts.append("fits" if made.prediction.fits else "does not fit")
     run = made.run
     head = Text.assemble(
         ("Predicted  ", "bold"),
@@ -83,7 +82,7 @@ def prediction_report(made: RunPrediction) -> RenderableType:
 
 
 def changes_report(
-    run: ImportedRun, made: RunPrediction, changes: Sequence[PricedChange]
+    run: ImportedRun, made: PredictedRow, changes: Sequence[PricedChange]
 ) -> RenderableType:
     """The single changes that bring most, with the framework's own options."""
     if not changes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.layout.layout_choice import part_words
 from profiles.units import format_percent, format_time
 from shardwright.asking.planned_step import PlannedStep
 from shardwright.reports.terminal import format_interval, table
@@ -14,9 +13,9 @@ from shardwright.reports.terminal import format_interval, table
 def step_report(step: PlannedStep) -> RenderableType:
     """Title, step time, where it goes, memory, and what was assumed."""
     rows = table("part of the step", ">time", ">share")
-    for name, seconds in step.parts.items():
+    for part, seconds in step.parts.items():
         share = format_percent(seconds / step.step_time_s.value)
-        rows.add_row(part_words(name), format_time(seconds), share)
+        rows.add_row(part.words, format_time(seconds), share)
     facts = f"step {format_interval(step.step_time_s)}"
     if step.peak_memory_gib is not None:
         facts += f"   peak {step.peak_memory_gib.value:.3g} GiB"

@@ -63,10 +63,10 @@ def size_report(
         labelled(
             "Step    ",
             format_interval(prediction.step_time_s),
-            f"MFU {format_percent(prediction.mfu)}",
+            f"MFU {format_percent(prediction.mfu.value)}",
             memory_words(
-                prediction.peak_memory_bytes,
-                prediction.required_memory_bytes,
+                prediction.peak.value,
+                best.plan.required_memory_bytes,
                 get_device(run.choice.device).usable_bytes,
             ),
             f"{format_count(run.tokens)} tokens in {run.steps:,.0f} steps of "

@@ -20,9 +20,9 @@ from profiles.published.run import PublishedRun
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
 from simulator.training_run.cases.case_run import CaseRun, begun, by_parameters, case_run
-from simulator.training_run.explain.predict_runs import RunPrediction, predict_runs
+from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.values.prediction import Interval
+from simulator.values.prediction import Interval, Prediction
 
 _DAY_S = 86400.0
 OK = "ok"
@@ -30,12 +30,12 @@ Settle = Callable[[TrainingRun, PublishedRun], TrainingRun]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CasePrediction:
+class PredictedCase:
     """What is predicted of a whole run; None where nothing is.
 
     status    `ok`, or `unsupported: ` and why;  defaults  what was assumed, in words
     num_devices   of the case; `run` may have fewer
-    run       as it was completed;  step_time_s  its step;  steps  of the whole run
+    run       as it was completed, with its prediction;  steps  of the whole run
     whole     None for steady hours
     """
 
@@ -46,9 +46,16 @@ class CasePrediction:
     defaults: tuple[str, ...] = ()
     num_devices: int = 0
     run: TrainingRun | None = None
-    step_time_s: Interval | None = None
+    prediction: Prediction | None = None
     steps: float = 0.0
     whole: TimeToTrain | None = None
+
+    @property
+    def step_time_s(self) -> Interval | None:
+        """The run's step on the case's devices, as long as all work equally well."""
+        if self.run is None or self.prediction is None:
+            return None
+        return on_devices(self.prediction, self.run, self.num_devices)
 
 
 def predict_cases(
@@ -56,7 +63,7 @@ def predict_cases(
     *,
     settle: Settle | None = None,
     inputs: ReliabilityInputs = DEFAULT,
-) -> tuple[CasePrediction, ...]:
+) -> tuple[PredictedCase, ...]:
     """A prediction per case, in their order.
 
     settle  the layout of a completed run and the row that it was completed from, where the row
@@ -67,7 +74,7 @@ def predict_cases(
 
 def _predicted(
     case: PublishedCase, settle: Settle | None, inputs: ReliabilityInputs
-) -> CasePrediction:
+) -> PredictedCase:
     said: list[str] = []
     try:
         asked = case_run(case, said)
@@ -80,12 +87,13 @@ def _predicted(
             devices = asked.run.num_devices or 1
             made = _on_fewer(asked, settle, said)
     except ShardwrightError as error:
-        return CasePrediction(id=case.run.id, status=f"unsupported: {error}", defaults=tuple(said))
-    run, step = made.run, made.step_time_s
-    if run is None or step is None:
-        return CasePrediction(
+        return PredictedCase(id=case.run.id, status=f"unsupported: {error}", defaults=tuple(said))
+    run = made.run
+    if run is None or made.prediction is None:
+        return PredictedCase(
             id=case.run.id, status=f"unsupported: {made.why_not}", defaults=tuple(said)
         )
+    step = on_devices(made.prediction, run, devices)
     steps = asked.tokens / (run.global_batch * run.seq_len)
     assumed = [*said, *run.defaults]
     counted = inputs
@@ -94,20 +102,20 @@ def _predicted(
         assumed.append("hours of the steady step, as the source counts them: no downtime in them")
     whole = time_to_train(step, steps, devices, run.device, run.model.parameters, counted)
     days = whole.days if case.counts_downtime else _steady_days(whole, step, steps)
-    return CasePrediction(
+    return PredictedCase(
         id=case.run.id,
         days=days,
         device_hours=days.scaled(24.0 * devices),
         defaults=tuple(assumed),
         num_devices=devices,
         run=run,
-        step_time_s=step,
+        prediction=made.prediction,
         steps=steps,
         whole=whole if case.counts_downtime else None,
     )
 
 
-def _on_fewer(asked: CaseRun, settle: Settle | None, said: list[str]) -> RunPrediction:
+def _on_fewer(asked: CaseRun, settle: Settle | None, said: list[str]) -> PredictedRow:
     """The step on the case's devices, or where no layout is found on the largest power of two
     below them that has one, down to a sixteenth: device-hours hardly depend on it."""
     devices = asked.run.num_devices or 1
@@ -115,34 +123,35 @@ def _on_fewer(asked: CaseRun, settle: Settle | None, said: list[str]) -> RunPred
     fewer = 2 ** int(math.log2(max(1, devices - 1)))
     while made.run is None and 16 * fewer >= devices > fewer >= 1:
         made = _step_of(replace(asked, run=replace(asked.run, num_devices=fewer)), settle)
-        made = _on(made, devices, said)
+        _on(made, devices, said)
         fewer //= 2
     begin = begun(asked) if made.run is None else None
     if begin is not None:
         # The search then starts from what the reader can complete, and keeps only what is printed.
         made = _step_of(asked, settle, begin)
-        made = _on(made, devices, said)
+        _on(made, devices, said)
     return first if made.run is None else made
 
 
 def _step_of(
     asked: CaseRun, settle: Settle | None, begin: PublishedRun | None = None
-) -> RunPrediction:
+) -> PredictedRow:
     altered = None if settle is None else lambda run: settle(run, asked.run)
     (made,) = predict_runs([begin or asked.run], altered=altered)
     return made
 
 
-def _on(made: RunPrediction, devices: int, said: list[str]) -> RunPrediction:
-    """The step of a run on other devices than its own, as long as all work equally well."""
-    if made.run is None or made.step_time_s is None or made.run.degrees.num_devices == devices:
-        return made
-    said.append(
-        f"a layout of {made.run.degrees.num_devices} devices, none of {devices} being found"
-    )
-    return replace(
-        made, step_time_s=made.step_time_s.scaled(made.run.degrees.num_devices / devices)
-    )
+def _on(made: PredictedRow, devices: int, said: list[str]) -> None:
+    """Says that a run has other devices than the case."""
+    if made.run is not None and made.run.degrees.num_devices != devices:
+        said.append(
+            f"a layout of {made.run.degrees.num_devices} devices, none of {devices} being found"
+        )
+
+
+def on_devices(made: Prediction, run: TrainingRun, devices: int) -> Interval:
+    """The step of a run on so many devices, as long as all work equally well."""
+    return made.step_time_s.scaled(run.degrees.num_devices / devices)
 
 
 def _steady_days(whole: TimeToTrain, step: Interval, steps: float) -> Interval:

@@ -15,6 +15,7 @@ from simulator.formula_symbol import Symbol
 from simulator.training_run.step.features import Features
 from simulator.training_run.step.step_term import Array, Coefficients
 from simulator.training_run.step.step_time import step_seconds
+from simulator.values.prediction import Part
 
 # What features are called, by the beginning or the end of their names; the first that fits.
 _SECONDS = {
@@ -60,12 +61,12 @@ _COUNTS = {
 class StepLine:
     """One term of a step.
 
-    part      the field of StepParts that it belongs to
+    part      of the step that it belongs to
     time_s    its seconds in the step
     formula   in words, coefficients by their names;  numbers  the same with numbers
     """
 
-    part: str
+    part: Part
     name: str
     time_s: float
     formula: str

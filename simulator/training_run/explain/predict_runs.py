@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
 from simulator.memory.footprint import footprint
 from simulator.training_run.explain.fit_words import fit_words
+from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
 from simulator.training_run.fit.step_spread import Array, shipped_knowledge, step_spreads
@@ -19,41 +19,46 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import StepParts, step_parts
-from simulator.values.prediction import Interval
+from simulator.values.prediction import Interval, Prediction
 
 # Mamba-2's: runs of Nemotron 3 are among those fitted on.
 _MEASURED_RULE = "ssd"
-_PARTS = tuple(StepParts.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPrediction:
-    """What is predicted of one described run.
+class PredictedRow:
+    """A described run with its prediction.
 
-    run       the completed run, or None where it is unsupported
-    parts     seconds of each part of the step, by StepParts' names
-    fits      the framework runs it, and memory_left_bytes, what the device has beyond the need, is
-              not negative
-    memory_counted   what the need is made of (fit_words.py)
-    why_not   why there is no prediction, or ""; why_no_memory  why there is none of the memory
+    run       the completed run, None where it is unsupported;  why_not  why
+    shown_memory_bytes   the peak by the count that the run's framework prints
+    memory_counted   what the need is made of (fit_words.py);  why_no_memory  why there is none
     """
 
     id: str
     run: TrainingRun | None = None
-    step_time_s: Interval | None = None
-    parts: tuple[tuple[str, float], ...] = ()
-    peak_memory_bytes: Interval | None = None
-    fits: bool | None = None
-    memory_left_bytes: float | None = None
+    prediction: Prediction | None = None
+    shown_memory_bytes: Interval | None = None
     out_of_memory_probability: float | None = None
     memory_counted: str = ""
     why_not: str = ""
     why_no_memory: str = ""
 
+    @property
+    def step_time_s(self) -> Interval | None:
+        return None if self.prediction is None else self.prediction.step_time_s
+
+    @property
+    def memory_left_bytes(self) -> float | None:
+        """What the fullest device has beyond the need, negative where it has less."""
+        if self.prediction is None or not self.prediction.ranks:
+            return None
+        fullest = self.prediction.fullest
+        return fullest.capacity_bytes - fullest.limiting_bytes
+
 
 def predict_runs(
     runs: Sequence[PublishedRun], *, altered: Callable[[TrainingRun], TrainingRun] | None = None
-) -> tuple[RunPrediction, ...]:
+) -> tuple[PredictedRow, ...]:
     """A prediction per run, in their order, with the coefficients that the project ships.
 
     altered  what becomes of a completed run before it is predicted (traced_run.py)
@@ -75,16 +80,30 @@ def predict_runs(
         parts, spreads = predicted_steps(tuple(ready.values()))
     totals = parts.total_s.tolist()
     unfitted = unfitted_s(tuple(ready.values()), totals)
-    found = [RunPrediction(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
+    found = [PredictedRow(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
     for row, (place, run) in enumerate(ready.items()):
         step = step_interval(run, totals[row], float(spreads[row]))
-        found[place] = RunPrediction(
-            id=run.id,
-            run=run,
-            step_time_s=widened(step, unfitted[row]),
-            parts=tuple((name, float(getattr(parts, name)[row])) for name in _PARTS),
-            **_memory(run),
-        )
+        made = PredictedRow(id=run.id, run=run)
+        memory = None
+        try:
+            memory = footprint(run)
+        except ShardwrightError as error:
+            # No file describes the stack and its sharding, or the schedule does not take its chunks
+            # or micro-batches.
+            made = replace(made, why_no_memory=str(error))
+        else:
+            device = get_device(run.device)
+            made = replace(
+                made,
+                shown_memory_bytes=memory_interval(run, memory.shown_bytes),
+                memory_counted=fit_words(memory, device),
+                out_of_memory_probability=out_of_memory_probability(
+                    run, memory.needed_bytes, device.usable_bytes
+                ),
+            )
+        step = widened(step, unfitted[row])
+        prediction = run_prediction(run, step, parts.components(row), memory)
+        found[place] = replace(made, prediction=prediction)
     return tuple(found)
 
 
@@ -131,25 +150,6 @@ def _impossible(runs: Mapping[int, TrainingRun]) -> dict[int, str]:
         except ShardwrightError as error:
             found[place] = str(UnsupportedRunError(run.id, str(error)))
     return found
-
-
-def _memory(run: TrainingRun) -> dict[str, Any]:
-    """The fields of `RunPrediction` about memory: nothing but the reason where no memory file
-    describes the run's stack and its sharding, or where the schedule does not take its chunks or
-    micro-batches."""
-    try:
-        memory = footprint(run)
-    except ShardwrightError as error:
-        return {"why_no_memory": str(error)}
-    device = get_device(run.device)
-    needed, usable = memory.needed_bytes, device.usable_bytes
-    return {
-        "peak_memory_bytes": memory_interval(run, memory.shown_bytes),
-        "fits": not memory.refused and needed <= usable,
-        "memory_left_bytes": usable - needed,
-        "memory_counted": fit_words(memory, device),
-        "out_of_memory_probability": out_of_memory_probability(run, needed, usable),
-    }
 
 
 def predicted_parts(

@@ -1,27 +1,44 @@
-"""`run_prediction`: the prediction of a described run, stage by stage, for the plan that runs it.
+"""`run_prediction`: what a described run is predicted to do; `with_timeline` draws its step.
 
-The step time, its parts and the memory are those of the described run (step_time.py, footprint.py).
-The timeline draws them: passes in the proportions of the kernels' surfaces, stretched so that the
-pipeline ends where the step's parts say.
+The passes of the timeline last as long as the terms of the step (step_terms.py) that they consist
+of, so that under 1F1B with the head's stage the busiest the timeline ends where the step's formula
+does. Others idle by an estimate (`idle_stages` in step_terms.py), and the timeline ends elsewhere:
+`Prediction.timeline_gap`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from profiles.sourced import Sourced
-from simulator.memory.footprint import footprint
+import numpy as np
+
+from profiles.hardware.catalogue.catalog import get_device
+from simulator.memory.footprint import Footprint
+from simulator.mfu import mfu, model_flop_per_token
 from simulator.schedules.schedule import ActionKind, build_schedule
 from simulator.schedules.timeline import Durations, Timeline, simulate
+from simulator.training_run.fit.memory_interval import memory_interval
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import assign, shipped_coefficients
 from simulator.training_run.step.features import Features, features
-from simulator.training_run.step.step_time import step_parts
+from simulator.training_run.step.step_term import (
+    CHUNK,
+    LOGITS,
+    WIDE_LAYER,
+    Array,
+    Earlier,
+    Term,
+    passes,
+)
+from simulator.training_run.step.step_time import step_seconds, unit_seconds
+from simulator.training_run.work.stage_share import StageShare, stage_split
 from simulator.values.plan import Plan
 from simulator.values.prediction import (
     Component,
     Interval,
     MemorySample,
+    Part,
     Prediction,
     RankMemory,
     SourceTag,
@@ -29,177 +46,180 @@ from simulator.values.prediction import (
 )
 from simulator.values.timeline_events import timeline_events
 
-# The parts of a described step as the components of a plan's prediction.
-_COMPONENT_OF = {
-    "compute_s": "compute",
-    "host_s": "runtime",
-    "overhead_s": "runtime",
-    "tensor_s": "tensor_parallel_communication",
-    "expert_s": "expert_parallel_communication",
-    "context_s": "context_parallel_communication",
-    "cut_s": "pipeline_communication",
-    "stall_s": "pipeline_communication",
-    "gather_s": "data_parallel_communication",
-    "reduce_s": "data_parallel_communication",
-    "bubble_s": "bubble",
-    "optimizer_s": "optimizer",
-}
 _FITTED = "profiles/data/calibration/runs.toml, fitted on published runs"
+# Parts that follow a rank's last pass, after its exchange.
+_LAST = (Part.OPTIMIZER, Part.HOST, Part.OVERHEAD)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """The totals of a prediction that its layout already has, with their intervals."""
+def run_prediction(
+    run: TrainingRun, step: Interval, parts: tuple[Component, ...], memory: Footprint | None
+) -> Prediction:
+    """A described run's prediction, without dollars, energy and timeline.
 
-    step_time_s: Interval
-    mfu: Interval
-    tokens_per_s: Interval
-    peak_memory_bytes: Interval
-    price_usd_per_hour: Sourced | None
-    usd_per_million_tokens: Interval | None
-    kwh_per_million_tokens: Interval
-
-
-def run_prediction(run: TrainingRun, plan: Plan, totals: Figures) -> Prediction:
-    """What a plan would do whose layout is that of a described run.
-
-    run     its layout;  plan  the same as stages of the model's own blocks
-    totals  the layout's own figures
+    parts  of the step;  memory  its footprint, None where no file describes it
     """
-    degrees = plan.degrees
-    known = features([run])
-    assigned = assign([run])
-    parts = step_parts(known, assigned.of(assigned.from_file(shipped_coefficients())))
-    seconds = {name: _one(getattr(parts, name)) for name in _COMPONENT_OF}
-    scale = totals.step_time_s.value / sum(seconds.values())
-    seconds = {name: time_s * scale for name, time_s in seconds.items()}
-    stages = _stage_seconds(run, plan, known, seconds)
-    timeline = _timeline(plan, stages)
-    reduce_s = seconds["reduce_s"]
-    tail_s = reduce_s + seconds["optimizer_s"]
-    end_s = max(timeline.rank_end_s(rank) for rank in range(degrees.pp))
-    stretch = (totals.step_time_s.value - tail_s) / end_s
-    timeline = timeline.stretched(stretch)
-    ranks = tuple(
-        _with_course(rank, degrees.rank(pp=rank.rank), timeline) for rank in footprint(run).ranks
-    )
-    components = _components(known, seconds)
-    tight = max(ranks, key=lambda rank: rank.use)
-    largest = max(components, key=lambda part: part.time_s)
+    seconds = {part.name: part.time_s for part in parts}
+    ranks = memory.ranks if memory else ()
     return Prediction(
-        step_time_s=replace(totals.step_time_s, value=sum(part.time_s for part in components)),
-        components=components,
-        mfu=totals.mfu,
-        tokens_per_s=totals.tokens_per_s,
-        peak_memory_bytes=totals.peak_memory_bytes,
-        price_usd_per_hour=totals.price_usd_per_hour,
-        usd_per_million_tokens=totals.usd_per_million_tokens,
-        kwh_per_million_tokens=totals.kwh_per_million_tokens,
-        bubble_fraction=seconds["bubble_s"] / totals.step_time_s.value,
+        step_time_s=step,
+        components=parts,
+        mfu=mfu_of_run(run, step),
+        tokens_per_s=tokens_per_s(run, step),
+        peak_memory_bytes=memory_interval(run, memory.allocated_bytes) if memory else None,
+        bubble_fraction=seconds.get(Part.BUBBLE, 0.0) / step.value,
+        ranks=tuple(replace(rank, rank=run.degrees.rank(pp=rank.rank)) for rank in ranks),
+        fits=memory.fits if memory else None,
+    )
+
+
+def tokens_per_s(run: TrainingRun, step_time_s: Interval) -> Interval:
+    """Tokens that a run trains on per second."""
+    tokens = run.global_batch * run.seq_len
+    return Interval(
+        value=tokens / step_time_s.value,
+        low=tokens / step_time_s.high,
+        high=tokens / step_time_s.low,
+    )
+
+
+def mfu_of_run(run: TrainingRun, step: Interval) -> Interval:
+    """The MFU of a run's step."""
+    flop = run.global_batch * run.seq_len * model_flop_per_token(run.model, run.seq_len)
+    peak = get_device(run.device).peak(run.precision).value
+    return mfu(flop, step, run.degrees.num_devices * peak)
+
+
+def with_timeline(made: Prediction, run: TrainingRun, plan: Plan) -> Prediction:
+    """A run's prediction with its stages, events, and the memory of its ranks over the step.
+
+    plan  the run as stages of the model's blocks
+    """
+    seconds = made.seconds
+    degrees = plan.degrees
+    step = _drawn_step(run, plan, seconds)
+    timeline = _timeline(plan, step.durations)
+    exchange_s = seconds.get(Part.REDUCE, 0.0)
+    ranks = tuple(_with_course(rank, number, timeline) for number, rank in enumerate(made.ranks))
+    tight = max(ranks, key=lambda rank: rank.use)
+    largest = max(made.components, key=lambda part: part.time_s)
+    return replace(
+        made,
         stages=tuple(
             StagePrediction(
                 stage=number,
                 rank=degrees.rank(pp=plan.pp_rank_of(number)),
-                forward_s=stage.forward_s * stretch,
-                backward_s=stage.backward_s * stretch,
-                optimizer_s=seconds["optimizer_s"],
-                data_parallel_s=reduce_s,
+                forward_s=forward_s,
+                backward_s=backward_s,
+                optimizer_s=seconds.get(Part.OPTIMIZER, 0.0),
+                data_parallel_s=exchange_s,
             )
-            for number, stage in enumerate(stages)
+            for number, (forward_s, backward_s) in enumerate(
+                zip(step.durations.forward_s, step.durations.backward_s, strict=True)
+            )
         ),
         ranks=ranks,
         events=timeline_events(
             plan,
             timeline,
-            send_s=[stage.send_s * stretch for stage in stages],
-            exchange_s=[reduce_s] * degrees.pp,
-            optimizer_s=[seconds["optimizer_s"]] * degrees.pp,
+            send_s=[
+                step.send_s if number and not _same_rank(plan, number) else 0.0
+                for number in range(len(plan.stages))
+            ],
+            exchange_s=[exchange_s] * degrees.pp,
+            optimizer_s=[step.last_s] * degrees.pp,
         ),
         sources=_sources(run, seconds),
-        limit=f"{largest.name.replace('_', ' ')} "
-        f"({largest.time_s / totals.step_time_s.value:.0%} of the step); memory of rank "
-        f"{tight.rank} is {tight.use:.0%} full",
-        fits=all(rank.fits for rank in ranks),
+        limit=f"{largest.name.words} ({largest.time_s / made.step_time_s.value:.0%} of the step); "
+        f"memory of rank {tight.rank} is {tight.use:.0%} full",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stage:
-    """Seconds of a virtual stage per micro-batch, and of one send beside it."""
+class _DrawnStep:
+    """Seconds of the passes, of one send, and of what follows the exchange."""
 
-    forward_s: float
-    backward_s: float
-    weight_share: float
+    durations: Durations
     send_s: float
+    last_s: float
 
 
-def _one(values: object) -> float:
-    return float(values[0])  # type: ignore[index] # arrays of one run
+def _drawn_step(run: TrainingRun, plan: Plan, seconds: Mapping[Part, float]) -> _DrawnStep:
+    """The terms of a step, per virtual stage and micro-batch.
 
+    seconds  of the prediction, by part: of a calibrated one, terms are scaled to them
+    """
+    x, assigned = features([run]), assign([run])
+    c = assigned.of(assigned.from_file(shipped_coefficients()))
+    found = step_seconds(x, c, lambda term: (term.part, term.per is None))
 
-def _stage_seconds(
-    run: TrainingRun, plan: Plan, x: Features, seconds: dict[str, float]
-) -> tuple[_Stage, ...]:
-    """The busiest stage's seconds per micro-batch shared out by layers, with the head's own."""
-    degrees = run.degrees
-    busy = sum(
-        seconds[name]
-        for name in ("compute_s", "tensor_s", "expert_s", "context_s", "gather_s", "host_s")
+    def calibrated(part: Part) -> float:
+        usual = sum(_one(found.get((part, once), np.zeros(1))) for once in (False, True))
+        return seconds.get(part, 0.0) / usual if usual else 1.0
+
+    shares = stage_split(run)[: len(plan.stages)]
+    forward, backward, weight = ([0.0] * len(shares) for _ in range(3))
+    for term, _, each in unit_seconds(x, c, Earlier(layer=np.zeros(1)), {}):
+        unit_s = _one(c["level"] * each) * calibrated(term.part)
+        ahead, later = _ways(term, _one(passes(x)))
+        for number, share in enumerate(shares):
+            stage_s = unit_s * _units(term, x, share, number, len(shares))
+            forward[number] += stage_s * ahead
+            backward[number] += stage_s * (1.0 - ahead)
+            weight[number] += stage_s * later
+    send_s = shown_s = 0.0
+    if run.degrees.pp > 1:
+        # Of every send a share shows, as `_sends` in step_terms.py counts it, of the ramp's all;
+        # messages that stall are spread over the passes.
+        rounds, ramp = run.num_microbatches * run.degrees.vpp, run.degrees.pp - 1.0
+        exposed = _one(c["cut_exposed"])
+        send_s = seconds.get(Part.CUT, 0.0) / (2.0 * (rounds * exposed + ramp))
+        shown_s = send_s * exposed + seconds.get(Part.STALL, 0.0) / (2.0 * (rounds + ramp))
+    none = (0.0,) * len(shares)
+    later_s = tuple(b + shown_s for b in backward)
+    return _DrawnStep(
+        durations=Durations(
+            forward_s=tuple(f + shown_s for f in forward),
+            backward_s=later_s,
+            backward_input_s=tuple(b - w for b, w in zip(later_s, weight, strict=True)),
+            backward_weight_s=tuple(weight),
+            send_forward_s=none,
+            send_backward_s=none,
+            ramp_send_s=max(0.0, send_s * (1.0 - _one(c["cut_exposed"]))),
+        ),
+        send_s=send_s,
+        last_s=sum(_one(found.get((part, True), np.zeros(1))) * calibrated(part) for part in _LAST),
     )
-    each = busy / run.num_microbatches
-    forward = _one(x.matmul_forward + x.grouped_forward + x.attention_forward + x.pass_forward)
-    forward += _one(x.score_forward + x.state_forward)
-    again = _again(x)
-    backward = _one(x.matmul_backward + x.grouped_backward + x.attention_backward)
-    backward += _one(x.pass_backward + 1.5 * x.score_forward + x.state_backward) + again
-    head = _one(x.head_matmul + x.head_pass) / (forward + backward)
-    layers, last = _one(x.layers), _one(x.last_layers)
-    layer_s = each / max(layers + (head if degrees.pp == 1 else 0.0), last + head)
-    ahead = forward / (forward + backward)
-    weight = 0.5 * _one(x.matmul_backward) / backward if backward else 0.0
-    send = seconds["cut_s"] / max(1, 2 * run.num_microbatches * degrees.vpp + 2 * (degrees.pp - 1))
-    outer = {0, len(plan.stages) - 1}
-    own = len(plan.block_entries) - run.model.num_layers
-    found = []
-    for number, stage in enumerate(plan.stages):
-        count = float(stage.num_blocks)
-        if number in outer:
-            # The blocks around the layers are the embedding and the head.
-            count -= own if len(outer) == 1 else own / 2
-        is_last = number == len(plan.stages) - 1
-        total = layer_s * count
-        extra = layer_s * head if is_last else 0.0
-        found.append(
-            _Stage(
-                forward_s=total * ahead + extra / 3,
-                backward_s=total * (1 - ahead) + 2 * extra / 3,
-                weight_share=weight,
-                send_s=send if number and not _same_rank(plan, number) else 0.0,
-            )
-        )
-    return tuple(found)
+
+
+def _one(values: Array) -> float:
+    return float(values[0])  # arrays of one run
+
+
+def _ways(term: Term, passes: float) -> tuple[float, float]:
+    """The share of a term that is in the forward, and that is in a split backward's W: the products
+    for the weights, about half of the backward's matmuls (idle_share.py)."""
+    if term.per is LOGITS:
+        return 1 / 3, 1 / 3
+    ahead = {"forward": 1.0, "backward": 0.0}.get(term.way, 1.0 / passes)
+    return ahead, 0.5 if term.name == "matmuls, backward" else 0.0
+
+
+def _units(term: Term, x: Features, share: StageShare, number: int, stages: int) -> float:
+    """How many of a term's units a virtual stage has."""
+    if term.per is CHUNK:
+        return 1.0
+    if term.per is LOGITS:
+        return float(share.has_head)
+    if term.per is WIDE_LAYER:
+        return _one(x.wide_first) if number == 0 else _one(x.wide_last) * (number == stages - 1)
+    return float(share.num_layers)
 
 
 def _same_rank(plan: Plan, stage: int) -> bool:
     return plan.pp_rank_of(stage) == plan.pp_rank_of(stage - 1)
 
 
-def _again(x: Features) -> float:
-    """Seconds of a layer's forward that its backward does again, at the surfaces' speed."""
-    matmuls = _one(x.recomputed_matmul * (x.matmul_forward + x.grouped_forward))
-    attention = _one(x.recomputed_attention * (x.attention_forward + x.score_forward))
-    return matmuls + attention + _one(x.recomputed_pass * x.pass_forward)
-
-
-def _timeline(plan: Plan, stages: tuple[_Stage, ...]) -> Timeline:
-    durations = Durations(
-        forward_s=tuple(stage.forward_s for stage in stages),
-        backward_s=tuple(stage.backward_s for stage in stages),
-        backward_input_s=tuple(s.backward_s * (1 - s.weight_share) for s in stages),
-        backward_weight_s=tuple(s.backward_s * s.weight_share for s in stages),
-        send_forward_s=tuple(stage.send_s for stage in stages),
-        send_backward_s=tuple(stage.send_s for stage in stages),
-    )
+def _timeline(plan: Plan, durations: Durations) -> Timeline:
     schedule = build_schedule(
         plan.schedule,
         num_ranks=plan.degrees.pp,
@@ -207,19 +227,6 @@ def _timeline(plan: Plan, stages: tuple[_Stage, ...]) -> Timeline:
         stages_per_rank=plan.degrees.vpp,
     )
     return simulate(schedule, durations)
-
-
-def _components(x: Features, seconds: dict[str, float]) -> tuple[Component, ...]:
-    """The parts by name; of the computing, what recomputation does again stands apart."""
-    sums: dict[str, float] = {}
-    for part, name in _COMPONENT_OF.items():
-        sums[name] = sums.get(name, 0.0) + seconds[part]
-    again = _again(x)
-    layer = _one(x.matmul_forward + x.grouped_forward + x.attention_forward + x.pass_forward)
-    layer += _one(x.matmul_backward + x.grouped_backward + x.attention_backward + x.pass_backward)
-    sums["recompute"] = sums["compute"] * again / (again + layer)
-    sums["compute"] -= sums["recompute"]
-    return tuple(Component(name=name, time_s=time_s) for name, time_s in sums.items() if time_s > 0)
 
 
 def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
@@ -237,43 +244,30 @@ def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
     return tuple((time_s, level / most) for time_s, level in course)
 
 
-def _with_course(rank: RankMemory, device: int, timeline: Timeline) -> RankMemory:
-    """A pipeline rank's memory over the step, named by the device's number."""
+def _with_course(rank: RankMemory, pp_rank: int, timeline: Timeline) -> RankMemory:
+    """A pipeline rank's memory over the step."""
     base = rank.static_bytes + rank.communication_bytes
     samples = tuple(
         MemorySample(time_s=time_s, memory_bytes=base + rank.activations_bytes * share)
-        for time_s, share in _held(timeline, rank.rank)
+        for time_s, share in _held(timeline, pp_rank)
     )
     peak = max(samples, key=lambda sample: sample.memory_bytes)
-    return replace(rank, rank=device, peak_time_s=peak.time_s, timeline=samples)
+    return replace(rank, peak_time_s=peak.time_s, timeline=samples)
 
 
-def _sources(run: TrainingRun, seconds: dict[str, float]) -> tuple[SourceTag, ...]:
+def _sources(run: TrainingRun, seconds: Mapping[Part, float]) -> tuple[SourceTag, ...]:
     """What the step rests on: kernels' surfaces and link rates, each with fitted coefficients."""
-    total = sum(seconds.values())
-    groups = {
-        "kernels": ("compute_s", "bubble_s"),
-        "messages": (
-            "tensor_s",
-            "expert_s",
-            "context_s",
-            "gather_s",
-            "cut_s",
-            "stall_s",
-            "reduce_s",
-        ),
-        "optimizer and host": ("optimizer_s", "host_s", "overhead_s"),
-    }
     surfaces = f"measured kernels of {run.device} or its nearest relative; {_FITTED}"
     rates = f"measured collectives and link rates; {_FITTED}"
     words = {"kernels": surfaces, "messages": rates, "optimizer and host": _FITTED}
+    shares = dict.fromkeys(words, 0.0)
+    for part, time_s in seconds.items():
+        kernels = part in (Part.COMPUTE, Part.BUBBLE)
+        name = "kernels" if kernels else "optimizer and host" if part in _LAST else "messages"
+        shares[name] += time_s / sum(seconds.values())
     found = [
-        SourceTag(
-            name=name,
-            method="interpolated",
-            source=words[name],
-            share=sum(seconds[part] for part in parts) / total,
-        )
-        for name, parts in groups.items()
+        SourceTag(name=name, method="interpolated", source=words[name], share=share)
+        for name, share in shares.items()
+        if share > 0
     ]
-    return tuple(sorted((tag for tag in found if tag.share > 0), key=lambda tag: -tag.share))
+    return tuple(sorted(found, key=lambda tag: -tag.share))

@@ -1,8 +1,18 @@
-"""`ExecutorStates`: bytes per parameter of our own executor."""
+"""`ExecutorStates`: what runs a step, and its bytes per parameter."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Software(StrEnum):
+    """What starts the kernels of a step: how long the host takes for each."""
+
+    EXECUTOR = "our executor"
+    TORCH = "eager torch from 1.12 on"
+    OLD_TORCH = "eager torch before 1.12"
+    COMPILED = "a compiled graph"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +43,13 @@ class OptimizerBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorStates:
-    """What our executor keeps and moves per parameter; the block-by-block model of
-    memory and step (simulator/memory/held.py, traced/step_tail.py) counts with it."""
+    """What our executor, or a training loop of one device, keeps and moves per parameter; the
+    block-by-block model of memory and step (simulator/memory/held.py, traced/step_tail.py) counts
+    with it.
+
+    optimizer_kernels  that an update starts per parameter, 0 where one updates many
+    overlapped         gradients are summed during the backward
+    """
 
     date: str
     source: str
@@ -43,6 +58,9 @@ class ExecutorStates:
     fp16: PrecisionBytes
     optimizer_bytes: OptimizerBytes
     optimizer_traffic_bytes: OptimizerBytes
+    software: Software = Software.EXECUTOR
+    optimizer_kernels: int = 0
+    overlapped: bool = False
 
     def bytes_of(self, precision: str) -> PrecisionBytes:
         """Of a precision: fp32, bf16 or fp16."""

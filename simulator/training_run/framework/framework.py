@@ -332,6 +332,13 @@ def load_framework(name: str) -> Framework:
     return found
 
 
+def load_stack() -> ExecutorStates:
+    """What our executor keeps: the section `executor` of profiles/data/frameworks/torch.toml."""
+    found = load_framework("torch").executor
+    assert found is not None
+    return found
+
+
 def _merged_file(name: str, before: tuple[str, ...]) -> tuple[Path, dict[str, Any]]:
     """A file's path and what it says, over what the file says that it is like."""
     path = Path(name) if name.endswith(".toml") else FRAMEWORK_FOLDER / f"{name}.toml"

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiles.errors import ShardwrightError
+from profiles.model.figures.config_from_figures import config_of_figures
 from profiles.model.figures.described_model import traced_figures
-from profiles.model.figures.figures_config import config_of_figures
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import ModelSpec
 from simulator.training_run.run.training_run import TrainingRun

@@ -21,6 +21,7 @@ from simulator.training_run.step.step_term import (
     moved,
     passes,
 )
+from simulator.values.prediction import Part
 
 _WAYS = ("forward", "backward")
 _Kernel = Callable[[Features, Coefficients, str], Array]
@@ -51,18 +52,19 @@ def _matmuls(x: Features, c: Coefficients, way: str) -> tuple[Array, Array]:
     return c["matmul"] * getattr(x, f"matmul_{way}"), c["power"] * getattr(x, f"peak_{way}")
 
 
-def _kernels(name: str, seconds: Formula) -> Term:
-    return Term(name, "compute_s", seconds, per=LAYER)
+def _kernels(name: str, seconds: Formula, way: str = "") -> Term:
+    return Term(name, Part.COMPUTE, seconds, per=LAYER, way=way)
 
 
 def _of_pass(name: str, seconds: _Kernel, way: str) -> Term:
-    return _kernels(f"{name}, {way}", lambda x, c, e: seconds(x, c, way))
+    return _kernels(f"{name}, {way}", lambda x, c, e: seconds(x, c, way), way)
 
 
 def _recomputed(name: str, share: str) -> Term:
     return _kernels(
         f"{name}, recomputed",
         lambda x, c, e: getattr(x, f"recomputed_{share}") * e.of[f"{name}, forward"],
+        "backward",
     )
 
 
@@ -114,16 +116,20 @@ def _host_memory(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 LAYER_TERMS = (
     *(_of_pass(name, seconds, way) for way in _WAYS for name, seconds in _KERNELS),
-    _kernels("adding gradients to their sums", lambda x, c, e: c["optimizer"] * x.accumulation_s),
+    _kernels(
+        "adding gradients to their sums",
+        lambda x, c, e: c["optimizer"] * x.accumulation_s,
+        "backward",
+    ),
     *(_recomputed(name, share) for name, share in _RECOMPUTED),
-    Term("tensor parallelism's collectives", "tensor_s", _tensor, per=LAYER),
-    Term("context parallelism's collectives", "context_s", _context, per=LAYER),
-    Term("experts' all-to-alls", "expert_s", _experts, per=LAYER),
+    Term("tensor parallelism's collectives", Part.TENSOR, _tensor, per=LAYER),
+    Term("context parallelism's collectives", Part.CONTEXT, _context, per=LAYER),
+    Term("experts' all-to-alls", Part.EXPERT, _experts, per=LAYER),
     _kernels("waiting for the host", _host),
     _kernels(
         "hops of tensor parallelism between nodes",
         lambda x, c, e: US * c["hop_us"] * x.tensor_host_hops * passes(x),
     ),
-    Term("gathering sharded weights (ZeRO-3)", "gather_s", _gathered, per=BESIDE),
-    Term("activations to host memory and back", "host_s", _host_memory, per=BESIDE),
+    Term("gathering sharded weights (ZeRO-3)", Part.GATHER, _gathered, per=BESIDE),
+    Term("activations to host memory and back", Part.HOST, _host_memory, per=BESIDE),
 )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.training_run.step.features import Features
+from simulator.values.prediction import Part
 
 Array = NDArray[np.float64]
 Coefficients = Mapping[str, Array]
@@ -65,18 +66,20 @@ Formula = Callable[[Features, Coefficients, Earlier], Array]
 class Term:
     """One cost.
 
-    name     as printed;  part  the field of StepParts that it belongs to
+    name     as printed;  part  of the step that it belongs to
     seconds  its formula, run on arrays for predictions and on symbols for explanations
              (formula_symbol.py). It must not fall where `Features.idle_share` rises: searches
              bound the step by the least idle share that is possible
     per      what it is counted by in each micro-batch; None: once per step
+    way      the pass that it is in: `forward`, `backward`, or "" for both alike
     words    the formula where the symbols alone would not be understood
     """
 
     name: str
-    part: str
+    part: Part
     seconds: Formula
     per: Per | None = field(default=None, kw_only=True)
+    way: str = field(default="", kw_only=True)
     words: str = field(default="", kw_only=True)
 
 

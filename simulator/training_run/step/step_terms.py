@@ -25,6 +25,7 @@ from simulator.training_run.step.step_term import (
     between_nodes,
     moved,
 )
+from simulator.values.prediction import Part
 
 
 def _logits(x: Features, c: Coefficients, e: Earlier) -> Array:
@@ -128,55 +129,57 @@ def _exchange(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 TERMS: tuple[Term, ...] = (
     *LAYER_TERMS,
-    Term("logits and loss", "compute_s", _logits, per=LOGITS),
+    Term("logits and loss", Part.COMPUTE, _logits, per=LOGITS),
     Term(
         "host work per micro-batch",
-        "compute_s",
+        Part.COMPUTE,
         lambda x, c, e: MS * c["microbatch_ms"] * x.launches,
         per=CHUNK,
     ),
-    Term("first and last layers in bf16", "compute_s", _wide_layer, per=WIDE_LAYER),
-    Term("idle stages", "bubble_s", _idle),
-    Term("sends between stages", "cut_s", _sends),
+    Term("first and last layers in bf16", Part.COMPUTE, _wide_layer, per=WIDE_LAYER),
+    Term("idle stages", Part.BUBBLE, _idle),
+    Term("sends between stages", Part.CUT, _sends),
     Term(
         "sends between far parts of the machine",
-        "cut_s",
+        Part.CUT,
         _far_sends,
         words="the largest of: one send per micro-batch, and two per crossing to fill and drain "
         "(interleaved: what half a chunk's time does not hide); cut_exposed x 2 sends per "
         "micro-batch; the time by which the line falls behind the stages",
     ),
-    Term("messages that stall", "stall_s", _stalled),
-    Term("exchange of gradients and weights", "reduce_s", _exchange),
+    Term("messages that stall", Part.STALL, _stalled),
+    Term("exchange of gradients and weights", Part.REDUCE, _exchange),
     Term(
         "gradient buckets that wait for the host",
-        "reduce_s",
+        Part.REDUCE,
         lambda x, c, e: US * c["wait_us"] * x.waiting_buckets,
     ),
     Term(
         "copies of gathered slices",
-        "reduce_s",
+        Part.REDUCE,
         lambda x, c, e: US * c["slice_us"] * x.copied_slices,
     ),
     Term(
         "averaging the workers of local steps",
-        "reduce_s",
+        Part.REDUCE,
         lambda x, c, e: moved(x, "sync", c),
     ),
-    Term("optimizer", "optimizer_s", lambda x, c, e: c["optimizer"] * x.optimizer_s),
+    Term("optimizer", Part.OPTIMIZER, lambda x, c, e: c["optimizer"] * x.optimizer_s),
     Term(
         "compressing gradients, outer optimizer of local steps",
-        "optimizer_s",
+        Part.OPTIMIZER,
         lambda x, c, e: c["optimizer"] * x.extra_pass_s,
     ),
     Term(
         "optimizer in host memory",
-        "host_s",
+        Part.HOST,
         lambda x, c, e: x.host_step_s,
         words="gradients down, Adam at the host's memory bandwidth, weights up: the slowest of the "
         "three where the framework overlaps them, else their sum",
     ),
     Term(
-        "each step, whatever its size", "overhead_s", lambda x, c, e: MS * c["step_ms"] * x.launches
+        "each step, whatever its size",
+        Part.OVERHEAD,
+        lambda x, c, e: MS * c["step_ms"] * x.launches,
     ),
 )

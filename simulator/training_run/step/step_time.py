@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -20,39 +19,29 @@ from simulator.training_run.step.step_term import (
     Per,
     Term,
 )
+from simulator.values.prediction import Component, Part
+
+PARTS = tuple(part for part in Part if any(term.part is part for term in step_terms.TERMS))
+"""The parts that a described run's step has, in the order in which they are printed."""
+Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepParts:
-    """[runs] seconds of a step; `total_s` is their sum.
-
-    compute_s     matmuls, attention, passes and what waits for the host, of the busiest stage
-    tensor_s, expert_s, context_s, gather_s   messages inside layers that do not hide
-    cut_s         sends between stages; bubble_s  idle stages; reduce_s  gradients and weights
-    stall_s       messages between stages that stall (blocked_host.py)
-    host_s        what host memory costs: its transfers that do not hide, and an optimizer there
-    """
-
-    compute_s: Array
-    tensor_s: Array
-    expert_s: Array
-    context_s: Array
-    gather_s: Array
-    cut_s: Array
-    stall_s: Array
-    bubble_s: Array
-    reduce_s: Array
-    optimizer_s: Array
-    host_s: Array
-    overhead_s: Array
+class StepParts(dict[Part, Array]):
+    """[runs] seconds of a step by part, `PARTS` in their order; `total_s` is their sum. Compute and
+    messages inside layers are the busiest stage's."""
 
     @property
     def total_s(self) -> Array:
         """Seconds of a step, per run."""
-        return np.asarray(sum(getattr(self, name) for name in StepParts.__dataclass_fields__))
+        return np.asarray(sum(self.values()))
 
-
-Key = TypeVar("Key", bound=Hashable)
+    def components(self, row: int = 0) -> tuple[Component, ...]:
+        """The parts of one run that take time."""
+        return tuple(
+            Component(name=part, time_s=float(seconds[row]))
+            for part, seconds in self.items()
+            if seconds[row] != 0
+        )
 
 
 def step_parts(x: Features, c: Coefficients) -> StepParts:
@@ -62,9 +51,7 @@ def step_parts(x: Features, c: Coefficients) -> StepParts:
     """
     found = step_seconds(x, c, lambda term: term.part)
     none, runs = np.zeros(1), x.microbatches.shape
-    names = StepParts.__dataclass_fields__
-    assert set(found) <= set(names), set(found) - set(names)
-    return StepParts(**{n: np.broadcast_to(found.get(n, none), runs) for n in names})
+    return StepParts((part, np.broadcast_to(found.get(part, none), runs)) for part in PARTS)
 
 
 def step_seconds(x: Features, c: Coefficients, key: Callable[[Term], Key]) -> dict[Key, Array]:
@@ -78,16 +65,8 @@ def step_seconds(x: Features, c: Coefficients, key: Callable[[Term], Key]) -> di
     earlier = Earlier(layer=np.zeros(1))
     by_key: dict[tuple[Key, Per], Array] = {}
     sums: dict[Per, Array] = {}
-    for per in PER_MICROBATCH:
-        for term in step_terms.TERMS:
-            if term.per is not per:
-                continue
-            each = term.seconds(x, c, earlier)
-            _add(by_key, (key(term), per), each)
-            _add(sums, per, each)
-            if per is LAYER:
-                earlier.of[term.name] = named(term.name, each, defined=False)
-                earlier.layer = named("layer", sums[per], defined=False)
+    for term, per, each in unit_seconds(x, c, earlier, sums):
+        _add(by_key, (key(term), per), each)
     first = sum(per.first(x) * each for per, each in sums.items())
     last = sum(per.last(x) * each for per, each in sums.items())
     between = sum(per.first(x) * each for per, each in sums.items() if not per.ends_only)
@@ -107,6 +86,23 @@ def step_seconds(x: Features, c: Coefficients, key: Callable[[Term], Key]) -> di
             _add(found, key(term), each)
             earlier.step = named("step so far", earlier.step + each, defined=False)
     return {name: c["level"] * each for name, each in found.items()}
+
+
+def unit_seconds(
+    x: Features, c: Coefficients, earlier: Earlier, sums: dict[Per, Array]
+) -> Iterator[tuple[Term, Per, Array]]:
+    """Each term of a micro-batch with the seconds of one unit (a layer, a chunk, the logits) before
+    `level`; `sums` gets their sums by unit."""
+    for per in PER_MICROBATCH:
+        for term in step_terms.TERMS:
+            if term.per is not per:
+                continue
+            each = term.seconds(x, c, earlier)
+            _add(sums, per, each)
+            if per is LAYER:
+                earlier.of[term.name] = named(term.name, each, defined=False)
+                earlier.layer = named("layer", sums[per], defined=False)
+            yield term, per, each
 
 
 def _add(sums: dict[Key, Array], key: Key, value: Array) -> None:

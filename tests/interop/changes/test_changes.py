@@ -48,10 +48,10 @@ def test_illegal_ones_are_left_out() -> None:
     assert ("micro_batch", 4) not in found
 
 
-def test_precision_only_where_asked() -> None:
+def test_precision_only_where_requested() -> None:
     assert "precision" not in {c.setting for c in single_changes(run_of())}
-    asked = single_changes(run_of(), precisions=("fp8",))
-    assert {c.new for c in asked if c.setting == "precision"} == {"fp8"}
+    changes = single_changes(run_of(), precisions=("fp8",))
+    assert {c.new for c in changes if c.setting == "precision"} == {"fp8"}
 
 
 def test_ranked_by_gain_and_all_fit() -> None:

@@ -25,7 +25,7 @@ def read(folder: Path, name: str, text: str) -> ImportedRun:
 
 
 @pytest.mark.parametrize(
-    ("name", "raw", "said"),
+    ("name", "raw", "message"),
     [
         ("a.sh", b"\x7fELF\0\0\1", "is it binary"),
         ("a.yaml", b"a: [1, 2\nb: {", "not valid YAML"),
@@ -38,9 +38,9 @@ def read(folder: Path, name: str, text: str) -> ImportedRun:
         ("empty.sh", b"", "no configuration"),
     ],
 )
-def test_clear_errors(tmp_path: Path, name: str, raw: bytes, said: str) -> None:
+def test_clear_errors(tmp_path: Path, name: str, raw: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(raw)
-    with pytest.raises(DocumentError, match=re.escape(said)):
+    with pytest.raises(DocumentError, match=re.escape(message)):
         read_config(tmp_path / name)
     assert not (tmp_path / "x").exists()
 
@@ -85,7 +85,7 @@ def test_options_behind_a_comment_are_never_passed(tmp_path: Path) -> None:
         tmp_path, "a.sh", f"{MEGATRON} \\\n  --bf16 \\\n  # note \\\n  --fp8-format hybrid\n"
     )
     assert run.precision == "bf16"
-    assert ["stands outside any command" in each.text for each in run.contradictions] == [True]
+    assert ["is outside any command" in each.text for each in run.contradictions] == [True]
     assert run.contradictions[0].places == ("a.sh:4",)
 
 
@@ -134,7 +134,7 @@ def test_imported_json_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_variable_that_is_not_set_is_no_silence(tmp_path: Path) -> None:
-    """A degree that is named but not told has no default: dp does not follow from one."""
+    """A degree with an unknown value has no default: dp does not follow from one."""
     (tmp_path / "run.sh").write_text(
         "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
         "--micro-batch-size 1 --tensor-model-parallel-size $TP --pipeline-model-parallel-size 2\n"

@@ -1,6 +1,6 @@
 """Configurations written anew after public ones (each names its address): what is read of them.
 
-`expected.json` was written by hand from the files: the keys that they say; every other is null.
+`expected.json` was written by hand from the files: the keys that they set; every other is null.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def read(name: str) -> tuple[dict[str, object], ImportedRun]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_configuration_says(name: str) -> None:
+def test_values_of_a_configuration(name: str) -> None:
     expected, run = read(name)
     found = {key: getattr(run, key) for key in KEYS}
     assert found == {key: expected.get(key) for key in KEYS}
     model = {key: getattr(run.model, key) for key in ("name", "flavor", *MODEL_FIGURES)}
-    said = expected.get("model", {})
-    assert isinstance(said, dict)
-    assert model == {key: said.get(key) for key in model}
+    figures = expected.get("model", {})
+    assert isinstance(figures, dict)
+    assert model == {key: figures.get(key) for key in model}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_wrong_with_it(name: str) -> None:
+def test_problems_of_a_configuration(name: str) -> None:
     expected, run = read(name)
     assert [each.field for each in run.contradictions] == expected.get("contradictions", [])
     assert [each.option for each in run.unknown] == expected.get("unknown", [])

@@ -10,7 +10,7 @@ from interop.configs.hydra_defaults import hydra_parts
 from interop.configs.imported_run import ImportedRun
 from interop.configs.keyed_file import read_keyed
 from interop.reading.read_config import read_config
-from interop.shell.folder import ConfigFolder
+from interop.shell.config_folder import ConfigFolder
 
 SIZE = "tensor_model_parallel_size: {}\npipeline_model_parallel_size: 2\nmicro_batch_size: 1\n"
 LAUNCH = "torchrun --nproc_per_node 16 run.py --config-path conf --config-name train {}\n"

@@ -1,4 +1,4 @@
-"""Values that name others: what is followed, and what is left open."""
+"""References between values: those that are followed, and those that stay open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interop.configs.interpolation import Open, resolved
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "value"),
     [
         ({"a": "${TP:-8}"}, 8),
         ({"a": "${TP:8}"}, 8),
@@ -19,21 +19,21 @@ from interop.configs.interpolation import Open, resolved
         ({"a": "${multiply:2,${b.c}}", "b.c": 4}, 8),
     ],
 )
-def test_followed(written: dict[str, Any], told: int) -> None:
+def test_followed(written: dict[str, Any], value: int) -> None:
     values = {tuple(key.split(".")): value for key, value in written.items()}
-    assert resolved(("a",), values, {}) == told
+    assert resolved(("a",), values, {}) == value
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "value"),
     [("${oc.env:TP,4}", 8), ("${TP:-4}", 8), ("${oc.env:PP,4}", 4), ("${mul:${oc.env:TP},2}", 16)],
 )
-def test_a_variable_that_is_set_stands_over_its_default(written: str, told: int) -> None:
-    assert resolved(("a",), {("a",): written}, {"TP": "8"}) == told
+def test_a_variable_that_is_set_overrides_its_default(written: str, value: int) -> None:
+    assert resolved(("a",), {("a",): written}, {"TP": "8"}) == value
 
 
 @pytest.mark.parametrize(
-    ("written", "exported", "told"),
+    ("written", "exported", "value"),
     [
         ("${TP:-4}", "", 4),
         ("${oc.env:TP,4}", "", ""),
@@ -42,8 +42,8 @@ def test_a_variable_that_is_set_stands_over_its_default(written: str, told: int)
         ("${oc.env:TP}", "'8", "'8"),
     ],
 )
-def test_what_is_exported_is_taken_as_it_is(written: str, exported: str, told: object) -> None:
-    assert resolved(("a",), {("a",): written, ("b",): 2}, {"TP": exported}) == told
+def test_what_is_exported_is_taken_as_it_is(written: str, exported: str, value: object) -> None:
+    assert resolved(("a",), {("a",): written, ("b",): 2}, {"TP": exported}) == value
 
 
 @pytest.mark.parametrize(

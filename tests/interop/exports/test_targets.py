@@ -96,7 +96,7 @@ def test_a_gap_costs_what_the_prediction_says() -> None:
     costs = cost_of_gaps(plan, gaps)
     assert costs.slower == pytest.approx(after / before - 1, rel=1e-9)
     check = json.loads(files_of(plan, "megatron")["plan-check.json"])
-    step = plan.figures.step_time_s.value * after / before
+    step = plan.prediction.step_time_s.value * after / before
     assert check["step_time_s"]["value"] == pytest.approx(step, rel=1e-9)
     assert check["changed_by_what_is_not_expressed"]
 

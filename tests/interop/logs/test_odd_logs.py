@@ -208,16 +208,16 @@ def test_a_log_is_followed_through_growth_and_rotation(tmp_path: Path) -> None:
     assert not followed.look()
     path.write_text(text[:cut], encoding="utf-8")
     assert followed.look()
-    assert followed.told().steps == 29
+    assert followed.log().steps == 29
     with path.open("a", encoding="utf-8") as file:
         file.write(text[cut : cut + 20])  # half of a line: not yet read
     followed.look()
-    assert followed.told().steps == 29
+    assert followed.log().steps == 29
     path.rename(tmp_path / "train.log.1")
     begin = text.rindex("\n", 0, cut) + 1
     path.write_text(text[begin:], encoding="utf-8")
     assert followed.look()
-    log = followed.told()
+    log = followed.log()
     assert (log.steps, log.restarts) == (60, 0)
 
 
@@ -230,8 +230,8 @@ def test_a_followed_log_is_read_without_its_colours(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     followed = FollowedLog(path)
     assert followed.look()
-    assert followed.told() == read_training_log(path)
-    assert followed.told().steps == 40
+    assert followed.log() == read_training_log(path)
+    assert followed.log().steps == 40
 
 
 def test_bars_that_begin_anew_with_each_epoch_are_one_run(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ NEW = (
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "expected"),
     [
         # Until 2.10: no `#`, no root, the largest error of an element; of alltoall no operation.
         ([" Using devices", "   Rank  0 Pid 7 on a1 device  0 [0x00] NVIDIA A100-SXM4-40GB", HEAD,
@@ -241,7 +241,7 @@ NEW = (
     ],
 )  # fmt: skip
 def test_tables_of_older_versions_and_without_settings(
-    lines: list[str], told: tuple[int | None, float, float], tmp_path: Path
+    lines: list[str], expected: tuple[int | None, float, float], tmp_path: Path
 ) -> None:
     path = tmp_path / "out.txt"
     path.write_text("\n".join(["srun: job 1 started"] * 3 + lines) + "\n", encoding="utf-8")
@@ -249,7 +249,7 @@ def test_tables_of_older_versions_and_without_settings(
     assert isinstance(output, NcclOutput)
     (curve,) = output.curves
     (point,) = curve.points
-    assert (curve.devices, point.time_s, point.bus_bytes_per_s) == pytest.approx(told)
+    assert (curve.devices, point.time_s, point.bus_bytes_per_s) == pytest.approx(expected)
 
 
 def test_a_second_head_is_a_second_benchmark(tmp_path: Path) -> None:

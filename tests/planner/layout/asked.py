@@ -5,7 +5,7 @@ from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
 from planner.run_option import AskedOptions
 from profiles.hardware.catalogue.catalog import get_cluster
-from profiles.model.figures.config_figures import figures_of_config
+from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.loaders import resolve_model
 from simulator.training_run.step.coefficients import assign, shipped_coefficients
 from simulator.training_run.step.features import features

@@ -92,7 +92,7 @@ def test_parts_add_up_and_runners_up_are_slower_and_of_other_families():
     assert times == sorted(times)
     assert len({(c.run.degrees.mesh_text, c.run.schedule) for c in shown}) == 4
     for choice in shown:
-        seconds = sum(value for _, value in choice.prediction.parts)
+        seconds = sum(choice.prediction.seconds.values())
         assert seconds == pytest.approx(choice.prediction.step_time_s.value, rel=1e-6)
     assert all("slower" in choice.why_not_first for choice in answer.alternatives)
 

@@ -25,8 +25,8 @@ from simulator.schedules.schedule import (
     ScheduleOptions,
     register,
 )
-from simulator.traced.stack import load_stack
 from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.framework.framework import load_stack
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.runnable import runnable_schedules

@@ -10,7 +10,7 @@ from planner.layout.layout_question import layout_ground
 from planner.layout.layouts import SCHEDULES, legal_layouts, row_numbers
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import _OWN, LayoutPrices
-from profiles.model.figures.config_figures import figures_of_config
+from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.loaders import resolve_model
 from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import load_framework

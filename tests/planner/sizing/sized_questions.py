@@ -3,7 +3,7 @@
 from planner.layout.layout_question import LayoutSolver
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
 from planner.sizing.sizing_search import size_device
-from profiles.model.figures.config_figures import figures_of_config
+from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.loaders import resolve_model
 from profiles.sourced import SourcedRange
 from simulator.goodput.reliability_inputs import DEFAULT

@@ -8,15 +8,10 @@ import pytest
 import torch
 
 from profiles.errors import TraceError
-from profiles.model.graph import Phase
-from profiles.model.steps.module_step import (
-    Direction,
-    Kernel,
-    ModuleStep,
-    TracedSteps,
-    step_precision,
-)
-from profiles.model.steps.trace_step_op import is_channels_last
+from profiles.model.graph import Block, Op
+from profiles.model.kernels import DeviceKernel, Direction, Kernel
+from profiles.model.steps.module_step import TracedSteps, step_precision
+from profiles.model.tracing.trace_kernels import is_channels_last
 
 HERE = "tests.shardwright.module_factories"
 
@@ -28,44 +23,53 @@ def step_of(
     channels_last: bool = False,
     fused: bool = False,
     **arguments: int,
-) -> ModuleStep:
-    return TracedSteps().step(
+) -> Block:
+    graph = TracedSteps().step(
         f"{HERE}:{function}",
         arguments,
         step_precision(precision),
         channels_last=channels_last,
         fused_attention=fused,
     )
+    return graph.kinds[0]
 
 
-def kernels(step: ModuleStep) -> Counter[Kernel]:
+def ops_of(step: Block) -> tuple[Op, ...]:
+    return (*step.forward_ops, *step.backward_ops)
+
+
+def kernels_of(step: Block, *kinds: Kernel) -> list[DeviceKernel]:
+    found = (kernel for op in ops_of(step) for kernel in op.kernels or ())
+    return [kernel for kernel in found if not kinds or kernel.kernel in kinds]
+
+
+def kernels(step: Block) -> Counter[Kernel]:
     found: Counter[Kernel] = Counter()
-    for op in step.ops:
-        found[op.kernel] += op.count
+    for kernel in kernels_of(step):
+        found[kernel.kernel] += kernel.count
     return found
 
 
 def test_products_of_a_perceptron() -> None:
     step = step_of("mlp", width=256, batch=64)
-    products = [op for op in step.ops if op.kernel is Kernel.MATMUL]
+    products = kernels_of(step, Kernel.MATMUL)
     # Forward: 64 x 256 x 1024 and 64 x 1024 x 10. Backward: each weight's gradient and, of the
     # second layer alone, the input's.
-    assert sum(op.count for op in products) == 5
-    assert sum(op.work_flop * op.count for op in products) == 2 * 64 * (
+    assert len(products) == 5
+    assert sum(product.work_flop for product in products) == 2 * 64 * (
         2 * 256 * 1024 + 3 * 1024 * 10
     )
-    assert sum(step.parameters) == 256 * 1024 + 1024 + 1024 * 10 + 10
+    assert step.parameter_count == 256 * 1024 + 1024 + 1024 * 10 + 10
 
 
 def test_autocast_casts_each_weight_once_and_inputs_of_products() -> None:
     plain, cast = (step_of("mlp", p, width=256, batch=64) for p in ("fp32", "amp-fp16"))
-    products = {op.dtype for op in cast.ops if op.kernel is Kernel.MATMUL}
-    assert products == {"float16"}
-    assert {op.dtype for op in plain.ops if op.kernel is Kernel.MATMUL} == {"float32"}
-    casts = [op for op in cast.ops if op.op == "_to_copy" and op.phase is Phase.FORWARD]
+    fine = step_of("mlp", "tf32", width=256, batch=64)
+    for step, dtype in ((cast, "float16"), (plain, "float32"), (fine, "tf32")):
+        assert {product.dtype for product in kernels_of(step, Kernel.MATMUL)} == {dtype}
     # Two weights, two biases and the input to float16; the output back for the loss.
-    assert sum(op.count for op in casts) == 6
-    assert not any(op.op == "_to_copy" for op in plain.ops)
+    assert sum(op.name == "_to_copy" for op in cast.forward_ops) == 6
+    assert not any(op.name == "_to_copy" for op in ops_of(plain))
 
 
 def test_autocast_agrees_with_torch_on_types() -> None:
@@ -75,7 +79,7 @@ def test_autocast_agrees_with_torch_on_types() -> None:
         y = torch.relu(layer(torch.zeros(2, 4)))
     assert y.dtype is torch.bfloat16
     step = step_of("mlp", "amp-bf16", width=8, batch=2)
-    relu = next(op for op in step.ops if op.op == "relu")
+    relu = next(op for op in step.forward_ops if op.name == "relu")
     assert relu.dtype == "bfloat16"
 
 
@@ -84,8 +88,7 @@ def test_autocast_agrees_with_torch_on_types() -> None:
 )
 def test_convolutions_by_groups(groups: int, kind: Kernel) -> None:
     step = step_of("convolutions", batch=8, groups=groups)
-    own = {op.direction: op for op in step.ops if op.op.startswith("convolution")}
-    assert {op.kernel for op in own.values()} == {kind}
+    own = {kernel.direction: kernel for kernel in kernels_of(step, kind)}
     # The images need no gradient.
     assert set(own) == {Direction.OUTPUT, Direction.WEIGHT_GRADIENT}
     forward = own[Direction.OUTPUT]
@@ -103,25 +106,26 @@ def test_convolutions_by_groups(groups: int, kind: Kernel) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16"])
 def test_a_layer_of_a_recurrence_is_started_once(precision: str) -> None:
     step = step_of("recurrence", precision, batch=8)
-    layers = [op for op in step.ops if "lstm_layer" in op.op]
-    assert {op.dtype for op in layers} == {"float32" if precision == "fp32" else "float16"}
+    layers = [op for op in ops_of(step) if "lstm_layer" in op.name]
+    own = [kernel for op in layers for kernel in op.kernels or ()]
+    assert {kernel.dtype for kernel in own} == {"float32" if precision == "fp32" else "float16"}
     # Two layers, two directions, forward and backward; 20 positions each.
-    assert sum(op.starts * op.count for op in layers) == 8
-    assert sum(op.count for op in layers if op.kernel is Kernel.RECURRENCE) == 8 * 20
+    assert len(layers) == 8
+    assert kernels(step)[Kernel.RECURRENCE] == 8 * 20
     # 4 gates of 64 from 32 inputs (128 in the second layer) and 64 of the state, both ways; the
     # first layer's backward makes the gradient of its inputs too.
     rows, gates, state = 8 * 20, 4 * 64, 64
     forward = 2 * rows * gates * sum(2 * (inputs + state) for inputs in (32, 128))
-    assert sum(op.work_flop * op.count for op in layers) == 3 * forward
+    assert sum(kernel.work_flop * kernel.count for kernel in own) == 3 * forward
 
 
 def test_layout_is_followed() -> None:
     for last in (False, True):
         step = step_of("convolutions", batch=8, channels_last=last)
         laid = (Kernel.CONV, Kernel.BATCH_NORM)
-        own = [op for op in step.ops if op.kernel in laid and op.phase is Phase.FORWARD]
-        assert {op.kernel for op in own} == set(laid)
-        assert {op.channels_last for op in own} == {last}
+        own = [kernel for kernel in kernels_of(step, *laid) if not kernel.backward]
+        assert {kernel.kernel for kernel in own} == set(laid)
+        assert {kernel.channels_last for kernel in own} == {last}
 
 
 def test_kernels_of_one_position_lie_as_their_strides_say() -> None:
@@ -132,16 +136,13 @@ def test_kernels_of_one_position_lie_as_their_strides_say() -> None:
 
 
 def test_a_convolution_of_a_slice_copies_it_first() -> None:
-    whole = [op for op in step_of("convolutions", batch=8).ops if op.op == "contiguous"]
-    assert whole == []
-    (copy,) = (
-        op
-        for op in step_of("sliced", batch=8).ops
-        if op.op == "contiguous" and op.phase is Phase.FORWARD
-    )
-    # Half of 32 channels of 8 images of 16 x 16, read and written; no call of the host's own.
+    assert kernels_of(step_of("convolutions", batch=8), Kernel.TRANSPOSE) == []
+    sliced = step_of("sliced", batch=8)
+    (copy,) = (kernel for kernel in kernels_of(sliced, Kernel.TRANSPOSE) if not kernel.backward)
+    # Half of 32 channels of 8 images of 16 x 16, read and written by the convolution's own call.
     assert copy.read_bytes == copy.written_bytes == 8 * 16 * 16 * 16 * 4
-    assert copy.starts == 0
+    (op,) = (op for op in sliced.forward_ops if copy in (op.kernels or ()))
+    assert op.name == "convolution"
 
 
 def test_attention_is_written_out_unless_fused() -> None:
@@ -152,17 +153,17 @@ def test_attention_is_written_out_unless_fused() -> None:
     assert kernels(fused)[Kernel.ATTENTION] == 2
     assert kernels(fused)[Kernel.BATCHED_MATMUL] == kernels(fused)[Kernel.SOFTMAX] == 0
     # The scores of 2 x 4 heads of 128 x 128 and their shares are kept.
-    assert plain.peak_bytes - fused.peak_bytes > 2 * 4 * 128 * 128 * 4
+    assert plain.backward_peak_bytes - fused.backward_peak_bytes > 2 * 4 * 128 * 128 * 4
 
 
 def test_memory_by_hand() -> None:
     step = step_of("mlp", width=256, batch=64)
-    assert step.parameter_bytes == 4 * (256 * 1024 + 1024 + 1024 * 10) + 512  # ten biases: a block
-    assert step.gradient_bytes == step.parameter_bytes
-    # Hidden before and after the ReLU, logits, log-probabilities: at the end of the forward pass.
+    # Hidden before and after the ReLU, logits, log-probabilities.
     least = 4 * (2 * 64 * 1024 + 2 * 64 * 10)
-    assert least <= step.peak_bytes < 2 * least + 4 * 256 * 1024
-    assert step.peak_bytes <= step.peak_with_gradients_bytes
+    kept = 4 * 64 * 256 + 8 * 64  # inputs and targets
+    assert kept + 4 * 2 * 64 * 1024 <= step.forward_peak_bytes <= step.backward_peak_bytes + kept
+    assert least <= step.backward_peak_bytes < 2 * least + 4 * 256 * 1024
+    assert step.saved_bytes == kept
 
 
 def test_a_constructor_may_count() -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from planner.layout.layout_answer import LayoutFile, LayoutInfeasibility, LayoutRelaxation
+from planner.layout.layout_answer import LayoutFile
 from profiles.errors import DocumentError, InputError
 from shardwright.asking.report_paths import ReportPaths
 from shardwright.cli import app
@@ -15,6 +15,7 @@ from shardwright.reports.brief.plan_answers import planned_plan
 from shardwright.reports.brief.plan_brief import plan_brief
 from shardwright.reports.brief.plan_table import PLAN_COLUMNS
 from shardwright.reports.brief.size_table import SIZE_COLUMNS
+from simulator.values.plan_file import Infeasibility, Relaxation
 from tests.shardwright.brief.test_size_brief import Page
 from tests.shardwright.fixed_pair import answer as fixed_plan_file
 
@@ -90,14 +91,14 @@ def test_a_plan_of_our_own_executor():
 
 
 def test_what_does_not_fit_is_reported(tmp_path):
-    why = LayoutInfeasibility(
+    why = Infeasibility(
         nearest="tp8 pp1 dp1",
         rank=0,
         term="optimizer states",
         needed_bytes=400 * 2**30,
         capacity_bytes=80 * 2**30,
         relaxations=(
-            LayoutRelaxation(change="128 devices", flag="--on", layout="tp8", step_time_s=48.4),
+            Relaxation(change="128 devices", flag="--on", layout="tp8", step_time_s=48.4),
         ),
     )
     answer = LayoutFile(

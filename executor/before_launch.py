@@ -1,0 +1,90 @@
+"""What is looked at before ranks are started or anything is allocated: torch, devices, memory.
+
+Imports torch inside a function alone, and only where devices must be counted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import signal
+import sys
+
+from profiles.errors import InputError
+from profiles.hardware.probe.fingerprint import available_memory_bytes
+from profiles.units import format_bytes
+from simulator.values.plan import Plan
+from simulator.values.prediction import Prediction
+
+OLDEST_TORCH = (2, 11)
+LESS_MEMORY = (
+    "plan with less memory per rank: a smaller --micro-batch, --recompute full, a higher --zero"
+)
+
+
+def check_devices(path: str, plan: Plan, *, device: str) -> None:
+    """Raises InputError where torch is missing or too old, or this machine has too few devices."""
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise InputError(
+            f"{path} is run by torch, which is not installed here; install torch 2.13"
+        ) from error
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    if numbers < OLDEST_TORCH:
+        raise InputError(
+            f"{path} is run by torch 2.11 or later, torch {version} is installed; install 2.13"
+        )
+    if device == "cpu":
+        return
+    degrees = plan.degrees
+    asked = (
+        f"--device {device} asks for {degrees.num_devices} devices (pp {degrees.pp} x dp "
+        f"{degrees.dp} x tp {degrees.tp} in {path})"
+    )
+    if version.endswith("+cpu"):
+        raise InputError(
+            f"{asked}, and torch {version} is built without CUDA; install a CUDA build of torch, "
+            "or use --device cpu"
+        )
+    import torch
+
+    found = torch.accelerator.device_count()
+    kind = torch.accelerator.current_accelerator()
+    if kind is None or kind.type != device or found < degrees.num_devices:
+        here = f"{found} of type {kind.type}" if kind is not None and found else "none"
+        raise InputError(
+            f"{asked}, and torch {version} finds {here} on this machine (nvidia-smi lists what the "
+            "driver sees, CUDA_VISIBLE_DEVICES hides devices); run it where they are, plan for "
+            "fewer devices, or use --device cpu"
+        )
+
+
+def predicted_bytes(prediction: Prediction | None, pp_rank: int) -> float:
+    """The predicted peak of a pipeline rank; 0 where nothing was predicted."""
+    ranks = {} if prediction is None else {rank.rank: rank for rank in prediction.ranks}
+    return ranks[pp_rank].limiting_bytes if pp_rank in ranks else 0.0
+
+
+def check_main_memory(path: str, plan: Plan, prediction: Prediction | None) -> None:
+    """Raises InputError where the ranks, all on this machine's CPU, need more than is free."""
+    each = plan.degrees.dp * plan.degrees.tp
+    needed = each * sum(predicted_bytes(prediction, rank) for rank in range(plan.degrees.pp))
+    free = available_memory_bytes()
+    if needed > free:
+        raise InputError(
+            f"{path} is predicted to take {format_bytes(needed)} of main memory on "
+            f"{plan.degrees.num_devices} ranks, and {format_bytes(free)} are free; "
+            f"{LESS_MEMORY}, or end other programs"
+        )
+
+
+def die_with_parent() -> None:
+    """From here on this process is ended where its parent is (Linux, prctl(2)): no rank outlives
+    its launcher."""
+    if sys.platform == "linux":
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == 1:  # it was ended before
+            os._exit(1)

@@ -1,0 +1,158 @@
+"""`BestFirst`: the one search of the planner. Candidates are opened in the order of their lower
+bounds until none is below the best that was found; then, and only then, the rest is pruned.
+
+What a candidate is and what opening it does is the caller's: cells, layouts, waves of meshes,
+device sets. To open one may offer what was found, lead to further candidates, or explore candidates
+of its own in the same search. A limit or an interrupt ends a search early: what was found stays,
+with the bound that is proved by then.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+Found = TypeVar("Found")
+Item = TypeVar("Item")
+Candidate = tuple[float, int, Item]
+"""The lower bound of what it may lead to, its place among candidates of equal bounds, and itself.
+"""
+Rank = tuple[Any, ...]
+"""What answers are ordered by, the value that is least of the best first."""
+Progress = Callable[[float, float, float, float], None]
+"""Called with bound, incumbent (infinite before the first), gap and seconds so far."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BestFirst(Generic[Found]):
+    """One search: what was found, what is proved, when it ends.
+
+    clock, time_limit_s   seconds; read before a candidate is opened
+    progress    called behind every candidate that was refined
+    best        the least value so far; at first what must be undercut
+    first_only  ends with the first that is found: enough to know that there is one
+    found       the best of each family, with its rank
+    refined     candidates looked at by themselves
+    complete    False where a limit or an interrupt ended the search
+    """
+
+    clock: Callable[[], float]
+    time_limit_s: float | None = None
+    progress: Progress | None = None
+    best: float = math.inf
+    first_only: bool = False
+    found: dict[Hashable, tuple[Rank, Found]] = field(default_factory=dict)
+    refined: int = 0
+    complete: bool = True
+    _start: float = field(init=False)
+    _proved: float = math.inf
+    _heads: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._start = self.clock()
+
+    @property
+    def bound(self) -> float:
+        """Nothing that was refined or is left has a smaller value; at most the best."""
+        return float(min(self.best, self._proved, *self._heads))
+
+    @property
+    def has_time(self) -> bool:
+        """Whether the limit was not reached."""
+        return self.time_limit_s is None or self.clock() - self._start <= self.time_limit_s
+
+    def ranked(self) -> list[tuple[Rank, Found]]:
+        """The best of each family with their ranks, the best first."""
+        return sorted(self.found.values(), key=lambda pair: pair[0])
+
+    def offer(self, family: Hashable, rank: Rank, found: Found) -> None:
+        """Takes an answer; of its family the best stays, of equal ones the first."""
+        if family not in self.found or rank < self.found[family][0]:
+            self.found[family] = (rank, found)
+        self.best = min(self.best, rank[0])
+
+    def looked_at(self, bound: float = math.inf) -> None:
+        """Counts a candidate; what was not found of it has no smaller value than `bound`."""
+        self.refined += 1
+        self.prove(bound)
+
+    def prove(self, bound: float) -> None:
+        """What was not found elsewhere has no smaller value than `bound`."""
+        self._proved = min(self._proved, bound)
+
+    def must_have_time(self) -> None:
+        """Raises TimeoutError behind the limit."""
+        if not self.has_time:
+            raise TimeoutError
+
+    @contextmanager
+    def until_the_end(self) -> Iterator[None]:
+        """Inside it a limit or an interrupt ends the search."""
+        try:
+            yield
+        except (KeyboardInterrupt, TimeoutError):
+            self.complete = False
+
+    def explore(
+        self,
+        candidates: Sequence[Candidate[Item]],
+        open_one: Callable[[Item], Iterable[Candidate[Item]] | None],
+    ) -> list[Candidate[Item]]:
+        """Opens candidates, which come in the order of their bounds, as long as one may be better
+        than the best; gives those that are left.
+
+        Raises TimeoutError and KeyboardInterrupt (`until_the_end`).
+        """
+        left, level = list(candidates[::-1]), len(self._heads)
+        self._heads.append(math.inf)
+        while left and left[-1][0] < self.best:
+            # Until it is opened, what it leads to may be as good as its bound.
+            self._heads[level] = left[-1][0]
+            self.must_have_time()
+            refined = self.refined
+            further = open_one(left[-1][2])
+            left.pop()
+            for each in further or ():
+                bisect.insort(left, each, key=lambda one: (-one[0], -one[1]))
+            self._heads[level] = left[-1][0] if left else math.inf
+            if self.first_only and self.found:
+                raise TimeoutError
+            if self.progress and self.refined > refined:
+                gap = (self.best - self.bound) / self.best if self.found else math.inf
+                self.progress(self.bound, self.best, gap, self.clock() - self._start)
+        self._heads.pop()
+        return left[::-1]
+
+    def look_further(
+        self,
+        rest: Iterable[Candidate[Item]],
+        open_one: Callable[[Item], object],
+        *,
+        runners_up: int,
+        most: int,
+        worth: Callable[[Item], bool] = lambda item: True,
+    ) -> None:
+        """Opens candidates that are left, in the order of their bounds, until so many families are
+        known that none of their bounds is below; what is as good as the best may rank before it.
+
+        most  candidates at most;  worth  which of them are opened
+        """
+        opened = 0
+        with suppress(KeyboardInterrupt, TimeoutError):
+            for bound, _, item in rest:
+                if opened >= most or (bound > self.best and bound >= self.shown(runners_up)):
+                    return
+                self.must_have_time()
+                if worth(item):
+                    opened += 1
+                    open_one(item)
+
+    def shown(self, runners_up: int) -> float:
+        """The value of the last of the best and so many runners-up; infinite where there are
+        fewer."""
+        values = sorted(rank[0] for rank, _ in self.found.values())
+        return float(values[runners_up]) if len(values) > runners_up else math.inf

@@ -1,1 +1,0 @@
-"""Several training runs on one or more clusters over time."""

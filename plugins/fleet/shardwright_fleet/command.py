@@ -1,0 +1,106 @@
+"""`shardwright fleet`: several training runs on shared clusters over time."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiles.document import encode, to_json, write_text
+from profiles.errors import InfeasibleError
+from profiles.hardware.prices.price_file import offers_with
+from profiles.units import parse_quantity
+from shardwright.asking.asked_price import price_notes
+from shardwright.asking.places import answer_cache
+from shardwright.asking.provenance import provenance
+from shardwright.console.flags import Json, Prices, Quiet
+from shardwright.console.output import (
+    Heartbeat,
+    need_room_for,
+    note,
+    print_json,
+    show,
+    tell_price,
+    write_or_print,
+)
+from shardwright_fleet.file import read_fleet
+from shardwright_fleet.page import fleet_html
+from shardwright_fleet.prices import PhasePrices
+from shardwright_fleet.report import fleet_report
+from shardwright_fleet.solved import rented_beside, solve_question
+
+EXAMPLES = (
+    "Examples:\n\n  shardwright fleet jobs.toml\n\n  shardwright fleet jobs.toml -o plans --html "
+    "fleet.html --buy 4x8xb200"
+)
+_TIME_LIMIT = "60s"
+FILE = "fleet.json"
+"""What is written into the folder of -o."""
+
+
+def fleet(
+    jobs: Annotated[Path, typer.Argument(help="TOML file of clusters and jobs (docs/fleets.md)")],
+    output: Annotated[
+        Path | None, typer.Option("-o", help="folder for fleet.json and fleet.html")
+    ] = None,
+    json_output: Json = False,
+    html: Annotated[Path | None, typer.Option("--html", help="write an offline HTML page")] = None,
+    buy: Annotated[
+        str, typer.Option("--buy", help="try to rent in addition: 4x8xb200, or a list")
+    ] = "",
+    prices: Prices = None,
+    time_limit: Annotated[
+        str, typer.Option("--time-limit", help="limit of the whole command")
+    ] = _TIME_LIMIT,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="number of processes; 0 for one per core")
+    ] = 0,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="use the cache of step times")
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """`shardwright fleet`."""
+    page = html or (None if output is None else output / "fleet.html")
+    file = None if output is None else output / FILE
+    need_room_for(page, file)
+    offers = None if prices is None else offers_with(prices)
+    limit_s = parse_quantity(time_limit, "time", where="--time-limit")
+    question, assumed = read_fleet(jobs, offers=offers)
+    beside = tuple(rented_beside(each.strip(), offers) for each in buy.split(",") if each.strip())
+    priced = PhasePrices(
+        folder=answer_cache() / "fleet" if cache else None, workers=workers or os.cpu_count() or 1
+    )
+    with Heartbeat("planning the fleet", quiet=quiet or json_output):
+        answer = solve_question(
+            question, priced, clock=time.monotonic, limit_s=limit_s, buy=beside, seed=seed
+        )
+    answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
+    today = datetime.date.today().isoformat()
+    told = [
+        said
+        for cluster in (*question.clusters, *beside)
+        if cluster.kind
+        for said in price_notes(
+            cluster.parts[cluster.nodes], cluster.kind, today=today, offers=offers
+        )
+    ]
+    data = {"schema": "shardwright/fleet-answer@1", **encode(answer)}
+    if file is not None:
+        write_text(file, to_json(data | {"provenance": provenance()}))
+        note(f"written: {file}")
+    if page is not None and answer.runs:
+        write_or_print(page, fleet_html(answer, provenance=provenance()))
+    if json_output:
+        print_json(data | {"price_notes": told})
+    else:
+        show(fleet_report(answer))
+        tell_price(told)
+    if answer.status == "infeasible":
+        raise InfeasibleError("no schedule keeps every hard deadline: " + "; ".join(answer.binds))

@@ -1,0 +1,191 @@
+"""`FleetQuestion`: runs, clusters and dates as values, and the problem that they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from planner.run_option import AskedOptions
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.figures.transformer import Transformer
+from profiles.sourced import Sourced
+from shardwright_fleet.phase_price import PhasePrice
+from shardwright_fleet.problem import COST, END, LATENESS, Choice, FleetProblem, Job, Pool
+
+_BELOW = 3
+NEVER, AVOID, FINE = "never", "avoid", "fine"
+"""How bad lateness is: not allowed; to be avoided before all money; so many dollars a day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetCluster:
+    """Nodes that are shared.
+
+    parts    the cluster of so many nodes, of every number that is considered
+    price    US dollars of a device-hour, None where unknown;  kind  of price, "" where it was given
+    owned    paid whether used or not: its hours weigh nothing in the decision
+    opens_h, closes_h   hours after the start
+    """
+
+    name: str
+    on: str
+    nodes: int
+    node_devices: int
+    device: str
+    parts: Mapping[int, Cluster]
+    price: Sourced | None
+    kind: str = ""
+    owned: bool = False
+    opens_h: float = 0.0
+    closes_h: float | None = None
+
+    @property
+    def spot(self) -> bool:
+        """Whether its capacity may be taken back."""
+        return self.kind == "spot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPhase:
+    """A part of a run; tokens of all its steps."""
+
+    name: str
+    tokens: float
+    seq_len: int
+    global_batch: int
+
+    @property
+    def steps(self) -> int:
+        """Of training."""
+        return math.ceil(self.tokens / (self.seq_len * self.global_batch))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRun:
+    """A training run.
+
+    options       what frozen weights and optimizer states are kept in
+    late          one of NEVER, AVOID and FINE;  usd_per_day  of lateness
+    fewest, most  nodes;  clusters  that it may use, by number;  after  runs before it, by number
+    """
+
+    name: str
+    model_name: str
+    model: Transformer
+    phases: tuple[FleetPhase, ...]
+    stacks: tuple[str, ...]
+    precision: str
+    lora_rank: int = 0
+    options: AskedOptions = field(default_factory=AskedOptions)
+    deadline_h: float | None = None
+    late: str = AVOID
+    usd_per_day: float = 0.0
+    priority: int = 1
+    not_before_h: float = 0.0
+    clusters: tuple[int, ...]
+    fewest: int = 1
+    most: int = 10**6
+    after: tuple[int, ...] = ()
+    may_move: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetQuestion:
+    """All of it.
+
+    start   ISO date and time of hour 0;  step_h  hours of the grid
+    sure    probability (0 to 1) with which each phase is over in its time
+    prefer  `cost` or `time`: what comes after lateness
+    """
+
+    start: str
+    clusters: tuple[FleetCluster, ...]
+    runs: tuple[FleetRun, ...]
+    step_h: float = 1.0
+    sure: float = 0.5
+    prefer: str = "cost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedChoice:
+    """A way to run a phase: on so many nodes of a cluster, with its price."""
+
+    cluster: int
+    nodes: int
+    price: PhasePrice
+
+
+Priced = tuple[tuple[tuple[PricedChoice, ...], ...], ...]
+"""[run][phase][choice]"""
+
+
+def node_counts(cluster: FleetCluster, run: FleetRun) -> tuple[int, ...]:
+    """How many nodes a run may be given: all, and the three largest powers of two below.
+
+    >>> from types import SimpleNamespace as Some
+    >>> node_counts(Some(nodes=12), Some(fewest=1, most=100))
+    (2, 4, 8, 12)
+    """
+    most = min(cluster.nodes, run.most)
+    powers = [1 << power for power in range(most.bit_length()) if 1 << power < most]
+    return tuple(count for count in (*powers[-_BELOW:], most) if run.fewest <= count <= most)
+
+
+def undominated(choices: tuple[PricedChoice, ...]) -> tuple[PricedChoice, ...]:
+    """Without those that take no less time than fewer nodes of the same cluster do."""
+    kept: list[PricedChoice] = []
+    for choice in sorted(choices, key=lambda each: (each.cluster, each.nodes)):
+        rivals = [one for one in kept if one.cluster == choice.cluster]
+        if all(choice.price.hours < one.price.hours for one in rivals):
+            kept.append(choice)
+    return tuple(kept)
+
+
+def problem_of(question: FleetQuestion, priced: Priced) -> FleetProblem:
+    """The problem on the grid; [job][phase][choice] as in `priced`."""
+    step = question.step_h
+    after_lateness = (END, COST) if question.prefer == "time" else (COST, END)
+    return FleetProblem(
+        pools=tuple(
+            Pool(
+                nodes=cluster.nodes,
+                opens=math.ceil(cluster.opens_h / step),
+                closes=None if cluster.closes_h is None else math.floor(cluster.closes_h / step),
+            )
+            for cluster in question.clusters
+        ),
+        jobs=tuple(
+            Job(
+                phases=tuple(
+                    tuple(
+                        Choice(
+                            pool=one.cluster,
+                            nodes=one.nodes,
+                            steps=max(1, math.ceil(one.price.hours / step - 1e-9)),
+                            usd=usd_of(question.clusters[one.cluster], one),
+                        )
+                        for one in choices
+                    )
+                    for choices in phases
+                ),
+                release=math.ceil(run.not_before_h / step),
+                deadline=None if run.deadline_h is None else math.floor(run.deadline_h / step),
+                hard=run.late == NEVER,
+                priority=run.priority,
+                usd_per_step=run.usd_per_day * step / 24.0 if run.late == FINE else 0.0,
+                after=run.after,
+                may_move=run.may_move,
+            )
+            for run, phases in zip(question.runs, priced, strict=True)
+        ),
+        step_h=step,
+        levels=(LATENESS, *after_lateness),
+    )
+
+
+def usd_of(cluster: FleetCluster, choice: PricedChoice) -> float:
+    """US dollars that a choice adds: nothing where the cluster is owned."""
+    if cluster.owned or cluster.price is None:
+        return 0.0
+    return choice.nodes * cluster.node_devices * choice.price.hours * cluster.price.value

@@ -1,0 +1,84 @@
+"""How a tensor lies on the axes of a device mesh, forward, and its gradient backward.
+
+Placements are DTensor's (torch.distributed.tensor): `R` replicated, `S(d)` split along dim d, `P`
+partial sums. The gradient's placement follows from what the tensor is used for: of a tensor that
+every rank holds and uses with its own share of the work, each rank has a partial gradient. A `Flow`
+is both on one axis; a `Layout` is a flow for each axis of the mesh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright_placements.sharding_file import split_dim
+
+REPLICATED = "R"
+PARTIAL = "P"
+
+
+def split(dim: int) -> str:
+    """The placement that splits `dim`.
+
+    >>> split(1)
+    'S(1)'
+    """
+    return f"S({dim})"
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A tensor's placement on one axis and that of its gradient.
+
+    R/R    every rank has all of it and does all work on it
+    R/P    every rank has all of it and does its own share of the work (Megatron-LM's f operator,
+           arXiv 1909.08053, section 3)
+    P/R    ranks hold summands (its g operator)
+    S/S    ranks hold slices
+    """
+
+    forward: str
+    backward: str
+
+    def __str__(self) -> str:
+        return self.forward if self.backward == self.forward else f"{self.forward}/{self.backward}"
+
+
+WHOLE = Flow(REPLICATED, REPLICATED)
+SHARED = Flow(REPLICATED, PARTIAL)
+SUMMANDS = Flow(PARTIAL, REPLICATED)
+
+Layout = tuple[Flow, ...]
+
+
+def sliced(dim: int) -> Flow:
+    """The flow of a tensor that is split along `dim`."""
+    return Flow(split(dim), split(dim))
+
+
+def forward_of(layout: Layout) -> tuple[str, ...]:
+    """The placements of the tensor, one per axis."""
+    return tuple(flow.forward for flow in layout)
+
+
+def backward_of(layout: Layout) -> tuple[str, ...]:
+    """The placements of its gradient, one per axis."""
+    return tuple(flow.backward for flow in layout)
+
+
+def shards(placements: tuple[str, ...], sizes: tuple[int, ...], dim: int | None = None) -> int:
+    """Into how many slices the placements cut a tensor, or one dim of it.
+
+    >>> shards(("S(0)", "S(1)"), (2, 4)), shards(("S(0)", "S(1)"), (2, 4), 1)
+    (8, 4)
+    """
+    count = 1
+    for placement, size in zip(placements, sizes, strict=True):
+        own = split_dim(placement)
+        if own is not None and (dim is None or own == dim):
+            count *= size
+    return count
+
+
+def shards_of_others(placements: tuple[str, ...], sizes: tuple[int, ...], axis: int) -> int:
+    """Into how many slices the axes but one cut a tensor."""
+    return shards((*placements[:axis], REPLICATED, *placements[axis + 1 :]), sizes)

@@ -1,0 +1,201 @@
+"""What it costs to change a tensor's placements, forward and backward.
+
+On one axis: S to R is an all-gather, P to R an all-reduce, P to S a reduce-scatter, S to another S
+an all-to-all; R to S is a slice and anything to P a padding with zeros, both free of communication
+(DTensor's redistribute, torch.distributed.tensor documentation). Prices are the simulator's
+(traced/comm_cost.py). On several axes one axis changes at a time, on the slices that the others
+leave, in the order that costs least; so too on one axis where a way round costs less. Of axes that
+split the same dim the inner ones cut what the outer ones left (DTensor's order of shards), so only
+the innermost of them can change by itself.
+
+A tensor that is used in several forms is converted into each from the cheapest that is there
+already; gradients that arrive in several forms are summed form by form on the way back. Both are
+the least arborescence over the forms, found by trying orders. Copies on the device are not counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright_placements.op_graph.op_graph import GraphTensor
+from shardwright_placements.planning.flow import (
+    PARTIAL,
+    REPLICATED,
+    Layout,
+    backward_of,
+    forward_of,
+    shards,
+    shards_of_others,
+    split,
+)
+from shardwright_placements.planning.mesh import Mesh
+from shardwright_placements.sharding_file import Change, Placements, split_dim
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Least seconds between every two forms, and the first form on the way, by numbers of forms."""
+
+    forms: tuple[Placements, ...]
+    index: dict[Placements, int]
+    seconds: NDArray[np.float64]
+    next_form: NDArray[np.intp]
+
+    def way(self, before: int, after: int) -> tuple[Placements, ...]:
+        """The forms after each single change from one form to another."""
+        steps = []
+        while before != after:
+            before = int(self.next_form[before, after])
+            steps.append(self.forms[before])
+        return tuple(steps)
+
+
+def operation_between(before: str, after: str) -> str | None:
+    """The collective that changes one axis, None where nothing is sent.
+
+    >>> operation_between("P", "S(0)"), operation_between("R", "S(0)")
+    ('reduce_scatter', None)
+    """
+    if before in (after, REPLICATED) or after == PARTIAL:
+        return None
+    if before == PARTIAL:
+        return "all_reduce" if after == REPLICATED else "reduce_scatter"
+    return "all_gather" if after == REPLICATED else "all_to_all"
+
+
+def is_innermost(before: Placements, after: Placements, axis: int) -> bool:
+    """Whether no inner axis splits the dims that a change on this axis begins or ends to split.
+
+    >>> is_innermost(("S(0)", "S(0)"), ("R", "S(0)"), 0)
+    False
+    """
+    dims = {split_dim(before[axis]), split_dim(after[axis])} - {None}
+    return not any(split_dim(placement) in dims for placement in before[axis + 1 :])
+
+
+def forms_of(tensor: GraphTensor, sizes: tuple[int, ...]) -> tuple[Placements, ...]:
+    """Every placement of a tensor whose dims are cut evenly."""
+    dims = [split(d) for d in range(len(tensor.shape))]
+    one = (REPLICATED, PARTIAL, *dims)
+    return tuple(
+        form
+        for form in itertools.product(one, repeat=len(sizes))
+        if all(n % shards(form, sizes, d) == 0 for d, n in enumerate(tensor.shape))
+    )
+
+
+class Resharding:
+    """Prices on one mesh, remembered."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._tables: dict[tuple[object, ...], _Table] = {}
+        self._fans: dict[tuple[object, ...], _Fan] = {}
+
+    def one_way_seconds(
+        self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], *, back: bool
+    ) -> float:
+        """Seconds to bring a tensor that is made in one layout into all that it is used in; back:
+        to sum the gradients of all uses in the layout that the maker needs."""
+        if back and not tensor.needs_gradient:
+            return 0.0
+        return self._fan(tensor, made, used, back).seconds
+
+    def total_seconds(self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]) -> float:
+        """Both ways."""
+        return sum(self.one_way_seconds(tensor, made, used, back=back) for back in (False, True))
+
+    def changes(
+        self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], *, back: bool
+    ) -> tuple[Change, ...]:
+        """What `one_way_seconds` is the price of, in order; back: each gradient into the form that
+        it is summed in."""
+        if back and not tensor.needs_gradient:
+            return ()
+        table, fan = self._table(tensor), self._fan(tensor, made, used, back)
+        if not back:
+            pairs = fan.branches
+        else:
+            pairs = tuple((after, before) for before, after in reversed(fan.branches))
+        return tuple(
+            Change(source=table.forms[before], steps=table.way(before, after))
+            for before, after in pairs
+        )
+
+    def _fan(self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], back: bool) -> _Fan:
+        side = backward_of if back else forward_of
+        root, forms = side(made), tuple(sorted({side(layout) for layout in used}))
+        key = (tensor.shape, tensor.dtype, root, forms, back)
+        found = self._fans.get(key)
+        if found is None:
+            table = self._table(tensor)
+            numbers = [table.index[form] for form in forms if form != root]
+            seconds = table.seconds.T if back else table.seconds
+            found = _arborescence(seconds, table.index[root], numbers)
+            self._fans[key] = found
+        return found
+
+    def _table(self, tensor: GraphTensor) -> _Table:
+        """By Floyd and Warshall over single changes."""
+        key = (tensor.shape, tensor.dtype)
+        if key not in self._tables:
+            forms = forms_of(tensor, self.mesh.sizes)
+            count = len(forms)
+            seconds = np.full((count, count), np.inf)
+            for a, before in enumerate(forms):
+                for b, after in enumerate(forms):
+                    seconds[a, b] = self._change(tensor.memory_bytes, before, after)
+            next_form = np.tile(np.arange(count), (count, 1))
+            for middle in range(count):
+                around = seconds[:, middle, None] + seconds[None, middle, :]
+                better = around < seconds
+                seconds = np.where(better, around, seconds)
+                next_form = np.where(better, next_form[:, middle, None], next_form)
+            self._tables[key] = _Table(
+                forms=forms,
+                index={form: i for i, form in enumerate(forms)},
+                seconds=seconds,
+                next_form=next_form,
+            )
+        return self._tables[key]
+
+    def _change(self, full_bytes: float, before: Placements, after: Placements) -> float:
+        """A change of one axis, infinite where more than one differs."""
+        differing = [axis for axis, (x, y) in enumerate(zip(before, after, strict=True)) if x != y]
+        if not differing:
+            return 0.0
+        if len(differing) > 1 or not is_innermost(before, after, differing[0]):
+            return float("inf")
+        axis = differing[0]
+        operation = operation_between(before[axis], after[axis])
+        if operation is None:
+            return 0.0
+        size = full_bytes / shards_of_others(before, self.mesh.sizes, axis)
+        return self.mesh.collective_s(operation, size, axis)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fan:
+    """Seconds, and (form that is there, form that is made of it) in order."""
+
+    seconds: float
+    branches: tuple[tuple[int, int], ...]
+
+
+def _arborescence(table: NDArray[np.float64], root: int, targets: list[int]) -> _Fan:
+    """The least cost of reaching all targets from the root, each from one that is there."""
+    best = _Fan(float("inf"), ())
+    for order in itertools.permutations(targets):
+        there, cost, branches = [root], 0.0, []
+        for target in order:
+            source = min(there, key=lambda x: table[x, target])
+            cost += float(table[source, target])
+            branches.append((source, target))
+            there.append(target)
+        if cost < best.seconds:
+            best = _Fan(cost, tuple(branches))
+    return best

@@ -1,0 +1,114 @@
+"""Rows that move between ranks: the dispatch of experts, and products whose groups are uneven.
+
+Placements split rows evenly; routing does not. The product of experts therefore moves rows at the
+borders to the ranks that hold their experts and back. Those messages are not of the plan, which
+takes routing to be balanced, and are counted beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from shardwright_placements.running.shard_position import Position
+
+Aside = Callable[[str], AbstractContextManager[None]]
+
+
+def _all_to_all(x: Tensor, sent: list[int], received: list[int], group: Any) -> Tensor:
+    made = x.new_empty((sum(received), *x.shape[1:]))
+    dist.all_to_all_single(made, x.contiguous(), received, sent, group=group)
+    return made
+
+
+class _Moved(torch.autograd.Function):
+    """Rows sent to where they belong; their gradients come back the same way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, sent: list[int], received: list[int], group: Any, aside: Any
+    ) -> Tensor:
+        ctx.way = (sent, received, group, aside)
+        return _all_to_all(x, sent, received, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        sent, received, group, aside = ctx.way
+        if aside is None:
+            return _all_to_all(gradient, received, sent, group), None, None, None, None
+        with aside("rebalancing"):
+            return _all_to_all(gradient, received, sent, group), None, None, None, None
+
+
+def _moved(x: Tensor, sent: list[int], received: list[int], group: Any, aside: Any) -> Tensor:
+    made: Tensor = _Moved.apply(x, sent, received, group, aside)  # type: ignore[no-untyped-call] # torch's
+    return made
+
+
+def exchanged_rows(x: Tensor, index: Tensor, position: Position, axis: int) -> Tensor:
+    """x[index] where x is split by rows on the axis, and the result too; `index` is whole there."""
+    ranks, own = position.sizes[axis], position.coordinates[axis]
+    held, share = x.shape[0], index.shape[0] // ranks
+    by_rank = index.view(ranks, share)
+    # What each rank wants of mine, in the order of its result.
+    wanted = [row[(row // held) == own] - own * held for row in by_rank]
+    mine = by_rank[own]
+    source = mine // held
+    order = torch.argsort(source, stable=True)
+    received = torch.bincount(source, minlength=ranks).tolist()
+    rows = x.index_select(0, torch.cat(wanted))
+    arrived = _moved(rows, [len(w) for w in wanted], received, position.mesh.get_group(axis), None)
+    return arrived.index_select(0, torch.argsort(order))
+
+
+def grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Rows [.., k] of each group times its weight [k, n]; `ends` are the groups' last rows + 1.
+
+    As torch's grouped product, in any precision and on any device.
+    """
+    parts, first = [], 0
+    for number, end in enumerate(ends.tolist()):
+        parts.append(x[first:end] @ weight[number])
+        first = end
+    if first < x.shape[0]:
+        parts.append(x.new_zeros(x.shape[0] - first, weight.shape[2]))
+    return torch.cat(parts)
+
+
+def balanced_product(
+    x: Tensor,
+    weight: Tensor,
+    ends: Tensor,
+    position: Position,
+    axes: tuple[int, ...],
+    aside: Aside,
+) -> Tensor:
+    """The grouped product where rows and experts are split evenly on the axes: rows go to their
+    experts' rank and come back to their place."""
+    ranks, own = 1, 0
+    for axis in axes:
+        own = own * position.sizes[axis] + position.coordinates[axis]
+        ranks *= position.sizes[axis]
+    # On all axes of the mesh: every process, in the order of their ranks.
+    group = position.mesh.get_group(axes[0]) if len(axes) == 1 else dist.group.WORLD
+    share, experts, total = x.shape[0], weight.shape[0], x.shape[0] * ranks
+    edges = [0, *(int(ends[(rank + 1) * experts - 1]) for rank in range(ranks))]
+    edges[-1] = total
+    places = [rank * share for rank in range(ranks + 1)]
+
+    def overlap(a: tuple[int, int], b: tuple[int, int]) -> int:
+        return max(0, min(a[1], b[1]) - max(a[0], b[0]))
+
+    here = (places[own], places[own + 1])
+    work = (edges[own], edges[own + 1])
+    sent = [overlap(here, (edges[r], edges[r + 1])) for r in range(ranks)]
+    received = [overlap(work, (places[r], places[r + 1])) for r in range(ranks)]
+    rows = _moved(x, sent, received, group, aside)
+    own_ends = ends[own * experts : (own + 1) * experts] - edges[own]
+    made = grouped_product(rows, weight, own_ends)
+    return _moved(made, received, sent, group, aside)

@@ -1,0 +1,201 @@
+"""`figures_of_config`: a transformer's figures from its Hugging Face configuration, without torch.
+
+Keys and defaults are those of transformers' configuration classes (`LlamaConfig`, `GPT2Config`,
+`MixtralConfig`, `Qwen3MoeConfig`, `DeepseekV3Config`, ...). Properties of a model type that are not
+in its configuration are in profiles/data/models/model_types.toml; tests build each type and count
+its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from profiles.document import decode, read_mapping
+from profiles.errors import ModelError
+from profiles.model.figures.transformer import LatentAttention, Transformer
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "num_layers": ("num_hidden_layers",),
+    "hidden_size": ("hidden_size",),
+    "ffn_size": ("intermediate_size",),
+    "num_heads": ("num_attention_heads",),
+    "num_kv_heads": ("num_key_value_heads",),
+    "head_size": ("head_dim",),
+    "vocab_size": ("vocab_size",),
+    "num_experts": ("n_routed_experts", "num_experts", "num_local_experts"),
+    "top_k": ("num_experts_per_tok",),
+    "expert_size": ("moe_intermediate_size",),
+    "num_shared_experts": ("n_shared_experts",),
+    "first_dense_layers": ("first_k_dense_replace",),
+    "learned_positions": ("max_position_embeddings",),
+    "predicted_ahead": ("num_nextn_predict_layers",),
+    "query_rank": ("q_lora_rank",),
+    "key_value_rank": ("kv_lora_rank",),
+    "nope_size": ("qk_nope_head_dim",),
+    "rope_size": ("qk_rope_head_dim",),
+    "value_size": ("v_head_dim",),
+}
+"""Field of Transformer or LatentAttention -> candidate keys of a configuration."""
+KINDS_FILE = Path(__file__).parents[2] / "data" / "models" / "model_types.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKind:
+    """One model type.
+
+    tied        embeddings are tied by default
+    learned     positions are learned; extra_positions  additional rows of their table
+    head_size   default of `head_dim`, 0 for hidden_size / heads
+    wide        default of the feed-forward's size over the hidden size
+    shared_experts   default number per layer with experts
+    global_every     every n-th layer has no window; 1: all layers have one, 0: `sliding_window`
+                     alone has no effect
+    keys        usual key -> this type's key
+    both_ways   an encoder with attention in both directions
+    """
+
+    gated: bool = True
+    tied: bool = False
+    biases: bool = False
+    expert_biases: bool = False
+    learned: bool = False
+    extra_positions: int = 0
+    head_size: int = 0
+    wide: int = 0
+    keys: Mapping[str, str] = field(default_factory=dict)
+    shared_experts: int = 0
+    global_every: int = 0
+    both_ways: bool = False
+
+
+CONFIG_KINDS: Mapping[str, ConfigKind] = decode(
+    Mapping[str, ConfigKind], read_mapping(KINDS_FILE), where=KINDS_FILE.name
+)
+
+
+def model_type(config: Mapping[str, Any]) -> str:
+    """The model type as in CONFIG_KINDS."""
+    return str(config.get("model_type", "")).replace("-", "_")
+
+
+def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
+    """The figures of a configuration; `where` is its name in errors.
+
+    `num_nextn_predict_layers` counts tokens predicted ahead, although transformers builds no layers
+    for them. Raises ModelError for a model type that is not in `CONFIG_KINDS`, a missing or
+    non-positive key, and layers of several kinds.
+    """
+    name = model_type(config)
+    if name not in CONFIG_KINDS:
+        raise ModelError(
+            f"{where}: configurations of model type {name!r} are not read without building the "
+            f"model; those that are: {', '.join(sorted(CONFIG_KINDS))}"
+        )
+    kind = CONFIG_KINDS[name]
+    config = {**config} | {
+        usual: config[own] for usual, own in kind.keys.items() if config.get(own) is not None
+    }
+
+    def given(figure: str) -> int:
+        return next((int(config[key]) for key in KEYS[figure] if config.get(key)), 0)
+
+    def needed(figure: str) -> int:
+        (key,) = KEYS[figure]
+        value = config.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            own = kind.keys.get(key, key)
+            raise ModelError(f"{where}: {own} must be a whole number of 1 or more, is {value!r}")
+        return value
+
+    hidden, heads = needed("hidden_size"), needed("num_heads")
+    ffn = kind.wide * hidden
+    if not kind.wide or config.get("intermediate_size") is not None:
+        ffn = needed("ffn_size")
+    experts = given("num_experts")
+    expert_size = given("expert_size") or (ffn if experts else 0)
+    dense = given("first_dense_layers") if experts else 0
+    shared = given("num_shared_experts") or (kind.shared_experts if experts else 0)
+    if config.get("shared_expert_intermediate_size") and expert_size:
+        shared = round(int(config["shared_expert_intermediate_size"]) / expert_size)
+    if experts:
+        _refuse_mixed_layers(config, where)
+    window, windowed = _window(config, kind)
+    positions = (given("learned_positions") or 1024) + kind.extra_positions
+    head_size, latent = given("head_size") or kind.head_size or hidden // heads, None
+    if given("key_value_rank"):
+        latent = LatentAttention(
+            query_rank=given("query_rank"),
+            key_value_rank=needed("key_value_rank"),
+            nope_size=needed("nope_size"),
+            rope_size=needed("rope_size"),
+            value_size=needed("value_size"),
+        )
+        # There `head_dim` is the rotary part only; a query's head has both parts.
+        head_size = latent.nope_size + latent.rope_size
+    return Transformer(
+        num_layers=needed("num_layers"),
+        hidden_size=hidden,
+        ffn_size=ffn if not experts or dense else 0,
+        num_heads=heads,
+        num_kv_heads=_kv_heads(config, name) or given("num_kv_heads") or heads,
+        head_size=head_size,
+        vocab_size=needed("vocab_size"),
+        gated=kind.gated,
+        tied_embeddings=bool(config.get("tie_word_embeddings", kind.tied)),
+        num_experts=experts,
+        top_k=given("top_k"),
+        expert_size=expert_size if experts else 0,
+        num_shared_experts=shared,
+        first_dense_layers=dense,
+        learned_positions=positions if kind.learned else 0,
+        biases=kind.biases,
+        expert_biases=kind.expert_biases,
+        latent=latent,
+        window=window,
+        window_layers=windowed,
+        predicted_ahead=given("predicted_ahead"),
+    )
+
+
+def _window(config: Mapping[str, Any], kind: ConfigKind) -> tuple[int, int]:
+    """The window and the number of layers with it: from `layer_types`, otherwise by the type's rule
+    (configuration classes of transformers 5.23); for Qwen the layers from `max_window_layers` on,
+    if `use_sliding_window` is set."""
+    window = int(config.get("sliding_window") or 0)
+    layers = int(config.get("num_hidden_layers") or 0)
+    types = config.get("layer_types")
+    if not window or config.get("use_sliding_window") is False:
+        return 0, 0
+    if types:
+        count = sum(name == "sliding_attention" for name in types)
+    elif config.get("use_sliding_window"):
+        count = max(0, layers - int(config.get("max_window_layers") or 0))
+    elif kind.global_every == 1:
+        count = layers
+    elif kind.global_every:
+        every = int(config.get("sliding_window_pattern") or kind.global_every)
+        count = layers - layers // every
+    else:
+        return 0, 0
+    return (window, count) if count else (0, 0)
+
+
+def _kv_heads(config: Mapping[str, Any], name: str) -> int:
+    """Heads of keys for types with a special rule, otherwise 0."""
+    if name == "gpt_bigcode":
+        return int(config.get("multi_query", True))
+    if name == "falcon" and not config.get("new_decoder_architecture"):
+        # Its first architecture reads num_kv_heads only where it is not multi-query.
+        return 1 if config.get("multi_query", True) else int(config["num_attention_heads"])
+    return 0
+
+
+def _refuse_mixed_layers(config: Mapping[str, Any], where: str) -> None:
+    if any(config.get("mlp_only_layers") or ()):
+        raise ModelError(f"{where}: mlp_only_layers mixes dense layers between those with experts")
+    for key in ("decoder_sparse_step", "interleave_moe_layer_step"):
+        if int(config.get(key) or 1) > 1:
+            raise ModelError(f"{where}: {key} mixes dense layers between those with experts")

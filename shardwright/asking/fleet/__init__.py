@@ -1,1 +1,0 @@
-"""A file of runs and clusters, and its answer."""

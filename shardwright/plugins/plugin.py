@@ -1,0 +1,174 @@
+"""How plug-ins extend the core, and what of the core they may import.
+
+A plug-in is a separate distribution (folder `plugins/` of the repository). Its one entry point in
+the group `shardwright.plugins` names a `Plugin`:
+
+    [project.entry-points."shardwright.plugins"]
+    fleet = "shardwright_fleet:PLUGIN"
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from profiles.errors import InputError
+
+GROUP = "shardwright.plugins"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command of the command line.
+
+    help      its line in `shardwright --help`
+    module    imported when the command runs; its EXAMPLES end the help of the command
+    function  of that module; typer reads the options from its signature
+    """
+
+    help: str
+    module: str
+    function: str
+
+
+class RunFile(Protocol):
+    """What the command `run` calls for a file of a plug-in: it runs the file, prints what happened
+    and raises ToleranceError where the run differs from the plan."""
+
+    def __call__(
+        self,
+        path: Path,
+        *,
+        model: str,
+        steps: int,
+        output: Path,
+        processes: int | None,
+        device: str,
+        timeout_s: float,
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """What a plug-in adds.
+
+    commands   name -> command
+    runs       schema of a file -> `module:function` that runs it, a RunFile
+    functions  name in the Python package `shardwright` -> `module:function`
+    """
+
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    runs: Mapping[str, str] = field(default_factory=dict)
+    functions: Mapping[str, str] = field(default_factory=dict)
+
+
+@functools.cache
+def plugins() -> tuple[Plugin, ...]:
+    """The installed plug-ins in the order of their names.
+
+    Raises InputError for an entry point that names no Plugin.
+    """
+    found = []
+    for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda each: each.name):
+        plugin = point.load()
+        if not isinstance(plugin, Plugin):
+            raise InputError(
+                f"entry point {point.name!r} of the group {GROUP} is {point.value!r}, which is no "
+                "shardwright.plugins.plugin.Plugin: correct or remove that plug-in"
+            )
+        found.append(plugin)
+    return tuple(found)
+
+
+def plugin_commands() -> dict[str, Command]:
+    """The commands of installed plug-ins by name."""
+    return {name: command for plugin in plugins() for name, command in plugin.commands.items()}
+
+
+def file_runner(schema: str) -> RunFile | None:
+    """What runs files of this schema; None where no plug-in does."""
+    places = [plugin.runs[schema] for plugin in plugins() if schema in plugin.runs]
+    return _loaded(places[0]) if places else None
+
+
+def plugin_function(name: str) -> Callable[..., Any] | None:
+    """The function of a plug-in that `shardwright` offers under this name, or None."""
+    places = [plugin.functions[name] for plugin in plugins() if name in plugin.functions]
+    return _loaded(places[0]) if places else None
+
+
+def _loaded(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+PUBLIC_MODULES = frozenset(
+    (
+        "executor.check",
+        "executor.launch",
+        "executor.rank_errors",
+        "planner.axes",
+        "planner.layout.layout_answer",
+        "planner.layout.layout_choice",
+        "planner.layout.layout_question",
+        "planner.many.answer_cache",
+        "planner.many.local_workers",
+        "planner.run_option",
+        "planner.sizing.size_phases",
+        "planner.space",
+        "planner.tolerances",
+        "profiles.document",
+        "profiles.errors",
+        "profiles.hardware.catalogue.catalog",
+        "profiles.hardware.catalogue.cluster",
+        "profiles.hardware.catalogue.device",
+        "profiles.hardware.prices.offer",
+        "profiles.hardware.prices.price_file",
+        "profiles.model.building.build",
+        "profiles.model.fake_tensors.trace_expected_shapes",
+        "profiles.model.fake_tensors.trace_fakes",
+        "profiles.model.figures.transformer",
+        "profiles.model.graph",
+        "profiles.model.loaders",
+        "profiles.model.tracing.trace_block_boundaries",
+        "profiles.model.tracing.trace_errors",
+        "profiles.model.tracing.trace_fused",
+        "profiles.model.tracing.trace_ops",
+        "profiles.model.tracing.traced",
+        "profiles.sourced",
+        "profiles.text_file",
+        "profiles.units",
+        "shardwright.asking.asked_price",
+        "shardwright.asking.executor_layouts",
+        "shardwright.asking.file_lines",
+        "shardwright.asking.named_model",
+        "shardwright.asking.places",
+        "shardwright.asking.plan_options",
+        "shardwright.asking.plan_request",
+        "shardwright.asking.provenance",
+        "shardwright.asking.sizing.size_flags",
+        "shardwright.console.flags",
+        "shardwright.console.output",
+        "shardwright.plugins.plugin",
+        "shardwright.reports.html",
+        "shardwright.reports.labelled",
+        "shardwright.reports.picture",
+        "shardwright.reports.terminal",
+        "simulator.goodput.reliability_inputs",
+        "simulator.goodput.time_to_train",
+        "simulator.log_interval",
+        "simulator.traced.comm_cost",
+        "simulator.traced.op_cost",
+        "simulator.training_run.framework.framework",
+        "simulator.training_run.run.low_bits",
+        "simulator.training_run.step.coefficients",
+        "simulator.values.prediction",
+        "simulator.values.workload",
+    )
+)
+"""The modules of the core that plug-ins may import (their names without an underscore)."""

@@ -1,1 +1,0 @@
-"""What `fleet` prints and draws."""

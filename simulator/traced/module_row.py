@@ -1,0 +1,315 @@
+"""A row of a table of modules with every question answered: what a step of plain torch is, in the
+terms of a plan of blocks on one device (or a few, side by side).
+
+A plan of our executor is one case of it (`as_planned`); a row may also name an old release of
+torch, a compiler, a layout, an optimizer or a kind of autocast that our executor does not have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from profiles.document import content_hash
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import get_cluster, get_device, node_design
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import Device
+from profiles.model.graph import ModelGraph
+from profiles.model.steps.module_step import StepPrecision, step_precision
+from profiles.published.module_table import ModuleRow
+from simulator.traced.kernel_arrays import kernel_arrays
+from simulator.traced.kernel_constants import module_constants
+from simulator.traced.kernel_kinds import is_unmeasured, seconds_by_kind
+from simulator.traced.kernel_seconds import grouped, kernel_rates, kernel_seconds
+from simulator.traced.predict import predict
+from simulator.training_run.framework.executor_states import (
+    ExecutorStates,
+    OptimizerBytes,
+    PrecisionBytes,
+    Software,
+)
+from simulator.values.degrees import Degrees
+from simulator.values.plan import Plan, Recompute, Stage
+from simulator.values.prediction import Prediction
+from simulator.values.workload import Workload
+
+_LAYOUTS = {"": False, "nchw": False, "contiguous": False, "channels_first": False}
+_LAYOUTS |= {"nhwc": True, "channels_last": True}
+_ELEMENT_BYTES = 4  # of a weight or a state in float32
+_ZEROED = 4  # numbers per weight that zeroing a gradient and adding to it move
+_FIRST_NEW_RELEASE = (1, 12)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerKind:
+    """An optimizer's update of float32 weights.
+
+    states    numbers that it keeps per weight
+    moved     numbers read and written per weight and update
+    kernels   that it starts per parameter; 0 where one kernel updates many parameters
+    """
+
+    name: str
+    states: int
+    moved: int
+    kernels: int
+
+
+# Read off torch 1.12 (torch/optim/*.py, the single-tensor functions): every line of the update is a
+# kernel. SGD with momentum: buf *= m; buf += g; p -= lr buf; Nesterov's adds g + m buf. Fused ones
+# read gradient, weight and states and write weight and states once (apex, csrc/multi_tensor_*.cu).
+_NONE = OptimizerKind(name="none", states=0, moved=0, kernels=0)
+# Made for batches of tens of thousands (You et al., arXiv 1904.00962): published steps are of one
+# micro-batch, which carries next to nothing of the update.
+_LAMB = OptimizerKind(name="lamb", states=2, moved=0, kernels=0)
+_LAMB_NOTE = "LAMB's update is shared by many micro-batches: not counted in the step"
+_PLAIN = {
+    "sgd": OptimizerKind(name="sgd", states=0, moved=3, kernels=1),
+    "momentum": OptimizerKind(name="sgd with momentum", states=1, moved=8, kernels=3),
+    "nesterov": OptimizerKind(name="sgd with Nesterov momentum", states=1, moved=11, kernels=4),
+    "adam": OptimizerKind(name="adam", states=2, moved=19, kernels=8),
+    "rmsprop": OptimizerKind(name="rmsprop", states=2, moved=17, kernels=6),
+    "adagrad": OptimizerKind(name="adagrad", states=1, moved=12, kernels=5),
+}
+_FUSED_MOVED = {"sgd": 3, "momentum": 5, "nesterov": 5, "adam": 7, "rmsprop": 7}
+
+
+def optimizer_kind(text: str, *, together: bool) -> tuple[OptimizerKind, str]:
+    """The optimizer that the text names, and the default that was taken for it ("" for none).
+
+    together  the framework updates many parameters in one kernel by default
+              (torch from 2.0 on: `foreach`)
+    """
+    words = text.lower()
+    if re.match(r"\s*(none|no optimizer)\b", words):
+        return _NONE, ""
+    if "lamb" in words:
+        return _LAMB, _LAMB_NOTE
+    taken = ""
+    name = next((name for name in ("rmsprop", "adagrad", "adam") if name in words), "")
+    if not name and "sgd" in words:
+        name = "nesterov" if "nesterov" in words else "momentum" if "momentum" in words else "sgd"
+        if re.search(r"momentum\s*=?\s*0(\.0*)?(\s|$)", words):
+            name = "sgd"
+    if not name:
+        what = f"optimizer {text!r} is not known" if words.strip() else "no optimizer is named"
+        name, taken = "adam", f"{what}: taken as Adam"
+    found = _PLAIN[name]
+    if "fused" in words or "apex" in words or (together and "foreach=false" not in words):
+        moved = _FUSED_MOVED.get(name, found.moved) if "fused" in words else found.moved
+        found = OptimizerKind(name=found.name, states=found.states, moved=moved, kernels=0)
+    return found, taken
+
+
+_RELEASE = re.compile(r"(?:torch|pytorch)\s*(?:ngc\s*[\d.]+\s*\()?v?(\d+)\.(\d+)", re.IGNORECASE)
+_ANY_RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?a0")
+_DEFAULT = (2, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleFramework:
+    """A release of torch, as far as a step depends on it.
+
+    release     (major, minor)
+    compiled    ops are joined into graphs, so that the host starts few of them
+    fused_attention   F.scaled_dot_product_attention is one kernel
+    """
+
+    release: tuple[int, int]
+    compiled: bool
+    fused_attention: bool
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """zero_grad fills gradients with zeros, and the backward adds to them: torch before 2.0
+        (release notes of 2.0: `set_to_none=True` is the default)."""
+        return self.release < (2, 0)
+
+    @property
+    def software(self) -> Software:
+        """What the host costs follow from."""
+        if self.compiled:
+            return Software.COMPILED
+        return Software.OLD_TORCH if self.release < _FIRST_NEW_RELEASE else Software.TORCH
+
+    @property
+    def together(self) -> bool:
+        """Optimizers update many parameters in one kernel (torch 2.0 release notes: `foreach` by
+        default on CUDA)."""
+        return self.release >= (2, 0)
+
+
+def module_framework(text: str) -> tuple[ModuleFramework, str]:
+    """The framework that the text names, and the default that was taken ("" for none).
+
+    Attention is taken as fused only where the text says so (`sdpa`, `flash`, `fused attention`):
+    published steps name torch and not the kernel, and those measured so far wrote the scores out.
+    """
+    words = text.lower()
+    match = _RELEASE.search(words) or _ANY_RELEASE.search(words)
+    taken = []
+    release = (int(match[1]), int(match[2])) if match else _DEFAULT
+    compiled = any(word in words for word in ("compile", "inductor", "habana", "graph"))
+    if not match and not compiled:
+        what = f"framework {text!r} names no release" if words.strip() else "no framework is named"
+        taken.append(f"{what}: taken as torch {_DEFAULT[0]}.{_DEFAULT[1]} eager")
+    fused = any(word in words for word in ("sdpa", "flash", "fused attention"))
+    found = ModuleFramework(release=release, compiled=compiled, fused_attention=fused)
+    return found, "; ".join(taken)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleSetting:
+    """A row of a table of modules with every question answered.
+
+    defaults  what was taken where the row is silent
+    """
+
+    device: Device
+    devices: int
+    precision: StepPrecision
+    channels_last: bool
+    framework: ModuleFramework
+    optimizer: OptimizerKind
+    defaults: tuple[str, ...] = ()
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether our executor runs it so."""
+        work, framework = self.precision, self.framework
+        plain = framework.software is Software.TORCH and framework.fused_attention
+        return (
+            plain
+            and framework.together
+            and self.devices == 1
+            and not (self.channels_last or work.autocast or work.tf32)
+            and self.optimizer.name == "adam"
+        )
+
+    @property
+    def cluster(self) -> Cluster:
+        """Its devices, in one node."""
+        return get_cluster(f"1x{self.devices}x{self.device.name}")
+
+    @property
+    def workload_precision(self) -> str:
+        """That of the arithmetic; fp32 where the device has no rate for it."""
+        kind = self.precision.autocast or self.precision.weights
+        known = {"float16": "fp16", "bfloat16": "bf16"}.get(kind, "fp32")
+        return known if kind in self.device.peak_flop_per_s else "fp32"
+
+    @property
+    def states(self) -> ExecutorStates:
+        """What the step keeps and moves per parameter."""
+        halves = self.precision.weights in ("float16", "bfloat16")
+        states = self.optimizer.states
+        # With weights of 16 bits an optimizer keeps a copy of them in float32.
+        kept = _ELEMENT_BYTES * (states + (1 if halves and states else 0))
+        moved = self.optimizer.moved + (_ZEROED if self.framework.keeps_gradients else 0)
+        weight = 2.0 if halves else 4.0
+        sizes = PrecisionBytes(parameter_bytes=weight, working_copy_bytes=0, gradient_bytes=weight)
+        traffic = float(_ELEMENT_BYTES * moved)
+        return ExecutorStates(
+            date="",
+            source="",
+            fp32=sizes,
+            bf16=sizes,
+            fp16=sizes,
+            optimizer_bytes=OptimizerBytes(adamw=kept, sgd=kept),
+            optimizer_traffic_bytes=OptimizerBytes(adamw=traffic, sgd=traffic),
+            software=self.framework.software,
+            optimizer_kernels=self.optimizer.kernels,
+            overlapped=True,
+        )
+
+
+def module_setting(row: ModuleRow) -> ModuleSetting:
+    """The row, complete. Raises InputError (UnknownNameError) for a device, a precision or a layout
+    that is not known, and for a cell that could not be read."""
+    if row.faults:
+        raise InputError("; ".join(row.faults))
+    defaults = []
+    if not row.precision:
+        defaults.append("no precision is named: taken as fp32")
+    if row.memory_format.lower() not in _LAYOUTS:
+        raise InputError(
+            f"memory_format {row.memory_format!r} is not known; use nchw or nhwc (channels_last)"
+        )
+    framework, taken = module_framework(row.framework)
+    defaults += [taken] if taken else []
+    optimizer, taken = optimizer_kind(row.optimizer, together=framework.together)
+    defaults += [taken] if taken else []
+    device = get_device(row.device)
+    if device.type == "cpu":
+        raise InputError(f"{row.device} is a CPU; modules are predicted on accelerators")
+    if row.devices > 1:
+        link = node_design(device.name).inner_link
+        defaults.append(f"gradients are summed over {link} during the backward")
+    return ModuleSetting(
+        device=device,
+        devices=row.devices,
+        precision=step_precision(row.precision or "fp32"),
+        channels_last=_LAYOUTS[row.memory_format.lower()],
+        framework=framework,
+        optimizer=optimizer,
+        defaults=tuple(defaults),
+    )
+
+
+@dataclass(slots=True)
+class _OneStep:
+    """A traced step, as `predict` reads a traced model."""
+
+    graph: ModelGraph
+    content_hash: str = ""
+
+    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
+        return self.graph
+
+
+def predict_step(graph: ModelGraph, setting: ModuleSetting) -> Prediction:
+    """What a traced step of a module does on the devices of its row, a batch each."""
+    work = Workload(
+        global_batch=graph.micro_batch * setting.devices,
+        sequence_length=1,
+        precision=setting.workload_precision,
+        counted_in="samples",
+    )
+    plan = one_stage_plan(graph, "", setting.cluster, work)
+    return predict(plan, _OneStep(graph), setting.cluster, stack=setting.states)
+
+
+def one_stage_plan(graph: ModelGraph, model_hash: str, cluster: Cluster, work: Workload) -> Plan:
+    """The plan of a step that is not split: every device has the whole model, and one batch."""
+    count = len(graph.chain)
+    stage = Stage(first_block=0, last_block=count, recompute=(Recompute.NONE,) * count)
+    return Plan(
+        model=graph.source,
+        model_hash=model_hash,
+        block_entries=tuple(ref.entry for ref in graph.chain),
+        cluster=cluster.name,
+        cluster_hash=content_hash(cluster),
+        workload=work,
+        degrees=Degrees(dp=cluster.num_devices),
+        micro_batch=graph.micro_batch,
+        schedule="1f1b",
+        stages=(stage,),
+    )
+
+
+def unmeasured_shares(graph: ModelGraph, setting: ModuleSetting) -> Mapping[str, float]:
+    """The kinds of kernels that too few steps of the fit are of, with their share of the kernels'
+    time."""
+    block, used = graph.kinds[0], module_constants()
+    ops = (*block.forward_ops, *block.backward_ops)
+    kernels = [kernel for op in ops for kernel in op.kernels or ()]
+    arrays = kernel_arrays(kernels)
+    each = kernel_seconds(grouped(arrays, kernel_rates(arrays, setting.device)), used.values)
+    seconds = each * arrays.count
+    compiled = setting.framework.compiled
+    unknown = [is_unmeasured(kernel, used.kinds, compiled=compiled) for kernel in kernels]
+    pairs = [(k, s) for k, s, flag in zip(kernels, seconds, unknown, strict=True) if flag]
+    by_kind = seconds_by_kind(pairs)
+    return {kind: taken / float(seconds.sum()) for kind, taken in sorted(by_kind.items())}

@@ -1,0 +1,125 @@
+"""What the other ranks of a fake process group would answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn import functional
+from torch.overrides import _get_current_function_mode_stack
+
+from executor import starting_weights
+from executor.rank import _flow
+from executor.stages import StageModule
+from executor.starting_weights import builder_of
+from profiles.model.loaders import ModelSpec
+from profiles.model.tracing.trace_fused import FusedAttention
+from simulator.values.plan import Plan
+
+
+def held_names(plan: Plan, spec: ModelSpec) -> list[list[str]]:
+    """Of each pipeline rank the trained parameters that its stages hold, tied ones by one name."""
+    canonical = {name: group[0] for group in plan.tied_parameters for name in group}
+    dtype = plan.workload.compute_dtype
+    build = builder_of(plan, spec, dtype)
+    length = plan.workload.sequence_length
+    flow = _flow(spec, plan.block_entries, plan.micro_batch, length, dtype, plan.seed)
+    # On meta: a stage of another rank is never filled.
+    found: list[set[str]] = [set() for _ in range(plan.degrees.pp)]
+    for number, cut in enumerate(plan.stages):
+        built = build(micro_batch=plan.micro_batch)
+        stage = StageModule(built, flow, cut.first_block, cut.last_block)
+        found[plan.pp_rank_of(number)] |= {
+            canonical.get(name, name)
+            for name, p in stage.model.named_parameters()
+            if p.requires_grad
+        }
+    return [sorted(each) for each in found]
+
+
+@contextmanager
+def meshes_with_values() -> Iterator[None]:
+    """Inside it, under fake tensors, meshes of ranks have their values: torch asks them where a
+    rank stands (2.13: `DeviceMesh.mesh`, `_compute_coordinates_from_mesh`, `_concatenate`)."""
+    names = ("mesh", "_compute_coordinates_from_mesh", "_concatenate")
+    before = {name: DeviceMesh.__dict__[name] for name in names}
+
+    def real(function: Any) -> Any:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with unset_fake_temporarily():
+                return function(*args, **kwargs)
+
+        return called
+
+    for name, held in before.items():
+        if isinstance(held, property):
+            setattr(DeviceMesh, name, property(real(held.fget)))
+        else:
+            setattr(DeviceMesh, name, staticmethod(real(held.__func__)))
+    try:
+        yield
+    finally:
+        for name, held in before.items():
+            setattr(DeviceMesh, name, held)
+
+
+@contextmanager
+def attention_fused_again() -> Iterator[None]:
+    """Inside it, attention is one op where a backward computes it again, too: torch takes modes of
+    functions away while a backward runs."""
+    original = functional.scaled_dot_product_attention
+
+    @wraps(original)
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        modes = _get_current_function_mode_stack()
+        if any(isinstance(mode, FusedAttention) for mode in modes):
+            return original(*args, **kwargs)
+        with FusedAttention():
+            return original(*args, **kwargs)
+
+    functional.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = original
+
+
+@contextmanager
+def real_models() -> Iterator[None]:
+    """Inside it, models are built as they are in a run: parameters on meta, buffers and inputs in
+    memory. Under fake tensors torch moves no module that is in use."""
+    original = starting_weights.build_model
+
+    @wraps(original)
+    def built(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily():
+            return original(*args, **kwargs)
+
+    starting_weights.build_model = built
+    try:
+        yield
+    finally:
+        starting_weights.build_model = original
+
+
+@contextmanager
+def answering(names: list[list[str]]) -> Iterator[None]:
+    """Inside it, objects are exchanged without values on the device: names of parameters with the
+    pipeline's other ranks, all else as if every rank had the same."""
+    original = dist.all_gather_object
+
+    def gathered(into: list[Any], mine: Any, group: Any = None) -> None:
+        texts = isinstance(mine, list) and mine and all(isinstance(x, str) for x in mine)
+        into[:] = names if texts and len(into) == len(names) else [mine] * len(into)
+
+    dist.all_gather_object = gathered
+    try:
+        yield
+    finally:
+        dist.all_gather_object = original

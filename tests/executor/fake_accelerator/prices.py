@@ -1,0 +1,114 @@
+"""What the simulator prices of a plan that a walk counts: each rank's memory, and its messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import shardwright
+from profiles.model.graph import ModelGraph, Phase
+from profiles.model.tracing.block_order import crossing_bytes, in_order
+from profiles.model.tracing.traced import TracedModel
+from simulator.schedules.schedule import ActionKind as ActionKind
+from simulator.traced import step_tail
+from simulator.traced.block_cost import price_block
+from simulator.traced.predict import predict
+from simulator.training_run.framework.framework import load_stack
+from simulator.values.plan import Plan
+from tests.executor.fake_accelerator.watch import Message
+
+CLUSTER = "1x8xh100-sxm"
+# c10d's words for an operation of a dp group.
+_WORDS = {
+    "allreduce": "all_reduce",
+    "_allgather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+}
+Totals = dict[tuple[str, str], float]
+"""(axis, operation) -> bytes of a step."""
+
+
+def priced_peaks(plan: Plan, traced: TracedModel) -> list[float]:
+    """The peak of each pipeline rank."""
+    prediction = predict(plan, traced, shardwright.cluster(CLUSTER))
+    return [rank.peak_bytes for rank in prediction.ranks]
+
+
+def priced_messages(plan: Plan, traced: TracedModel, rank: int) -> Totals:
+    """What a rank of this number exchanges in a step, by axis and operation."""
+    graph: ModelGraph = traced.at(plan.micro_batch, plan.degrees.tp)
+    if graph.branches:
+        graph = in_order(graph, plan.block_entries)
+    cluster, stack = shardwright.cluster(CLUSTER), load_stack()
+    degrees, micro = plan.degrees, plan.num_microbatches
+    at = degrees.coordinates(rank)
+    found: Counter[tuple[str, str]] = Counter()
+    with _exchanges() as seen:
+        step_tail.tail_of(plan, at.pp, graph, cluster=cluster, stack=stack)
+    group = degrees.group("dp", pp=at.pp)
+    for operation, size, devices in seen:
+        found["dp" if tuple(devices) == group else "tie", operation] += size
+    sizes = stack.bytes_of(plan.workload.precision)
+    gathers = {2: 0 if plan.pipelined else 1, 3: 1 if plan.pipelined else 2}
+    for number in plan.stages_of(at.pp):
+        cut = plan.stages[number]
+        refs = graph.chain[cut.first_block : cut.last_block]
+        for ref, kind in zip(refs, cut.recompute, strict=True):
+            block = graph.kinds[ref.kind]
+            cost = price_block(
+                block, recompute=kind, devices=degrees.group("tp", pp=at.pp), cluster=cluster
+            )
+            if degrees.dp > 1 and plan.zero_stage >= 2:
+                times = micro * gathers[plan.zero_stage]
+                found["dp", "all_gather"] += times * cost.parameter_count * sizes.compute_bytes
+                if not plan.pipelined:
+                    found["dp", "reduce_scatter"] += (
+                        micro * cost.trained_count * sizes.gradient_bytes
+                    )
+            if degrees.tp > 1:
+                for c in block.collectives:
+                    again = c.phase is not Phase.BACKWARD and kind.value == "full"
+                    found["tp", c.operation] += micro * c.size_bytes * (1 + again)
+        for border, other in ((cut.first_block, number - 1), (cut.last_block, number + 1)):
+            outside = not 0 <= other < len(plan.stages)
+            if outside or plan.pp_rank_of(other) == at.pp:
+                continue
+            size = micro * crossing_bytes(graph, border)
+            found["pp", "send"] += size
+            found["pp", "recv"] += size
+    return {key: size for key, size in found.items() if size}
+
+
+def counted_messages(plan: Plan, rank: int, messages: list[Message]) -> Totals:
+    """What a walk has counted, in the same words."""
+    degrees = plan.degrees
+    at = degrees.coordinates(rank)
+    axes = {
+        tuple(degrees.rank(pp=at.pp, dp=d, tp=at.tp) for d in range(degrees.dp)): "dp",
+        tuple(degrees.rank(pp=at.pp, dp=at.dp, tp=t) for t in range(degrees.tp)): "tp",
+    }
+    found: Counter[tuple[str, str]] = Counter()
+    for message in messages:
+        operation = _WORDS.get(message.operation, message.operation)
+        axis = "pp" if operation in ("send", "recv") else axes.get(tuple(message.ranks), "tie")
+        found[axis, operation] += message.size_bytes
+    return dict(found)
+
+
+@contextmanager
+def _exchanges() -> Iterator[list[tuple[str, float, tuple[int, ...]]]]:
+    """What the tail of a step prices inside it, as it is priced."""
+    seen: list[tuple[str, float, tuple[int, ...]]] = []
+    original: Any = step_tail.exchange_in_step
+
+    def priced(operation: str, size: float, devices: Any, *rest: Any, **more: Any) -> Any:
+        seen.append((operation, size, tuple(devices)))
+        return original(operation, size, devices, *rest, **more)
+
+    step_tail.exchange_in_step = priced
+    try:
+        yield seen
+    finally:
+        step_tail.exchange_in_step = original

@@ -1,0 +1,270 @@
+"""Every rank of a plan on the fake accelerator: nothing lies elsewhere, the host waits for nothing,
+nothing is left, and what is held and sent is what is priced.
+
+A tensor that lies on another device fails in the walk itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from profiles.model.loaders import resolve_model
+from simulator.values.plan import Plan, Recompute
+from simulator.values.runnable import why_not_runnable_plan
+from tests.executor.cases import (
+    CNN_ENTRIES,
+    GPT2_ENTRIES,
+    LLAMA_ENTRIES,
+    make_plan,
+    write_models,
+)
+from tests.executor.fake_accelerator.plans import ALL, Case, plan_of, traced_for
+from tests.executor.fake_accelerator.prices import (
+    counted_messages,
+    priced_messages,
+    priced_peaks,
+)
+from tests.executor.fake_accelerator.walk import Walk
+from tests.executor.fake_accelerator.walks import walks_of
+from tests.executor.fake_accelerator.watch import Message
+
+DEVICES = 8
+NEAR = 0.03
+"""Of the priced memory of a rank."""
+MOST_WHILE_BUILT = 1.10
+"""Of what a built rank holds, with its largest unit on top."""
+
+# (kind, place) of what the host does in a step, and why it may.
+ALLOWED: dict[tuple[str, str], str] = {}
+
+
+def quick_plans(folder: Path) -> dict[str, Plan]:
+    """Twelve: every schedule and ZeRO stage, tp, recomputation, both precisions, ties."""
+    models = write_models(folder)
+    full = Recompute.FULL
+
+    def llama(name: str = "none", **rest: object) -> Plan:
+        return make_plan(models["llama"], LLAMA_ENTRIES, schedule=name, **rest)  # type: ignore[arg-type]
+
+    return {
+        "zero-0": llama(dp=8),
+        "zero-3-bf16": llama(dp=8, zero_stage=3, precision="bf16"),
+        "tp-zero-1": llama(dp=4, tp=2, zero_stage=1),
+        "cnn-zero-2": make_plan(models["cnn"], CNN_ENTRIES, dp=8, zero_stage=2),
+        "1f1b-bf16": llama("1f1b", pp=2, dp=4, precision="bf16"),
+        "gpipe-recompute": llama("gpipe", pp=2, dp=4, zero_stage=2, recompute=full),
+        "interleaved-tp": llama("interleaved", pp=2, vpp=2, dp=2, tp=2, zero_stage=1),
+        "zb-h1": llama("zb-h1", pp=2, dp=4, zero_stage=3, recompute=full),
+        "zb-h2": llama("zb-h2", pp=2, dp=4),
+        "zbv-tied": make_plan(
+            models["gpt2"], GPT2_ENTRIES, pp=2, vpp=2, dp=4, zero_stage=3, schedule="zbv"
+        ),
+        "v-half-bf16": llama("v-half", pp=2, vpp=2, dp=4, zero_stage=1, precision="bf16"),
+        "dualpipev": llama("dualpipev", pp=2, vpp=2, dp=4, zero_stage=2, micro_batches=4),
+    }
+
+
+def distinct(plan: Plan) -> list[int]:
+    """One rank of each stage: replicas and shares do the same."""
+    return [plan.degrees.rank(pp=rank) for rank in range(plan.degrees.pp)]
+
+
+@lru_cache(maxsize=1)
+def quick() -> dict[str, dict[int, Walk | str]]:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        plans = quick_plans(folder)
+        jobs = [(plan, resolve_model(plan.model), distinct(plan)) for plan in plans.values()]
+        return dict(zip(plans, walks_of(jobs, folder), strict=True))
+
+
+@lru_cache(maxsize=2)
+def walked(case: Case) -> tuple[Plan, dict[int, Walk | str], list[float], list[dict[str, float]]]:
+    """The plan, the walk of every rank, and what is priced: peaks by pipeline rank, messages by
+    rank."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        traced, spec = traced_for(case, folder)
+        plan = plan_of(case, traced)
+        assert not why_not_runnable_plan(plan)
+        (walks,) = walks_of([(plan, spec, range(DEVICES))], folder)
+        messages = [priced_messages(plan, traced, rank) for rank in range(DEVICES)]
+        named = [{" ".join(key): size for key, size in each.items()} for each in messages]
+        return plan, walks, priced_peaks(plan, traced), named
+
+
+def errors(walks: dict[int, Walk | str]) -> dict[int, str]:
+    return {rank: walk for rank, walk in walks.items() if isinstance(walk, str)}
+
+
+def whole(walks: dict[int, Walk | str]) -> dict[int, Walk]:
+    assert not errors(walks)
+    return {rank: walk for rank, walk in walks.items() if isinstance(walk, Walk)}
+
+
+def host_work(walks: Sequence[Walk]) -> list[str]:
+    """What the host did that it may not."""
+    found = {
+        (thing.kind, thing.where)
+        for walk in walks
+        for thing in walk.found
+        if thing.where != "model" and (thing.kind, thing.where) not in ALLOWED
+    }
+    return sorted(f"{kind} in {where}" for kind, where in found)
+
+
+LATE = "the executor sums ZeRO 0 and 1, and ZeRO 2 and 3 of one stage, after the last backward"
+
+
+def _late(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=LATE))
+
+
+FLAGS_BYTES = 1024
+"""Flags of which gradients there are, kept from step to step (parallelize._as_tensor)."""
+
+QUICK = (
+    "zero-0",
+    "zero-3-bf16",
+    "tp-zero-1",
+    "cnn-zero-2",
+    "1f1b-bf16",
+    "gpipe-recompute",
+    "interleaved-tp",
+    "zb-h1",
+    "zb-h2",
+    "zbv-tied",
+    "v-half-bf16",
+    "dualpipev",
+)
+SUMMED_LATE = {
+    "zero-0",
+    "tp-zero-1",
+    "1f1b-bf16",
+    "gpipe-recompute",
+    "interleaved-tp",
+    "zb-h1",
+    "zb-h2",
+    "v-half-bf16",
+}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_step_runs_on_the_device(name: str) -> None:
+    assert not errors(quick()[name])
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_host_waits_for_nothing(name: str) -> None:
+    walks = list(whole(quick()[name]).values())
+    assert not host_work(walks)
+    assert not any(walk.waits for walk in walks)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_nothing_is_left_of_a_rank(name: str) -> None:
+    for walk in whole(quick()[name]).values():
+        assert not walk.alive
+        assert walk.left < FLAGS_BYTES
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_rank_is_built_in_what_it_holds(name: str) -> None:
+    """These models are a few kilobytes: what a unit's shares are padded to is as large as it."""
+    for walk in whole(quick()[name]).values():
+        assert walk.build_peak <= MOST_WHILE_BUILT * walk.built + 2 * walk.unit
+
+
+@pytest.mark.parametrize("name", [_late(name) if name in SUMMED_LATE else name for name in QUICK])
+def test_gradients_are_sent_before_the_backward_is_over(name: str) -> None:
+    for walk in whole(quick()[name]).values():
+        first = next(m for m in walk.messages if _sums_gradients(m))
+        running = re.fullmatch(r"\d+[BIW]\d+", first.during)
+        assert running or first.backward < walk.backwards - 1
+
+
+def _sums_gradients(message: Message) -> bool:
+    """Over replicas; tensor parallelism sums by functional collectives, named otherwise."""
+    return message.operation in ("allreduce", "_reduce_scatter_base")
+
+
+EVERY = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+
+
+@pytest.mark.slow
+@EVERY
+def test_every_rank_runs_on_the_device(case: Case) -> None:
+    _, walks, _, _ = walked(case)
+    found = list(whole(walks).values())
+    assert not host_work(found)
+    assert not any(walk.waits for walk in found)
+    for walk in found:
+        assert not walk.alive
+        assert walk.left < FLAGS_BYTES
+        assert walk.build_peak <= MOST_WHILE_BUILT * walk.built + walk.unit
+
+
+# Measured beside priced, on 2026-11-24.
+AHEAD = "below the price of what FSDP2 gathers ahead; not taken apart yet"
+ASIDE = "an I sets aside more than is priced of the block that runs"
+HELD = {
+    "llama-1f1b-pp8-fp32": "-4.8 % on the first rank: its messages are priced as all under way",
+    "llama-dp8-zero3-fp32": f"-4.8 %: {AHEAD}",
+    "llama-dp8-zero3-bf16": f"-10.0 %: {AHEAD}",
+    "llama-zb-h2-pp2-dp4-zero1-fp32": f"+3.9 %: {ASIDE}",
+    "llama-v-min-pp2-dp4-vpp2-zero2-fp32": f"+3.1 %: {ASIDE}",
+}
+
+
+def _holds(case: Case) -> Any:
+    """The case, with why it holds other than what is priced."""
+    reason = HELD.get(case.name)
+    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+    return pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [_holds(case) for case in ALL])
+def test_every_rank_holds_what_is_priced(case: Case) -> None:
+    plan, walks, peaks, _ = walked(case)
+    for rank, walk in whole(walks).items():
+        priced = peaks[plan.degrees.coordinates(rank).pp]
+        assert walk.step_peak == pytest.approx(priced, rel=NEAR), rank
+
+
+FIRST_GATHER = "torch's runtime gathers once more than there are micro-batches, which is not priced"
+SENT = {"gpt2-dp4-tp2-zero2-fp32": "9 % less is gathered and scattered; not taken apart yet"}
+
+
+def _sends(case: Case) -> Any:
+    """The case, with why what it sends is not what is priced."""
+    gathers = case.pp > 1 and case.dp > 1 and case.zero == 3
+    reason = FIRST_GATHER if gathers else SENT.get(case.name, "")
+    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+    return pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [_sends(case) for case in ALL])
+def test_every_rank_sends_what_is_priced(case: Case) -> None:
+    plan, walks, _, priced = walked(case)
+    for rank, walk in whole(walks).items():
+        counted = counted_messages(plan, rank, list(walk.messages))
+        assert {" ".join(key): size for key, size in counted.items()} == pytest.approx(
+            priced[rank], rel=0.01
+        ), rank
+
+
+def test_there_are_enough_plans() -> None:
+    assert len(ALL) >= 60
+    assert len({case.name for case in ALL}) == len(ALL)
+    assert {case.model for case in ALL} >= {"llama", "gpt2", "mixtral", "bert", "t5", "vit"}
+    assert json.dumps(sorted({case.zero for case in ALL})) == "[0, 1, 2, 3]"
