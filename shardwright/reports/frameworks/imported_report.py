@@ -32,7 +32,7 @@ def imported_report(run: ImportedRun) -> RenderableType:
     ]
     if run.runs > 1:
         parts.append(Text(f"The files start {run.runs} runs; this is the first.", style="yellow"))
-    rows = table("", "value", "said by")
+    rows = table("", "value", "source")
     for key in _KEYS:
         value = getattr(run, key)
         if value is not None:
@@ -44,13 +44,13 @@ def imported_report(run: ImportedRun) -> RenderableType:
     parts.append(rows)
     if run.defaults:
         said = ", ".join(f"{key} {_shown(d.value)}" for key, d in sorted(run.defaults.items()))
-        parts.append(Text(f"The files are silent; the framework's defaults: {said}", style="dim"))
+        parts.append(Text(f"Not set, so the defaults of the framework hold: {said}", style="dim"))
     for contradiction in run.contradictions:
         parts.append(Text.assemble(("contradiction: ", "bold red"), contradiction.text))
     for unresolved in run.unresolved:
         parts.append(
             Text.assemble(
-                ("not told: ", "yellow"),
+                ("unresolved: ", "yellow"),
                 f"{unresolved.option} ({unresolved.place}): {unresolved.why}",
             )
         )
@@ -88,7 +88,7 @@ def changes_report(
     if not changes:
         none = f"No single change that fits saves {format_percent(LEAST_GAIN)} of the step or more."
         return Group(prediction_report(made), Text(none))
-    rows = table(">#", "option", "change", ">step", ">saves", ">needs", "now said by")
+    rows = table(">#", "option", "change", ">step", ">saves", ">needs", "now set by")
     for number, priced in enumerate(changes, 1):
         change = priced.change
         needs = "" if priced.needed_bytes is None else format_bytes(priced.needed_bytes)
