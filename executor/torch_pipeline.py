@@ -166,20 +166,28 @@ class Messages:
 
         def handed_back(gradients: tuple[Tensor | None, ...], chunk: int) -> None:
             # From the next stage on the same rank: what it did not use has no gradient, and the
-            # buffer that torch would fill with zeros is not there.
+            # buffer that torch would fill with zeros is not there. Torch 2.11 appends the gradients
+            # of what every stage is given.
             infos = stage.grad_recv_info[chunk]
             hand_back(
                 tuple(
                     _zeros_like_message(info, stage.device) if gradient is None else gradient
-                    for gradient, info in zip(gradients, infos, strict=True)
+                    for gradient, info in zip(gradients[: len(infos)], infos, strict=True)
                 ),
                 chunk,
             )
+
+        def cleared() -> None:
+            # Torch 2.11's own then reads each buffer's gradient, and the buffers are gone. Those
+            # that are used again lose theirs in `_release`.
+            stage.fwd_cache.clear()
+            stage.output_chunks.clear()
 
         stage.get_fwd_send_ops, stage.get_bwd_send_ops = forward_sends, backward_sends
         stage.get_fwd_recv_ops, stage.get_bwd_recv_ops = forward_receives, backward_receives
         stage._prepare_forward_infra = prepared_forward
         stage._prepare_backward_infra = prepared_backward
+        stage.clear_runtime_states = cleared
         stage.backward_one_chunk = backward_then_free
         stage.set_local_bwd_input = handed_back
 
@@ -257,7 +265,7 @@ def _pipeline_stage(
         if index + 1 < count
         else (torch.empty(1, device="meta", requires_grad=True),)
     )
-    stage = PipelineStage(
+    stage: Any = PipelineStage(
         module,
         index,
         count,
@@ -267,6 +275,14 @@ def _pipeline_stage(
         group=group,
         dw_builder=module.split.take if module.split else None,
     )
+    neighbours = stage._get_init_p2p_neighbors_ops
+    # A V schedule passes on within a rank; torch 2.11 connects each stage to the next all the same,
+    # and gloo has no connection of a rank to itself.
+    stage._get_init_p2p_neighbors_ops = lambda: [
+        op for op in neighbours() if op.group_peer != stage.group_rank
+    ]
+    # Torch 2.11 refuses tensors that lie otherwise than it was told; `_laid_out` sends those too.
+    stage._validate_fwd_input = stage._validate_fwd_outputs = lambda *_: None
     _time_actions(stage, index, timer)
     return stage
 

@@ -44,13 +44,12 @@ def profile_machine(
     model     its blocks are measured too; the machine itself only where the file has it not
     progress  gives a reporter of (done, total, label) for a title
     """
-    from profiles.hardware.probe.fingerprint import num_cores
-    from profiles.hardware.probe.probe import measure_machine
+    from profiles.hardware.probe.probe import measure_machine, most_devices
 
     show = progress or (lambda title: nullcontext(lambda *_: None))
     kept = path.with_name(f".{path.name}.partial")
     per_device = threads or 1
-    count = devices or max(1, num_cores() // per_device)
+    count = devices or most_devices(per_device)
     today = datetime.date.today().isoformat()
     if model is None or not path.is_file() or quick:
         with show("measuring this machine") as report:

@@ -24,7 +24,9 @@ def profile(
     quick: Annotated[bool, typer.Option("--quick", help="measure for about a minute only")] = False,
     devices: Annotated[
         int | None,
-        typer.Option("--devices", min=1, help="number of devices to split the machine into"),
+        typer.Option(
+            "--devices", min=1, help="devices: all GPUs, or the cores by --threads, where not given"
+        ),
     ] = None,
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="CPU threads per device (default: 1)")

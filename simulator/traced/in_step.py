@@ -117,7 +117,6 @@ def _fitted(compiled: bool) -> InStep:
         "reduce_exposed",
         "cut_step_us",
         "optimizer",
-        "step_ms",
         "microbatch_ms",
     )
     shared = InStep(
@@ -125,6 +124,7 @@ def _fitted(compiled: bool) -> InStep:
         attention=coefficient("attention", f"{executor.attention}-kernels"),
         accumulation_bytes=executor.accumulation_bytes,
         tensor_dispatch=executor.tensor_dispatch,
+        step_ms=executor.step_ms or coefficient("step_ms", "*"),
         **{kind: coefficient(kind, "*") for kind in kinds},
     )
     return replace(shared, step_ms=0.0, microbatch_ms=0.0) if compiled else shared

@@ -7,14 +7,16 @@ import pytest
 from bench.accelerator import cluster_of, line_of, measured, questions
 
 
-def test_one_device_is_asked_what_it_can_answer() -> None:
-    assert [question.name for question in questions(1)] == ["one-way"]
+def test_one_device_runs_plans_of_one_rank_and_shares_itself_between_ranks() -> None:
+    asked = questions(1)
+    assert all(question.shared or question.least == 1 for question in asked)
+    assert {question.least for question in asked if question.shared} == {2, 4}
 
 
 def test_eight_devices_are_asked_two_ways_at_once() -> None:
     names = [question.name for question in questions(8)]
     assert names[-1] == "mixed"
-    assert len(names) == 7
+    assert not any(question.shared for question in questions(8))
 
 
 @pytest.mark.parametrize(

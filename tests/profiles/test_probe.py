@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from profiles.document import read_document, write_document
 from profiles.errors import InputError
@@ -19,7 +20,7 @@ from profiles.hardware.probe.fingerprint import (
     machine_memory_bytes,
     num_cores,
 )
-from profiles.hardware.probe.probe import QUICK, measure_cases, measure_machine
+from profiles.hardware.probe.probe import QUICK, measure_cases, measure_machine, most_devices
 from profiles.hardware.probe.probe_cases import KIB, MIB, Case, probe_cases
 from profiles.hardware.probe.probe_timing import Effort
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
@@ -191,3 +192,13 @@ def test_fingerprint() -> None:
         f"cpu: planned other, found {found['cpu']}"
     ]
     assert 0 < available_memory_bytes() <= machine_memory_bytes()
+
+
+@pytest.mark.parametrize(("gpus", "found"), [(0, 6), (2, 2)])
+def test_a_machine_splits_into_its_gpus_or_its_cores(
+    gpus: int, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(12)))
+    assert most_devices(2) == found

@@ -123,6 +123,13 @@ def measure_machine(
     )
 
 
+def most_devices(threads_per_device: int) -> int:
+    """Into how many devices this machine splits: its GPUs, or its cores by the threads of each."""
+    if torch.cuda.is_available():
+        return torch.cuda.device_count()
+    return max(1, num_cores() // threads_per_device)
+
+
 def measure_cases(
     cases: Sequence[Case],
     num_devices: int,

@@ -209,8 +209,7 @@ def _memory_op(case: Case, device: torch.device) -> Call:
 
 
 def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
-    """One step of torch.optim.AdamW on equal fp32 parameters, as the executor runs it: `fused` on a
-    CPU, torch's default on CUDA, which is `foreach`.
+    """One step of torch.optim.AdamW on equal fp32 parameters, fused as the executor runs it.
 
     On a CPU there are several parameters (`_parameters`), and a small backward runs before each
     step, so that caches and interpreter are as in training.
@@ -220,9 +219,9 @@ def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
         parameter = nn.Parameter(torch.randn(case.num_elements, device=device))
         parameter.grad = torch.randn_like(parameter)
         parameters.append(parameter)
-    if device.type == "cuda":
-        return torch.optim.AdamW(parameters, lr=1e-6).step
     step = torch.optim.AdamW(parameters, lr=1e-6, fused=True).step
+    if device.type == "cuda":
+        return step
     # A forward and backward of a small network, and a pass over more memory than the caches hold.
     layers = [(nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU()) for _ in range(6)]
     network = nn.Sequential(*(part for layer in layers for part in layer))

@@ -198,6 +198,8 @@ class Framework:
     optimizer_traffic_bytes   read and written per parameter by one optimizer step
     accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
                beyond writing a 16-bit gradient, less what hides under the matmul that does it
+    step_ms   milliseconds of a step of any size beside its passes and its optimizer, as measured;
+               0 where the fitted coefficient of that name applies
     tensor_dispatch   host time of an op on a tensor that is split over ranks, over a plain one's
     sends_tokens_once   a token goes to each node once, whatever the number of its experts there
                (message_row.py)
@@ -248,6 +250,7 @@ class Framework:
     offered: bool = True
     coefficients_of: str = ""
     splits_vocabulary: bool = True
+    step_ms: float = 0.0
     tensor_dispatch: float = 1.0
     sends_tokens_once: bool = False
     own_executor: bool = False

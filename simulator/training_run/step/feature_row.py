@@ -77,6 +77,8 @@ def layer_row(
     dispatched = launched * (stack.tensor_dispatch if run.degrees.tp > 1 else 1.0)
     row = {
         "launches": launched,
+        "fitted_steps": launched if stack.step_ms == 0 else 0.0,
+        "measured_step_s": 1e-3 * stack.step_ms * launched,
         "all_layers": float(model.num_layers + predicting_layers(run)),
         "score_forward": dense_work.score_bytes / bandwidth,
         "head_matmul": heads * (head.matmul_forward_s + head.matmul_backward_s),

@@ -39,6 +39,8 @@ class Features:
     pass_*, score_*       bytes over the device's bandwidth, in seconds
     kernels_*             launched by the host; launches  1 where it launches any, 0 where a
                           whole step is one program
+    measured_step_s       of a step of any size, where the framework's file states it; fitted_steps
+                          1 where it does not and the host launches kernels
     recomputed_*          share of the forward's matmuls, attention and passes that the backward
                           does again
     head_*                of the logits and the loss, per micro-batch; head_peak of their matmuls
@@ -98,6 +100,8 @@ class Features:
     cast_backward: Array
     score_forward: Array
     launches: Array
+    fitted_steps: Array
+    measured_step_s: Array
     kernels_forward: Array
     kernels_backward: Array
     recomputed_matmul: Array

@@ -180,6 +180,6 @@ TERMS: tuple[Term, ...] = (
     Term(
         "each step, whatever its size",
         Part.OVERHEAD,
-        lambda x, c, e: MS * c["step_ms"] * x.launches,
+        lambda x, c, e: MS * c["step_ms"] * x.fitted_steps + x.measured_step_s,
     ),
 )
