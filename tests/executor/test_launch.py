@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -181,6 +183,38 @@ def test_a_rank_that_does_not_answer_is_named_as_the_cause() -> None:
     error = {"rank": 0, "time_s": 1.0, "kind": "RuntimeError", "message": waited, "ours": False}
     told = first_failure([error], text, 1, ranks=2)
     assert told.startswith("rank 0 waited longer than --timeout for rank 1, which did not answer")
+
+
+def test_ranks_that_were_given_other_flags_are_refused(plan: Plan, tmp_path: Path) -> None:
+    path = write_plan(tmp_path / "plan.json", plan)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    names = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    files = ["--errors", tmp_path, "--output", tmp_path / "run.json"]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "executor.train", path, "--steps", str(2 + rank), *files],
+            env={**os.environ, **names, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    assert [rank.wait(timeout=120) != 0 for rank in ranks] == [True, True]
+    told = json.loads((tmp_path / "rank0.json").read_text())
+    assert "rank 1 has another --steps than rank 0: 3, not 2" in told["message"]
+    assert told["ours"]
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_a_lack_of_memory_in_a_step_names_the_stage_and_what_to_change(tmp_path: Path) -> None:
+    plan = make_plan("tests.executor.tiny_models:greedy_in_its_second_step", ("", "1", "2"))
+    with pytest.raises(RunError) as failed:
+        run_plan(write_plan(tmp_path / "plan.json", plan), steps=2, output=tmp_path / "run.json")
+    message = str(failed.value)
+    assert "out of memory on cpu in step 2" in message
+    assert "stage 0 (blocks 0 to" in message
+    assert "--recompute full" in message
 
 
 @pytest.mark.parametrize("ended", ["stopped", "agent", "launcher"])

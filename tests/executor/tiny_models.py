@@ -42,6 +42,27 @@ def one_wide_block() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
     return module, (torch.linspace(-1, 1, 24).reshape(4, 6),), torch.ones(4, 1), nn.MSELoss()
 
 
+class Greedy(nn.Module):
+    """A linear layer that asks for more memory than any machine has, in its third call with real
+    tensors: the second step, where a step has two micro-batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += type(x) is Tensor and x.device.type == "cpu"
+        if self.calls == 3:
+            torch.empty(1 << 50, dtype=torch.uint8)
+        return self.layer(x)
+
+
+def greedy_in_its_second_step() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
+    module = nn.Sequential(nn.Linear(6, 8), Greedy(), nn.Linear(8, 1))
+    return module, (torch.linspace(-1, 1, 24).reshape(4, 6),), torch.ones(4, 1), nn.MSELoss()
+
+
 def unet() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
     """The example with a quarter of the channels, on images of a quarter of the pixels."""
     images = torch.linspace(-1, 1, 2 * 32 * 32).reshape(2, 1, 32, 32)
