@@ -91,7 +91,7 @@ def run_plan(
     output: str | Path = "run.json",
     processes: int | None = None,
     timeout_s: float = 300.0,
-    device: str = "cpu",
+    device: str = "",
     any_machine: bool = False,
     answer: PlanFile | None = None,
     announce: Callable[[str], None] | None = None,
@@ -100,6 +100,7 @@ def run_plan(
     """Run the plan in a file on this machine and give back its measurement, written to `output`.
 
     processes  how many are wanted; None takes the plan's number, another number is refused
+    device     cpu or cuda; "": GPUs for a plan for GPUs where this machine has some, else the CPU
     any_machine  run although this is not the machine that the plan was made for
     answer     what the file holds, where it was read before
     announce   told of the command once nothing is left that refuses it
@@ -111,6 +112,7 @@ def run_plan(
     threads = int(answer.machine.get("threads_per_device", "1"))
     plan = _runnable(plan_path, answer, processes)
     planned_model(plan_path, plan, model)
+    device = device or device_for(answer.machine)
     if not any_machine:
         check_machine(str(plan_path), answer.machine, device=device, threads=threads)
     if steps < 1:
@@ -153,6 +155,12 @@ def _runnable(path: str | Path, answer: PlanFile, processes: int | None) -> Plan
     if reason := why_not_runnable_plan(plan):
         raise MismatchError(f"{path}: {reason}")
     return plan
+
+
+def device_for(planned: Mapping[str, str]) -> str:
+    """Where a plan for such a machine (PlanFile.machine) runs here: cuda or cpu."""
+    has_gpus = "gpus" in fingerprint_of_machine()
+    return "cuda" if planned.get("type") == "gpu" and has_gpus else "cpu"
 
 
 def check_machine(path: str, planned: Mapping[str, str], *, device: str, threads: int = 1) -> None:

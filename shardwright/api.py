@@ -214,11 +214,14 @@ def run(
     steps: int = 10,
     check: bool = False,
     output: str | Path = "run.json",
-    device: str = "cpu",
+    device: str = "",
     timeout_s: float = 300.0,
     any_machine: bool = False,
 ) -> Measurement:
-    """Run the plan in a file on this machine; `model` names it where the plan's name does not."""
+    """Run the plan in a file on this machine; `model` names it where the plan's name does not.
+
+    device  cpu or cuda; "": GPUs for a plan for GPUs where this machine has some, else the CPU
+    """
     from executor.launch import run_plan
 
     opened = open_plan(path)

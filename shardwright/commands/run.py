@@ -40,7 +40,12 @@ def run(
         int | None,
         typer.Option("--processes", min=1, help="number of processes; must match the plan"),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cpu or cuda; if not given, GPUs for a plan for GPUs, where there are any"
+        ),
+    ] = "",
     timeout: Annotated[str, typer.Option(help="time limit of each rank")] = "300s",
     any_machine: Annotated[
         bool, typer.Option("--any-machine", help="run on another machine than the planned one")
@@ -49,7 +54,7 @@ def run(
 ) -> None:
     """`shardwright run`."""
     need_room_for(output)
-    if device not in ("cpu", "cuda"):
+    if device not in ("", "cpu", "cuda"):
         raise UnknownNameError("device", device, ("cpu", "cuda"), where="--device")
     seconds = parse_quantity(timeout, "time", where="--timeout")
     run_file = file_runner(str(read_mapping(plan_file).get("schema", "")))
@@ -60,7 +65,7 @@ def run(
             steps=steps,
             output=output,
             processes=processes,
-            device=device,
+            device=device or "cpu",
             timeout_s=seconds,
         )
         return

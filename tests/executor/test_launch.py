@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from executor.before_launch import check_main_memory
-from executor.launch import check_machine, first_failure, run_plan, torchrun_command
+from executor.launch import check_machine, device_for, first_failure, run_plan, torchrun_command
 from profiles.document import write_document
 from profiles.errors import DocumentError, InputError, MismatchError, RunError
+from profiles.hardware.probe import fingerprint
 from profiles.hardware.probe.fingerprint import fingerprint_of_machine
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile
@@ -263,3 +264,17 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return state not in ("Z", "X")
+
+
+@pytest.mark.parametrize(
+    ("planned", "gpus", "device"),
+    [("gpu", 1, "cuda"), ("gpu", 0, "cpu"), ("cpu", 1, "cpu"), ("", 1, "cpu")],
+)
+def test_a_plan_for_gpus_runs_on_them_where_there_are_any(
+    planned: str, gpus: int, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(gpus):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "information").write_text("Model: \t\t NVIDIA H200\n")
+    monkeypatch.setattr(fingerprint, "_GPUS", tmp_path)  # the driver's folder
+    assert device_for({"type": planned} if planned else {}) == device
