@@ -85,6 +85,11 @@ class Comparison:
         return self.rows[0]
 
     @property
+    def has_cpu_times(self) -> bool:
+        """Whether the ranks computed on CPUs, so that their CPU time means something."""
+        return any(row.measured_cpu is not None for row in self.rows)
+
+    @property
     def cancelling(self) -> tuple[Row, Row] | None:
         """The part predicted too slow and the one predicted too fast by most, where the step is
         inside its interval and yet each is off by more than `CANCELLING` of it; else None.
@@ -181,7 +186,7 @@ def _part_rows(plan: Plan, prediction: Prediction, measured: Measurement) -> lis
     )
     rows = [
         replace(
-            _seconds(_PASSES, said.busy_s, found.busy_s, cpu_s),
+            _seconds(_PASSES, said.busy_s, found.busy_s, cpu_s if _on_cpus(measured) else None),
             predicted_cpu=said.busy_s - runtime_s if runtime_s else None,
         )
     ]
@@ -199,6 +204,11 @@ def _part_rows(plan: Plan, prediction: Prediction, measured: Measurement) -> lis
         )
     rows.append(_seconds("optimizer", said.optimizer_s, found.optimizer_s))
     return rows
+
+
+def _on_cpus(measured: Measurement) -> bool:
+    """Whether the ranks computed on CPUs; elsewhere CPU time is what the host took to launch."""
+    return measured.backend == "gloo"
 
 
 def _seconds(
@@ -227,7 +237,7 @@ def _stage_rows(prediction: Prediction, measured: Measurement) -> list[Row]:
                     unit="s",
                     predicted=getattr(stage, f"{name}_s"),
                     measured=getattr(sample, f"{name}_wall_s"),
-                    measured_cpu=getattr(sample, f"{name}_cpu_s"),
+                    measured_cpu=getattr(sample, f"{name}_cpu_s") if _on_cpus(measured) else None,
                 )
             )
     return rows

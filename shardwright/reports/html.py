@@ -15,7 +15,7 @@ from profiles.units import format_bytes, format_count, format_percent, format_ti
 from shardwright.findings.breakdown import RankParts, measured_parts, predicted_parts
 from shardwright.findings.comparison import Row, compare_run
 from shardwright.reports.branch_stages import branch_rows
-from shardwright.reports.markdown import cells, signed_percent, verdict
+from shardwright.reports.markdown import cells, heads, signed_percent, verdict
 from shardwright.reports.memory_picture import memory_picture
 from shardwright.reports.picture import COLOURS
 from shardwright.reports.price_words import price_note
@@ -87,7 +87,10 @@ def report_html(
             facts=_facts(prediction, measured),
             price=price_note(prediction.price_usd_per_hour) if prediction.usd_per_million else "",
             verdict=verdict(comparison) if comparison else "",
-            rows=[(cells(row), _bar_of(row)) for row in comparison.rows] if comparison else (),
+            cpu_heads=heads(comparison)[4:] if comparison else (),
+            rows=[(cells(row, comparison), _bar_of(row)) for row in comparison.rows]
+            if comparison
+            else (),
             timeline=timeline_picture(prediction.events, measured.events if measured else ()),
             timeline_note=timeline_note(prediction),
             memory=memory_picture(prediction, measured),

@@ -21,22 +21,28 @@ def signed_percent(error: float | None) -> str:
 def comparison_markdown(comparison: Comparison) -> str:
     """A table of predicted against measured."""
     title = f"### {cell(comparison.model)} on {cell(comparison.cluster)}: predicted and measured"
-    head = ("", "predicted", "measured", "error", "CPU time", "error")
-    rows = table(head, map(cells, comparison.rows))
+    rows = table(heads(comparison), [cells(row, comparison) for row in comparison.rows])
     return f"{title}\n\n{rows}\n\n{verdict(comparison)}\n"
 
 
-def cells(row: Row) -> list[str]:
-    """The cells of a row: name, predicted, measured, error, CPU time, its error."""
-    cpu = quantity(row.measured_cpu, "s") if row.measured_cpu else ""
-    return [
+def heads(comparison: Comparison) -> tuple[str, ...]:
+    """The columns of a comparison; CPU time and its error only of a run on CPUs."""
+    cpu = ("CPU time", "error") if comparison.has_cpu_times else ()
+    return ("", "predicted", "measured", "error", *cpu)
+
+
+def cells(row: Row, comparison: Comparison) -> list[str]:
+    """The cells of a row, as `heads` names them."""
+    found = [
         row.name,
         quantity(row.predicted, row.unit),
         quantity(row.measured, row.unit),
         signed_percent(row.error if row.measured else None),
-        cpu,
-        signed_percent(row.cpu_error) if cpu else "",
     ]
+    if not comparison.has_cpu_times:
+        return found
+    cpu = quantity(row.measured_cpu, "s") if row.measured_cpu else ""
+    return [*found, cpu, signed_percent(row.cpu_error) if cpu else ""]
 
 
 def verdict(comparison: Comparison) -> str:

@@ -30,7 +30,7 @@ from shardwright.findings.comparison import Comparison
 from shardwright.findings.plan_sheet import MEMORY_PARTS
 from shardwright.reports.branch_stages import branch_rows
 from shardwright.reports.labelled import labelled
-from shardwright.reports.markdown import cells, verdict
+from shardwright.reports.markdown import cells, heads, verdict
 from shardwright.reports.price_words import price_lines
 from simulator.mfu import MFU_DEFINITION
 from simulator.values.plan import Plan
@@ -287,9 +287,10 @@ def prediction_parts(prediction: Prediction) -> list[RenderableType]:
 
 def comparison_report(comparison: Comparison) -> RenderableType:
     """Predicted beside measured, row by row."""
-    rows = table("", ">predicted", ">measured", ">error", ">CPU time", ">error")
+    first, *others = heads(comparison)
+    rows = table(first, *(f">{name}" for name in others))
     for row in comparison.rows:
-        rows.add_row(*cells(row), style="bold" if row is comparison.step else "")
+        rows.add_row(*cells(row, comparison), style="bold" if row is comparison.step else "")
     return Group(rows, Text(""), Text(verdict(comparison)))
 
 

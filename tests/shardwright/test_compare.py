@@ -90,6 +90,16 @@ def test_markdown_is_a_table_with_signed_errors() -> None:
     assert "Loss and gradients equal those of the unsplit model." in text
 
 
+def test_cpu_time_is_not_compared_where_devices_compute() -> None:
+    """There it is what the host took to launch, and says nothing of the profile."""
+    gpu = replace(run_of(answer()), backend="nccl")
+    text = comparison_markdown(compare_run(answer(), gpu))
+    assert "| step | 2 s | 2.5 s | -20.0 % |\n" in text
+    assert "CPU" not in text
+    assert outdated_profile(compare_run(answer(), gpu)) == ""
+    assert "CPU time" not in report_html(answer(), gpu)
+
+
 def test_the_report_is_one_file_that_loads_nothing_and_escapes_names() -> None:
     hostile = '<script>alert("x")</script>'
     page = report_html(answer(hostile), run_of(answer(hostile)))
