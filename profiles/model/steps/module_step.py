@@ -66,9 +66,7 @@ class TracedSteps:
         key = (
             factory,
             json.dumps(arguments, sort_keys=True),
-            precision.weights,
-            precision.autocast,
-            precision.tf32,
+            precision,
             channels_last,
             fused_attention,
         )
