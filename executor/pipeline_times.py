@@ -149,6 +149,33 @@ def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tupl
     )
 
 
+def whole_points(
+    graph: ModelGraph, logs: Sequence[RankLog], *, wall: bool
+) -> tuple[BlockPoint, ...]:
+    """One point per kind of block, from ranks that each trained the whole model: medians over the
+    micro-batches of the steps of `quiet_steps`.
+
+    wall  wall seconds instead of CPU seconds
+    """
+    own = _block_samples(logs, quiet_steps(logs), wall=wall)
+    points = []
+    for kind, block in enumerate(graph.kinds):
+        places = [b for b, ref in enumerate(graph.chain) if ref.kind == kind]
+        times = {letter: [x for b in places for x in own[b, letter]] for letter in "FB"}
+        found = {letter: _quantiles(times[letter]) for letter in "FB"}
+        points.append(
+            BlockPoint(
+                kind=block.kind,
+                label=block.label,
+                forward_s=found["F"][1],
+                backward_s=found["B"][1],
+                sample_count=len(times["F"]),
+                spread=max((c - a) / 2 / b if b > 0 else 0.0 for a, b, c in found.values()),
+            )
+        )
+    return tuple(sorted(points, key=lambda point: point.kind))
+
+
 def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
     """Of steps without a pipeline, each rank with a micro-batch or more of its own."""
     chosen = quiet_steps(logs)
@@ -226,7 +253,7 @@ def _point(
     block = graph.kinds[kind]
     runtime = {letter: fmean(outside for _, outside in rows[letter]) for letter in "FB"}
     cpu = {letter: fmean(inside for inside, _ in rows[letter]) for letter in "FB"}
-    low, high = (float(q) for q in np.quantile(samples, (0.05, 0.95)))
+    low, _, high = _quantiles(samples)
     return BlockPoint(
         kind=block.kind,
         label=block.label,
@@ -238,6 +265,12 @@ def _point(
         backward_runtime_s=runtime["B"],
         action=overhead,
     )
+
+
+def _quantiles(samples: Sequence[float]) -> tuple[float, float, float]:
+    """5 %, median and 95 %."""
+    low, median, high = np.quantile(samples, (0.05, 0.5, 0.95))
+    return float(low), float(median), float(high)
 
 
 def _action(
@@ -271,12 +304,12 @@ def _action(
 
 
 def _block_samples(
-    logs: Sequence[RankLog], chosen: Sequence[int]
+    logs: Sequence[RankLog], chosen: Sequence[int], *, wall: bool = False
 ) -> dict[tuple[int, str], list[float]]:
-    """(block, letter) -> CPU seconds of each micro-batch."""
+    """(block, letter) -> CPU or wall seconds of each micro-batch."""
     found: dict[tuple[int, str], list[float]] = {}
     for log in logs:
-        for step, block, letter, _, cpu_s in log.blocks:
+        for step, block, letter, wall_s, cpu_s in log.blocks:
             if step in chosen:
-                found.setdefault((block, letter), []).append(cpu_s)
+                found.setdefault((block, letter), []).append(wall_s if wall else cpu_s)
     return found

@@ -1,10 +1,10 @@
 """Recording a rank's step: wall and CPU time of the step, of each action, and of each block.
 
-Blocks are timed inside a stage's actions as probe/probe_blocks.py times them in a whole model.
-Forward: a stamp at the call of the module that opens a block. Backward: the tensors that cross a
-cut pass through an identity whose backward stamps. The time between the stamps and the ends of the
-action is the replay and torch's pipeline runtime. If the backward is split, I is stamped like a
-whole backward, and in W every product is timed for the block that ran it forward.
+Blocks are timed inside a stage's actions; the model is not changed. Forward: a stamp at the call of
+the module that opens a block. Backward: the tensors that cross a cut pass through an identity whose
+backward stamps. The time between the stamps and the ends of the action is the replay and torch's
+pipeline runtime. If the backward is split, I is stamped like a whole backward, and in W every
+product is timed for the block that ran it forward.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from executor.block_cuts import through_cut
 from executor.clocks import Clock, HostClock
 from executor.stages import StageModule
 from profiles.hardware.probe.cpu_clock import (
@@ -30,7 +31,6 @@ from profiles.hardware.probe.cpu_clock import (
     between,
     delay_fraction,
 )
-from profiles.hardware.probe.probe_blocks import through_cut
 
 
 @dataclass(slots=True)
@@ -160,6 +160,7 @@ class BlockRecorder(Recorder):
         self._running: _Pass | None = None
         self._products: dict[int, list[Sample]] = {}
         self._stamps = ThreadClock()
+        self._behind = torch.cuda.is_available()
 
     def watch(self, stages: Mapping[int, StageModule], entries: tuple[str, ...]) -> None:
         """Stamp the blocks of these stages; entries are those of the whole model's blocks."""
@@ -197,9 +198,9 @@ class BlockRecorder(Recorder):
         if forward:
             self._passes[key] = self._running = passed
         with super().action(name):
-            start = self._stamps.read()
+            start = self._now()
             yield
-            end = self._stamps.read()
+            end = self._now()
         self._running = None
         stage = self._stages[key[0]]
         if forward:
@@ -208,11 +209,17 @@ class BlockRecorder(Recorder):
         else:
             self._note_backward(stage, passed, start, end, letter=found[2])
 
+    def _now(self) -> ClockReading:
+        """The clocks; on an accelerator, after the end of all launched kernels."""
+        if self._behind:
+            torch.cuda.synchronize()
+        return self._stamps.read()
+
     @contextmanager
     def _product(self, block: int) -> Iterator[None]:
-        start = self._stamps.read()
+        start = self._now()
         yield
-        self._products.setdefault(block, []).append(between(start, self._stamps.read()))
+        self._products.setdefault(block, []).append(between(start, self._now()))
 
     def _note_products(self, stage: StageModule) -> None:
         if self._current is None:
@@ -239,14 +246,14 @@ class BlockRecorder(Recorder):
             if passed is None or index in passed.begins:
                 return None  # another call of a module that is used more than once
             if index > stage.first:
-                passed.ends[index - 1] = self._stamps.read()
+                passed.ends[index - 1] = self._now()
             # A replay that knows the model's calls by their number must not meet these.
             with torch._C.DisableTorchFunction():
-                cut = through_cut((args, kwargs), index, passed.backward, self._stamps.read)
+                cut = through_cut((args, kwargs), index, passed.backward, self._now)
                 stage.same(tree_leaves((args, kwargs)), tree_leaves(cut))
             if stage.split is not None:
                 stage.split.label = index
-            passed.begins[index] = self._stamps.read()
+            passed.begins[index] = self._now()
             return cut
 
         return hook
@@ -280,7 +287,7 @@ class BlockRecorder(Recorder):
         reached = passed.backward.get(stage.last, start)
         for block in range(stage.last - 1, stage.first - 1, -1):
             # A tower's first block is given nothing that has a gradient: what runs backward until
-            # the next stamp is counted as its own (as probe/probe_blocks.py does).
+            # the next stamp is counted as its own.
             stamped = (b for b in range(block, stage.first - 1, -1) if b in passed.backward)
             ended = passed.backward.get(next(stamped, -1), end)
             self._note(block, letter, reached, ended)

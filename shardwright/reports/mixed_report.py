@@ -60,10 +60,11 @@ def _facts(plan: Plan, prediction: Prediction) -> list[str]:
         f"step {format_time(step.value)} [{format_time(step.low)} - {format_time(step.high)}]",
         f"MFU {format_percent(prediction.mfu.value)}",
     ]
-    if plan.pipelines is not None:
-        exchanged = max(e.end_s for e in prediction.events if e.name == "data_parallel")
+    # A single pipeline exchanges no gradients.
+    exchanged = [e.end_s for e in prediction.events if e.name == "data_parallel"]
+    if plan.pipelines is not None and exchanged:
         slowest = max(_backward_ends(prediction).values())
-        facts.append(f"exchange {format_time(exchanged - slowest)}")
+        facts.append(f"exchange {format_time(max(exchanged) - slowest)}")
     if prediction.usd_per_million is not None:
         facts.append(
             f"{format_usd(prediction.usd_per_million.value)} per M {prediction.counted_in}"

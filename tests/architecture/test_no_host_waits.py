@@ -23,7 +23,7 @@ ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
     ("memory.py", "allocated_and_total"): ("float",),
     ("memory.py", "PeakWatch.measured"): ("float",),
     ("memory.py", "peak_of_trace"): ("float",),
-    ("pipeline_times.py", "_point"): ("float",),
+    ("pipeline_times.py", "_quantiles"): ("float",),
     # Once, before the first step or behind the last.
     ("mesh.py", "Mesh.group_of"): ("new_group",),
     ("rank.py", "Rank._synchronise_ties"): ("all_gather_object",),
@@ -36,6 +36,8 @@ ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
     # Around a step that is measured: they begin together, and the loss is read when it is over.
     ("train.py", "train_step"): ("barrier", "float"),
     ("clocks.py", "DeviceClock.settle"): ("synchronize",),
+    # Only while blocks are measured.
+    ("recorder.py", "BlockRecorder._now"): ("synchronize",),
     # In a step: which gradients there are goes over the wire once and is kept, and is read back
     # where a rank lacks some.
     ("parallelize.py", "_as_tensor"): ("tensor on a device",),

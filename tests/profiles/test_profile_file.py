@@ -14,7 +14,7 @@ from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.device import BlockPoint, Device, MatmulPoint, Measurements
 from profiles.hardware.catalogue.link import Link
-from profiles.hardware.probe.probe_blocks import with_blocks
+from profiles.hardware.probe.measured_blocks import with_blocks
 from profiles.sourced import Sourced
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.device import BlockPoint, Measurements
-from profiles.hardware.probe.probe_blocks import with_blocks
+from profiles.hardware.probe.measured_blocks import with_blocks
 from profiles.model.graph import Block, MatmulShape, Op, OpKind, Parameter, Phase, TensorSpec
 from simulator.memory.blocks import stage_bytes
 from simulator.traced.block_cost import price_block

@@ -48,7 +48,7 @@ def run_cases(content: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
     torch.manual_seed(rank)
     machine = _device_facts(device)
     groups = {size: dist.new_group(range(size)) for size in range(2, world_size + 1)}
-    emulated = _is_emulated("bfloat16", device)
+    emulated = _is_emulated(device)
     before = () if _cuda() else time_references(0.2, barrier=dist.barrier)
     answers: list[tuple[Sample, ...]] = []
     rounds: list[tuple[float, ...]] = []
@@ -95,10 +95,10 @@ def _cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def _is_emulated(dtype: str, device: torch.device) -> bool:
-    """True on all ranks if `dtype` is far slower than fp32 on some rank."""
+def _is_emulated(device: torch.device) -> bool:
+    """True on all ranks if bf16 is far slower than fp32 on some rank."""
     times = []
-    for name in ("float32", dtype):
+    for name in ("float32", "bfloat16"):
         shape = MatmulShape(batch=1, m=256, n=256, k=256)
         case = Case(family="matmul", dtype=name, shape=shape)
         call = op_call(case, device)

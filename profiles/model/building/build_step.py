@@ -7,8 +7,8 @@ Weights get no storage; small tables that a constructor computes with (`linspace
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,25 +17,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from profiles.errors import ModelError
-from profiles.model.building.build import imported, refuse_lazy, to_meta
+from profiles.model.building.build import BuiltModel, imported, refuse_lazy, to_meta
 
 _RESULT = "(module, inputs, targets, loss_fn)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenStep:
-    """What a factory returned, on meta: loss_fn(module(*inputs), targets) is one number."""
-
-    module: nn.Module
-    inputs: tuple[Tensor, ...]
-    targets: Any
-    loss_fn: Callable[[Any, Any], Any]
-
-
 def build_step(
     factory: str, arguments: Mapping[str, Any], *, weights: str, channels_last: bool
-) -> GivenStep:
-    """The module that `factory(**arguments)` returns, in training mode, on meta.
+) -> BuiltModel:
+    """The module that `factory(**arguments)` returns, in training mode, on meta: its loss_fn of the
+    output and the targets is one number.
 
     weights  torch type of parameters and floating-point inputs; batch norms stay float32
     channels_last  memory format of weights and inputs of four or five dimensions
@@ -65,10 +56,11 @@ def build_step(
         inputs = tuple(map(_channels_last, inputs))
         for p in module.parameters():
             p.data = _channels_last(p.data)
-    return GivenStep(
+    return BuiltModel(
         module=module,
-        inputs=inputs,
+        args=inputs,
         targets=tree_map_only(Tensor, functools.partial(_shape_of, kind=kind), targets),
+        call=operator.call,
         loss_fn=loss_fn,
     )
 

@@ -66,9 +66,7 @@ class TracedSteps:
         key = (
             factory,
             json.dumps(arguments, sort_keys=True),
-            precision.weights,
-            precision.autocast,
-            precision.tf32,
+            precision,
             channels_last,
             fused_attention,
         )
@@ -78,10 +76,10 @@ class TracedSteps:
             from profiles.model.steps.trace_step import trace_module_step
 
             try:
-                given = build_step(
+                built = build_step(
                     factory, arguments, weights=precision.weights, channels_last=channels_last
                 )
-                found = trace_module_step(given, precision, fused_attention=fused_attention)
+                found = trace_module_step(built, precision, fused_attention=fused_attention)
             except ShardwrightError as error:
                 found = error
             self._known[key] = found
