@@ -14,10 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from bench.best_of import best_of
+from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile, layout_title
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion, ground_of
-from planner.layout.layouts import Axes, legal_layouts
+from planner.layout.layouts import legal_layouts
 from planner.layout.prices import LayoutPrices
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.figures_from_config import figures_of_config

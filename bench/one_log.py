@@ -189,7 +189,7 @@ def _through_a_log(step_s: float) -> float:
 def _file(table: FitTable, fitted: Fitted) -> CoefficientFile:
     assigned = table.assigned
     values = {
-        **dict(zip(assigned.family_names, fitted.family_values.tolist(), strict=True)),
+        **dict(zip(assigned.family_kinds, fitted.family_values.tolist(), strict=True)),
         **dict(zip(assigned.names, fitted.values.tolist(), strict=True)),
     }
     return CoefficientFile(

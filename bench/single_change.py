@@ -152,7 +152,7 @@ def left_out_runs(tables: Sequence[Path], prefixes: Sequence[str]) -> list[_Run]
         rows = [n for n, run in enumerate(table.published) if prefix in run.id.lower()]
         if not rows:
             continue
-        times = predicted_s(table, fit(table, without=rows).values)
+        times = predicted_s(table, fit(table, without=rows))
         found += [
             _Run(
                 source=prefix,

@@ -80,11 +80,16 @@ def check_main_memory(path: str, plan: Plan, prediction: Prediction | None) -> N
         )
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int | None = None) -> None:
     """From here on this process is ended where its parent is (Linux, prctl(2)): no rank outlives
-    its launcher."""
+    its launcher.
+
+    parent  its process id where it is known: a launcher may itself be process 1 (the first of a
+            container), which otherwise takes over the children of what has ended
+    """
     if sys.platform == "linux":
         set_death_signal = 1
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == 1:  # it was ended before
+        now = os.getppid()
+        if now == 1 if parent is None else now != parent:  # it was ended before
             os._exit(1)

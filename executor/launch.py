@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,7 @@ def _start(
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
-        preexec_fn=die_with_parent,
+        preexec_fn=partial(die_with_parent, os.getpid()),
     )
     threading.Thread(target=_end_after_failure, args=(process, errors), daemon=True).start()
     lines: list[str] = []
