@@ -26,13 +26,20 @@ class Mesh:
     _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     def group_of(self, pp_ranks: Sequence[int]) -> Any:
-        """The group of this process and those beside it on these pipeline ranks, made once; a
-        collective of its members alone."""
+        """The group of the processes with this one's dp and tp on these pipeline ranks, made once;
+        None where this one is not among them. All processes of a pipeline call it alike.
+
+        Torch names such a group by its members and by how many groups a process knows (2.13,
+        `_hash_ranks_to_str`), and members that know different numbers wait for each other for ever.
+        So a process that is no member makes a group of itself.
+        """
         dp, tp = self.at.dp, self.at.tp
         ranks = tuple(self.degrees.rank(pp=p, dp=dp, tp=tp) for p in pp_ranks)
         if ranks not in self._groups:
-            made = dist.new_group(list(ranks), use_local_synchronization=True)
-            self._groups[ranks] = made
+            me = dist.get_rank()
+            members = ranks if me in ranks else (me,)
+            made = dist.new_group(list(members), use_local_synchronization=True)
+            self._groups[ranks] = made if me in ranks else None
         return self._groups[ranks]
 
 

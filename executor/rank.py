@@ -232,9 +232,9 @@ class Rank:
         for rank, names in enumerate(everyone):
             for name in names:
                 holders.setdefault(name, []).append(rank)
-        for name in sorted(mine):
+        for name in sorted(holders):
             group = self.mesh.group_of(holders[name]) if len(holders[name]) > 1 else None
-            if group is not None or len(mine[name]) > 1:
+            if name in mine and (group is not None or len(mine[name]) > 1):
                 self._ties.append((mine[name], group))
 
     def _sum_tied_gradients(self) -> None:

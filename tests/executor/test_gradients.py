@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,16 @@ def test_bf16_keeps_fp32_weights_and_differs_by_rounding_alone(
         assert rounded["kept"] == ["torch.float32"], result
         piped = "pp" in result["name"] or "gpt2" in result["name"]
         assert rounded["crossing"] == (["torch.bfloat16"] if piped else []), result
+
+
+def test_weights_tied_between_different_stages_are_summed(tmp_path: Path) -> None:
+    """Of three ranks each pair but one shares a weight, so that no two know the same groups."""
+    plan = replace(
+        make_plan(
+            "tests.executor.tiny_models:crossing_ties", ("", "1", "2"), pp=3, schedule="1f1b"
+        ),
+        tied_parameters=(("0.weight", "1.weight"), ("0.bias", "2.bias")),
+    )
+    (result,) = run_job([("crossing ties", plan)], 3, tmp_path)
+    assert not result.get("error"), result
+    assert result["worst"] <= TOLERANCE, result

@@ -42,6 +42,14 @@ def one_wide_block() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
     return module, (torch.linspace(-1, 1, 24).reshape(4, 6),), torch.ones(4, 1), nn.MSELoss()
 
 
+def crossing_ties() -> tuple[nn.Module, tuple[Tensor, ...], Tensor, nn.Module]:
+    """Three layers; the first shares its bias with the third and its weight with the second."""
+    first, second, third = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+    second.weight, third.bias = first.weight, first.bias
+    module = nn.Sequential(first, second, third)
+    return module, (torch.linspace(-1, 1, 32).reshape(4, 8),), torch.ones(4, 8), nn.MSELoss()
+
+
 class Greedy(nn.Module):
     """A linear layer that asks for more memory than any machine has, in its third call with real
     tensors: the second step, where a step has two micro-batches."""
