@@ -130,8 +130,8 @@ def test_a_named_schedule_is_planned_beside_others():
     }
 
 
-def test_no_schedule_that_splits_the_backward_is_planned_unless_it_is_named():
-    ground = Ground(
+def four_devices(*, global_batch: int) -> Ground:
+    return Ground(
         rules=block_rules(),
         blocks=True,
         may_idle=False,
@@ -139,8 +139,12 @@ def test_no_schedule_that_splits_the_backward_is_planned_unless_it_is_named():
         node_devices=4,
         num_layers=8,
         tp_degrees=(1,),
-        global_batch=16,
+        global_batch=global_batch,
     )
+
+
+def test_no_schedule_that_splits_the_backward_is_planned_unless_it_is_named():
+    ground = four_devices(global_batch=16)
     free = {cell.schedule for cell in legal_cells(Axes(), ground)}
     assert free == {"none", "1f1b", "gpipe", "interleaved"}
     named = {cell.schedule for cell in legal_cells(Axes(schedule=SPLIT_SCHEDULES), ground)}
@@ -148,15 +152,6 @@ def test_no_schedule_that_splits_the_backward_is_planned_unless_it_is_named():
 
 
 def test_too_few_micro_batches_for_dualpipev_are_said():
-    ground = Ground(
-        rules=block_rules(),
-        blocks=True,
-        may_idle=False,
-        num_devices=4,
-        node_devices=4,
-        num_layers=8,
-        tp_degrees=(1,),
-        global_batch=4,
-    )
+    ground = four_devices(global_batch=4)
     with pytest.raises(InputError, match="2 x pp micro-batches or more"):
         legal_cells(Axes(schedule=("dualpipev",), pp=(4,)), ground)
