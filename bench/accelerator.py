@@ -28,11 +28,14 @@ import torch
 SCHEMA = "shardwright/accelerator-bench@1"
 # Marketing names as torch gives them -> clusters of the catalog; the first that stands in the name.
 CATALOG = (
+    ("GH200", "gh200-96gb"),
     ("H200", "h200-sxm"),
     ("H100 PCIe", "h100-pcie-80gb"),
     ("H100 NVL", "h100-nvl-94gb"),
     ("H100", "h100-sxm"),
     ("A100-SXM4-40GB", "a100-sxm-40gb"),
+    ("A100-PCIE-40GB", "a100-pcie-40gb"),
+    ("A100 80GB PCIe", "a100-pcie-80gb"),
     ("A100", "a100-sxm-80gb"),
     ("L40S", "l40s"),
     ("RTX 4090", "rtx-4090"),

@@ -25,6 +25,10 @@ def test_eight_devices_are_asked_two_ways_at_once() -> None:
         ("NVIDIA H100 80GB HBM3", "1x8xh100-sxm"),
         ("NVIDIA H100 PCIe", "1x8xh100-pcie-80gb"),
         ("NVIDIA A100-SXM4-40GB", "1x8xa100-sxm-40gb"),
+        ("NVIDIA A100-PCIE-40GB", "1x8xa100-pcie-40gb"),
+        ("NVIDIA A100 80GB PCIe", "1x8xa100-pcie-80gb"),
+        ("NVIDIA GH200 480GB", "1x8xgh200-96gb"),
+        ("NVIDIA H200", "1x8xh200-sxm"),
     ],
 )
 def test_torch_s_names_stand_for_the_catalog_s(name: str, cluster: str) -> None:
