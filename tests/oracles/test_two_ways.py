@@ -15,9 +15,9 @@ from shardwright import api
 from simulator.traced.predict import predict
 from simulator.values.workload import Workload
 
-# With the difference that is allowed. GPT-2 on one device: the file's bytes were counted on Llama, so
-# that its layers come out 6.5 ms of 81 longer than the trace has them. The last: a stage of the head alone, whose loss is counted in
-# more bytes than the trace has.
+# With the difference that is allowed. GPT-2 on one device: the file's bytes were counted on Llama,
+# so that its layers come out 6.5 ms of 81 longer than the trace has them. The last: a stage of the
+# head alone, whose loss is counted in more bytes than the trace has.
 QUESTIONS = (
     ("gpt2", "1xh100-sxm", Workload(global_batch=16, sequence_length=1024), {}, 0.1),
     (
