@@ -47,8 +47,8 @@ page: $(READY)
 	$(BIN)/python -m pytest tests/shardwright/page
 
 frameworks: $(READY)
-	$(BIN)/python tests/interop/frameworks/environments.py .venv-frameworks
-	$(BIN)/python -m pytest -m frameworks tests/interop/frameworks
+	$(BIN)/python plugins/frameworks/tests/frameworks/environments.py .venv-frameworks
+	$(BIN)/python -m pytest -m frameworks plugins/frameworks/tests/frameworks
 
 lint: $(READY)
 	$(BIN)/ruff check .

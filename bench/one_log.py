@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from shardwright_frameworks.logs.read_log import read_training_log
 
-from interop.logs.read_log import read_training_log
 from profiles.errors import InputError
 from profiles.published.run_table import read_measured, read_runs
 from shardwright.validate.cross_fit import FitTable, fit, fit_table

@@ -14,29 +14,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    # Types of the functions of a plug-in, which is not imported here.
+    from shardwright_frameworks.api import changes as changes
+    from shardwright_frameworks.api import check as check
+    from shardwright_frameworks.api import compare_log as compare_log
+    from shardwright_frameworks.api import export as export
+    from shardwright_frameworks.api import import_config as import_config
+    from shardwright_frameworks.api import read_log as read_log
+    from shardwright_frameworks.api import watch as watch
+
     from planner.layout.layout_answer import LayoutFile
     from profiles.errors import InputError, ShardwrightError
     from shardwright.api import (
-        changes,
-        check,
         cluster,
         compare,
         diff,
-        export,
         fit,
         frameworks,
-        import_config,
         load_plan,
         load_run,
         plan,
         predict,
         profile,
-        read_log,
         report,
         run,
         size,
         trace,
-        watch,
     )
     from simulator.values.plan import Plan
     from simulator.values.plan_file import PlanFile
@@ -65,26 +68,20 @@ __all__ = [
     "ShardwrightError",
     "Workload",
     "__version__",
-    "changes",
-    "check",
     "cluster",
     "compare",
     "diff",
-    "export",
     "fit",
     "frameworks",
-    "import_config",
     "load_plan",
     "load_run",
     "plan",
     "predict",
     "profile",
-    "read_log",
     "report",
     "run",
     "size",
     "trace",
-    "watch",
 ]
 
 
@@ -94,7 +91,7 @@ def _check_siblings() -> None:
     Raises ImportError with the file that is in the way.
     """
     home = Path(__file__).resolve().parents[1]
-    for name in ("profiles", "simulator", "planner", "executor", "interop"):
+    for name in ("profiles", "simulator", "planner", "executor"):
         spec = importlib.util.find_spec(name)
         found = Path(spec.origin).resolve() if spec is not None and spec.origin else None
         if found is None or found.parents[1] != home:
@@ -122,4 +119,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    from shardwright.plugins.plugin import plugins
+
+    return sorted({*__all__, *(name for plugin in plugins() for name in plugin.functions)})

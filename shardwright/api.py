@@ -1,7 +1,7 @@
 """The Python twins of the commands: the same words, values in and out, nothing printed.
 
-Those that read or write files of other frameworks are in shardwright/framework_files.py. What they
-give shows what the command tells, in a notebook too, and has `table()` and `to_pandas()`
+The plug-in `frameworks` adds those that read or write files of other frameworks. A result prints
+like its command, in a notebook too, and has `table()` and `to_pandas()`
 (shardwright/results/shown.py).
 """
 
@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack, overload
 
-from interop.configs.imported_file import is_imported
-from interop.configs.imported_run import ImportedRun
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import read_document, write_text
 from profiles.errors import DocumentError, InputError
@@ -20,6 +18,8 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.tracing.traced import TracedModel
 from shardwright.asking import python_plan
 from shardwright.asking.asked_price import price_for as price_for
+from shardwright.asking.imported_file import is_imported
+from shardwright.asking.imported_run import ImportedRun
 from shardwright.asking.opened_plan import OpenedPlan, PlanLike, open_plan, opened_plan
 from shardwright.asking.places import local_profile
 from shardwright.asking.planned_step import refuse_devices_of_plan, step_of, step_of_answer
@@ -31,16 +31,10 @@ from shardwright.asking.python_plan import target_of as target_of
 from shardwright.asking.python_plan import tp_degrees_for as tp_degrees_for
 from shardwright.asking.python_plan import trace as trace
 from shardwright.findings.comparison import compare_run
-from shardwright.findings.log_comparison import compare_logs
 from shardwright.findings.plan_diff import diff_plans
-from shardwright.framework_files import changes as changes
-from shardwright.framework_files import check as check
-from shardwright.framework_files import export as export
-from shardwright.framework_files import import_config as import_config
-from shardwright.framework_files import read_log as read_log
-from shardwright.framework_files import watch as watch
+from shardwright.plugins.plugin import plugin_function
 from shardwright.python_size import size as size
-from shardwright.results.compared import ComparisonResult, DiffResult, LogComparisonResult
+from shardwright.results.compared import ComparisonResult, DiffResult
 from shardwright.results.planned import (
     FitResult,
     LayoutResult,
@@ -48,7 +42,7 @@ from shardwright.results.planned import (
     PredictionResult,
     StepResult,
 )
-from shardwright.results.shown import shown_as
+from shardwright.results.shown import Shown, shown_as
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
@@ -254,7 +248,7 @@ def compare(
     *,
     log: str | Path | Sequence[str | Path],
     on: str = "",
-) -> LogComparisonResult: ...
+) -> Shown: ...
 
 
 def compare(
@@ -263,12 +257,13 @@ def compare(
     *,
     log: str | Path | Sequence[str | Path] = (),
     on: str = "",
-) -> ComparisonResult | LogComparisonResult:
-    """A prediction beside a run of our executor, or beside a training's log.
+) -> ComparisonResult | Shown:
+    """A prediction next to a run of our executor, or next to a training log.
 
     plan   an answer of `plan`, or the path of a plan file; with `log` also an imported run
     run    what `run` gave, or the path of its file
-    log    a log, and profiles of the same training
+    log    a log, and profiles of the same training (needs the plug-in `frameworks`, whose
+           `compare_log` this calls)
     on     where an imported run that names no devices is
 
     Raises InputError without exactly one of run and log, MismatchError for a run of another plan
@@ -278,7 +273,13 @@ def compare(
     if (run is None) == (not logs):
         raise InputError("name a run, or a log with log=; one of them")
     if logs:
-        return shown_as(LogComparisonResult, compare_logs(step_of(plan, on), logs))
+        compare_log = plugin_function("compare_log")
+        if compare_log is None:
+            raise InputError(
+                "log= needs the plug-in for other frameworks: pip install 'shardwright[frameworks]'"
+            )
+        found: Shown = compare_log(plan, logs, on=on)
+        return found
     if on:
         raise InputError(
             "on: names devices of an imported run, which is compared with a log (log=)"

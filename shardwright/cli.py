@@ -48,18 +48,8 @@ COMMANDS = {
         "Compare a prediction with a measurement, part by part; or two plans; or a plan with a "
         "training log (--log)."
     ),
-    "watch": "Compare the log of a running training with its plan, and report deviations.",
-    "export": (
-        "Write the files that run a plan with a framework and a launcher, with the expected first "
-        "steps and the cost of what the framework cannot express."
-    ),
-    "check": "Check that a configuration matches its plan; exit code 4 if it does not.",
     "validate": "Compare predictions with published measurements, by source.",
     "catalog": "List devices and prices, with the source of each number.",
-    "import": (
-        "Read the configuration or logs of another framework (Megatron-LM, torchtitan, DeepSpeed, "
-        "accelerate, nanotron, MaxText, NeMo and others) without running it."
-    ),
     "ui": (
         "Open a local web page for `plan` and `size`, with charts. Every view has an address and a "
         "command line."
@@ -68,13 +58,8 @@ COMMANDS = {
 }
 
 
-# Commands whose name is a keyword of Python.
-_FILES = {"import": "import_config"}
-
-
 def _core_command(name: str) -> Command:
-    file = _FILES.get(name, name)
-    return Command(help=COMMANDS[name], module=f"shardwright.commands.{file}", function=file)
+    return Command(help=COMMANDS[name], module=f"shardwright.commands.{name}", function=name)
 
 
 class _Commands(typer.core.TyperGroup):

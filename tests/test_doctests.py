@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("profiles", "simulator", "planner", "executor", "interop", "shardwright")
+PACKAGES = ("profiles", "simulator", "planner", "executor", "shardwright")
 
 
 def with_examples() -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from interop.exports.values.options import unexpressed_options
 from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.plan_of_layout import plan_of_layouts
@@ -21,6 +20,7 @@ from profiles.model.tracing.traced import TracedModel, trace_model
 from shardwright.asking.named_model import described_of, import_from_here
 from shardwright.asking.places import trace_cache
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.used_options import used_options
 from simulator.values.degrees import AXIS_ORDERS
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import PRECISIONS, Workload
@@ -124,7 +124,7 @@ def executor_space(space: Axes, figures: Transformer) -> Axes:
 def why_not_run(run: TrainingRun) -> str:
     """What a layout does that our executor does not, which would train all weights in their own
     precision, in words; "" where it runs it."""
-    return "; ".join(gap.why for gap in unexpressed_options(run, "our executor", can=()))
+    return "; ".join(f"our executor has no option for {each.words}" for each in used_options(run))
 
 
 def _flags(run: TrainingRun) -> tuple[str, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from interop.configs.imported_run import ImportedRun
-from interop.reading.table_row import row_of_import
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.published.run import PublishedRun
+from shardwright.asking.imported_run import ImportedRun
+from shardwright.asking.table_row import row_of_import
 from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
 
 

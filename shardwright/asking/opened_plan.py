@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interop.configs.imported_run import IMPORTED_SCHEMA
 from planner.layout.layout_answer import (
     LAYOUT_SCHEMA,
     LayoutFile,
@@ -20,6 +19,7 @@ from profiles.document import read_mapping, schema_name, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright.asking.executor_layouts import runnable_answer, why_not_run
+from shardwright.asking.imported_run import IMPORTED_SCHEMA
 from shardwright.asking.places import local_profile
 from simulator.values.decision import check_decision
 from simulator.values.measurement import MEASUREMENT_SCHEMA

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from interop.configs.imported_file import is_imported, read_imported
-from interop.configs.imported_run import ImportedRun
 from planner.layout.layout_answer import LayoutFile, layout_title
 from profiles.errors import DocumentError, InputError
+from shardwright.asking.imported_file import is_imported, read_imported
 from shardwright.asking.imported_row import imported_row, path_of_import, predicted_import
+from shardwright.asking.imported_run import ImportedRun
 from shardwright.asking.opened_plan import PlanLike, open_plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Interval, Part, PartGroup, Prediction

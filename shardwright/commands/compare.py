@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,15 +11,13 @@ from planner.layout.layout_answer import LAYOUT_SCHEMA
 from profiles.document import read_document, read_mapping, schema_name
 from profiles.errors import DocumentError, InputError, ToleranceError
 from shardwright.asking.opened_plan import open_plan
-from shardwright.asking.planned_step import planned_or_imported
 from shardwright.commands.predict import write_reports
 from shardwright.console.flags import Figure, Html, Json, Local, Trace
 from shardwright.console.output import need_room_for, print_json, show, write_or_print
 from shardwright.findings.comparison import compare_run, comparison_data
-from shardwright.findings.log_comparison import compare_logs, log_comparison_data
 from shardwright.findings.plan_diff import diff_plans, plan_diff_data
+from shardwright.plugins.plugin import Hook, hook
 from shardwright.reports import terminal
-from shardwright.reports.frameworks.log_report import log_comparison_report
 from shardwright.reports.markdown import comparison_markdown
 from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
@@ -61,6 +58,7 @@ def compare(
         if not log or second is not None:
             raise InputError("name a run or another plan file, or a log with --log; one of them")
         allowed = None if fail_over is None else tolerance(fail_over)
+        compare_with_logs = hook(Hook.COMPARE_LOG)
         compare_with_logs(first, log, json_output=json_output, fail_over=allowed, on=on)
         return
     if on:
@@ -116,29 +114,3 @@ def tolerance(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise InputError(f"--fail-over must be 0 or more and finite, got {text!r}; write 15%")
     return value
-
-
-def compare_with_logs(
-    plan: Path,
-    logs: Sequence[Path],
-    *,
-    json_output: bool,
-    fail_over: float | None,
-    on: str = "",
-) -> None:
-    """The prediction of a plan, or of an imported run on the devices that `on` names, beside a
-    training log of it, by part where a profile is named too.
-
-    Raises InputError without exactly one training log, ToleranceError where the step is further off
-    than `fail_over`.
-    """
-    compared = compare_logs(planned_or_imported(plan, on), logs)
-    if json_output:
-        print_json(log_comparison_data(compared))
-    else:
-        show(log_comparison_report(compared))
-    if fail_over is not None and abs(compared.error) > fail_over:
-        raise ToleranceError(
-            f"the predicted step is {compared.error:+.1%} off the log's steady one, --fail-over "
-            f"allows {fail_over:.0%}"
-        )

@@ -71,6 +71,7 @@ from shardwright.console.report_files import (
     write_plan_reports,
 )
 from shardwright.findings.answer_json import answer_json
+from shardwright.plugins.plugin import Hook, hook
 from shardwright.reports import terminal
 from simulator.goodput.reliability_inputs import inputs_at
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
@@ -198,9 +199,7 @@ def plan(
 ) -> None:
     """`shardwright plan`."""
     if imported is not None:
-        # Here, since only imported runs have changes.
-        from shardwright.commands.imported import plan_from_import
-
+        plan_from_import = hook(Hook.PLAN_FROM)
         asked = tuple(precision.split(",")) if precision else ()
         plan_from_import(imported, on=on, precisions=asked, json_output=json_output)
         return

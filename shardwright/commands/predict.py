@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from interop.configs.imported_file import is_imported
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, write_text
 from profiles.errors import DocumentError, InputError
+from shardwright.asking.imported_file import is_imported
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan, open_plan
 from shardwright.asking.planned_step import refuse_devices_of_plan
@@ -88,7 +88,7 @@ def predict(
         )
     if is_imported(plan_file):
         # Here, since only imported runs are predicted from rows.
-        from shardwright.commands.imported import predict_imported
+        from shardwright.commands.predict_imported import predict_imported
 
         predict_imported(plan_file, on=on, json_output=json_output)
         return

@@ -13,6 +13,7 @@ from shardwright.asking.machine_profile import profile_machine
 from shardwright.asking.places import local_profile
 from shardwright.console.flags import Local, Precision, Quiet, Seq
 from shardwright.console.output import Bar, need_room_for, note, show
+from shardwright.plugins.plugin import Hook, hook
 
 EXAMPLES = (
     "Examples:\n\n  shardwright profile --quick\n\n  shardwright profile --model "
@@ -69,9 +70,9 @@ def profile(
     if from_runs:
         # Here, since only a calibration fits.
         from shardwright.commands.tables.calibrate import calibrate
-        from shardwright.commands.tables.calibrate_logs import calibrate_from_logs
 
         if config or len(from_runs) > 1 or from_runs[0].suffix in (".log", ".out", ".txt"):
+            calibrate_from_logs = hook(Hook.PROFILE_FROM)
             calibrate_from_logs(from_runs, config or (), output, force=force, device=on)
         else:
             calibrate(from_runs[0], output, force=force)

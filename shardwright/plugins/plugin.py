@@ -14,6 +14,7 @@ import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,6 +54,18 @@ class RunFile(Protocol):
     ) -> None: ...
 
 
+class Hook(StrEnum):
+    """Options of the core's commands that a plug-in carries out; the value is what a user types.
+
+    The function has the parameters with which the core calls it: `commands/plan.py`, `compare.py`
+    and `profile.py`.
+    """
+
+    PLAN_FROM = "plan --from"
+    COMPARE_LOG = "compare --log"
+    PROFILE_FROM = "profile --from with logs"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
     """What a plug-in adds.
@@ -60,11 +73,13 @@ class Plugin:
     commands   name -> command
     runs       schema of a file -> `module:function` that runs it, a RunFile
     functions  name in the Python package `shardwright` -> `module:function`
+    hooks      option of a command of the core -> `module:function`
     """
 
     commands: Mapping[str, Command] = field(default_factory=dict)
     runs: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
+    hooks: Mapping[Hook, str] = field(default_factory=dict)
 
 
 @functools.cache
@@ -102,6 +117,17 @@ def plugin_function(name: str) -> Callable[..., Any] | None:
     return _loaded(places[0]) if places else None
 
 
+def hook(option: Hook) -> Callable[..., Any]:
+    """The function that carries out an option; raises InputError if no plug-in has it."""
+    places = [plugin.hooks[option] for plugin in plugins() if option in plugin.hooks]
+    if not places:
+        raise InputError(
+            f"`{option}` needs the plug-in for other frameworks: "
+            "pip install 'shardwright[frameworks]'"
+        )
+    return _loaded(places[0])  # type: ignore[no-any-return]
+
+
 def _loaded(place: str) -> Any:
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
@@ -113,8 +139,10 @@ PUBLIC_MODULES = frozenset(
         "executor.launch",
         "executor.rank_errors",
         "planner.axes",
+        "planner.layout.executable",
         "planner.layout.layout_answer",
         "planner.layout.layout_choice",
+        "planner.layout.layout_ground",
         "planner.layout.layout_question",
         "planner.many.answer_cache",
         "planner.many.local_workers",
@@ -127,11 +155,13 @@ PUBLIC_MODULES = frozenset(
         "profiles.hardware.catalogue.catalog",
         "profiles.hardware.catalogue.cluster",
         "profiles.hardware.catalogue.device",
+        "profiles.hardware.catalogue.link",
         "profiles.hardware.prices.offer",
         "profiles.hardware.prices.price_file",
         "profiles.model.building.build",
         "profiles.model.fake_tensors.trace_expected_shapes",
         "profiles.model.fake_tensors.trace_fakes",
+        "profiles.model.figures.described_model",
         "profiles.model.figures.transformer",
         "profiles.model.graph",
         "profiles.model.loaders",
@@ -140,33 +170,62 @@ PUBLIC_MODULES = frozenset(
         "profiles.model.tracing.trace_fused",
         "profiles.model.tracing.trace_ops",
         "profiles.model.tracing.traced",
+        "profiles.published.known_models",
+        "profiles.published.run",
+        "profiles.published.run_table",
         "profiles.sourced",
         "profiles.text_file",
         "profiles.units",
         "shardwright.asking.asked_price",
         "shardwright.asking.executor_layouts",
         "shardwright.asking.file_lines",
+        "shardwright.asking.imported_file",
+        "shardwright.asking.imported_row",
+        "shardwright.asking.imported_run",
         "shardwright.asking.named_model",
+        "shardwright.asking.opened_plan",
         "shardwright.asking.places",
         "shardwright.asking.plan_options",
         "shardwright.asking.plan_request",
+        "shardwright.asking.planned_step",
         "shardwright.asking.provenance",
         "shardwright.asking.sizing.size_flags",
+        "shardwright.asking.table_row",
+        "shardwright.commands.predict_imported",
+        "shardwright.commands.tables.calibrate",
         "shardwright.console.flags",
         "shardwright.console.output",
         "shardwright.plugins.plugin",
         "shardwright.reports.html",
+        "shardwright.reports.imported_prediction",
         "shardwright.reports.labelled",
         "shardwright.reports.picture",
         "shardwright.reports.terminal",
+        "shardwright.results.shown",
         "simulator.goodput.reliability_inputs",
         "simulator.goodput.time_to_train",
         "simulator.log_interval",
+        "simulator.memory.footprint",
+        "simulator.schedules.schedule",
         "simulator.traced.comm_cost",
         "simulator.traced.op_cost",
+        "simulator.training_run.explain.predict_runs",
+        "simulator.training_run.fit.logged_source",
+        "simulator.training_run.fit.measured_links",
         "simulator.training_run.framework.framework",
+        "simulator.training_run.messages.run_links",
+        "simulator.training_run.reading.complete",
+        "simulator.training_run.reading.device_text",
         "simulator.training_run.run.low_bits",
+        "simulator.training_run.run.training_run",
+        "simulator.training_run.run.unsupported",
+        "simulator.training_run.run.used_options",
         "simulator.training_run.step.coefficients",
+        "simulator.training_run.work.stage_share",
+        "simulator.values.decision",
+        "simulator.values.degrees",
+        "simulator.values.plan",
+        "simulator.values.plan_file",
         "simulator.values.prediction",
         "simulator.values.workload",
     )

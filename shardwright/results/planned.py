@@ -12,8 +12,8 @@ from shardwright.asking.planned_step import PlannedStep
 from shardwright.reports import terminal
 from shardwright.reports.brief.plan_table import layout_rows, plan_rows
 from shardwright.reports.capacity import Fit, fit_report
-from shardwright.reports.frameworks.step_report import step_report
 from shardwright.reports.layout_report import layout_report
+from shardwright.reports.step_report import step_report
 from shardwright.results.shown import Shown
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction

@@ -21,7 +21,6 @@ ALSO_DRAWN = {
     "planner/layout/layout_question.py: divisors": "degrees that suit a model",
     "planner/sizing/sizing_search.py: zero_stages_at": "the most sharded run, for a bound",
     "profiles/model/loaders.py: divisors": "a message's heads",
-    "interop/changes/single_change.py: zero_stages_at": "the neighbours of one run",
     "shardwright/asking/executor_layouts.py: divisors": "tp degrees that the executor can split",
     "simulator/training_run/framework/framework.py: zero_stages_at": "the rule",
     "simulator/values/runnable.py: free_schedules": "the rule",

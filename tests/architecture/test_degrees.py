@@ -13,7 +13,7 @@ DEFINED = {
     # File borders: each degree is optional, or a row or file has it as a key of its own.
     "profiles/published/recipes.py: Recipe": "an entry of a file",
     "profiles/published/run.py: PublishedRun": "a row of a table",
-    "interop/configs/imported_run.py: ImportedRun": "a configuration of another framework",
+    "shardwright/asking/imported_run.py: ImportedRun": "a configuration of another framework",
     "shardwright/reports/sweep_table.py: Line": "a row of a table",
     # Of a model, not of a job: the one degree that its shapes follow.
     "profiles/model/graph.py: ModelGraph": "the degree that a trace was made for",

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("profiles", "simulator", "planner", "executor", "interop", "shardwright")
+PACKAGES = ("profiles", "simulator", "planner", "executor", "shardwright")
 MAY_IMPORT = {
     "profiles": {"profiles"},
     "simulator": {"profiles", "simulator"},
     "planner": {"profiles", "simulator", "planner"},
     "executor": {"profiles", "simulator", "executor"},
-    "interop": {"profiles", "simulator", "interop"},
     "shardwright": set(PACKAGES),
 }
 HEAVY = {
@@ -36,7 +35,7 @@ HEAVY = {
     "pyarrow": ("shardwright/sweeps/parquet_file",),
     "networkx": ("planner/chain/ideals", "profiles/model/tracing/trace_derive_tensor_parallel"),
     "matplotlib": ("shardwright/reports/print_figure", "shardwright/reports/brief/brief_figure"),
-    "yaml": ("interop/", "shardwright/"),
+    "yaml": (),
     "typer": ("shardwright/",),
     "rich": ("shardwright/",),
     "jinja2": ("shardwright/reports/",),

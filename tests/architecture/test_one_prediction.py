@@ -9,7 +9,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("profiles", "simulator", "planner", "executor", "interop", "shardwright")
+PACKAGES = ("profiles", "simulator", "planner", "executor", "shardwright")
 THE_ONE = "simulator/values/prediction.py: Prediction"
 MAKERS = {
     "simulator/traced/predict.py",

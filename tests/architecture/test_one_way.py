@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("profiles", "simulator", "planner", "executor", "interop", "shardwright")
+PACKAGES = ("profiles", "simulator", "planner", "executor", "shardwright")
 WAYS = "shardwright/asking/executor_layouts.py"
 CALLERS = {
     # A plan that is a layout is priced by the first, any other by the second.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from shardwright_frameworks.changes.single_change import single_changes
 
 from bench.single_change import changed_setting, judge, measured_runs
-from interop.changes.single_change import single_changes
-from tests.interop.changes.test_changes import run_of
+from plugins.frameworks.tests.changes.test_changes import run_of
 from tests.simulator.described_runs import changed
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"

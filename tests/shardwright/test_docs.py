@@ -20,7 +20,7 @@ from tests.shardwright.test_cli import ROOT, shardwright
 LONG = ("profile", "run", "demo")
 # Pages that name files of users and of other projects.
 LOOSE = ("case-studies.md", "accuracy.md", "accuracy_modules.md", "frameworks.md")
-PACKAGES = "profiles|simulator|planner|executor|interop|shardwright|tests|tools|bench|docs|examples"
+PACKAGES = "profiles|simulator|planner|executor|plugins|shardwright|tests|tools|bench|docs|examples"
 
 
 def fenced(path: Path, language: str) -> list[str]:

@@ -1,0 +1,128 @@
+"""Python functions of the commands that read and write files of other frameworks.
+
+Each is also an attribute of the package `shardwright`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from profiles.errors import InputError
+from shardwright.asking.imported_file import is_imported, read_imported
+from shardwright.asking.imported_row import path_of_import
+from shardwright.asking.imported_run import ImportedRun
+from shardwright.asking.opened_plan import PlanLike, opened_plan
+from shardwright.asking.planned_step import step_of
+from shardwright.results.shown import shown_as
+from shardwright_frameworks.analysis.followed_run import followed_run
+from shardwright_frameworks.analysis.log_comparison import compare_logs
+from shardwright_frameworks.analysis.ranked_changes import changes_of
+from shardwright_frameworks.logs.followed_log import FollowedLog
+from shardwright_frameworks.reading.read_config import read_config
+from shardwright_frameworks.requests.checked_config import check_config
+from shardwright_frameworks.requests.exported_folder import export_to
+from shardwright_frameworks.requests.planned_run import planned_run
+from shardwright_frameworks.results.compared_log import LogComparisonResult
+from shardwright_frameworks.results.exported import CheckResult, ExportResult
+from shardwright_frameworks.results.imported import ChangesResult, ImportResult, LogResult
+from shardwright_frameworks.traces.opened_log import open_log
+
+
+def import_config(config: str | Path) -> ImportResult:
+    """What the configuration of another framework says: a script, a YAML, JSON or TOML, a folder
+    whose files call each other, or an imported.json. Nothing of it is run.
+
+    Values are None where the files are silent; what the framework does then is in `defaults`.
+    Raises DocumentError where nothing can be read.
+    """
+    path = Path(config)
+    run = read_imported(path) if is_imported(path) else read_config(path)
+    return shown_as(ImportResult, run)
+
+
+def read_log(log: str | Path) -> LogResult:
+    """What a training left behind tells: a log, a profile, the output of nccl-tests, memory
+    snapshots, told apart by what is in the file. Raises DocumentError for anything else."""
+    path = Path(log)
+    return LogResult(path=path, found=open_log(path))
+
+
+def changes(
+    run: str | Path | ImportedRun, *, on: str = "", precisions: tuple[str, ...] = ()
+) -> ChangesResult:
+    """The single changes of a run that save most of its step and fit, the largest gain first.
+
+    run         an imported run, or what `import_config` reads
+    on          the cluster or device, where the configuration names none: `8x8xh100-sxm-80gb`
+    precisions  that may be changed to: `("fp8",)`
+
+    Raises InputError where the run cannot be predicted.
+    """
+    if isinstance(run, ImportedRun):
+        imported, path = run, path_of_import(run)
+    else:
+        imported, path = import_config(run), Path(run)
+    return shown_as(ChangesResult, changes_of(imported, path, on, precisions=precisions))
+
+
+def export(
+    plan: PlanLike, to: str, *, output: str | Path | None = None, launcher: str = "torchrun"
+) -> ExportResult:
+    """A plan in the files of a framework: what of the plan they cannot say, and what that costs.
+
+    plan      an answer of `plan`, or the path of a plan file
+    to        `megatron`, `torchtitan`, ... (`shardwright export --help`)
+    output    the folder to write; None writes nothing
+    launcher  `torchrun`, `slurm`, `kubernetes`, `skypilot` or `ray`
+
+    Raises UnknownNameError for another name, InputError for a plan that the framework cannot run.
+    """
+    folder = None if output is None else Path(output)
+    return shown_as(ExportResult, export_to(plan, to, folder, launcher=launcher))
+
+
+def check(plan: PlanLike, against: str | Path) -> CheckResult:
+    """A configuration, or an exported folder, beside its plan: what is the same, what is not, and
+    where; `agrees` in one word.
+
+    plan  an answer of `plan`, or the path of a plan file
+    """
+    return shown_as(CheckResult, check_config(planned_run(opened_plan(plan)), Path(against)))
+
+
+def compare_log(
+    plan: PlanLike | ImportedRun, log: str | Path | Sequence[str | Path], *, on: str = ""
+) -> LogComparisonResult:
+    """A prediction next to a training log.
+
+    plan  an answer of `plan`, an imported run, or the file of either
+    log   one training log, and profiles of the same training
+    on    cluster or device of an imported run that names none
+
+    Raises InputError without exactly one training log, MismatchError for a log without step times.
+    """
+    logs = [log] if isinstance(log, (str, Path)) else list(log)
+    return shown_as(LogComparisonResult, compare_logs(step_of(plan, on), logs))
+
+
+def watch(
+    log: str | Path,
+    plan: PlanLike | ImportedRun,
+    *,
+    on: str = "",
+    interval_s: float = 5.0,
+) -> Iterator[LogComparisonResult]:
+    """A run beside its prediction while it runs: one comparison of the last steps whenever the log
+    has new ones, until it says that the run has finished; one that failed may start again.
+
+    plan        an answer of `plan`, an imported run, or the file of either
+    on          where an imported run that names no devices is
+    interval_s  between two looks at the log, which may be missing at first
+
+    Before three steady steps there is nothing to compare: `next()` waits for them.
+    """
+    if not interval_s > 0:
+        raise InputError(f"interval_s must be above 0, got {interval_s}")
+    steps = followed_run(FollowedLog(log), step_of(plan, on), interval_s)
+    return (shown_as(LogComparisonResult, each) for each in steps)

@@ -1,0 +1,85 @@
+"""`ranked_changes`: the single changes of a run that are predicted to speed it up, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profiles.errors import ShardwrightError
+from profiles.hardware.catalogue.catalog import get_device
+from shardwright_frameworks.changes.single_change import SETTINGS, SingleChange, single_changes
+from simulator.memory.footprint import footprint
+from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.run.training_run import TrainingRun
+
+# Published step times of one configuration, measured again, differ by about so much (median 6 % of
+# NVIDIA's releases, 5 % of all sources: ../shared/truth/README.md, 2026-11-22). A smaller gain is
+# no advice.
+LEAST_GAIN = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedChange:
+    """A change and its price.
+
+    gain      share of the step that it saves; step_time_s with it
+    needed_bytes   that a device needs with it, None where the framework's memory is not described
+    """
+
+    change: SingleChange
+    step_time_s: float
+    gain: float
+    needed_bytes: float | None
+
+
+def ranked_changes(
+    run: TrainingRun,
+    *,
+    precisions: tuple[str, ...] = (),
+    least_gain: float = LEAST_GAIN,
+) -> tuple[PricedChange, ...]:
+    """The changes that fit in memory and save at least `least_gain` of the predicted step.
+
+    A run that is predicted not to fit although it runs may change to what needs no more than it.
+    """
+    return tuple(
+        priced
+        for priced in priced_changes(run, single_changes(run, precisions=precisions))
+        if priced.gain >= least_gain
+    )
+
+
+def priced_changes(run: TrainingRun, changes: Sequence[SingleChange]) -> tuple[PricedChange, ...]:
+    """Those of the changes that fit, the largest gain first; ties in the order of SETTINGS.
+
+    Raises ShardwrightError where the run itself cannot be predicted.
+    """
+    base_s = float(predicted_parts([run]).total_s[0])
+    base_need = _needed(run)
+    room = float(get_device(run.device).usable_bytes)
+    if base_need is not None:
+        room = max(room, base_need)
+    found = []
+    for change in changes:
+        try:
+            step_s = float(predicted_parts([change.run]).total_s[0])
+        except ShardwrightError:
+            continue
+        needed = _needed(change.run)
+        if needed is not None and needed > room:
+            continue
+        found.append(
+            PricedChange(
+                change=change, step_time_s=step_s, gain=1.0 - step_s / base_s, needed_bytes=needed
+            )
+        )
+    order = {setting: place for place, setting in enumerate(SETTINGS)}
+    return tuple(sorted(found, key=lambda p: (-p.gain, order[p.change.setting], str(p.change.new))))
+
+
+def _needed(run: TrainingRun) -> float | None:
+    try:
+        memory = footprint(run)
+    except ShardwrightError:
+        return None
+    return float("inf") if memory.refused else memory.needed_bytes

@@ -1,0 +1,38 @@
+"""`shardwright compare --log`: a prediction next to the log of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from profiles.errors import ToleranceError
+from shardwright.asking.planned_step import planned_or_imported
+from shardwright.console.output import print_json, show
+from shardwright_frameworks.analysis.log_comparison import compare_logs, log_comparison_data
+from shardwright_frameworks.reports.log_report import log_comparison_report
+
+
+def compare_with_logs(
+    plan: Path,
+    logs: Sequence[Path],
+    *,
+    json_output: bool,
+    fail_over: float | None,
+    on: str = "",
+) -> None:
+    """The prediction of a plan, or of an imported run on the devices that `on` names, beside a
+    training log of it, by part where a profile is named too.
+
+    Raises InputError without exactly one training log, ToleranceError where the step is further off
+    than `fail_over`.
+    """
+    compared = compare_logs(planned_or_imported(plan, on), logs)
+    if json_output:
+        print_json(log_comparison_data(compared))
+    else:
+        show(log_comparison_report(compared))
+    if fail_over is not None and abs(compared.error) > fail_over:
+        raise ToleranceError(
+            f"the predicted step is {compared.error:+.1%} off the log's steady one, --fail-over "
+            f"allows {fail_over:.0%}"
+        )

@@ -1,0 +1,236 @@
+"""`Collected`: the values that the readers of a configuration find; `imported` makes the run.
+
+A reader sets each value with its place. A second, different value for the same key is a
+contradiction; the later one wins, as it does on a command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+
+from shardwright.asking.imported_run import (
+    Contradiction,
+    Default,
+    ImportedModel,
+    ImportedRun,
+    UnknownOption,
+    Unresolved,
+    Value,
+)
+from shardwright_frameworks.shell.text_marks import Place
+
+DEGREES = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch"})
+MODEL_KEYS = frozenset(each.name for each in fields(ImportedModel))
+RUN_KEYS = frozenset(each.name for each in fields(ImportedRun)) - {
+    "model", "options", "derived", "defaults", "contradictions", "overridden", "unknown",
+    "unresolved", "runs", "files",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedValue:
+    """A value, where it is written, and as which option."""
+
+    value: Value
+    place: Place
+    option: str
+
+    @property
+    def where(self) -> str:
+        """`--tensor-model-parallel-size (train.sh:12)`."""
+        return f"{self.option} ({self.place})"
+
+
+@dataclass(slots=True)
+class Collected:
+    """The values so far, by key of ImportedRun, or `model.` and a key of ImportedModel.
+
+    is_incomplete  a file with the run's degrees is named and missing: they have no defaults
+    open_keys      keys with an unknown value, which have no default
+    overriding     values set now override those of files, as options of a command line do
+    """
+
+    placed: dict[str, PlacedValue] = field(default_factory=dict)
+    derived: dict[str, tuple[Value, str]] = field(default_factory=dict)
+    defaults: dict[str, Default] = field(default_factory=dict)
+    contradictions: list[Contradiction] = field(default_factory=list)
+    overridden: list[Contradiction] = field(default_factory=list)
+    overriding: bool = False
+    is_incomplete: bool = False
+    open_keys: set[str] = field(default_factory=set)
+    unknown: list[UnknownOption] = field(default_factory=list)
+    unresolved: list[Unresolved] = field(default_factory=list)
+    runs: int = 1
+    files: list[str] = field(default_factory=list)
+
+    def set(self, key: str, value: Value, place: Place, option: str, *, over: bool = True) -> None:
+        """Sets a value; with `over` False an earlier one is kept."""
+        assert key in RUN_KEYS or key.removeprefix("model.") in MODEL_KEYS, key
+        if value is None:
+            return
+        if key in self.open_keys and not over:
+            return
+        self.open_keys.discard(key)
+        old = self.placed.get(key)
+        new = PlacedValue(value, place, option)
+        if old is not None and old.value != value:
+            taken = new if over else old
+            text = (
+                f"{key.removeprefix('model.')} is {_shown(old.value)} by {old.where} and "
+                f"{_shown(value)} by {new.where}; {_shown(taken.value)} is taken"
+            )
+            if self.overriding:
+                self.report_override(key, option, (old.value, old.place), (value, place))
+            else:
+                self.report_contradiction(key, text, old.place, place)
+        if old is None or over:
+            self.placed[key] = new
+
+    def set_first(self, key: str, value: Value, place: Place, option: str) -> None:
+        """Sets a value that is not set yet."""
+        if key not in self.placed:
+            self.set(key, value, place, option)
+
+    def take(self, other: Collected) -> None:
+        """Adds the values of another file; values that differ are contradictions."""
+        for key, placed in other.placed.items():
+            self.set(key, placed.value, placed.place, placed.option, over=False)
+        for key, default in other.defaults.items():
+            self.defaults.setdefault(key, default)
+        self.is_incomplete |= other.is_incomplete
+        self.open_keys |= other.open_keys - self.placed.keys()
+        self.contradictions += other.contradictions
+        self.overridden += other.overridden
+        self.unknown += other.unknown
+        self.unresolved += other.unresolved
+        self.files += [name for name in other.files if name not in self.files]
+
+    def default(self, source: str, **values: Value) -> None:
+        """Sets the framework's defaults."""
+        for key, value in values.items():
+            self.defaults.setdefault(key, Default(value=value, source=source))
+
+    def derive(self, key: str, value: Value, how: str) -> None:
+        """A value that follows from others, where no file writes it."""
+        if key not in self.placed and key not in self.derived:
+            self.derived[key] = (value, how)
+
+    def report_contradiction(self, key: str, text: str, *places: Place | None) -> None:
+        """Two things that do not agree."""
+        named = tuple(str(place) for place in places if place is not None)
+        found = Contradiction(field=key.removeprefix("model."), text=text, places=named)
+        if found not in self.contradictions:
+            self.contradictions.append(found)
+
+    def report_repeated(
+        self, key: str, option: str, old: tuple[Value, Place], new: tuple[Value, Place]
+    ) -> None:
+        """Reports an option that a command line has twice."""
+        text = f"{option} is {old[0]} ({old[1]}) and {new[0]} ({new[1]}); the later one wins"
+        self.report_contradiction(key, text, old[1], new[1])
+
+    def report_override(
+        self, key: str, option: str, old: tuple[Value, Place], new: tuple[Value, Place]
+    ) -> None:
+        """Reports a value of a file that a command line replaces."""
+        text = f"{option}: {_shown(new[0])} ({new[1]}) in the place of {_shown(old[0])} ({old[1]})"
+        self.overridden.append(
+            Contradiction(
+                field=key.removeprefix("model."), text=text, places=(str(old[1]), str(new[1]))
+            )
+        )
+
+    @contextmanager
+    def overriding_files(self) -> Iterator[None]:
+        """Within it, values override those of files without a contradiction."""
+        before, self.overriding = self.overriding, True
+        yield
+        self.overriding = before
+
+    def report_unresolved(self, option: str, why: str, place: Place) -> None:
+        """Reports an option without a known value."""
+        found = Unresolved(option=option, why=why, place=str(place))
+        if found not in self.unresolved:
+            self.unresolved.append(found)
+
+    def leave_open(
+        self, key: str, option: str = "", why: str = "", place: Place | None = None
+    ) -> None:
+        """Leaves a key without a value: an earlier value is dropped, and no
+        default is used. The option is omitted if the reason was reported before."""
+        if place is not None:
+            self.report_unresolved(option, why, place)
+        self.placed.pop(key, None)
+        self.derived.pop(key, None)
+        self.open_keys.add(key)
+
+    def report_missing(self, option: str, why: str, place: Place) -> None:
+        """The same of a file that would hold the run's degrees: no default answers for it."""
+        self.report_unresolved(option, why, place)
+        self.is_incomplete = True
+
+    def report_unknown(self, option: str, place: Place) -> None:
+        """An option that no version of the framework has."""
+        found = UnknownOption(option=option, place=str(place))
+        if found not in self.unknown:
+            self.unknown.append(found)
+
+    def get(self, key: str) -> Value:
+        """The value of a key, set or derived; otherwise None."""
+        if key in self.placed:
+            return self.placed[key].value
+        return self.derived[key][0] if key in self.derived else None
+
+    def count(self, key: str) -> int | None:
+        """The same where it is a whole number of 1 or more."""
+        value = self.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            return value
+        return None
+
+    def count_or_default(self, key: str) -> int | None:
+        """The same, otherwise the framework's default."""
+        found = self.count(key)
+        if found is None and not self._open(key) and self.get(key) is None and key in self.defaults:
+            value = self.defaults[key].value
+            return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return found
+
+    def _open(self, key: str) -> bool:
+        """Whether the files have the key with an unknown value."""
+        return key in self.open_keys or (self.is_incomplete and key in DEGREES)
+
+    def place(self, key: str) -> Place | None:
+        """Where a value was written."""
+        return self.placed[key].place if key in self.placed else None
+
+    def imported(self) -> ImportedRun:
+        """The run, with defaults only for keys without a value."""
+        values = {key: placed.value for key, placed in self.placed.items()}
+        for key, (value, _) in self.derived.items():
+            values.setdefault(key, value)
+        model = {k.removeprefix("model."): v for k, v in values.items() if k.startswith("model.")}
+        run: Mapping[str, Value] = {k: v for k, v in values.items() if not k.startswith("model.")}
+        return ImportedRun(
+            **run,  # type: ignore[arg-type]  # values of several types by name
+            model=ImportedModel(**model),  # type: ignore[arg-type]  # the same
+            options={key: placed.where for key, placed in sorted(self.placed.items())},
+            derived={key: how for key, (_, how) in sorted(self.derived.items())},
+            defaults={
+                key: default
+                for key, default in sorted(self.defaults.items())
+                if key not in values and not self._open(key)
+            },
+            contradictions=tuple(self.contradictions),
+            overridden=tuple(self.overridden),
+            unknown=tuple(sorted(self.unknown, key=lambda each: each.option)),
+            unresolved=tuple(self.unresolved),
+            runs=self.runs,
+            files=tuple(dict.fromkeys(self.files)),
+        )
+
+
+def _shown(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

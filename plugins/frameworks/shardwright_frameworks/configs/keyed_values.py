@@ -1,0 +1,99 @@
+"""Saying the values of a keyed file: whole numbers, truths and words by a table of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shardwright.asking.imported_run import Value
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import truth, whole
+from shardwright_frameworks.configs.interpolation import Key
+from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.known_options import is_known
+from shardwright_frameworks.shell.text_marks import Place
+
+Reader = Callable[[Any], Value]
+
+
+def count_of(value: Any) -> int | None:
+    """A whole number of 0 or more, also where it is written as text."""
+    if isinstance(value, bool) or value is None:
+        return None
+    number = whole(str(value))
+    return number if number is not None and number >= 0 else None
+
+
+def degree_of(value: Any) -> int | None:
+    """The same of 1 or more: None for -1 and `auto`."""
+    number = count_of(value)
+    return number if number else None
+
+
+def truth_of(value: Any) -> bool | None:
+    """A truth, also where it is written as text."""
+    if isinstance(value, bool):
+        return value
+    return truth(str(value)) if isinstance(value, (str, int)) else None
+
+
+def recompute_of(value: Any) -> str | None:
+    """`full` for a switch that is on, `none` for one that is off."""
+    on = truth_of(value)
+    return None if on is None else "full" if on else "none"
+
+
+def word_of(value: Any) -> str | None:
+    """A text in lower case."""
+    return value.strip().lower() or None if isinstance(value, str) else None
+
+
+def text_of(value: Any) -> str | None:
+    """A text as written."""
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def collect_keys(
+    file: KeyedFile,
+    collected: Collected,
+    keys: Mapping[str, tuple[str, Reader]],
+) -> None:
+    """Says every value whose key is in the table (`parallelism.tp`), in the order of the file."""
+    found = []
+    for dotted, (key, reader) in keys.items():
+        path = tuple(dotted.split("."))
+        if path not in file.values:
+            continue
+        if (unknown := file.open(*path)) is not None:
+            collected.leave_open(key, dotted, unknown.why, file.place(path))
+            continue
+        raw = file.get(*path)
+        value = reader(raw)
+        if value is not None:
+            found.append((file.place(path), key, value, dotted))
+        elif isinstance(raw, str) and ("$" in raw or "{{" in raw) and raw.strip():
+            why = f"{raw!r} is filled in elsewhere"
+            collected.leave_open(key, dotted, why, file.place(path))
+    for place, key, value, dotted in sorted(found, key=lambda each: each[0]):
+        collected.set(key, value, place, dotted)
+    for path, first, second in file.twice:
+        name = ".".join(path)
+        if name in keys:
+            collected.report_contradiction(
+                keys[name][0],
+                f"{name} is given twice, in lines {first} and {second} of {file.name}; the later "
+                "one is taken",
+                Place(file.name, first),
+                file.place(path),
+            )
+
+
+def collect_unknown(
+    file: KeyedFile, collected: Collected, framework: str, sections: tuple[str, ...]
+) -> None:
+    """Names the keys of sections (`""`: the top of the file) that no version has."""
+    for section in sections:
+        path: Key = (section,) if section else ()
+        for key in sorted(file.sections(*path)):
+            if not key.isdigit() and not is_known(framework, key):
+                collected.report_unknown(".".join((*path, key)), file.place((*path, key)))

@@ -1,0 +1,176 @@
+"""The arguments of transformers' Trainer as a run, on a command line or in a YAML or JSON file;
+and LLaMA-Factory's and axolotl's names.
+
+Names: transformers v4.30 to v5, training_args.py; examples/pytorch/language-modeling/run_clm.py;
+github.com/hiyouga/LLaMA-Factory src/llamafactory/hparams; github.com/axolotl-ai-cloud/axolotl
+docs/config-reference.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import Options
+from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.keyed_values import (
+    count_of,
+    degree_of,
+    text_of,
+    truth_of,
+    word_of,
+)
+from shardwright_frameworks.frameworks.accelerate import strategy_stage
+from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.shell.text_marks import Place
+
+_DEFAULTS = "transformers 4.5x, training_args.py"
+_COUNTS = {
+    "per_device_train_batch_size": "micro_batch",
+    "micro_batch_size": "micro_batch",
+    "gradient_accumulation_steps": "gradient_accumulation",
+    "block_size": "seq_len",
+    "max_seq_length": "seq_len",
+    "max_seq_len": "seq_len",
+    "max_length": "seq_len",
+    "model_max_length": "seq_len",
+    "cutoff_len": "seq_len",
+    "sequence_len": "seq_len",
+    "seq_length": "seq_len",
+    "lora_rank": "model.lora_rank",
+    "lora_r": "model.lora_rank",
+    "lora_dim": "model.lora_rank",
+    "tensor_parallel_size": "tp",
+    "context_parallel_size": "cp",
+    "cp_size": "cp",  # of LLaMA-Factory's v1, with `dist_config.ep_size`
+    "ep_size": "ep",
+    "train_batch_size": "global_batch",
+}
+# Fields that a key sets: without its value they have no default.
+_ABOUTS = _COUNTS | {
+    "bf16": "precision",
+    "fp16": "precision",
+    "gradient_checkpointing": "recompute",
+    "disable_gradient_checkpointing": "recompute",
+    "optim": "optimizer",
+    "optimizer": "optimizer",
+    "use_muon": "optimizer",
+}
+_NAMES = ("model_name_or_path", "base_model", "config_name", "model")
+_MARKS = frozenset(
+    {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
+     "num_train_epochs", "learning_rate", "output_dir", "per_device_eval_batch_size", "save_steps",
+     "lr_scheduler_type", "warmup_ratio", "base_model", "cutoff_len", "finetuning_type",
+     "micro_batch_size", "sequence_len", "logging_steps", "max_steps", "bf16", "deepspeed",
+     "gradient_checkpointing"}
+)  # fmt: skip
+_SHIPPED = re.compile(r"zero([0-3])(_offload)?")
+Given = list[tuple[str, Any, Place, str]]
+"""Key, value, place and the option as written, in their order."""
+
+
+def is_trainer(keys: set[str]) -> bool:
+    """Whether keys are those of a Trainer's arguments."""
+    return len(keys & _MARKS) >= 3 and bool(
+        keys & {"per_device_train_batch_size", "model_name_or_path", "base_model", "output_dir"}
+    )
+
+
+def given_by_options(options: Options, collected: Collected) -> Given:
+    """The options of a command line; a flag without a value is true."""
+    found: Given = []
+    for option in options.given:
+        if not option.name.startswith("--"):
+            continue
+        if not option.values:
+            found.append((option.key, True, option.place, option.name))
+            continue
+        written = options.value_of(option, collected)
+        if written is None:
+            if option.key in _ABOUTS:
+                collected.leave_open(_ABOUTS[option.key])
+        else:
+            many = " ".join(word.plain for word in option.values)
+            value = many if option.key == "fsdp" else written
+            found.append((option.key, value, option.place, option.name))
+    return found
+
+
+def given_by_file(file: KeyedFile, collected: Collected) -> Given:
+    """The top keys of a file; a list of words is one text."""
+    found: Given = []
+    for path, value in file.values.items():
+        if len(path) == 1 or path[0] == "dist_config":
+            if (unknown := file.open(*path)) is not None:
+                if path[-1] in _ABOUTS:
+                    name = ".".join(path)
+                    collected.leave_open(_ABOUTS[path[-1]], name, unknown.why, file.place(path))
+                continue
+            plain = " ".join(map(str, value)) if isinstance(value, list) else file.get(*path)
+            found.append((path[-1], plain, file.place(path), ".".join(path)))
+    return found
+
+
+def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True) -> str | None:
+    """Collects the arguments; returns the DeepSpeed file that they name, if any.
+
+    defaults  whether to use transformers' defaults
+    """
+    deepspeed = None
+    for key, value, place, option in given:
+        if key in _COUNTS:
+            collected.set(_COUNTS[key], degree_of(value), place, option)
+        elif key in ("bf16", "fp16", "bf16_full_eval") and key != "bf16_full_eval":
+            if truth_of(value):
+                collected.set("precision", key, place, option)
+        elif key in ("gradient_checkpointing", "disable_gradient_checkpointing"):
+            on = truth_of(value)
+            if on is not None:
+                full = on if key == "gradient_checkpointing" else not on
+                collected.set("recompute", "full" if full else "none", place, option)
+        elif key == "zero_stage":
+            collected.set("zero_stage", count_of(value), place, option)
+        elif key == "use_muon":
+            collected.set("optimizer", "muon" if truth_of(value) else None, place, option)
+        elif key in ("optim", "optimizer"):
+            collected.set("optimizer", word_of(value), place, option)
+        elif key == "fsdp" and isinstance(value, str):
+            _collect_fsdp(value, place, option, collected)
+        elif key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
+            deepspeed = text_of(value) if isinstance(value, str) else None
+            if deepspeed is not None and (stage := _SHIPPED.fullmatch(deepspeed)):
+                # ms-swift's files by name.
+                collected.set("zero_stage", int(stage[1]), place, option)
+                collected.set("optimizer_offload", bool(stage[2]) or None, place, option)
+                deepspeed = None
+        elif key in ("flash_attn", "attn_implementation", "use_flash_attn", "flash_attention"):
+            _collect_attention(value, place, option, collected)
+        elif key in _NAMES and isinstance(value, str) and value:
+            collected.set("model.name", value, place, option)
+            if not value.endswith(".json"):
+                collect_figures(value, "", collected, place, option)
+    if defaults:
+        collected.default(
+            _DEFAULTS, tp=1, pp=1, cp=1, gradient_accumulation=1, precision="fp32",
+            recompute="none", optimizer="adamw_torch", micro_batch=8,
+        )  # fmt: skip
+    return deepspeed
+
+
+def _collect_fsdp(value: str, place: Place, option: str, collected: Collected) -> None:
+    words = re.split(r"[\s,]+", value.strip().strip("\"'[]"))
+    stages = [strategy_stage(word) for word in words]
+    found = next((stage for stage in stages if stage is not None), None)
+    if found is not None:
+        collected.set("zero_stage", found, place, option)
+    if "offload" in words:
+        collected.set("optimizer_offload", True, place, option)
+
+
+def _collect_attention(value: Any, place: Place, option: str, collected: Collected) -> None:
+    word = str(value).lower()
+    if word in ("fa2", "flash_attention_2", "flash_attention_3", "fa3") or truth_of(value):
+        collected.set("flash_attention", True, place, option)
+    elif word in ("disabled", "eager") or truth_of(value) is False:
+        collected.set("flash_attention", False, place, option)

@@ -1,0 +1,222 @@
+"""MaxText's flags and YAML as a run (github.com/AI-Hypercomputer/maxtext, configs/base.yml)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.interpolation import Open
+from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.keyed_values import (
+    Reader,
+    degree_of,
+    text_of,
+    truth_of,
+    word_of,
+)
+from shardwright_frameworks.configs.known_options import is_known
+from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
+
+_DEFAULTS = "MaxText, configs/base.yml (2025-11)"
+_PAIR = re.compile(r"-{0,2}([A-Za-z_]\w*)=(.*)", re.S)
+_QUANTIZATION = {
+    "int8": "int8", "fp8": "fp8", "nanoo_fp8": "fp8", "fp8_full": "fp8", "fp8_gpu": "fp8",
+    "fp8_nanoo": "fp8", "te_fp8_delayedscaling": "fp8", "te_fp8_currentscaling": "fp8",
+    "te_mxfp8": "mxfp8", "te_nvfp4": "nvfp4",
+}  # fmt: skip
+_DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+_KEYS: dict[str, tuple[str, Reader]] = {
+    "max_target_length": ("seq_len", degree_of),
+    "gradient_accumulation_steps": ("gradient_accumulation", degree_of),
+    "opt_type": ("optimizer", word_of),
+    "optimizer_memory_host_offload": ("optimizer_offload", truth_of),
+    "base_num_decoder_layers": ("model.num_layers", degree_of),
+    "base_emb_dim": ("model.hidden_size", degree_of),
+    "base_mlp_dim": ("model.ffn_size", degree_of),
+    "base_num_query_heads": ("model.num_heads", degree_of),
+    "base_num_kv_heads": ("model.num_kv_heads", degree_of),
+    "head_dim": ("model.head_dim", degree_of),
+    "vocab_size": ("model.vocab_size", degree_of),
+    "logits_via_embedding": ("model.tied_embeddings", truth_of),
+    "num_experts": ("model.num_experts", degree_of),
+    "num_experts_per_tok": ("model.top_k", degree_of),
+    "base_moe_mlp_dim": ("model.moe_ffn_size", degree_of),
+    "shared_experts": ("model.num_shared_experts", degree_of),
+    "first_num_dense_layers": ("model.first_dense_layers", degree_of),
+    "num_slices": ("nodes", degree_of),
+}
+_AXES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "cp"}
+_AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|data|{'|'.join(_AXES)})_parallelism")
+_WORDS = {"remat_policy": "recompute", "quantization": "precision", "dtype": "precision"}
+_MARKS = frozenset(
+    {"per_device_batch_size", "max_target_length", "ici_fsdp_parallelism", "remat_policy",
+     "dcn_data_parallelism", "base_emb_dim", "run_name", "ici_tensor_parallelism", "model_name",
+     "base_output_directory", "steps", "dataset_type", "enable_checkpointing"}
+)  # fmt: skip
+Given = dict[str, tuple[Any, Place]]
+
+
+def given_by_words(
+    words: Sequence[Word], unknowns: Sequence[UnknownValue], collected: Collected
+) -> Given:
+    """`key=value` arguments; a later one wins, which is a contradiction where it differs."""
+    found: Given = {}
+    for word in words:
+        pair = _PAIR.fullmatch(word.plain)
+        if pair is None:
+            continue
+        key, value = pair[1], pair[2]
+        numbers = unknown_numbers(value)
+        if numbers:
+            unknown = unknowns[numbers[0]]
+            collected.report_unresolved(key, unknown.reason, word.place)
+            found[key] = (Open(unknown.reason), word.place)
+            continue
+        written = key in found and not isinstance(found[key][0], Open)
+        if written and found[key][0] != value and key in _MARKS | set(_KEYS):
+            about = _KEYS.get(key, ("", word_of))[0]
+            collected.report_repeated(about, key, found[key], (value, word.place))
+        found[key] = (value, word.place)
+    return found
+
+
+def _abouts(key: str) -> set[str]:
+    """The fields of a run that a key sets: without its value they have no default."""
+    if key in _KEYS:
+        return {_KEYS[key][0]}
+    if axis := _AXIS.fullmatch(key):
+        return {_AXES[axis[1]]} if axis[1] in _AXES else {"zero_stage", "dp"}
+    if key == "per_device_batch_size":
+        return {"micro_batch", "global_batch"}
+    return {_WORDS[key]} if key in _WORDS else set()
+
+
+def given_by_file(file: KeyedFile) -> Given:
+    """The keys of a YAML file."""
+    return {path[0]: (v, file.place(path)) for path, v in file.values.items() if len(path) == 1}
+
+
+def is_maxtext(keys: set[str]) -> bool:
+    """Whether keys are MaxText's."""
+    return len(keys & _MARKS) >= 2 or any(key.startswith(("ici_", "dcn_")) for key in keys)
+
+
+def collect_maxtext(given: Given, collected: Collected) -> None:
+    """Collects flags, those of the command line already merged over those of a file."""
+    for key in [key for key, (value, _) in given.items() if isinstance(value, Open)]:
+        for about in _abouts(key):
+            collected.leave_open(about)
+        given = {name: each for name, each in given.items() if name != key}
+    for key, (value, place) in given.items():
+        if key in _KEYS:
+            name, reader = _KEYS[key]
+            collected.set(name, reader(value), place, key)
+        if not is_known("maxtext", key):
+            collected.report_unknown(key, place)
+    _axes(given, collected)
+    _words(given, collected)
+    batch = given.get("per_device_batch_size")
+    if batch is not None:
+        _batch(batch, collected)
+    model = given.get("model_name")
+    if model is not None and text_of(model[0]) not in (None, "default"):
+        name = str(text_of(model[0]))
+        collected.set("model.name", name, model[1], "model_name")
+        collect_figures(name, "", collected, model[1], "model_name")
+    collected.default(
+        _DEFAULTS, tp=1, pp=1, cp=1, ep=1, recompute="full", precision="bf16", optimizer="adamw",
+        zero_stage=3, gradient_accumulation=1,
+    )  # fmt: skip
+
+
+def _degree(given: Given, name: str) -> tuple[int | None, Place | None]:
+    """The product inside and across slices; None where one of them is left to the program."""
+    product, place = 1, None
+    for where in ("ici", "dcn"):
+        found = given.get(f"{where}_{name}_parallelism")
+        if found is None:
+            continue
+        place = found[1]
+        if str(found[0]) == "-1":
+            return None, place
+        product *= degree_of(found[0]) or 1
+    return (product if place is not None else None), place
+
+
+def _cores(collected: Collected) -> int:
+    """What JAX counts of one chip: TPU7x shows as two (docs.cloud.google.com/tpu/docs/tpu7x),
+    the catalogue's device is the chip."""
+    return 2 if collected.get("device") == "tpu-v7x" else 1
+
+
+def _axes(given: Given, collected: Collected) -> None:
+    for name, key in _AXES.items():
+        degree, place = _degree(given, name)
+        if key in collected.open_keys:
+            continue
+        if degree is not None and place is not None and not (name == "sequence" and degree == 1):
+            collected.set(key, degree, place, f"ici_{name}_parallelism")
+    data, _ = _degree(given, "data")
+    fully, place = _degree(given, "fsdp")
+    left = [given[k][1] for k in ("ici_fsdp_parallelism", "dcn_fsdp_parallelism")
+            if k in given and str(given[k][0]) == "-1"]  # fmt: skip
+    if left or (fully or 1) > 1:
+        where = left[0] if left else place
+        assert where is not None
+        collected.set("zero_stage", 3, where, "ici_fsdp_parallelism")
+    filled = left or any(
+        str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
+    )
+    if not filled and fully is not None and place is not None and "dp" not in collected.open_keys:
+        dp = (data or 1) * fully
+        if dp % _cores(collected):
+            collected.leave_open("dp")
+            return
+        dp //= _cores(collected)
+        collected.set("dp", dp, place, "ici_fsdp_parallelism")
+        ranks = 1
+        for axis in ("tp", "pp", "cp"):
+            ranks *= collected.count(axis) or 1
+        if not {"tp", "pp", "cp"} & collected.open_keys:
+            collected.derive("devices", dp * ranks, "the product of the parallelisms")
+
+
+def _words(given: Given, collected: Collected) -> None:
+    policy = given.get("remat_policy")
+    if policy is not None:
+        collected.set("recompute", word_of(policy[0]), policy[1], "remat_policy")
+    quantization, dtype = given.get("quantization"), given.get("dtype")
+    kind = _QUANTIZATION.get(str(quantization[0]).lower()) if quantization is not None else None
+    if quantization is not None and kind is not None:
+        collected.set("precision", kind, quantization[1], "quantization")
+    elif dtype is not None:
+        collected.set("precision", _DTYPES.get(str(dtype[0])), dtype[1], "dtype")
+    attention = given.get("attention")
+    if attention is not None and "flash" in str(attention[0]):
+        collected.set("flash_attention", True, attention[1], "attention")
+
+
+def _batch(batch: tuple[Any, Place], collected: Collected) -> None:
+    """Sequences of a device: the micro-batch where a replica is one device."""
+    try:
+        number = float(str(batch[0]))
+    except ValueError:
+        return
+    devices, cores = collected.count("devices"), _cores(collected)
+    each = f"{number:g}" if cores == 1 else f"{number:g} x {cores} cores"
+    number *= cores
+    steps = collected.count("gradient_accumulation") or 1
+    if devices and number * devices == int(number * devices):
+        how = f"per_device_batch_size {each} x {devices} devices"
+        collected.derive("global_batch", int(number * devices) * steps, how)
+    if {"tp", "pp", "cp"} & collected.open_keys:
+        collected.open_keys.add("micro_batch")
+        return
+    ranks = 1
+    for axis in ("tp", "pp", "cp"):
+        ranks *= collected.count(axis) or 1
+    if number * ranks >= 1 and number * ranks == int(number * ranks) and ranks == 1:
+        collected.set("micro_batch", int(number), batch[1], "per_device_batch_size")

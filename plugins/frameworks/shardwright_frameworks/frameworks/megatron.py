@@ -1,0 +1,342 @@
+"""Megatron-LM's arguments as a run: `say_megatron`.
+
+Names and meanings: github.com/NVIDIA/Megatron-LM, megatron/arguments.py of v1.0 to v2.6 and
+megatron/training/arguments.py of core_v0.4.0 to core_v0.19.0; in addition Megatron-DeepSpeed's
+(github.com/deepspeedai/Megatron-DeepSpeed, github.com/bigscience-workshop/Megatron-DeepSpeed,
+megatron/arguments.py).
+"""
+
+from __future__ import annotations
+
+import re
+
+from shardwright.asking.imported_run import Value
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import Option, Options, whole
+from shardwright_frameworks.configs.known_options import is_known
+from shardwright_frameworks.shell.text_marks import unknown_numbers
+
+_DEFAULTS = "Megatron-LM core_v0.14, megatron/training/arguments.py"
+
+_COUNTS = {
+    "tensor_model_parallel_size": "tp",
+    "model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "moe_expert_parallel_size": "ep",
+    "expert_tensor_parallel_size": "etp",
+    "num_virtual_stages_per_pipeline_rank": "vpp",
+    "micro_batch_size": "micro_batch",
+    "batch_size": "micro_batch",
+    "global_batch_size": "global_batch",
+    "seq_length": "seq_len",
+    "encoder_seq_length": "seq_len",
+    "zero_stage": "zero_stage",
+    "num_layers": "model.num_layers",
+    "encoder_num_layers": "model.num_layers",
+    "hidden_size": "model.hidden_size",
+    "ffn_hidden_size": "model.ffn_size",
+    "num_attention_heads": "model.num_heads",
+    "kv_channels": "model.head_dim",
+    "vocab_size": "model.vocab_size",
+    "padded_vocab_size": "model.vocab_size",
+    "max_position_embeddings": "model.max_positions",
+    "num_experts": "model.num_experts",
+    "moe_num_experts": "model.num_experts",  # of MegaBlocks, with `moe_top_k`
+    "moe_top_k": "model.top_k",
+    "moe_router_topk": "model.top_k",
+    "moe_topk": "model.top_k",
+    "topk": "model.top_k",
+    "moe_ffn_hidden_size": "model.moe_ffn_size",
+    "mtp_num_layers": "model.mtp_layers",
+}
+_FLAGS: dict[str, tuple[str, Value, Value]] = {
+    "sequence_parallel": ("sequence_parallel", True, False),
+    "use_distributed_optimizer": ("distributed_optimizer", True, False),
+    "swiglu": ("model.gated_mlp", True, False),
+    "untie_embeddings_and_output_weights": ("model.tied_embeddings", False, True),
+    "optimizer_cpu_offload": ("optimizer_offload", True, False),
+    "cpu_optimizer": ("optimizer_offload", True, False),
+    "use_flash_attn": ("flash_attention", True, False),
+    "use_flash_attn_v2": ("flash_attention", True, False),
+    "use_flash_attn_v1": ("flash_attention", True, False),
+    "use_flash_attn_triton": ("flash_attention", True, False),
+}
+_STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_MARKS = frozenset(
+    {"tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size",
+     "num_attention_heads", "hidden_size", "num_layers", "global_batch_size", "seq_length",
+     "max_position_embeddings", "model_parallel_size", "lr_decay_style", "data_impl",
+     "use_distributed_optimizer", "transformer_impl", "train_iters", "use_mcore_models"}
+)  # fmt: skip
+# Of which other programs that take the figures of a model have none.
+_OWN = _MARKS - {
+    "micro_batch_size",
+    "num_attention_heads",
+    "hidden_size",
+    "num_layers",
+    "seq_length",
+}
+# Its programs (github.com/NVIDIA/Megatron-LM).
+_PROGRAM = re.compile(r"(^|/)pretrain_(gpt|bert|t5|mamba|hybrid|ict|vlm|retro|ft)\w*\.py$")
+# Parsers of programs around Megatron-LM have further options behind these.
+_OF_LAUNCHERS = frozenset({"local_rank", "deepspeed", "deepspeed_config", "node_rank"})
+
+
+def is_megatron(options: Options, program: str = "") -> bool:
+    """Whether options are Megatron-LM's: three of those that every run has, and either one
+    that no other program has, or its program."""
+    keys = {option.key for option in options.given}
+    is_specific = bool(keys & _OWN) or bool(_PROGRAM.search(program))
+    return len(keys & _MARKS) >= 3 and is_specific
+
+
+def collect_megatron(options: Options, collected: Collected) -> None:
+    """Collects Megatron-LM's arguments and reports options that no version has."""
+    options.collect_counts(collected, _COUNTS)
+    experts = options.last("num_experts")
+    if experts is not None and len({word.plain for word in experts.values}) > 1:
+        # Megatron-DeepSpeed's pyramid: layers with different numbers of experts.
+        collected.placed.pop("model.num_experts", None)
+        why = "layers have different numbers of experts"
+        collected.report_unresolved(experts.name, why, experts.place)
+    options.collect_flags(collected, _FLAGS)
+    decoder = options.last("decoder_seq_length")
+    if decoder is not None and "seq_length" in options and "encoder_seq_length" not in options:
+        # Of a model of images and texts: the other is the length of an image.
+        collected.placed.pop("seq_len", None)
+        options.collect_counts(collected, {"decoder_seq_length": "seq_len"})
+    _precision(options, collected)
+    _recompute(options, collected)
+    _sharding(options, collected)
+    _model(options, collected)
+    _schedule(options, collected)
+    for option in options.of("model_name"):  # of forks that keep the figures themselves
+        collected.set("model.name", options.value_of(option, collected), option.place, option.name)
+    optimizer = options.last("optimizer")
+    if optimizer is not None:
+        written = options.value_of(optimizer, collected)
+        collected.set("optimizer", written and written.lower(), optimizer.place, optimizer.name)
+    for option in options.given:
+        named = option.name.startswith("--") and not unknown_numbers(option.name)
+        if named and not is_known("megatron", option.key) and option.key not in _OF_LAUNCHERS:
+            collected.report_unknown(option.name, option.place)
+    _pairs(options, collected)
+    collected.default(
+        _DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, precision="fp32", recompute="none",
+        sequence_parallel=False, distributed_optimizer=False, optimizer="adam",
+    )  # fmt: skip
+
+
+def _precision(options: Options, collected: Collected) -> None:
+    wide: list[Option] = []
+    for option in options.given:
+        if option.key in ("bf16", "fp16") and options.switched(option):
+            if wide and wide[-1].key != option.key:
+                collected.report_contradiction(
+                    "precision",
+                    f"{wide[-1].name} ({wide[-1].place}) and {option.name} ({option.place}): "
+                    "Megatron-LM takes one of them",
+                    wide[-1].place,
+                    option.place,
+                )
+            wide.append(option)
+    named = {option.key for option in wide}
+    low = options.last("fp8_format", "fp8_hybrid", "fp8_e4m3", "fp4_format")
+    if low is not None and low.key in ("fp8_hybrid", "fp8_e4m3") and not options.switched(low):
+        low = None
+    if low is not None:
+        recipe = options.last("fp8_recipe")
+        text = options.text("fp8_recipe") or ""
+        precision = "nvfp4" if low.key == "fp4_format" else "mxfp8" if text == "mxfp8" else "fp8"
+        of = recipe if recipe is not None and precision == "mxfp8" else low
+        collected.set("precision", precision, of.place, of.name)
+    elif len(named) == 1:
+        collected.set("precision", wide[-1].key, wide[-1].place, wide[-1].name)
+
+
+def _recompute(options: Options, collected: Collected) -> None:
+    kind: str | None = None
+    for option in options.given:
+        key = option.key
+        if key == "recompute_granularity":
+            written = options.value_of(option, collected)
+            kind = "none" if written is not None and written.lower() == "none" else written
+        elif key in ("recompute_activations",) and options.switched(option):
+            kind = "selective"
+        elif key in ("checkpoint_activations", "deepspeed_activation_checkpointing"):
+            if not options.switched(option) or (key.startswith("deepspeed") and kind is None):
+                continue
+            kind = "full"
+        elif key in ("activations_checkpoint_method", "recompute_method"):
+            if kind is not None or not option.values:
+                continue
+            written = options.value_of(option, collected)
+            # Before core_v0.4 the method alone switched it on.
+            if key != "activations_checkpoint_method" or written in (None, "none"):
+                continue
+            kind = "full"
+        else:
+            continue
+        if kind is not None:
+            collected.set("recompute", kind, option.place, option.name)
+    modules = options.last("recompute_modules")
+    if modules is not None and kind == "selective" and modules.values:
+        names = [word.plain.strip(",") for word in modules.values]
+        names = sorted(name for one in names for name in re.split(r"[,\s]+", one) if name)
+        if names and names != ["core_attn"] and not unknown_numbers("".join(names)):
+            placed = collected.placed.pop("recompute")
+            text = f"selective modules: {','.join(names)}"
+            collected.set("recompute", text, modules.place, f"{placed.option} {modules.name}")
+    layers, method = options.last("recompute_num_layers"), options.text("recompute_method")
+    if layers is not None and method == "block" and kind == "full":
+        number = whole(options.value_of(layers, collected))
+        collected.set("recompute_layers", number, layers.place, layers.name)
+
+
+def _sharding(options: Options, collected: Collected) -> None:
+    strategy = options.last("data_parallel_sharding_strategy")
+    fully = options.last("use_megatron_fsdp", "use_custom_fsdp")
+    torch = options.last("use_torch_fsdp2")
+    distributed = options.last("use_distributed_optimizer")
+    if strategy is not None and (fully is None or options.switched(fully)):
+        written = options.value_of(strategy, collected)
+        if written in _STRATEGIES:
+            collected.set("zero_stage", _STRATEGIES[written], strategy.place, strategy.name)
+            return
+    if torch is not None and options.switched(torch):
+        collected.set("zero_stage", 3, torch.place, torch.name)
+    elif distributed is not None and options.switched(distributed) and fully is None:
+        collected.set_first("zero_stage", 1, distributed.place, distributed.name)
+
+
+def _model(options: Options, collected: Collected) -> None:
+    grouped, groups = options.last("group_query_attention"), options.last("num_query_groups")
+    # Without --group-query-attention the number of groups is not looked at.
+    kv = options.last("num_key_value_heads")
+    if groups is not None and (grouped is not None and options.switched(grouped)):
+        number = whole(options.value_of(groups, collected))
+        collected.set("model.num_kv_heads", number, groups.place, groups.name)
+    elif kv is not None:
+        number = whole(options.value_of(kv, collected))
+        collected.set("model.num_kv_heads", number, kv.place, kv.name)
+    shared = options.last("moe_shared_expert_intermediate_size")
+    if shared is not None:
+        number, expert = (
+            whole(options.value_of(shared, collected)),
+            collected.count("model.moe_ffn_size"),
+        )
+        if number and expert and number % expert == 0:
+            collected.set("model.num_shared_experts", number // expert, shared.place, shared.name)
+    frequency = options.last("moe_layer_freq")
+    if frequency is not None and frequency.values:
+        dense = _first_dense("".join(word.plain for word in frequency.values))
+        collected.set("model.first_dense_layers", dense, frequency.place, frequency.name)
+    window = options.last("window_size")
+    if window is not None and window.values and not unknown_numbers(window.values[0].text):
+        size = whole(re.split(r"[,(\s]+", window.values[0].plain.strip("(["))[0])
+        collected.set("model.sliding_window", size, window.place, window.name)
+
+
+def _first_dense(text: str) -> int | None:
+    """3 of `([0]*3+[1]*58)`: layers without experts before the first with them; None where dense
+    layers are between others."""
+    layers: list[int] = []
+    plain = re.sub(r"[\s()\"']", "", text)
+    if not re.fullmatch(r"\[[01,]+\](\*\d+)?(\+\[[01,]+\](\*\d+)?)*", plain):
+        return None
+    for part in plain.split("+"):
+        inner, _, times = part.partition("*")
+        repeated = int(times or 1)
+        if repeated > 10_000:
+            return None
+        layers += [int(one) for one in inner.strip("[]").split(",") if one] * repeated
+    dense = layers.index(1) if 1 in layers else len(layers)
+    return dense if 0 not in layers[dense:] else None
+
+
+def _schedule(options: Options, collected: Collected) -> None:
+    """Chunks per rank by the layers of a virtual stage, or by the layout of stages."""
+    each = options.last("num_layers_per_virtual_pipeline_stage")
+    pp = collected.count_or_default("pp") if "pp" in collected.placed else None
+    layers = collected.count("model.num_layers")
+    if each is not None:
+        number = whole(options.value_of(each, collected))
+        if number and pp and layers:
+            stages = layers / pp / number
+            if stages == int(stages):
+                collected.set("vpp", int(stages), each.place, each.name)
+            else:
+                collected.report_contradiction(
+                    "vpp",
+                    f"{each.name} {number} ({each.place}) does not divide {layers} layers on "
+                    f"pp={pp} ranks",
+                    each.place,
+                    collected.place("model.num_layers"),
+                )
+    layout = options.last("pipeline_model_parallel_layout")
+    if layout is not None:
+        written = options.value_of(layout, collected)
+        num_stages = layout_stages(written) if written else None
+        if num_stages and pp:
+            if num_stages % pp == 0:
+                collected.set("vpp", num_stages // pp, layout.place, layout.name)
+            else:
+                collected.report_contradiction(
+                    "vpp",
+                    f"{layout.name} ({layout.place}) has {num_stages} stages, which pp={pp} does "
+                    "not divide",
+                    layout.place,
+                    collected.place("pp"),
+                )
+    for option in options.of("enable_zero_bubble", "enable_zbh1_pipeline"):
+        if options.switched(option):
+            collected.set("schedule", "zb-h1", option.place, option.name)
+
+
+def layout_stages(text: str) -> int | None:
+    """The stages of a pipeline layout (core_v0.13, transformer/pipeline_parallel_layer_layout.py):
+    those between `|`, repetitions `x*n` and `(...)*n` written out; None where it is none.
+
+    >>> layout_stages("Et*3|(tt|)*29,m|L")
+    32
+    """
+    plain = re.sub(r"[\s,\"']", "", text)
+    if not re.fullmatch(r"[EetmLMDG|()*\d-]+", plain):
+        return None
+    while True:
+        found = re.search(r"\(([^()]*)\)\*(\d+)", plain)
+        if found is None:
+            break
+        if int(found[2]) * len(found[1]) > 100_000:
+            return None
+        plain = plain[: found.start()] + found[1] * int(found[2]) + plain[found.end() :]
+    plain = plain.replace("(", "").replace(")", "")
+    return plain.count("|") + 1
+
+
+def _pairs(options: Options, collected: Collected) -> None:
+    """What does not go together in one command line."""
+    tp = collected.count_or_default("tp")
+    sequence = options.last("sequence_parallel")
+    if sequence is not None and tp == 1 and options.switched(sequence):
+        collected.report_contradiction(
+            "sequence_parallel",
+            f"{sequence.name} ({sequence.place}) has no effect at tp=1"
+            + (f" ({collected.place('tp')})" if collected.place("tp") else ", the default"),
+            sequence.place,
+            collected.place("tp"),
+        )
+    granular, activations = (
+        options.last("recompute_granularity"),
+        options.last("recompute_activations"),
+    )
+    if granular is not None and activations is not None and options.text(granular.key) == "full":
+        collected.report_contradiction(
+            "recompute",
+            f"{activations.name} ({activations.place}) is selective, {granular.name} "
+            f"({granular.place}) full recomputation",
+            activations.place,
+            granular.place,
+        )

@@ -1,0 +1,286 @@
+"""NeMo's and Megatron-Bridge's keys as a run: YAML files, Hydra overrides, and the values of Python
+recipes by the same names.
+
+Names: github.com/NVIDIA/NeMo examples/nlp/language_modeling/conf (1.x) and
+nemo/collections/llm/recipes (2.x); github.com/NVIDIA-NeMo/Megatron-Bridge scripts and
+src/megatron/bridge/training/config.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import Options
+from shardwright_frameworks.configs.interpolation import Open, resolved
+from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.keyed_values import (
+    Reader,
+    count_of,
+    degree_of,
+    truth_of,
+    word_of,
+)
+from shardwright_frameworks.shell.config_folder import Environment
+from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
+
+_DEFAULTS = "Megatron-Core v0.14, model_parallel_config.py"
+_PRECISIONS = {
+    "bf16": "bf16", "bf16-mixed": "bf16", "bf16_mixed": "bf16", "bf16-true": "bf16", "16": "fp16",
+    "16-mixed": "fp16", "fp16": "fp16", "fp16_mixed": "fp16", "16-true": "fp16", "32": "fp32",
+    "32-true": "fp32", "fp32": "fp32", "nvfp4": "nvfp4", "mxfp8": "mxfp8",
+}  # fmt: skip
+
+
+def precision_of(value: Any) -> str | None:
+    """A trainer's precision, or a recipe's for it (`bf16_with_fp8_current_scaling_mixed`)."""
+    word = str(value).lower().removesuffix(".0")
+    if word in _PRECISIONS:
+        return _PRECISIONS[word]
+    for part, kind in (
+        ("nvfp4", "nvfp4"),
+        ("mxfp8", "mxfp8"),
+        ("fp8_mx", "mxfp8"),
+        ("fp8", "fp8"),
+    ):
+        if part in word:
+            return kind
+    return None
+
+
+def _granularity(value: Any) -> str | None:
+    word = word_of(value)
+    return word if word in ("selective", "full") else None
+
+
+def _gated(value: Any) -> bool | None:
+    """NeMo's name of the activation (`fast-swiglu`)."""
+    word = (word_of(value) or "").removeprefix("fast-")
+    if word in ("swiglu", "geglu", "reglu"):
+        return True
+    return False if word in ("gelu", "relu", "squared-relu", "silu") else None
+
+
+def _optimizer(value: Any) -> str | None:
+    return word_of(value)
+
+
+def _untied(value: Any) -> bool | None:
+    untied = truth_of(value)
+    return None if untied is None else not untied
+
+
+KEYS: dict[str, tuple[str, Reader]] = {
+    "tensor_model_parallel_size": ("tp", degree_of),
+    "tensor_parallelism": ("tp", degree_of),
+    "pipeline_model_parallel_size": ("pp", degree_of),
+    "pipeline_parallelism": ("pp", degree_of),
+    "virtual_pipeline_model_parallel_size": ("vpp", degree_of),
+    "virtual_pipeline_parallelism": ("vpp", degree_of),
+    "context_parallel_size": ("cp", degree_of),
+    "context_parallelism": ("cp", degree_of),
+    "expert_model_parallel_size": ("ep", degree_of),
+    "expert_parallelism": ("ep", degree_of),
+    "expert_tensor_parallel_size": ("etp", degree_of),
+    "micro_batch_size": ("micro_batch", degree_of),
+    "global_batch_size": ("global_batch", degree_of),
+    "encoder_seq_length": ("seq_len", degree_of),
+    "seq_length": ("seq_len", degree_of),
+    "sequence_length": ("seq_len", degree_of),
+    "sequence_parallel": ("sequence_parallel", truth_of),
+    "sequence_parallelism": ("sequence_parallel", truth_of),
+    "use_distributed_optimizer": ("distributed_optimizer", truth_of),
+    "activations_checkpoint_granularity": ("recompute", _granularity),
+    "recompute_granularity": ("recompute", _granularity),
+    "num_nodes": ("nodes", degree_of),
+    "num_gpus_per_node": ("devices_per_node", degree_of),
+    "gpus_per_node": ("devices_per_node", degree_of),
+    "num_gpus": ("devices", degree_of),
+    "num_layers": ("model.num_layers", degree_of),
+    "hidden_size": ("model.hidden_size", degree_of),
+    "ffn_hidden_size": ("model.ffn_size", degree_of),
+    "num_attention_heads": ("model.num_heads", degree_of),
+    "num_query_groups": ("model.num_kv_heads", degree_of),
+    "kv_channels": ("model.head_dim", degree_of),
+    "vocab_size": ("model.vocab_size", degree_of),
+    "max_position_embeddings": ("model.max_positions", degree_of),
+    "num_moe_experts": ("model.num_experts", degree_of),
+    "moe_router_topk": ("model.top_k", degree_of),
+    "moe_ffn_hidden_size": ("model.moe_ffn_size", degree_of),
+    "mtp_num_layers": ("model.mtp_layers", degree_of),
+    "share_embeddings_and_output_weights": ("model.tied_embeddings", truth_of),
+    "gated_linear_unit": ("model.gated_mlp", truth_of),
+    "activation": ("model.gated_mlp", _gated),
+    "recompute_num_layers": ("recompute_layers", count_of),
+    # Of FlagScale, which writes Megatron-LM's options as YAML.
+    "nnodes": ("nodes", degree_of),
+    "nproc_per_node": ("devices_per_node", degree_of),
+    "num_experts": ("model.num_experts", degree_of),
+    "swiglu": ("model.gated_mlp", truth_of),
+    "untie_embeddings_and_output_weights": ("model.tied_embeddings", _untied),
+}
+_MARKS = frozenset(
+    {"tensor_model_parallel_size", "pipeline_model_parallel_size", "tensor_parallelism",
+     "pipeline_parallelism", "micro_batch_size", "context_parallel_size"}
+)  # fmt: skip
+Values = Mapping[tuple[str, ...], tuple[Any, Place]]
+
+
+def values_of_files(parts: Sequence[tuple[tuple[str, ...], KeyedFile]]) -> Values:
+    """The values of YAML files as written, by path, a later one over those before it.
+
+    parts  each with the key above its values
+    """
+    found: dict[tuple[str, ...], tuple[Any, Place]] = {}
+    for below, file in parts:
+        for path, value in file.values.items():
+            if path[:1] != ("defaults",):
+                found[(*below, *path)] = (value, file.place(path))
+    return found
+
+
+def values_of_words(
+    words: Sequence[Word], unknowns: Sequence[UnknownValue], collected: Collected
+) -> Values:
+    """Hydra's overrides: `model.tensor_model_parallel_size=8`, `++trainer.num_nodes=4`."""
+    found: dict[tuple[str, ...], tuple[Any, Place]] = {}
+    for word in words:
+        key, equals, value = word.plain.partition("=")
+        path = tuple(key.lstrip("+~-").split("."))
+        if not equals or key.startswith("--") or not all(part.isidentifier() for part in path):
+            continue
+        numbers = unknown_numbers(value)
+        if numbers:
+            # It replaces a file's value all the same.
+            unknown = unknowns[numbers[0]]
+            found[path] = (Open(unknown.reason), word.place)
+            continue
+        plain = value.strip("'\"")
+        if path in found and found[path][0] != plain and path[-1] in KEYS:
+            collected.report_repeated(KEYS[path[-1]][0], key, found[path], (plain, word.place))
+        found[path] = (plain, word.place)
+    return found
+
+
+def is_nemo(paths: Sequence[tuple[str, ...]]) -> bool:
+    """Whether keys are those of NeMo or Megatron-Bridge."""
+    return len({path[-1] for path in paths} & _MARKS) >= 2
+
+
+def collect_nemo(
+    given: Sequence[Values], collected: Collected, environment: Environment | None = None
+) -> None:
+    """Collects configurations; a later one overrides earlier ones.
+
+    environment  the variables that values may name
+    """
+    merged: dict[tuple[str, ...], tuple[Any, Place]] = {}
+    for values in given:
+        for path, (value, place) in values.items():
+            if path in merged and merged[path][0] != value and path[-1] in KEYS:
+                collected.report_override(
+                    KEYS[path[-1]][0], ".".join(path), merged[path], (value, place)
+                )
+            merged[path] = (value, place)
+    written = {path: value for path, (value, _) in merged.items()}
+    for path, (_, place) in merged.items():
+        value = resolved(path, written, environment or {})
+        if not path or _elsewhere(path):
+            continue
+        if isinstance(value, Open):
+            for about in _abouts(path):
+                collected.leave_open(about, ".".join(path), value.why, place)
+        else:
+            _collect_one(path, value, place, collected)
+    distributed = collected.placed.get("distributed_optimizer")
+    if distributed is not None and distributed.value:
+        collected.set_first("zero_stage", 1, distributed.place, distributed.option)
+    if collected.get("recompute") != "full":
+        collected.placed.pop("recompute_layers", None)
+    collected.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
+
+
+def _elsewhere(path: tuple[str, ...]) -> bool:
+    """Keys of a second model, of validation, of a tokenizer."""
+    return any(
+        part in ("reward_model", "validation_ds", "test_ds", "critic", "vision") for part in path
+    )
+
+
+def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
+    """What of a run a key is about, so that no default answers for it where its value is open."""
+    if path[-1] in KEYS:
+        return (KEYS[path[-1]][0],)
+    if path[-1] == "devices" and (len(path) == 1 or "trainer" in path):
+        return ("devices_per_node",)
+    if path[-2:] in (("optim", "name"), ("optimizer", "optimizer")):
+        return ("optimizer",)
+    return ("precision",) if path[-2:] == ("trainer", "precision") or path[-1] == "fp8" else ()
+
+
+def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Collected) -> None:
+    name, key = ".".join(path), path[-1]
+    if key in KEYS:
+        about, reader = KEYS[key]
+        collected.set(about, reader(value), place, name)
+    elif key == "devices" and (len(path) == 1 or "trainer" in path):
+        collected.set("devices_per_node", degree_of(value), place, name)
+    elif path[-2:] == ("trainer", "precision") or (
+        key in ("precision", "mixed_precision", "compute_dtype", "plugins")
+        and (len(path) == 1 or path[0] in ("cfg", "model") or key != "precision")
+        and isinstance(value, str)
+    ):
+        collected.set("precision", precision_of(value), place, name)
+    elif path[-2:] in (("precision", "bf16"), ("precision", "fp16")) and truth_of(value):
+        collected.set("precision", key, place, name)
+    elif key == "zero1" and truth_of(value):  # of neuronx-distributed-training
+        collected.set_first("zero_stage", 1, place, name)
+    elif key == "use_torch_fsdp2" and truth_of(value):
+        collected.set_first("zero_stage", 3, place, name)
+    elif path[-2:] == ("pre_trainer", "model") and isinstance(value, str):
+        collected.set("model.name", re.sub(r"\.yaml$", "", value), place, name)
+    elif path[-2:] == ("model", "fsdp") and truth_of(value):
+        collected.set_first("zero_stage", 3, place, name)
+    elif path[-2:] == ("train_ds", "max_seq_length"):
+        collected.set("seq_len", degree_of(value), place, name)
+    elif key == "fp8" and (truth_of(value) or value in ("hybrid", "e4m3")):
+        # Of the matmuls; the trainer's precision is that of all others.
+        collected.placed.pop("precision", None)
+        collected.set("precision", "fp8", place, name)
+    elif path[-2:] == ("optim", "name") or path[-2:] == ("optimizer", "optimizer"):
+        word = word_of(value)
+        if word and "distributed" in word:
+            collected.set("distributed_optimizer", True, place, name)
+        collected.set("optimizer", word, place, name)
+
+
+def collect_performance_script(options: Options, collected: Collected) -> None:
+    """The arguments of NeMo's and Bridge's performance scripts (`-tp 4 -ng 64 -c bf16`)."""
+    options.collect_counts(
+        collected,
+        {"tp": "tp", "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "pp": "pp",
+         "pipeline_parallel_size": "pp", "pipeline_model_parallel_size": "pp", "cp": "cp",
+         "context_parallel_size": "cp", "vp": "vpp", "virtual_pipeline_parallel_size": "vpp",
+         "virtual_pipeline_model_parallel_size": "vpp", "ep": "ep", "expert_parallel_size": "ep",
+         "expert_model_parallel_size": "ep", "et": "etp", "expert_tensor_parallel_size": "etp",
+         "mb": "micro_batch", "micro_batch_size": "micro_batch", "gb": "global_batch",
+         "global_batch_size": "global_batch", "ng": "devices", "num_gpus": "devices",
+         "gn": "devices_per_node", "gpus_per_node": "devices_per_node", "sl": "seq_len",
+         "seq_length": "seq_len"},
+    )  # fmt: skip
+    for option in options.of("c", "compute_dtype"):
+        collected.set(
+            "precision",
+            precision_of(options.value_of(option, collected)),
+            option.place,
+            option.name,
+        )
+    for option in options.of("g", "gpu"):
+        collected.set("device", options.value_of(option, collected), option.place, option.name)
+    family = options.text("m", "model_family_name", "model_name", "model_family")
+    size = options.text("mr", "model_recipe_name", "model_size", "s")
+    named = options.last("mr", "model_recipe_name", "m", "model_family_name", "model_name")
+    if named is not None and (size or family):
+        collected.set("model.name", size or family, named.place, named.name)

@@ -1,0 +1,81 @@
+"""OpenRLHF's arguments as a run (github.com/OpenRLHF/OpenRLHF, openrlhf/cli, v0.5 and 2026):
+DeepSpeed below, `--micro_train_batch_size` or `--train.micro_batch_size`."""
+
+from __future__ import annotations
+
+import re
+
+from shardwright.asking.imported_run import Value
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import Options
+from shardwright_frameworks.configs.keyed_values import (
+    Reader,
+    count_of,
+    degree_of,
+    text_of,
+    word_of,
+)
+from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.shell.text_marks import Place
+
+_DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+_KEYS: dict[str, tuple[str, Reader]] = {
+    "micro_train_batch_size": ("micro_batch", degree_of),
+    "train.micro_batch_size": ("micro_batch", degree_of),
+    "train_batch_size": ("global_batch", degree_of),
+    "train.batch_size": ("global_batch", degree_of),
+    "max_len": ("seq_len", degree_of),
+    "data.max_len": ("seq_len", degree_of),
+    "zero_stage": ("zero_stage", count_of),
+    "ds.zero_stage": ("zero_stage", count_of),
+    "ds_tensor_parallel_size": ("tp", degree_of),
+    "ds.tensor_parallel_size": ("tp", degree_of),
+    "ring_attn_size": ("cp", degree_of),
+    "ds.ring_attn_size": ("cp", degree_of),
+    "lora_rank": ("model.lora_rank", degree_of),
+    "model.lora_rank": ("model.lora_rank", degree_of),
+    "param_dtype": ("precision", lambda value: _DTYPES.get(word_of(value) or "")),
+    "ds.param_dtype": ("precision", lambda value: _DTYPES.get(word_of(value) or "")),
+    "pretrain": ("model.name", text_of),
+    "model.model_name_or_path": ("model.name", text_of),
+}
+_BESIDES = {
+    "dpo": "the reference model and the pairs of sequences are not counted",
+    "kto": "the reference model is not counted",
+    "rm": "the pairs of sequences are not counted",
+    "kd": "the teacher model is not counted",
+}
+_FLAGS: dict[str, tuple[str, Value, Value]] = {
+    "bf16": ("precision", "bf16", None),
+    "gradient_checkpointing": ("recompute", "full", "none"),
+    "model.gradient_checkpointing_enable": ("recompute", "full", "none"),
+    "adam_offload": ("optimizer_offload", True, False),
+    "ds.adam_offload": ("optimizer_offload", True, False),
+    "flash_attn": ("flash_attention", True, False),
+}
+
+
+def collect_openrlhf(options: Options, collected: Collected, program: str, place: Place) -> None:
+    """Collects the arguments of a trainer of one model (SFT). A trainer of more (a reference,
+    rewards, samples) is reported as unresolved."""
+    word = re.search(r"train_(ppo\w*|dpo|kto|rm|kd|prm)\b", program)
+    if word is not None and word[1].startswith("ppo"):
+        why = "several models train, score and sample on separate devices: none of it is read"
+        collected.report_missing(program, why, place)
+    elif word is not None:
+        why = _BESIDES.get(word[1], "its work in addition to plain training is not counted")
+        collected.report_unresolved(program, why, place)
+    options.collect_flags(collected, _FLAGS)
+    for option in options.given:
+        if option.key not in _KEYS:
+            continue
+        about, reader = _KEYS[option.key]
+        written = options.value_of(option, collected)
+        if written is None:
+            collected.leave_open(about)
+        else:
+            collected.set(about, reader(written), option.place, option.name)
+    name = collected.placed.get("model.name")
+    if name is not None:
+        collect_figures(str(name.value), "", collected, name.place, name.option)
+    collected.default("OpenRLHF, openrlhf/utils/deepspeed.py", tp=1, pp=1, cp=1)

@@ -1,0 +1,151 @@
+"""Python configurations as a run: torchtitan's registry, NeMo's and Megatron-Bridge's recipes,
+InternEvo's files; read with `ast` only."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.keyed_values import count_of, degree_of, recompute_of, truth_of
+from shardwright_frameworks.configs.python_values import PythonFile, PythonValues
+from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.frameworks.nemo import KEYS as NEMO_KEYS
+from shardwright_frameworks.frameworks.nemo import collect_nemo, is_nemo
+from shardwright_frameworks.frameworks.torchtitan import Values, collect_torchtitan
+from shardwright_frameworks.shell.text_marks import Place
+
+_TITAN_SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "model_spec"})
+_NEMO_MODULES = ("nemo_run", "nemo.collections.llm", "megatron.bridge")
+_RECIPE = re.compile(r"(?:.*\.)?(\w+)\.(?:pretrain|finetune)_recipe")
+_CONVERTERS = {"nvfp4": "nvfp4", "mxfp8": "mx", "float8": "float8"}
+
+
+def python_framework(file: PythonFile) -> str | None:
+    """The framework whose configuration a file is; None for other programs."""
+    everything = [file.top, *file.functions.values()]
+    keys = {path for each in everything for path in each.values}
+    calls = {name for each in everything for _, name, _, _ in each.calls}
+    if any(name.endswith("model_registry") for name in calls) or (
+        {"training", "parallelism"} <= {path[0] for path in keys if path}
+    ):
+        return "torchtitan"
+    if {"parallel", "data"} <= {path[0] for path in file.top.values if path} and any(
+        path[:2] in (("data", "micro_bsz"), ("data", "micro_num")) for path in file.top.values
+    ):
+        return "internevo"
+    imported = any(module.startswith(_NEMO_MODULES) for module in file.modules)
+    named = imported and any(path and path[-1] in NEMO_KEYS for path in keys)
+    if named or is_nemo([path for path in keys if path]):
+        bridge = any("bridge" in name.lower() for name in (*calls, *file.modules))
+        return "megatron-bridge" if bridge else "nemo"
+    return None
+
+
+def chosen_function(file: PythonFile, requested: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The function that gives the configuration, and the names to choose from where it is not
+    told which."""
+    names = tuple(name for name, f in file.functions.items() if _speaks(f) or f.base)
+    if requested is not None and requested in file.functions:
+        return requested, names
+    return (names[0], names) if len(names) == 1 else (None, names)
+
+
+def _speaks(values: PythonValues) -> bool:
+    return any(
+        path and (path[-1] in NEMO_KEYS or path[0] in _TITAN_SECTIONS) for path in values.values
+    )
+
+
+def collect_python_torchtitan(
+    found: PythonValues, overrides: list[Values], collected: Collected
+) -> None:
+    """A function of torchtitan's registry, with the overrides of the command line."""
+    values: dict[tuple[str, ...], tuple[Any, Place]] = dict(found.values)
+    none, place = values.get(("activation_checkpoint",), ("", Place("", 0)))
+    if none is None:
+        values[("activation_checkpoint", "mode")] = ("none", place)
+    for path, name, arguments, place in found.calls:
+        plain = name.rsplit(".", 2)
+        kind = plain[-2] if plain[-1] == "Config" and len(plain) > 1 else plain[-1]
+        if kind == "model_registry" and arguments:
+            values[("model", "flavor")] = (arguments[0], place)
+            flavor = str(arguments[0]).lower()
+            base = found.name.lower().replace(flavor, "|")
+            values[("model", "name")] = (base.split("|")[0].strip("_") or found.name, place)
+        elif kind in ("FullAC", "SelectiveAC", "NoAC", "MemoryBudgetAC"):
+            mode = {"FullAC": "full", "NoAC": "none"}.get(kind, "selective")
+            values[("activation_checkpoint", "mode")] = (mode, place)
+        elif kind == "default_adamw":
+            values[("optimizer", "name")] = ("AdamW", place)
+        elif kind.endswith("Converter"):
+            for word, converter in _CONVERTERS.items():
+                if word in kind.lower():
+                    values[("model", "converters")] = ([converter], place)
+        del path
+    collect_torchtitan([values, *overrides], collected, check=False)
+
+
+def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
+    """A recipe of NeMo or Megatron-Bridge."""
+    values = dict(found.values)
+    for path, name, arguments, place in found.calls:
+        kind = name.rsplit(".", 1)[-1]
+        if path and path[-1] in ("precision", "plugins", "mixed_precision", "precision_config"):
+            word = next((str(a) for a in arguments if isinstance(a, str)), kind)
+            values[("trainer", "precision")] = (word, place)
+        if (recipe := _RECIPE.fullmatch(name)) is not None:
+            # The recipe that it changes is a file of the framework.
+            collected.report_missing(
+                name, "the recipe that it begins with is not in the folder", place
+            )
+            collected.set("model.name", recipe[1], place, name)
+            collect_figures(recipe[1], "", collected, place, name)
+    collect_nemo([values], collected)
+
+
+def collect_internevo(top: PythonValues, collected: Collected) -> None:
+    """InternEvo's configuration file (github.com/InternLM/InternEvo, configs/7B_sft.py and
+    doc/en/usage.md)."""
+    mode, place = top.values.get(("parallel", "tensor", "mode"), (None, Place("", 0)))
+    if mode in ("mtp", "msp", "fsp"):
+        collected.set("sequence_parallel", mode != "mtp", place, "parallel.tensor.mode")
+    # In mode isp the group splits sequences, and weights have a separate one.
+    sizes = (("pipeline", "pp"),) if mode == "isp" else (("pipeline", "pp"), ("tensor", "tp"))
+    for section, key in sizes:
+        for path in (("parallel", section), ("parallel", section, "size")):
+            if path in top.values:
+                value, place = top.values[path]
+                collected.set(key, degree_of(value), place, ".".join(path))
+    plain = {
+        ("data", "seq_len"): ("seq_len", degree_of),
+        ("data", "micro_bsz"): ("micro_batch", degree_of),
+        ("data", "micro_num"): ("gradient_accumulation", degree_of),
+        ("model", "num_layers"): ("model.num_layers", degree_of),
+        ("model", "hidden_size"): ("model.hidden_size", degree_of),
+        ("model", "num_attention_heads"): ("model.num_heads", degree_of),
+        ("model", "num_kv_attention_heads"): ("model.num_kv_heads", degree_of),
+        ("model", "vocab_size"): ("model.vocab_size", degree_of),
+        ("model", "num_experts"): ("model.num_experts", degree_of),
+        ("model", "num_chunks"): ("vpp", degree_of),
+        ("moe", "top_k"): ("model.top_k", degree_of),
+        ("model", "use_flash_attn"): ("flash_attention", truth_of),
+        ("model", "checkpoint"): ("recompute", recompute_of),
+    }
+    for path, (key, reader) in plain.items():
+        if path in top.values:
+            value, place = top.values[path]
+            collected.set(key, reader(value), place, ".".join(path))
+    if ("model", "dtype") in top.values:
+        value, place = top.values[("model", "dtype")]
+        word = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
+        collected.set("precision", word.get(str(value).replace("torch.tf32", "tf32")), place,
+                     "model.dtype")  # fmt: skip
+    weight = degree_of(top.values.get(("parallel", "weight", "size"), (1, None))[0]) or 1
+    for path in (("parallel", "zero1", "size"), ("parallel", "zero1")) if weight == 1 else ():
+        if path in top.values:
+            value, place = top.values[path]
+            size = count_of(value)
+            # 1 switches it off; 0 and less is a group of all replicas, more is one of that size.
+            stage = None if size is None and str(value) != "-1" else 0 if size == 1 else 1
+            collected.set("zero_stage", stage, place, ".".join(path))

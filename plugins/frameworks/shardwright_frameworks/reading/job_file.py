@@ -1,0 +1,60 @@
+"""A job of a cluster (Kubernetes, SkyPilot, Beaker, ...) as the shell script that it starts.
+
+Their YAML files differ; what trains is a text or a list of words in them that starts with, or
+holds, a launcher. Environment variables are `name`/`value` pairs or under `envs`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from shardwright_frameworks.configs.keyed_file import KeyedFile
+
+_STARTS = re.compile(
+    r"(?m)(^|[\s;&|/])(torchrun|accelerate launch|deepspeed|srun|mpirun|"
+    r"python3? -m torch\.distributed|python3? \S*(train|finetune)\S*\.py|"
+    r"python3? -m \S*train\S*)(\s|$)"
+)
+_SHELL_FLAGS = ("-c", "-lc", "-ec", "-xc")
+
+
+def script_of_job(file: KeyedFile) -> tuple[str, int] | None:
+    """The script of a job, and the line on which it begins; None for a file that starts nothing."""
+    for path, value in file.values.items():
+        text = None
+        if isinstance(value, list) and all(isinstance(one, (str, int, float)) for one in value):
+            words = [str(one) for one in value]
+            shell = next((n for n, word in enumerate(words) if word in _SHELL_FLAGS), None)
+            text = words[shell + 1] if shell is not None and shell + 1 < len(words) else None
+            if text is None:
+                text = " ".join(one if re.search(r"\s", one) else shlex.quote(one) for one in words)
+        elif isinstance(value, str):
+            text = value
+        if text and len(text.split()) > 1 and _STARTS.search(text):
+            # A folded text has lost the line breaks of its continuations.
+            script = re.sub(r"\\\s+(?=--)", " ", text) if "\n" not in text else text
+            line = file.place(path).line
+            return _environment(file) + script + "\n", line
+    return None
+
+
+def _environment(file: KeyedFile) -> str:
+    """Assignments, before the first line of the script."""
+    found: dict[str, str] = {}
+    for path, value in file.values.items():
+        plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+        if not plain or not path:
+            continue
+        if path[-1] == "value" and isinstance(file.values.get((*path[:-1], "name")), str):
+            found[str(file.values[(*path[:-1], "name")])] = str(value)
+        elif len(path) == 2 and path[0] in ("envs", "env", "environment"):
+            found[path[1]] = str(value)
+    resources = str(file.values.get(("resources", "accelerators"), ""))
+    count = resources.partition(":")[2]
+    if ("num_nodes",) in file.values:
+        found["SKYPILOT_NUM_NODES"] = str(file.values[("num_nodes",)])
+    if count.isdigit():
+        found["SKYPILOT_NUM_GPUS_PER_NODE"] = count
+    named = {k: v for k, v in found.items() if re.fullmatch(r"[A-Za-z_]\w*", k)}
+    return "".join(f"export {name}={shlex.quote(value)}; " for name, value in named.items())

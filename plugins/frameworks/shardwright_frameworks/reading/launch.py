@@ -1,0 +1,287 @@
+"""`Launch`: a command taken apart: what starts it on how many ranks, the program, its arguments.
+
+Launchers: torchrun and torch.distributed.launch (PyTorch 2.x, torch/distributed/run.py), deepspeed
+(deepspeed/launcher/runner.py), accelerate launch (accelerate/commands/launch.py), srun (Slurm),
+mpirun.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import Option, Options, read_options, whole
+from shardwright_frameworks.frameworks.torchtune import is_recipe
+from shardwright_frameworks.reading.slurm_header import SlurmHeader
+from shardwright_frameworks.shell.script_reading import Command
+from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
+
+_LAUNCHERS = frozenset(
+    {"torchrun", "deepspeed", "srun", "mpirun", "mpiexec", "accelerate", "ds", "prun", "bcprun",
+     "horovodrun", "torchx", "composer", "colossalai", "nemorun", "aprun", "jsrun", "tune", "xpk"}
+)  # fmt: skip
+_LAUNCHING_MODULES = (
+    "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
+    "torch.distributed.elastic", "deepspeed.launcher.runner", "deepspeed.launcher.launch",
+)  # fmt: skip
+# Commands that train by themselves: the words behind them are the program's.
+_PROGRAMS = {
+    "llamafactory-cli": "llama-factory",
+    "axolotl": "axolotl",
+    "swift": "ms-swift",
+    "megatron": "ms-swift",
+    "nemo": "nemo",
+    "trl": "transformers",
+}
+_NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
+_EACH = ("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
+_TPU = re.compile(r"(v4|v5p|v5e|v5litepod|v6e|tpu7x)-(\d+(?:x\d+)*)")
+# The catalogue's names of them, where another than `tpu-` and the word.
+_TPU_NAMES = {"v5litepod": "tpu-v5e", "tpu7x": "tpu-v7x"}
+_TRAINS = re.compile(
+    r"train|finetune|fine_tune|sft|run_clm|run_mlm|recipe|experiment|main|benchmark_runner", re.I
+)
+_NOT = re.compile(
+    r"preprocess|convert|tokeniz|eval|infer|generat|download|prepare|merge|export|serve|"
+    r"(^|[/_])tests?[/_.]|checkpoint_util|ckpt|index|server|monitor|plot|clean|setup\.py|make_",
+    re.I,
+)
+
+# Programs that never train.
+_QUIET = frozenset(
+    {
+        "set", "shopt", "ulimit", "module", "cd", "mkdir", "rm", "cp", "mv", "ln", "echo", "printf",
+        "cat", "sleep", "wait", "trap", "umask", "chmod", "touch", "pwd", "hostname", "date",
+        "which", "whoami", "env", "nvidia-smi", "ls", "true", "false", ":", "pushd", "popd", "type",
+        "command", "alias", "kill", "pkill", "ps", "df", "free", "tee", "sed", "awk", "grep",
+        "find", "conda", "pip", "git", "wget", "curl", "tar", "unzip", "scp", "rsync", "ray", "cut",
+        "tr", "head", "tail", "sort", "uniq", "basename", "dirname", "realpath", "hash", "builtin",
+        "disown", "unalias",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A command.
+
+    program    the script or module, "" if the files do not give it
+    launcher   options before the program;  words  names of the launchers
+    arguments  words behind the program
+    """
+
+    program: str
+    place: Place
+    words: tuple[str, ...]
+    launcher: Options
+    arguments: tuple[Word, ...]
+    command: Command
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether a launcher of several ranks starts it."""
+        return bool(self.words)
+
+    @property
+    def weight(self) -> int:
+        """How much the command looks like a training run: 0 where it does not."""
+        name = self.program.rsplit("/", 1)[-1]
+        if _NOT.search(name) and not name.startswith(("pretrain", "train", "finetune")):
+            return 0
+        trains = bool(_TRAINS.search(self.program)) or self.program in _PROGRAMS
+        if not trains and not self.is_distributed and self.program:
+            return 1 if len(self.arguments) > 8 else 0
+        return 2 + 20 * self.is_distributed + 20 * trains + min(len(self.arguments), 40)
+
+
+def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | None:
+    """The command as a launch; None where it starts no program that could train."""
+    texts = [word.plain for word in command.words]
+    names = []
+    begin = 0
+    while begin < len(texts) and re.match(r"[A-Za-z_]\w*=", texts[begin]):
+        begin += 1
+    if begin >= len(texts) or texts[begin].rsplit("/", 1)[-1] in _QUIET:
+        return None
+    for place in range(begin, len(texts) - 1):
+        # Programs that submit a job have its command behind `--`.
+        if texts[place] == "--" and texts[place + 1].rsplit("/", 1)[-1] in _LAUNCHERS:
+            return launch_of(replace(command, words=command.words[place + 1 :]), unknowns)
+    program, behind = "", len(texts)
+    at = begin
+    while at < len(texts):
+        text = texts[at]
+        base = text.rsplit("/", 1)[-1]
+        if text in ("-m", "--module") and at + 1 < len(texts):
+            module = texts[at + 1]
+            if module.startswith(_LAUNCHING_MODULES):
+                names.append(module)
+                at += 2
+                continue
+            program, behind = module, at + 2
+            break
+        if re.search(r"\.py$", text) and not text.startswith("-"):
+            program, behind = text, at + 1
+            break
+        if "tune" in names and is_recipe(text):
+            program, behind = text, at + 1
+            break
+        if base in _PROGRAMS and at == begin + bool(names):
+            program, behind = base, at + 1
+            break
+        if base in _LAUNCHERS and at - begin <= 60 and not text.startswith("-"):
+            names.append(base)
+        elif base.endswith((".sh", ".bash")) and not text.startswith("-") and not program:
+            program, behind = text, at + 1
+            break
+        at += 1
+    if not program and not names and not (unknown_numbers(texts[begin]) and len(texts) > 12):
+        # If the program depends on a condition, its options identify it.
+        return None
+    before = [word for word in command.words[begin:behind] if word.plain != program]
+    arguments = command.words[behind:]
+    if not program:
+        arguments = command.words[begin + 1 :]
+    return Launch(
+        program=program,
+        place=command.words[min(behind, len(texts)) - 1].place,
+        words=tuple(names),
+        launcher=read_options(before, unknowns),
+        arguments=tuple(arguments),
+        command=command,
+    )
+
+
+def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> None:
+    """Nodes and devices by the launcher, otherwise by the header. Different
+    values are a contradiction."""
+    nodes = _count_given(launch.launcher, collected, *_NODES)
+    each = _count_given(launch.launcher, collected, *_EACH)
+    total = _count_given(launch.launcher, collected, "np", "n", "ntasks", "num_processes")
+    distributed = {"torchrun", "tune", *_LAUNCHING_MODULES} & set(launch.words)
+    elastic = any(name.startswith("torch") for name in launch.words)
+    if distributed and nodes is None and "nnodes" not in launch.launcher:
+        collected.default("torchrun (PyTorch 2.x)", nodes=1)
+    _tpus(launch, collected)
+    if "bcprun" in launch.words:
+        # NVIDIA Base Command: -n nodes, -p ranks of each.
+        launch.launcher.collect_counts(collected, {"n": "nodes", "p": "devices_per_node"})
+        total = None
+    if "deepspeed" in launch.words and nodes is None and "hostfile" not in launch.launcher:
+        collected.default("deepspeed, launcher/runner.py: this node, without a host file", nodes=1)
+    _gres(launch.launcher, collected)
+    header_nodes, header_each = header.number("--nodes"), header.devices_per_node
+    tasks = header.number("--ntasks-per-node")
+    if header_nodes:
+        _beside(collected, "nodes", nodes, header_nodes, "#SBATCH --nodes")
+        if nodes is None and not (
+            distributed and "nodes" in collected.defaults and not _srun(launch)
+        ):
+            nodes = header_nodes[0]
+    per_node = header_each or (tasks if tasks and tasks[0] > 1 and not elastic else None)
+    if per_node:
+        _beside(collected, "devices_per_node", each, per_node, "#SBATCH")
+        each = each if each is not None else per_node[0]
+    if total is None and header.number("--ntasks") and not elastic and each is None:
+        number, place = header.number("--ntasks") or (1, launch.place)
+        collected.set("devices", number, place, "#SBATCH --ntasks")
+    has_tasks = any(key in launch.launcher for key in ("ntasks_per_node", "ntasks", "n"))
+    if elastic and _srun(launch) and tasks and tasks[0] > 1 and (each or 0) > 1 and not has_tasks:
+        collected.report_contradiction(
+            "devices_per_node",
+            f"srun starts {tasks[0]} tasks on a node (#SBATCH --ntasks-per-node, {tasks[1]}), and "
+            f"each starts {each} ranks ({collected.place('devices_per_node')})",
+            tasks[1],
+            collected.place("devices_per_node"),
+        )
+    kind = header.device_kind
+    if kind:
+        collected.set("device", kind[0], kind[1], "#SBATCH --gres")
+    if total is not None and not elastic and "deepspeed" not in launch.words:
+        option = launch.launcher.last("np", "n", "ntasks", "num_processes")
+        if option is not None and total >= (nodes or 1):
+            collected.set("devices", total, option.place, option.name)
+            return
+    _multiply(collected)
+
+
+def _tpus(launch: Launch, collected: Collected) -> None:
+    """`--device-type v6e-128 --num-slices 2` of xpk and of MaxText's runner of benchmarks: chips,
+    as the catalogue counts. One number of v4 and v5p is of cores, two a chip; a topology (v4-4x4x4)
+    is of chips (docs.cloud.google.com/tpu/docs/v4, v5p, v6e, tpu7x)."""
+    given = (
+        *launch.launcher.given,
+        *read_options(launch.arguments, launch.launcher.unknowns).given,
+    )
+    for option in given:
+        if option.key not in ("device_type", "tpu_type") or not option.values:
+            continue
+        found = _TPU.fullmatch(option.values[0].plain)
+        slices = next((each for each in given if each.key == "num_slices"), None)
+        count = whole(slices.values[0].plain) if slices is not None and slices.values else 1
+        if found is None or not count:
+            continue
+        chips = math.prod(int(part) for part in found[2].split("x"))
+        if found[1] in ("v4", "v5p") and "x" not in found[2]:
+            chips //= 2
+        device = _TPU_NAMES.get(found[1], f"tpu-{found[1]}")
+        collected.set("device", device, option.place, option.name)
+        collected.set("devices", chips * count, option.place, option.name)
+
+
+def _srun(launch: Launch) -> bool:
+    return "srun" in launch.words
+
+
+def _multiply(collected: Collected) -> None:
+    nodes, each = collected.count_or_default("nodes"), collected.count("devices_per_node")
+    if nodes is not None and each is not None:
+        how = f"{nodes} nodes x {each} devices"
+        collected.derive("devices", nodes * each, how)
+
+
+def _count_given(options: Options, collected: Collected, *keys: str) -> int | None:
+    option = options.last(*keys)
+    if option is None:
+        return None
+    text = options.value_of(option, collected)
+    if text is None:
+        return None
+    # An elastic range `1:4`, or `gpu`, `auto`, is no number of nodes.
+    number = whole(text)
+    if number is None:
+        collected.report_unresolved(option.name, f"{text!r} is not one number", option.place)
+        return None
+    if number > 0 and option.key in (*_NODES, *_EACH):
+        about = "nodes" if option.key in _NODES else "devices_per_node"
+        collected.set(about, number, option.place, option.name)
+    return number
+
+
+def _gres(options: Options, collected: Collected) -> None:
+    option: Option | None = options.last("gres")
+    if option is not None and option.values and not unknown_numbers(option.values[0].text):
+        count = whole(option.values[0].plain.rsplit(":", 1)[-1])
+        if count and collected.count("devices_per_node") is None:
+            collected.set("devices_per_node", count, option.place, option.name)
+
+
+def _beside(
+    collected: Collected, key: str, placed: int | None, header: tuple[int, Place], option: str
+) -> None:
+    """Uses a header's number if the body has none; different numbers are a contradiction."""
+    number, place = header
+    if placed is None:
+        collected.set(key, number, place, option, over=False)
+    elif placed != number:
+        body = collected.place(key)
+        collected.report_contradiction(
+            key,
+            f"{key.replace('_', ' ')}: the header asks for {number} ({option}, {place}), the body "
+            f"starts {placed} ({body}); {placed} is taken",
+            place,
+            body,
+        )

@@ -1,0 +1,184 @@
+"""`read_config`: the run that a file, or a folder of files that call each other, configures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profiles.errors import DocumentError
+from shardwright.asking.imported_run import ImportedRun
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.keyed_file import read_keyed
+from shardwright_frameworks.reading.job_file import script_of_job
+from shardwright_frameworks.reading.read_file import read_keyed_config, read_python_config
+from shardwright_frameworks.reading.read_launch import launches_in, read_launch, read_loose_options
+from shardwright_frameworks.reading.slurm_header import slurm_header
+from shardwright_frameworks.shell.config_folder import ConfigFolder
+from shardwright_frameworks.shell.script import read_script
+from shardwright_frameworks.shell.script_reading import HERE, ScriptReading
+
+_SCRIPTS = (
+    ".sh",
+    ".bash",
+    ".slurm",
+    ".sbatch",
+    ".srun",
+    ".job",
+    ".slrm",
+    ".env",
+    ".args",
+    ".txt",
+    ".conf",
+    "",
+)
+# The name of a command line where files have theirs.
+COMMAND = "--command"
+_KEYED = (".yaml", ".yml", ".json", ".toml")
+
+
+def read_config(path: str | Path) -> ImportedRun:
+    """The run that a file or folder configures.
+
+    path  a script, a YAML, JSON, TOML or Python file, or a folder of them; scripts may source and
+          name files beside them. Nothing of it is executed.
+
+    Raises DocumentError for a file that is missing, binary, too large or no valid YAML, JSON, TOML
+    or Python, and for files in which no framework's configuration is recognised.
+    """
+    named = Path(path)
+    if named.is_dir():
+        return _of_folder(ConfigFolder(root=named), str(path))
+    if not named.exists():
+        raise DocumentError(f"{path}: no such file or folder")
+    folder = ConfigFolder(root=named.parent)
+    if folder.text(named.name) is None:
+        raise DocumentError(folder.unread.get(named.name, f"{path}: cannot be read"))
+    found = _of_file(named.name, folder)
+    if found is None:
+        raise DocumentError(
+            f"{path}: no configuration of a framework that is known was recognised; known are "
+            "Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed, accelerate, transformers' "
+            "Trainer, nanotron, MaxText, NeMo, Megatron-Bridge, GPT-NeoX, LLaMA-Factory, axolotl, "
+            "llm-foundry, OLMo, InternEvo, torchtune, ColossalAI, OpenRLHF, ms-swift, FlagScale. "
+            "If a script starts the run in a way that is not followed, give the command that it "
+            "starts: shardwright import --command 'torchrun ...'"
+        )
+    return found
+
+
+def read_command(command: str, folder: str | Path = ".") -> ImportedRun:
+    """The run that an expanded command line starts, as `ps` or `set -x` prints it.
+
+    command  `torchrun ... pretrain_gpt.py --tensor-model-parallel-size 4`, after assignments of
+             its environment if there are any
+    folder   where the files are that it names
+
+    Raises DocumentError if it starts no training run of a known framework.
+    """
+    files = ConfigFolder(root=Path(folder), texts={COMMAND: command}, searches=False)
+    collected = _of_script(COMMAND, files)
+    if collected is None or not collected.placed:
+        raise DocumentError(
+            f"{COMMAND} {command[:80]!r}: starts no training run of a known framework. Give the "
+            "whole command, from torchrun (python, srun, deepspeed, accelerate) on"
+        )
+    return collected.imported()
+
+
+def _of_file(name: str, folder: ConfigFolder) -> ImportedRun | None:
+    collected = _findings_of(name, folder)
+    return None if collected is None or not collected.placed else collected.imported()
+
+
+def _findings_of(name: str, folder: ConfigFolder) -> Collected | None:
+    text = folder.text(name)
+    if text is None:
+        return None
+    ending = Path(name).suffix.lower()
+    if ending in _KEYED:
+        return read_keyed_config(name, folder) or _of_job(name, folder)
+    if ending == ".py":
+        return read_python_config(name, folder)
+    return _of_script(name, folder)
+
+
+def _of_job(name: str, folder: ConfigFolder) -> Collected | None:
+    """The run that a job file of a cluster starts; places are those in it."""
+    file = read_keyed(name, folder)
+    job = script_of_job(file)
+    if job is None:
+        return None
+    script, line = job
+    inner = f"{name}{HERE}"
+    folder.texts[inner] = script
+    folder.written[inner] = (name, line)
+    reading = read_script(inner, folder, header=lambda script, text: {}, shown=name, line=line)
+    launches = launches_in(reading)
+    if not launches:
+        return None
+    collected = read_launch(launches, reading, folder, name)
+    kind = str(file.get("resources", "accelerators") or "").partition(":")[0]
+    if kind and collected.get("device") is None:
+        collected.set("device", kind, file.place(("resources", "accelerators")), "accelerators")
+    return collected
+
+
+def _of_script(name: str, folder: ConfigFolder) -> Collected | None:
+    reading = _read(name, folder)
+    launches = launches_in(reading)
+    if launches:
+        return read_launch(launches, reading, folder, name)
+    return read_loose_options(reading, folder, name)
+
+
+def _read(name: str, folder: ConfigFolder) -> ScriptReading:
+    return read_script(
+        name, folder, header=lambda script, text: slurm_header(script, text).variables
+    )
+
+
+def _of_folder(folder: ConfigFolder, path: str) -> ImportedRun:
+    """The run of the script that starts one, of those that no other file calls; without any, of the
+    one configuration file."""
+    names = folder.names()
+    scripts = [n for n in names if Path(n).suffix.lower() in _SCRIPTS and folder.text(n)]
+    best: tuple[int, int, str] | None = None
+    called: set[str] = set()
+    weights: dict[str, int] = {}
+    for name in scripts:
+        if Path(name).suffix.lower() in (".txt", "") and not (
+            folder.text(name) or ""
+        ).lstrip().startswith(("#!", "torchrun", "python", "srun", "deepspeed", "--")):
+            continue
+        reading = _read(name, folder)
+        called |= set(reading.sourced) - {name}
+        launches = launches_in(reading)
+        if launches:
+            weights[name] = max(launch.weight for launch in launches)
+    for place, name in enumerate(scripts):
+        if name in weights and name not in called:
+            rank = (weights[name], -place, name)
+            best = rank if best is None or rank > best else best
+    if best is not None:
+        found = _of_file(best[2], folder)
+        if found is not None:
+            return found
+    faults = []
+    for name in (*_ordered(names), *[n for n in scripts if n not in weights]):
+        try:
+            found = _of_file(name, folder)
+        except DocumentError as error:
+            faults.append(str(error))
+            continue
+        if found is not None and found.framework is not None:
+            return found
+    why = f" ({'; '.join(faults[:3])})" if faults else ""
+    raise DocumentError(
+        f"{path}: no configuration of a framework that is known was recognised in its "
+        f"{len(names)} files{why}"
+    )
+
+
+def _ordered(names: tuple[str, ...]) -> list[str]:
+    """Configuration files; a model's `config.json` and DeepSpeed's JSON behind the others."""
+    keyed = [name for name in names if Path(name).suffix.lower() in (*_KEYED, ".py")]
+    return sorted(keyed, key=lambda name: (name.endswith("json"), name.endswith(".py"), name))

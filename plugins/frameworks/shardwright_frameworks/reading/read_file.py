@@ -1,0 +1,240 @@
+"""A configuration in keys or in Python: its framework and its values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.hydra_defaults import hydra_parts
+from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
+from shardwright_frameworks.configs.keyed_values import degree_of
+from shardwright_frameworks.configs.python_values import read_python
+from shardwright_frameworks.frameworks import (
+    accelerate,
+    deepspeed_config,
+    hf_trainer,
+    maxtext,
+    model_config,
+    nanotron,
+    nemo,
+    other_yaml,
+    python_config,
+    torchtitan,
+    torchtune,
+)
+from shardwright_frameworks.reading.consistency import complete
+from shardwright_frameworks.shell.config_folder import ConfigFolder
+from shardwright_frameworks.shell.text_marks import Place
+
+
+def keyed_framework(file: KeyedFile) -> str | None:
+    """The framework that a file of keys configures, None for another file."""
+    if file.name.endswith(".toml"):
+        return "torchtitan" if torchtitan.is_torchtitan(file) else None
+    keys = {path[0] for path in file.values}
+    checks = (
+        ("nanotron", nanotron.is_nanotron(file)),
+        ("accelerate", accelerate.is_accelerate(file)),
+        ("gpt-neox", other_yaml.is_neox(file)),
+        ("composer", other_yaml.is_composer(file)),
+        ("torchtune", torchtune.is_torchtune(file)),
+        ("llama-factory", bool({"finetuning_type", "cutoff_len"} & keys)),
+        ("nemo", nemo.is_nemo([path for path in file.values if path])),
+        (
+            "axolotl",
+            {"base_model", "micro_batch_size"} <= keys or {"base_model", "datasets"} <= keys,
+        ),
+        ("transformers", hf_trainer.is_trainer(keys)),
+        ("deepspeed", deepspeed_config.is_deepspeed(file)),
+        ("maxtext", maxtext.is_maxtext(keys)),
+        (
+            "megatron-bridge",
+            {"model", "train"} <= file.sections() and file.has("model", "seq_length"),
+        ),
+    )
+    return next((name for name, is_it in checks if is_it), None)
+
+
+def collect_keyed(
+    name: str,
+    folder: ConfigFolder,
+    collected: Collected,
+    chosen: Mapping[str, str] | None = None,
+) -> str | None:
+    """Collects the values of a file of keys and of the files that it names.
+
+    chosen  options of Hydra's groups by the command line
+    """
+    if folder.text(name) is None:
+        return None
+    file = read_keyed(name, folder)
+    if file.has("parameters") and other_yaml.is_composer(_section(file, "parameters")):
+        # A job of MosaicML's launcher contains the run's configuration.
+        gpus = degree_of(file.get("compute", "gpus"))
+        collected.set("devices", gpus, file.place(("compute", "gpus")), "compute.gpus")
+        file = _section(file, "parameters")
+    hydra = hydra_parts(file, folder, chosen)
+    parts = hydra.parts
+    framework = keyed_framework(file)
+    values = nemo.values_of_files(parts)
+    if framework is None and len(parts) > 1 and nemo.is_nemo([path for path in values if path]):
+        framework = "nemo"
+    if framework is None:
+        return None
+    used_parts = parts if framework in ("nemo", "megatron-bridge") else (((), file),)
+    collected.files += [part.name for _, part in used_parts]
+    if used_parts is parts:
+        for why in hydra.missing:
+            collected.report_missing("defaults", why, file.place(("defaults",)))
+    if framework == "torchtitan":
+        torchtitan.collect_torchtitan([torchtitan.values_of_file(file)], collected)
+    elif framework == "nanotron":
+        nanotron.collect_nanotron(file, collected)
+    elif framework == "deepspeed":
+        deepspeed_config.collect_deepspeed(file, collected)
+    elif framework == "accelerate":
+        named = accelerate.collect_accelerate(file, collected)
+        if named:
+            collect_deepspeed_file(
+                named, folder, collected, file.place(("deepspeed_config",)), name
+            )
+    elif framework == "gpt-neox":
+        other_yaml.collect_neox(file, collected)
+    elif framework == "composer":
+        other_yaml.collect_composer(file, collected)
+        framework = "olmo" if other_yaml.is_olmo(file) else "llm-foundry"
+    elif framework == "torchtune":
+        torchtune.collect_torchtune(file, (), (), collected)
+    elif framework == "maxtext":
+        maxtext.collect_maxtext(maxtext.given_by_file(file), collected)
+    elif framework in ("nemo", "megatron-bridge"):
+        nemo.collect_nemo([values], collected, folder.environment)
+        bridge = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
+        framework = "megatron-bridge" if bridge or framework == "megatron-bridge" else "nemo"
+        if file.get("modules", "pre_trainer", "framework") == "megatron":
+            framework = "primus"
+        elif ("experiment", "runner") in {path[:2] for path in values} or (
+            {"system", "model", "data"} <= file.sections() and not file.has("trainer")
+        ):
+            framework = "flagscale"
+    else:
+        named = hf_trainer.collect_trainer(hf_trainer.given_by_file(file, collected), collected)
+        if nemo.is_nemo([path for path in file.values if path]):
+            # LLaMA-Factory's Megatron adapter takes Megatron-Core's names.
+            nemo.collect_nemo([values], collected, folder.environment)
+        if named:
+            collect_deepspeed_file(named, folder, collected, file.place(("deepspeed",)), name)
+        elif file.has("deepspeed") and deepspeed_config.is_deepspeed(_section(file, "deepspeed")):
+            deepspeed_config.collect_deepspeed(_section(file, "deepspeed"), collected)
+    return framework
+
+
+def _section(file: KeyedFile, section: str) -> KeyedFile:
+    """A part of a file as a separate file."""
+    return replace(
+        file,
+        values={path[1:]: v for path, v in file.values.items() if path[0] == section},
+        lines={path[1:]: n for path, n in file.lines.items() if path[0] == section},
+        twice=(),
+    )
+
+
+def collect_deepspeed_file(
+    named: str, folder: ConfigFolder, collected: Collected, place: Place, near: str
+) -> None:
+    """Collects the values of a DeepSpeed file that another file names."""
+    found = folder.find(named, near=near)
+    if found is None:
+        collected.report_unresolved("deepspeed", f"the file {named!r} is not in the folder", place)
+        return
+    file = read_keyed(found, folder)
+    if found not in collected.files:
+        collected.files.append(found)
+    deepspeed_config.collect_deepspeed(_moved(file, found, folder), collected)
+
+
+def _moved(file: KeyedFile, name: str, folder: ConfigFolder) -> KeyedFile:
+    """A file that a script writes has its lines in the script."""
+    if name not in folder.written:
+        return file
+    script, line = folder.written[name]
+    lines = {path: number + line - 1 for path, number in file.lines.items()}
+    return replace(file, name=script, lines=lines)
+
+
+def read_keyed_config(name: str, folder: ConfigFolder) -> Collected | None:
+    """The findings of a configuration file; None where it is none."""
+    collected = Collected()
+    framework = collect_keyed(name, folder, collected)
+    if framework is None:
+        return None
+    collected.set("framework", framework, Place(name, 1), name)
+    collect_model_file(folder, collected, name)
+    complete(collected, {})
+    return collected
+
+
+def collect_model_file(folder: ConfigFolder, collected: Collected, near: str) -> None:
+    """The figures of the model where its name leads to a `config.json` in the folder."""
+    placed = collected.placed.get("model.name")
+    if placed is None:
+        # A program that loads its model from its folder names none.
+        if folder.text("config.json") is not None and "model.num_layers" not in collected.placed:
+            file = read_keyed("config.json", folder)
+            if model_config.is_model_config(file):
+                collected.files.append("config.json")
+                model_config.collect_model_config(file, collected)
+        return
+    for name in (str(placed.value), f"{placed.value}/config.json", "config.json"):
+        found = folder.find(name, near=near) if name.endswith(".json") else None
+        if found is None or (name == "config.json" and "/" in str(placed.value).strip("./")):
+            continue
+        file = read_keyed(found, folder)
+        if model_config.is_model_config(file):
+            collected.files.append(found)
+            model_config.collect_model_config(file, collected)
+            return
+
+
+def read_python_config(name: str, folder: ConfigFolder) -> Collected | None:
+    """The findings of a Python configuration; None where it is none."""
+    collected = Collected()
+    framework = collect_python(name, folder, collected, requested=None, overrides=[])
+    if framework is None:
+        return None
+    collected.set("framework", framework, Place(name, 1), name)
+    complete(collected, {})
+    return collected
+
+
+def collect_python(
+    name: str,
+    folder: ConfigFolder,
+    collected: Collected,
+    *,
+    requested: str | None,
+    overrides: list[torchtitan.Values],
+) -> str | None:
+    """Collects the values of a Python configuration; returns its framework, or None."""
+    file = read_python(name, folder.text(name) or "")
+    framework = python_config.python_framework(file)
+    if framework is None:
+        return None
+    collected.files.append(name)
+    if framework == "internevo":
+        python_config.collect_internevo(file.top, collected)
+        return framework
+    function, names = python_config.chosen_function(file, requested)
+    if function is None and names:
+        listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        collected.report_unresolved(
+            "configuration", f"the file has several and names none: {listed}", Place(name, 1)
+        )
+        return framework
+    values = file.of(function) if function is not None else file.top
+    if framework == "torchtitan":
+        python_config.collect_python_torchtitan(values, overrides, collected)
+    else:
+        python_config.collect_python_nemo(values, collected)
+    return framework

@@ -1,0 +1,66 @@
+"""ms-swift's commands (github.com/modelscope/ms-swift, swift/cli/utils.py): `swift sft` on the
+Trainer, `megatron sft` with Megatron's names."""
+
+from __future__ import annotations
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import Options, option_key
+from shardwright_frameworks.configs.known_options import is_known
+from shardwright_frameworks.frameworks import hf_trainer, megatron
+from shardwright_frameworks.reading.launch import Launch
+from shardwright_frameworks.reading.read_file import collect_deepspeed_file
+from shardwright_frameworks.shell.config_folder import ConfigFolder
+
+_TUNED = ("train_type", "tuner_type", "sft_type")  # of 3.x, 4.x and 2.x
+
+
+def collect_swift_launch(
+    launch: Launch, options: Options, folder: ConfigFolder, collected: Collected
+) -> str:
+    """The values of a command; NPROC_PER_NODE and NNODES (default 1) replace torchrun's options."""
+    collected.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
+    if launch.program == "megatron":
+        megatron.collect_megatron(options, collected)
+        # ms-swift has options in addition to Megatron's.
+        collected.unknown = [
+            each for each in collected.unknown if not is_known("ms-swift", option_key(each.option))
+        ]
+        options.collect_counts(collected, {"max_length": "seq_len", "lora_rank": "model.lora_rank"})
+        for option in options.of("model"):
+            collected.set(
+                "model.name", options.value_of(option, collected), option.place, option.name
+            )
+        return "ms-swift"
+    given = hf_trainer.given_by_options(options, collected)
+    named = hf_trainer.collect_trainer(given, collected, defaults=False)
+    options.collect_counts(collected, {"sequence_parallel_size": "cp"})
+    collected.default("ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1)
+    for option in options.of("torch_dtype"):
+        written = options.value_of(option, collected) or ""
+        kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(written)
+        collected.set("precision", kind, option.place, option.name)
+    _collect_tuner(launch, options, collected)
+    if named:
+        collect_deepspeed_file(named, folder, collected, launch.place, launch.command.script)
+    return "ms-swift"
+
+
+def _collect_tuner(launch: Launch, options: Options, collected: Collected) -> None:
+    """All parameters are trained with `full`, otherwise an adapter (lora by
+    default: swift.readthedocs.io, Command-line parameters)."""
+    named = options.last(*_TUNED)
+    written = None if named is None else options.text(*_TUNED)
+    if written == "full":
+        collected.placed.pop("model.lora_rank", None)
+    elif collected.count("model.lora_rank") is None:
+        option, place = (named.name, named.place) if named else ("--train_type", launch.place)
+        why = (
+            "lora by default"
+            if named is None
+            else "not full"
+            if written is None
+            else f"{written!r}"
+        )
+        collected.leave_open(
+            "model.lora_rank", option, f"{why}: the rank of the adapter is not given", place
+        )

@@ -1,0 +1,148 @@
+"""`check_config`: a configuration of another framework, or an exported folder, beside its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.layout.layout_answer import LAYOUT_SCHEMA
+from profiles.document import read_mapping, schema_name
+from profiles.errors import DocumentError, InputError
+from profiles.text_file import read_text
+from shardwright.asking.imported_file import is_imported, read_imported
+from shardwright.asking.imported_run import ImportedRun
+from shardwright.asking.opened_plan import open_plan
+from shardwright_frameworks.exports.agreement import (
+    Agreement,
+    Disagreement,
+    agreement,
+    agreement_of_plans,
+)
+from shardwright_frameworks.exports.launchers.job import RUN_SCRIPT
+from shardwright_frameworks.exports.stage_words import STAGE_WORDS, stage_words
+from shardwright_frameworks.exports.targets.targets import TARGETS
+from shardwright_frameworks.exports.values.exported import Unexpressed
+from shardwright_frameworks.exports.values.planned_run import PlannedRun
+from shardwright_frameworks.reading.read_config import read_config
+from shardwright_frameworks.requests.planned_run import planned_run
+from simulator.values.plan import PLAN_SCHEMA
+
+_CHECK = "plan-check.json"
+_JOB = "training.json"
+# What an import calls a framework, where it is no target's own name.
+_TARGET_OF = {
+    "megatron-lm": "megatron",
+    "megatron-core": "megatron",
+    "nemo": "megatron-bridge",
+    "primus": "megatron",
+    "transformers": "hf-trainer",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedConfig:
+    """The path that was compared, its framework, and what of the plan its words cannot say."""
+
+    against: str
+    framework: str
+    agreement: Agreement
+    not_expressed: tuple[str, ...] = ()
+
+
+def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
+    """The configuration beside the plan.
+
+    An exported folder says in plan-check.json which target it is for; of what that target has no
+    words for, what was written instead must stand there. Raises DocumentError where nothing can be
+    read.
+    """
+    target = _exported_for(against)
+    own = against / "plan.json" if against.is_dir() else against
+    if own.suffix == ".json" and own.is_file():
+        schema = schema_name(read_mapping(own).get("schema"))
+        if schema in map(schema_name, (PLAN_SCHEMA, LAYOUT_SCHEMA)):
+            other = planned_run(open_plan(own))
+            return CheckedConfig(
+                against=str(against),
+                framework="shardwright",
+                agreement=agreement_of_plans(planned, other),
+            )
+    path = _decisive(against, target)
+    imported = read_imported(path) if is_imported(path) else read_config(path)
+    if target and (against / _JOB).is_file():
+        imported = _with_job(imported, against / _JOB)
+    framework = imported.framework or ""
+    target = target or _TARGET_OF.get(framework, framework)
+    gaps = _gaps(planned, target)
+    found = agreement(planned, imported, gaps)
+    stages = _stage_differences(planned, target, against)
+    return CheckedConfig(
+        against=str(against),
+        framework=framework or target,
+        agreement=replace(found, different=(*found.different, *stages)),
+        not_expressed=tuple(f"{gap.option} {gap.planned} -> {gap.written}" for gap in gaps),
+    )
+
+
+def _decisive(against: Path, target: str) -> Path:
+    """The file of an exported folder that decides; any other path itself."""
+    if not target or not against.is_dir():
+        return against
+    config = against / TARGETS[target].config
+    if target == "deepspeed" and not (against / _JOB).is_file():
+        config = against / RUN_SCRIPT  # layers or stages are split by Megatron-DeepSpeed's flags
+    if not config.is_file():
+        raise DocumentError(f"{against} was exported to {target}, but {config.name} is missing")
+    return config
+
+
+def _with_job(imported: ImportedRun, job: Path) -> ImportedRun:
+    """The import with what the exported program reads from training.json: the batch, and whether
+    layers are run again where the framework's own file does not say so."""
+    data = read_mapping(job)
+    return replace(
+        imported,
+        micro_batch=imported.micro_batch or data.get("micro_batch"),
+        global_batch=imported.global_batch or data.get("global_batch"),
+        seq_len=imported.seq_len or data.get("seq_len"),
+        recompute="full" if data.get("gradient_checkpointing") else imported.recompute,
+    )
+
+
+def _stage_differences(planned: PlannedRun, target: str, against: Path) -> tuple[Disagreement, ...]:
+    """Where the words for stages of unequal size or for the schedule are not the exported ones."""
+    if target not in STAGE_WORDS or planned.run.degrees.pp == 1:
+        return ()
+    try:
+        files = {file.path: file.text for file in TARGETS[target].export(planned).files}
+        files[RUN_SCRIPT] = "\n".join(TARGETS[target].export(planned).arguments)
+    except InputError:
+        return ()
+    name = TARGETS[target].config
+    path = against / name if against.is_dir() else against
+    wanted, found = stage_words(target, files[name]), stage_words(target, read_text(path))
+    return tuple(
+        Disagreement(key=key, planned=value, found=found.get(key, "nothing"), where=path.name)
+        for key, value in wanted.items()
+        if found.get(key) != value
+    )
+
+
+def _exported_for(against: Path) -> str:
+    """The target of an exported folder, or "" for any other path."""
+    check = against / _CHECK
+    if not check.is_file():
+        return ""
+    found = str(read_mapping(check).get("target", ""))
+    return found if found in TARGETS else ""
+
+
+def _gaps(planned: PlannedRun, target: str) -> tuple[Unexpressed, ...]:
+    """What the target has no words for; nothing for another framework, or where it cannot run the
+    plan at all."""
+    if target not in TARGETS:
+        return ()
+    try:
+        return TARGETS[target].export(planned).unexpressed
+    except InputError:
+        return ()

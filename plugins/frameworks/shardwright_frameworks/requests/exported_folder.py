@@ -1,0 +1,45 @@
+"""`export_to`: the folder of a plan file for a framework, written where the user names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profiles.document import write_text
+from profiles.errors import InputError
+from shardwright.asking.opened_plan import PlanLike, opened_plan
+from shardwright_frameworks.exports.export_plan import ExportFolder, export_plan
+from shardwright_frameworks.exports.targets.targets import target
+from shardwright_frameworks.requests.planned_run import planned_run
+
+_OURS = "plan-check.json"
+
+
+def export_to(plan: PlanLike, to: str, output: Path | None, *, launcher: str) -> ExportFolder:
+    """The files of a plan for a target and a launcher, written to `output` where one is given.
+
+    plan  an answer of `plan`, or the path of a plan file
+
+    Raises InputError for a folder with files of somebody else, and what export_plan raises.
+    """
+    target(to)
+    if output is not None:
+        _need_own_folder(output)
+    planned = planned_run(opened_plan(plan), runnable=to == "torchrun")
+    folder = export_plan(planned, to, launcher=launcher)
+    for file in folder.files if output is not None else ():
+        assert output is not None
+        path = output / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, file.text)
+        if file.executable:
+            path.chmod(0o755)
+    return folder
+
+
+def _need_own_folder(output: Path) -> None:
+    if output.is_file():
+        raise InputError(f"-o {output} is a file; name a folder")
+    if output.is_dir() and any(output.iterdir()) and not (output / _OURS).is_file():
+        raise InputError(
+            f"-o {output} holds files that are no export of ours; name a new or an empty folder"
+        )

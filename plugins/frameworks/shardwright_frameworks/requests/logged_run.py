@@ -1,0 +1,128 @@
+"""`LoggedRun`: a log with the configuration of its run, as calibrations need it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
+from profiles.document import read_mapping, schema_name
+from profiles.errors import DocumentError, InputError, MismatchError
+from profiles.published.run_table import read_runs
+from profiles.units import format_percent, format_time
+from shardwright.asking.imported_file import is_imported, read_imported
+from shardwright.asking.opened_plan import open_plan
+from shardwright.asking.table_row import row_of_import
+from shardwright_frameworks.logs.read_log import FEWEST_STEADY
+from shardwright_frameworks.logs.training_log import TrainingLog
+from shardwright_frameworks.reading.read_config import read_config
+from shardwright_frameworks.traces.opened_log import open_log
+from simulator.training_run.reading.complete import complete_run
+from simulator.training_run.run.training_run import TrainingRun
+
+# A log of fewer steady lines may still be warm-up.
+FEWEST_LINES = 3
+# A log whose slow tenth takes so much longer than its fast one does not tell a speed.
+_WIDEST = 1.5
+# Figures of a log and its configuration that differ by more are not of one run.
+_SAME = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRun:
+    """A run and the seconds that its steady steps took."""
+
+    run: TrainingRun
+    step_time_s: float
+    log: TrainingLog
+
+
+def logged_run(log: Path, config: Path, device: str = "") -> LoggedRun:
+    """The run of a configuration with the step time of its log.
+
+    config  what `import` reads or wrote, a layout of `plan --stack`, or a table of runs with a row
+            whose id is the log's name without its ending (or with one row)
+    device  of a configuration that does not name it; how many there are the log may say
+
+    Raises DocumentError for a log that does not tell a steady step, and MismatchError where log and
+    configuration are not of one run.
+    """
+    told = open_log(log)
+    if not isinstance(told, TrainingLog):
+        raise DocumentError(f"--from {log}: is a profile or a benchmark, no log of steps")
+    _need_steady(log, told)
+    run = run_of(config, log.name.partition(".")[0], device=device, devices=told.devices)
+    for name, seen, said in (
+        ("global batch", told.global_batch, run.global_batch),
+        ("sequence length", told.seq_len, run.seq_len),
+        ("number of devices", told.devices, run.degrees.num_devices),
+    ):
+        if seen is not None and abs(seen / said - 1.0) > _SAME:
+            raise MismatchError(
+                f"{log} prints a {name} of {seen}, {config} says {said}; they are not of one run, "
+                "or one of them is wrong"
+            )
+    assert told.steady_step_time_s is not None
+    return LoggedRun(run=run, step_time_s=told.steady_step_time_s, log=told)
+
+
+def _need_steady(log: Path, told: TrainingLog) -> None:
+    """Refuses what cannot be fitted on: no steady step, or none that is steady."""
+    notes = "; ".join(told.notes)
+    if told.steady_step_time_s is None:
+        raise DocumentError(f"--from {log}: tells no step time ({notes or 'no step in it'})")
+    if told.from_ == "whole run":
+        raise DocumentError(
+            f"--from {log}: tells only the mean of the whole run, warm-up and checkpoints in it; "
+            "name the printed log with its steps"
+        )
+    if told.steady_lines < FEWEST_LINES:
+        raise DocumentError(
+            f"--from {log}: has {told.steady_lines} lines of steady steps, {FEWEST_LINES} are "
+            "needed to tell them from warm-up; let it run longer"
+        )
+    if told.steady_share < FEWEST_STEADY:
+        raise DocumentError(
+            f"--from {log}: {format_percent(told.steady_share)} of its steps take about "
+            f"{format_time(told.steady_step_time_s)}, the rest much more or less: no one speed to "
+            "fit; find out why first"
+        )
+    low, high = told.spread.p10_s, told.spread.p90_s
+    if low is not None and high is not None and high > _WIDEST * low:
+        raise DocumentError(
+            f"--from {log}: steps take {format_time(low)} to {format_time(high)} (eight of ten), "
+            f"{format_percent(high / low - 1.0)} apart: no one speed to fit; find out why first"
+        )
+
+
+def run_of(config: Path, name: str, *, device: str = "", devices: int | None = None) -> TrainingRun:
+    """The run that a configuration says; `device` and `devices` are for those that do not say.
+
+    Raises DocumentError where it says none, InputError where no device is named.
+    """
+    if config.suffix == ".csv":
+        rows = read_runs(config)
+        found = [row for row in rows if row.id == name] or (list(rows) if len(rows) == 1 else [])
+        if not found:
+            raise DocumentError(
+                f"{config}: has {len(rows)} rows and none with the id {name!r}, the log's name; "
+                "name the row after the log"
+            )
+        return complete_run(found[0])
+    if config.suffix == ".json" and _is_layout(config):
+        answer = open_plan(config).answer
+        if isinstance(answer, LayoutFile) and answer.chosen is not None:
+            return answer.chosen.run
+        raise DocumentError(f"{config} holds no layout: its status is {answer.status!r}")
+    said = read_imported(config) if is_imported(config) else read_config(config)
+    if not device and not said.device:
+        raise InputError(
+            f"{config}: the configuration names no device; add --on h100-sxm-80gb, as the "
+            "catalogue calls it"
+        )
+    count = devices if said.devices is None else None
+    return complete_run(row_of_import(said, id=name, device=device, devices=count))
+
+
+def _is_layout(path: Path) -> bool:
+    return schema_name(read_mapping(path).get("schema")) == schema_name(LAYOUT_SCHEMA)

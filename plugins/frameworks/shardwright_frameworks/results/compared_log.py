@@ -1,0 +1,43 @@
+"""Results of `compare_log` and `watch` in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from shardwright.results.shown import Shown
+from shardwright_frameworks.analysis.log_comparison import LogComparison
+from shardwright_frameworks.reports.log_report import log_comparison_report
+
+
+class LogComparisonResult(Shown, LogComparison):
+    """A prediction beside a log; a row for the step, one per part where a profile tells, in
+    seconds."""
+
+    __slots__ = ()
+
+    def report(self) -> RenderableType:
+        return log_comparison_report(self)
+
+    def table(self) -> list[dict[str, Any]]:
+        step = self.step_time_s
+        return [
+            {
+                "part": "step",
+                "predicted_s": step.value,
+                "predicted_low_s": step.low,
+                "predicted_high_s": step.high,
+                "measured_s": self.measured_s,
+            },
+            *(
+                {
+                    "part": row.name,
+                    "predicted_s": row.predicted_s,
+                    "predicted_low_s": None,
+                    "predicted_high_s": None,
+                    "measured_s": row.measured_s,
+                }
+                for row in self.parts
+            ),
+        ]

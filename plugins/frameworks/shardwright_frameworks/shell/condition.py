@@ -1,0 +1,70 @@
+"""`tested`: one test of a script, `[ A = B ]` or `[[ -z $A ]]`, of known values."""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shardwright_frameworks.shell.expansion import expand_text
+from shardwright_frameworks.shell.text_marks import unknown_numbers, without_place_marks
+from shardwright_frameworks.shell.tokens import Token
+from shardwright_frameworks.shell.variables import Scope
+
+_COMPARED: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """The result of a test, None if it is unknown.
+
+    empty_if_unset  a variable that nothing sets was taken as empty
+    """
+
+    truth: bool | None
+    empty_if_unset: bool = False
+
+
+def tested(tokens: Sequence[Token], scope: Scope) -> Tested:
+    """The result of the test between `[` and `]`."""
+    if any(token.is_operator for token in tokens):
+        return Tested(None)
+    negated = bool(tokens) and tokens[0].text == "!"
+    tokens = tokens[negated:]
+    values = [without_place_marks(expand_text(token, scope)) for token in tokens]
+    signs = [token.text for token in tokens]
+    if len(values) == 1 or (len(values) == 2 and signs[0] in ("-z", "-n")):
+        found = _empty(values[-1], scope)
+        is_expected = signs[0] == "-z"
+        truth = None if found.truth is None else (found.truth == is_expected) != negated
+        return Tested(truth, found.empty_if_unset)
+    if len(values) != 3 or unknown_numbers(values[0] + values[2]):
+        return Tested(None)
+    truth = _compared(values[0].strip(), signs[1], values[2].strip())
+    return Tested(None if truth is None else truth != negated)
+
+
+def _compared(left: str, sign: str, right: str) -> bool | None:
+    if sign in ("=", "==", "!="):
+        return fnmatch.fnmatchcase(left, right) == (sign != "!=")
+    compare = _COMPARED.get(sign)
+    if compare is None or not all(re.fullmatch(r"-?\d+", one) for one in (left, right)):
+        return None
+    return compare(int(left), int(right))
+
+
+def _empty(text: str, scope: Scope) -> Tested:
+    if not unknown_numbers(text):
+        return Tested(not text)
+    # A script is started without the variables and arguments that nothing sets.
+    unset = all(kind in ("unset", "argument") for kind in scope.kinds(text))
+    return Tested(True, True) if unset and scope.is_defaulted(text) else Tested(None)

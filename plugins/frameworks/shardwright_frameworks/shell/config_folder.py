@@ -1,0 +1,122 @@
+"""`ConfigFolder`: the text files that a reading may open, in the folder of the named one.
+
+Only files that a configuration can be are read: text of at most 4 MiB. Files that a script would
+write (here-documents) are added to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from profiles.errors import DocumentError
+from shardwright_frameworks.shell.text_marks import UnknownValue, without_marks, without_unknowns
+
+MOST_BYTES = 4 * 2**20
+_MOST_FILES = 500
+KINDS = (
+    ".sh", ".bash", ".slurm", ".sbatch", ".env", ".json", ".yaml", ".yml", ".toml", ".py", ".conf",
+    ".cfg", ".txt", ".args", ".srun", ".job", ".slrm", ".gin", ".config", "",
+)  # fmt: skip
+Environment = Mapping[str, str | UnknownValue]
+
+
+@dataclass(slots=True)
+class ConfigFolder:
+    """The files of a folder, by their path in it.
+
+    texts        contents of the files read so far, and of those that a script would write
+    written      the latter: by which script, and the line at which their text begins
+    unread       files that could not be read, and why
+    environment  variables exported to the command that starts the run
+    searches     whether a file that is not at its path is searched for by its name
+    """
+
+    root: Path
+    texts: dict[str, str] = field(default_factory=dict)
+    written: dict[str, tuple[str, int]] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    environment: Environment = field(default_factory=dict)
+    searches: bool = True
+
+    def text(self, name: str) -> str | None:
+        """The text of a file of the folder, None where there is none that can be read."""
+        if name in self.texts:
+            return self.texts[name]
+        path = self.root / name
+        try:
+            inside = path.resolve().is_relative_to(self.root.resolve())
+        except (OSError, ValueError):
+            return None
+        if name in self.unread or not inside or not path.is_file():
+            return None
+        try:
+            self.texts[name] = read_config_text(path)
+        except DocumentError as error:
+            self.unread[name] = str(error)
+            return None
+        return self.texts[name]
+
+    def find(self, path: str, *, near: str = "") -> str | None:
+        """The file that a path in a configuration names: as written, in the folder of the file
+        that names it, or the only one of that name in the folder. None where there is none."""
+        path = without_unknowns(path).strip().strip("\"'")
+        while path.startswith(("./", "/", "~/")):
+            path = path.split("/", 1)[1]
+        if not path or path.endswith("/") or len(path) > 400:
+            return None
+        folder = near.rsplit("/", 1)[0] + "/" if "/" in near else ""
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        for begin in range(len(parts)):
+            tail = "/".join(parts[begin:])
+            for name in (folder + tail, tail):
+                if name in self.texts or self.text(name) is not None:
+                    return name
+        names = self.names() if self.searches else tuple(self.written)
+        same = [name for name in names if name.rsplit("/", 1)[-1] == parts[-1]]
+        return same[0] if len(same) == 1 else None
+
+    def names(self) -> tuple[str, ...]:
+        """The files that may be configurations, shallow ones first, then by name."""
+        found = set(self.written)
+        for path in sorted(self.root.rglob("*")):
+            name = path.relative_to(self.root).as_posix()
+            hidden = any(part.startswith(".") for part in name.split("/"))
+            if not hidden and path.suffix.lower() in KINDS and path.is_file():
+                found.add(name)
+            if len(found) >= _MOST_FILES:
+                break
+        return tuple(sorted(found, key=lambda name: (name.count("/"), name)))
+
+    def write(self, name: str, text: str, script: str, line: int) -> None:
+        """A file that a script would write; it replaces none that is there."""
+        base = without_unknowns(name).strip().rsplit("/", 1)[-1]
+        if base and base not in ("null", "stdout", "stderr"):
+            self.texts[base] = text
+            self.written[base] = (script, line)
+
+
+def read_config_text(path: Path) -> str:
+    """The text of a file that may be a configuration.
+
+    Raises DocumentError for a file that is missing, larger than 4 MiB, or no text.
+    """
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(raw) > MOST_BYTES:
+        raise DocumentError(
+            f"{path}: has more than {MOST_BYTES // 2**20} MiB, which no configuration has; is it "
+            "the right file?"
+        )
+    if b"\0" in raw:
+        raise DocumentError(f"{path}: is no text (byte {raw.index(bytes(1))} is 0); is it binary?")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        # Comments in the encoding of their country; what we read is ASCII.
+        text = raw.decode("latin-1")
+    return without_marks(text)

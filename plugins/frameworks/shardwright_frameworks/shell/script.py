@@ -1,0 +1,382 @@
+"""`read_script`: the commands that a shell script starts, and its variables.
+
+Nothing is run and no shell is emulated: assignments, defaults, arrays, plain arithmetic, sourced
+and called scripts and functions are followed in order. Branches and loops are read without being
+decided (`walk.py`), and the output of commands is unknown. What is unknown stays marked in the
+words of a command, with its place and reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from shardwright_frameworks.shell.config_folder import ConfigFolder
+from shardwright_frameworks.shell.expansion import (
+    documents_of,
+    expand_document,
+    expand_text,
+    expand_words,
+)
+from shardwright_frameworks.shell.script_reading import HERE, Command, ScriptReading
+from shardwright_frameworks.shell.text_marks import (
+    Place,
+    Word,
+    without_place_marks,
+    without_unknowns,
+)
+from shardwright_frameworks.shell.tokens import Reference, Token, tokens_of
+from shardwright_frameworks.shell.variables import Scope, Variable
+from shardwright_frameworks.shell.walk import Array, Simple, Walk
+
+Header = Callable[[str, str], Mapping[str, str]]
+_MOST_DEEP = 20
+_MOST_TEXTS = 3000
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.S)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_SHELLS = ("bash", "sh", "zsh", "ksh", "dash")
+_DECLARES = ("export", "declare", "typeset", "local", "readonly")
+_ENDS = ("exit", "return", "break", "continue")
+_STARTS_SCRIPT = ("srun", "exec", "nohup", "mpirun")
+_SUCCEEDS = frozenset({"true", ":", "echo", "mkdir", "cd", "set", "pushd", "popd"})
+# Options of programs that submit a job; their text holds its commands.
+_TEXT_OPTIONS = ("--command", "--wrap", "--cmd")
+_SUBMITS = ("xpk", "sbatch", "srun", "gcloud", "runai", "mcli", "ngc")
+_SBATCH = {
+    "-N": "SLURM_NNODES",
+    "--nodes": "SLURM_NNODES",
+    "-n": "SLURM_NTASKS",
+    "--ntasks": "SLURM_NTASKS",
+    "--ntasks-per-node": "SLURM_NTASKS_PER_NODE",
+    "--gpus-per-node": "SLURM_GPUS_PER_NODE",
+}
+_SBATCH_VALUES = frozenset(
+    {"-p", "-A", "-J", "-t", "-o", "-e", "-w", "-d", "--partition", "--account", "--job-name",
+     "--time"}
+)  # fmt: skip
+
+
+def read_script(
+    name: str, folder: ConfigFolder, *, header: Header, shown: str = "", line: int = 1
+) -> ScriptReading:
+    """Reads a script of the folder.
+
+    shown, line   the file that contains it, and where, if it is a text in another file
+    header        the variables that a scheduler sets for a script (its name, its text)
+    """
+    reading = ScriptReading()
+    scope = Scope(unknowns=reading.unknowns, script=name)
+    _Reader(folder, reading, header).read_file(name, scope, shown, line)
+    return reading
+
+
+class _Reader:
+    def __init__(self, folder: ConfigFolder, reading: ScriptReading, header: Header) -> None:
+        self._folder, self._reading, self._header = folder, reading, header
+        self.functions: dict[str, tuple[Token, ...]] = {}
+        self._open: list[str] = []
+        self._depth = self._texts = 0
+
+    # -- files and texts
+
+    def read_file(self, name: str, scope: Scope, shown: str = "", line: int = 1) -> None:
+        """Reads a script into the scope."""
+        text = self._folder.text(name)
+        if text is None or len(self._open) > _MOST_DEEP:
+            return
+        self._open.append(name)
+        self._reading.sourced.append(name)
+        outer, scope.script = scope.script, shown or name
+        for variable, value in self._header(name, text).items():
+            scope.variables.setdefault(variable, Variable(value, Place(name, 1), exported=True))
+        self._walk(tokens_of(text, Place(shown or name, line), scope.references), scope)
+        self._reading.scopes[shown or name] = scope
+        self._open.pop()
+        scope.script = outer
+
+    def _walk(self, tokens: Sequence[Token], scope: Scope) -> None:
+        self._texts += 1
+        if self._depth > _MOST_DEEP or self._texts > _MOST_TEXTS:
+            return
+        self._depth += 1
+        if tokens:
+            Walk(tokens, scope, self, self._depth).all()
+        self._depth -= 1
+
+    def _find(self, name: str, scope: Scope, place: Place) -> str | None:
+        found = self._folder.find(name, near=scope.script)
+        if found is not None and found in self._open:
+            self._reading.cycles.append((place, " -> ".join((*self._open, found))))
+            return None
+        return found
+
+    def _source(self, words: Sequence[Word], scope: Scope, place: Place) -> None:
+        """`source FILE ARGUMENTS`: in the same variables."""
+        if self._folder.find(words[0].text, near=scope.script) is None:
+            self._reading.missing.append((place, without_unknowns(words[0].text)))
+            return
+        name = self._find(words[0].text, scope, place)
+        if name is None:
+            return
+        outer = scope.arguments, scope.called
+        if len(words) > 1:
+            scope.arguments, scope.called = tuple(words[1:]), True
+        self.read_file(name, scope)
+        scope.arguments, scope.called = outer
+        if scope.ended == "return":
+            scope.ended = ""
+
+    def _call_script(
+        self, words: Sequence[Word], environment: Mapping[str, Variable], scope: Scope, place: Place
+    ) -> None:
+        """`bash FILE ARGUMENTS`: in separate variables."""
+        name = self._find(words[0].text, scope, place)
+        if name is None:
+            return
+        functions, self.functions = self.functions, {}
+        self.read_file(name, self._inner(environment, scope, tuple(words[1:])))
+        self.functions = functions
+
+    def _inner(
+        self, environment: Mapping[str, Variable], scope: Scope, arguments: tuple[Word, ...]
+    ) -> Scope:
+        given = {name: replace(each, exported=True) for name, each in environment.items()}
+        return replace(
+            scope, variables={**scope.exported(), **given}, arguments=arguments, called=True
+        )
+
+    def _read_text(
+        self, text: str, scope: Scope, place: Place, launcher: Sequence[Word] = ()
+    ) -> None:
+        """Commands in a text (`eval`, `bash -c`), with the words that start it before them."""
+        before = len(self._reading.commands)
+        tokens = tokens_of(text, place, scope.references)
+        self._walk(tokens, scope.copy() if launcher else scope)
+        commands = self._reading.commands
+        commands[before:] = [
+            replace(each, words=(*launcher, *each.words)) for each in commands[before:]
+        ]
+
+    # -- commands
+
+    def run(self, simple: Simple, scope: Scope) -> bool | None:
+        """Reads a simple command: an assignment, a change of variables, or a started program."""
+        place, words = simple.place, list(simple.words)
+        assigned = scope.copy()
+        begin = 0
+        while begin < len(words) and self._assign(words[begin], assigned):
+            begin += 1
+        if begin == len(words):
+            scope.variables = assigned.variables
+            return True
+        environment = {
+            name: each
+            for name, each in assigned.variables.items()
+            if each is not scope.variables.get(name)
+        }
+        first = words[begin]
+        if isinstance(first, Token) and first.text in _DECLARES:
+            for word in words[begin + 1 :]:
+                self._declare(word, scope, exports=first.text == "export")
+            return True
+        tokens = [word for word in words[begin:] if isinstance(word, Token)]
+        expanded = expand_words(tokens, scope)
+        if not expanded:
+            return True
+        return self._started(expanded, environment, simple, scope, place)
+
+    def _assign(self, word: Token | Array, scope: Scope) -> bool:
+        """Makes the assignment that a word is; False if it is none."""
+        if isinstance(word, Array):
+            if any(re.match(r"\[[^\]]+\]=", token.text) for token in word.tokens):
+                value = scope.unknown("expression", f"{word.name}=([...]=...)", word.place)
+                scope.assign(word.name, value, word.place)
+            else:
+                values = tuple(expand_words(word.tokens, scope))
+                scope.assign_words(word.name, values, word.place, add=word.add)
+            return True
+        found = _ASSIGNED.match(word.text)
+        if found is None:
+            return False
+        if found[2]:
+            value = scope.unknown("expression", f"{found[1]}{found[2]}=...", word.place)
+            scope.assign(found[1], value, word.place)
+            return True
+        value = expand_text(replace(word, text=word.text[found.end() :]), scope)
+        scope.assign(found[1], value, word.place, add=bool(found[3]))
+        return True
+
+    def _declare(self, word: Token | Array, scope: Scope, *, exports: bool) -> None:
+        is_assigned = self._assign(word, scope)
+        name = word.name if isinstance(word, Array) else _NAME.match(word.text)
+        text = name if isinstance(name, str) else name[0] if name is not None else ""
+        if exports:
+            scope.export(text)
+        elif text and not is_assigned:
+            scope.assign(text, "", word.place)
+
+    def _started(
+        self,
+        words: list[Word],
+        environment: Mapping[str, Variable],
+        simple: Simple,
+        scope: Scope,
+        place: Place,
+    ) -> bool | None:
+        name = words[0].plain
+        if name in _ENDS:
+            scope.ended = name
+            return None
+        if name in self.functions:
+            self._call_function(words, scope)
+            return None
+        if self._changes_variables(words, simple, scope, place):
+            return True
+        if self._writes_file(words, simple, scope) or name in _SUCCEEDS:
+            return True
+        if name == "eval":
+            self._read_text(" ".join(word.text for word in words[1:]), scope, place)
+            return None
+        if name in ("source", ".") and len(words) > 1:
+            self._source(words[1:], scope, place)
+            return True
+        called = _called_script(words)
+        if called is not None and self._folder.find(called[0][0].text, near=scope.script):
+            self._call_script(called[0], {**environment, **called[1]}, scope, place)
+        if self._runs_document(words, simple, scope):
+            return None
+        quoted = _quoted_command(words)
+        if quoted is not None:
+            cut, text, at = quoted
+            self._read_text(text, scope, at, words[:cut])
+            return None
+        self._reading.commands.append(
+            Command(tuple(words), place, scope.script, {**scope.exported(), **environment})
+        )
+        return False if name == "false" else None
+
+    def _call_function(self, words: Sequence[Word], scope: Scope) -> None:
+        outer = scope.arguments, scope.called
+        scope.arguments, scope.called = tuple(words[1:]), True
+        self._walk(self.functions[words[0].plain], scope)
+        scope.arguments, scope.called = outer
+        if scope.ended == "return":
+            scope.ended = ""
+
+    def _changes_variables(
+        self, words: Sequence[Word], simple: Simple, scope: Scope, place: Place
+    ) -> bool:
+        """`unset`, `shift`, `read` and other builtins that set variables."""
+        name, texts = words[0].plain, [word.plain for word in words]
+        if name == "unset":
+            for text in texts[1:]:
+                scope.variables.pop(text, None)
+        elif name == "shift":
+            scope.arguments, scope.called = (), False
+        elif name in ("read", "mapfile", "readarray", "let"):
+            given = next(iter(_documents(simple, scope)), None)
+            for text in texts[1:]:
+                found = _NAME.match(text)
+                if found is None:
+                    continue
+                value = scope.unknown("output", " ".join(texts[:2]), place)
+                if given is not None and name == "read":
+                    # `read -r -d '' NAME <<EOF`: all of the document.
+                    value = expand_document(given, scope).replace("\\\n", " ")
+                scope.assign(found[0], value, place)
+        else:
+            return False
+        return True
+
+    def _writes_file(self, words: Sequence[Word], simple: Simple, scope: Scope) -> bool:
+        """Puts into the folder a file that `cat <<EOF > file`, `echo ... > file` or
+        `tee file <<EOF` writes."""
+        name = words[0].plain
+        if name not in ("cat", "echo", "printf", "tee"):
+            return False
+        target = words[-1].text if name == "tee" and len(words) > 1 else ""
+        for sign, token in simple.redirections:
+            if sign in (">", ">|"):
+                target = expand_text(token, scope)
+        line = simple.place.line
+        text = None
+        for document in _documents(simple, scope):
+            text, line = expand_document(document, scope), document.place.line
+        if text is None and name in ("echo", "printf"):
+            text = " ".join(word.plain for word in words[1:] if word.plain not in ("-e", "-n"))
+        if target and text is not None:
+            self._folder.write(target, without_place_marks(text), scope.script, line)
+        return True
+
+    def _runs_document(self, words: Sequence[Word], simple: Simple, scope: Scope) -> bool:
+        """`sbatch <<EOF`, `bash <<EOF`: the document is a script."""
+        documents = _documents(simple, scope)
+        if words[0].plain.rsplit("/", 1)[-1] not in (*_SHELLS, "sbatch") or not documents:
+            return False
+        script = f"{scope.script}{HERE}"
+        self._folder.texts[script] = without_place_marks(expand_document(documents[0], scope))
+        line = documents[0].place.line
+        self._folder.written[script] = (scope.script, line)
+        self.read_file(script, self._inner({}, scope, ()), scope.script, line)
+        return True
+
+
+def _documents(simple: Simple, scope: Scope) -> list[Reference]:
+    tokens = [token for sign, token in simple.redirections if sign == "<<"]
+    return [document for token in tokens for document in documents_of(token, scope)]
+
+
+def _called_script(words: Sequence[Word]) -> tuple[Sequence[Word], dict[str, Variable]] | None:
+    """The script that a command starts with its arguments, and the variables that options of
+    `sbatch` set."""
+    given: dict[str, Variable] = {}
+    names = [word.plain.rsplit("/", 1)[-1] for word in words]
+    if names[0].endswith((".sh", ".slurm", ".sbatch", ".bash")):
+        return words, given
+    begin = next((n for n, name in enumerate(names) if name in (*_SHELLS, "sbatch")), None)
+    if begin is None:
+        starts = names[0] in _STARTS_SCRIPT
+        at = next((n for n, name in enumerate(names) if name.endswith((".sh", ".bash"))), 0)
+        return (words[at:], given) if starts and at else None
+    at = begin + 1
+    while at < len(words):
+        text = words[at].plain
+        if not text.startswith("-"):
+            return words[at:], given
+        option, equals, value = text.partition("=")
+        if option in ("-c", "-lc"):
+            return None
+        if not equals and option in (*_SBATCH, *_SBATCH_VALUES) and at + 1 < len(words):
+            at += 1
+            value = words[at].text
+        if option in _SBATCH and value:
+            given[_SBATCH[option]] = Variable(value, words[at].place)
+        at += 1
+    return None
+
+
+def _quoted_command(words: Sequence[Word]) -> tuple[int, str, Place] | None:
+    """The text in `srun bash -x -c TEXT`, `xpk --command TEXT` or `--command=TEXT`: how many words
+    start it, the text, and its place."""
+    texts = [word.plain for word in words]
+    submits = texts[0].rsplit("/", 1)[-1] in _SUBMITS
+    for number, text in enumerate(texts):
+        option, equals, value = text.partition("=")
+        if number and submits and option in _TEXT_OPTIONS:
+            if equals and " " in value.strip():
+                return number, words[number].text.partition("=")[2], words[number].place
+            if not equals and number + 1 < len(texts) and " " in texts[number + 1].strip():
+                return number, words[number + 1].text, words[number + 1].place
+        name = text.rsplit("/", 1)[-1]
+        if name not in (*_SHELLS, "bcprun"):
+            continue
+        for at in range(number + 1, len(texts) - 1):
+            word = texts[at]
+            if name == "bcprun" and word in ("-c", "--cmd"):
+                return at, words[at + 1].text, words[at + 1].place
+            if name != "bcprun" and not word.startswith("-"):
+                break
+            if name != "bcprun" and not word.startswith("--") and "c" in word:
+                return number, words[at + 1].text, words[at + 1].place
+    return None

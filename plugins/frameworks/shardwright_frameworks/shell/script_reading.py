@@ -1,0 +1,46 @@
+"""What reading a script finds: `Command`, `ScriptReading`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word
+from shardwright_frameworks.shell.variables import Scope, Variable
+
+# Added to the name of a script that is a here-document of another.
+HERE = " (here-document)"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program that the script starts.
+
+    words        its name and arguments
+    environment  variables set for it alone, and exported ones
+    script       the file that starts it
+    """
+
+    words: tuple[Word, ...]
+    place: Place
+    script: str
+    environment: Mapping[str, Variable]
+
+
+@dataclass(slots=True)
+class ScriptReading:
+    """What reading a script found.
+
+    commands  in their order
+    scopes    the variables at the end, by file
+    cycles    files that source each other
+    sourced   the files that were read
+    missing   files that are sourced and are not in the folder
+    """
+
+    unknowns: list[UnknownValue] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    scopes: dict[str, Scope] = field(default_factory=dict)
+    cycles: list[tuple[Place, str]] = field(default_factory=list)
+    sourced: list[str] = field(default_factory=list)
+    missing: list[tuple[Place, str]] = field(default_factory=list)

@@ -1,0 +1,76 @@
+"""`TraceTime`: the result of a profile of a run, from any tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwright_frameworks.traces.device_time import DeviceTime, Kernels, device_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceTime:
+    """devices  in the order of their names;  notes  remarks for the reader"""
+
+    path: str
+    tool: str
+    devices: tuple[DeviceTime, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def critical(self) -> DeviceTime | None:
+        """The device that waits least for others: the one with least exposed communication and
+        idle time, since the others wait for it."""
+        return min(
+            self.devices,
+            key=lambda each: (each.exposed_communication_s + each.idle_s, each.device),
+            default=None,
+        )
+
+
+def trace_time(
+    path: str,
+    tool: str,
+    kernels: Mapping[str, Kernels],
+    windows: list[tuple[float, float]],
+    without: str,
+) -> TraceTime:
+    """The answer of a trace's kernels; `without` is the advice if there are none."""
+    found = [device_time(name, kernels[name], windows) for name in sorted(kernels)]
+    notes = []
+    if not any(found):
+        notes.append(without)
+    elif not windows:
+        notes.append("no steps are marked in it: seconds are of its whole span")
+    left_out = sum(each.left_out for each in kernels.values())
+    if left_out:
+        notes.append(f"{left_out:,} kernels beyond the first of each device are left out")
+    return TraceTime(
+        path=path, tool=tool, devices=tuple(each for each in found if each), notes=tuple(notes)
+    )
+
+
+def trace_data(trace: TraceTime) -> dict[str, Any]:
+    """The same as plain values for JSON."""
+    return {
+        "file": trace.path,
+        "tool": trace.tool,
+        "devices": [
+            {
+                "device": each.device,
+                "steps": each.steps,
+                "step_time_s": each.step_time_s,
+                "compute_s": each.compute_s,
+                "exposed_communication_s": each.exposed_communication_s,
+                "hidden_communication_s": each.hidden_communication_s,
+                "copy_s": each.copy_s,
+                "idle_s": each.idle_s,
+                "kernels": each.kernels,
+                "by_kind_s": dict(each.by_kind),
+                "collectives_s": dict(each.collectives),
+            }
+            for each in trace.devices
+        ],
+        "notes": list(trace.notes),
+    }

@@ -1,1 +1,0 @@
-"""Other frameworks: plans handed to them, their configurations and logs taken in."""
