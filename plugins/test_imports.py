@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.plugins.plugin import PUBLIC_MODULES, plugins
+from shardwright.plugins.plugin import PUBLIC_MODULES, plugin_commands, plugins
 from tests.architecture.test_imports import PACKAGES, ROOT, imported_names
 
 PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
@@ -70,3 +70,9 @@ def test_installed_plugins_are_found_and_what_they_name_exists() -> None:
         for place in places:
             module, _, name = place.partition(":")
             assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_the_help_of_a_command_ends_with_two_examples() -> None:
+    for name, command in plugin_commands().items():
+        examples = importlib.import_module(command.module).EXAMPLES
+        assert examples.replace("\n\n  ", " ").count(f"shardwright {name}") == 2, name

@@ -27,6 +27,12 @@ def fenced(path: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
 
 
+WITH_PLUGINS = pytest.mark.skipif(
+    not (ROOT / "plugins").is_dir(),
+    reason="pages describe plug-ins, which are absent",
+)
+
+
 def commands_of(page: str) -> list[list[str]]:
     """The commands of a page, in order, without `shardwright`."""
     lines = [line for block in fenced(ROOT / page, "sh") for line in block.splitlines()]
@@ -44,6 +50,7 @@ def pages() -> list[Path]:
     return [*found, *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
+@WITH_PLUGINS
 def test_the_readme_is_short_and_names_every_command() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
@@ -62,6 +69,7 @@ def project_files() -> tuple[str, ...]:
     return tuple(str(path.relative_to(ROOT)) for each in folders for path in each.rglob("*.*"))
 
 
+@WITH_PLUGINS
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_links_and_named_files_exist(page: Path) -> None:
     """Links from the page's folder; files in backticks by their path, or by its end; `*` as in a
@@ -77,6 +85,7 @@ def test_links_and_named_files_exist(page: Path) -> None:
             ), path
 
 
+@WITH_PLUGINS
 def test_the_commands_of_the_tour_run(tmp_path: Path) -> None:
     """In order, in an empty folder, without those that measure or train."""
     ran, helped = 0, set()

@@ -1,4 +1,4 @@
-"""What a command says to inputs that nobody means: one paragraph, status 2, nothing written."""
+"""Impossible inputs: one paragraph, status 2, nothing written."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ def test_flags_that_cannot_be_meant(flags: tuple[str, ...], message: str) -> Non
         ("predict", "--runs", "runs.csv"),
         ("profile", "--quick"),
         ("run", "plan.json"),
-        ("shard", "llama-3.1-8b", "--on", "8xh100-sxm", "--mesh", "8"),
     ],
 )
 def test_an_output_that_cannot_be_is_said_before_the_work(

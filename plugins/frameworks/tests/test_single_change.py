@@ -11,7 +11,7 @@ from bench.single_change import changed_setting, judge, measured_runs
 from plugins.frameworks.tests.changes.test_changes import run_of
 from tests.simulator.described_runs import changed
 
-TRUTH = Path(__file__).parents[3] / "shared" / "truth"
+TRUTH = Path(__file__).parents[4] / "shared" / "truth"
 
 
 def test_a_neighbour_differs_in_one_setting() -> None:
