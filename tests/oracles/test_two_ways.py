@@ -17,7 +17,7 @@ from simulator.traced.predict import predict
 from simulator.values.workload import Workload
 
 # With the allowed difference of step times. BERT: figures price attention in both directions as
-# causal. The last: a stage of the head alone, whose loss is counted in more bytes than the trace has.
+# causal. The last: a stage of the head alone, whose loss is counted in more bytes than the trace.
 PLAIN = {"micro_batch": 64, "recompute": "none"}
 QUESTIONS = (
     ("gpt2", "1xh100-sxm", Workload(global_batch=16, sequence_length=1024), {}, 0.08),
