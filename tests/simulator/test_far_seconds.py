@@ -81,6 +81,32 @@ def test_stages_over_two_sites_by_hand() -> None:
     assert far_cut(deep, GB, (LINE,)).bytes_s == pytest.approx(8 / 12.8)
 
 
+def test_chunks_that_pass_a_slow_line_wait_for_each_micro_batch() -> None:
+    """4 stages of 2 chunks, 100 micro-batches, 2 s of latency that no stage hides: 1/2 + 1/4 of
+    them show per chunk of each micro-batch."""
+    x = features([changed(GPT_RUN, pp=4, tp=1, dp=1)])
+    slow = replace(
+        x,
+        microbatches=np.asarray([100.0]),
+        vpp=np.asarray([2.0]),
+        cut_far=np.asarray([0.0]),
+        cut_far_latency=np.asarray([2.0]),
+        cut_crossings=np.asarray([1.0]),
+    )
+    (term,) = (term for term in TERMS if term.name == "sends between far parts of the machine")
+    unbusy = Earlier(layer=np.zeros(1), busiest=np.zeros(1), stages=np.zeros(1))
+    found = term.seconds(slow, of_each(plain(cut_exposed=0.0)), unbusy)
+    assert found[0] == pytest.approx(100 * 2 * (1 / 2 + 1 / 4) * 2.0)
+
+
+def test_the_slowest_of_several_lines_counts_its_latency() -> None:
+    """Two lines of equal bandwidth: the one with the longer latency is the slower."""
+    run = changed(GPT_RUN, tp=8, pp=4, dp=2)
+    far = replace(LINE, latency_s=5e-3)
+    assert far_cut(run, GB, (LINE, far)).latency_s == 5e-3
+    assert far_cut(run, GB, (far, LINE)).latency_s == 5e-3
+
+
 @pytest.mark.parametrize(
     ("stages", "chunks", "parts", "count"),
     [(2, 1, 2, 32), (4, 1, 2, 32), (8, 1, 2, 64), (8, 1, 4, 64), (4, 1, 4, 32),

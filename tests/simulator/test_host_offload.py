@@ -19,6 +19,7 @@ from simulator.memory.host_offload import (
     host_memory_short,
     optimizer_host_s,
 )
+from simulator.memory.run_tensors import run_tensors
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.framework.framework import load_framework
@@ -128,6 +129,16 @@ def test_a_host_holds_every_micro_batch_in_flight() -> None:
     # What goes down and up of a layer is twice what is there of it.
     assert held == pytest.approx(32 * activation_host_s(one, stack) * link / 2)
     assert host_bytes(four, stack, 0.0, 8.0) == pytest.approx(4 * held / 4)
+
+
+def test_a_host_holds_dense_layers_and_layers_with_experts_by_their_number() -> None:
+    """Of 48 layers 12 dense: a quarter of what a dense layer keeps, three quarters of the
+    others."""
+    mixed = replace(QWEN, first_dense_layers=12, ffn_size=6144)
+    run = changed(MEASURED, model=mixed, pp=1, tp=1, activation_offload=1.0)
+    layer = run_tensors(run, BRIDGE).layer(run.recompute)
+    each = layer.dense / 4 + 3 * layer.expert / 4
+    assert host_bytes(run, BRIDGE, 0.0, 1.0) == pytest.approx(run.in_flight[0] * each)
 
 
 def test_hosts_are_known_or_said_to_be_not() -> None:

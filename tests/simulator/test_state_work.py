@@ -90,6 +90,16 @@ def test_a_scan_runs_on_vector_units_alone() -> None:
     assert work.scan_forward_flop == pytest.approx(28 / 32 * 9 * run.tokens * 8192 * 16)
 
 
+def test_the_bytes_of_mamba_1_by_hand() -> None:
+    """Per token and inner channel (mamba_ssm, selective_scan): 2 of the convolution, 3 of output,
+    gate and result, 4 of the scan's own operands; no products."""
+    state = StateSpace(heads=6, head_size=1, state_size=5, rule="scan")
+    model = replace(LLAMA_8B, num_layers=4, state=state, state_layers=4)
+    work = state_work(model, tokens=8, seq_len=8, tp=1, dtype="bfloat16")
+    assert work.pass_width == (2 + 3 + 4) * 6
+    assert work.products == ()
+
+
 def test_states_are_no_faster_on_blackwell_than_on_hopper() -> None:
     """Products and states of 8,192 tokens: 128 heads of 64, N 128, G 1 in chunks of 256, on an H100
     within a third of the 0.65 ms that vLLM's pull request 27299 prints; a B200 streams no faster

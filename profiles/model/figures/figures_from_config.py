@@ -39,6 +39,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "value_size": ("v_head_dim",),
 }
 """Field of Transformer or LatentAttention -> candidate keys of a configuration."""
+UNFUSED_GELUS = ("gelu_new", "gelu_fast", "gelu_accurate")
+"""Activations written as several ops in transformers 5.23 (activations.py)."""
 KINDS_FILE = Path(__file__).parents[2] / "data" / "models" / "model_types.toml"
 
 
@@ -55,6 +57,7 @@ class ConfigKind:
                      alone has no effect
     keys        usual key -> this type's key
     both_ways   an encoder with attention in both directions
+    activation  default of `hidden_act`
     """
 
     gated: bool = True
@@ -69,6 +72,7 @@ class ConfigKind:
     shared_experts: int = 0
     global_every: int = 0
     both_ways: bool = False
+    activation: str = ""
 
 
 CONFIG_KINDS: Mapping[str, ConfigKind] = decode(
@@ -157,7 +161,14 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         window=window,
         window_layers=windowed,
         predicted_ahead=given("predicted_ahead"),
+        unfused_gelu=_activation(config, kind) in UNFUSED_GELUS,
     )
+
+
+def _activation(config: Mapping[str, Any], kind: ConfigKind) -> str:
+    """The activation of the feed-forward; model types differ in the key."""
+    keys = ("hidden_act", "activation_function", "hidden_activation")
+    return str(next((config[key] for key in keys if config.get(key)), kind.activation))
 
 
 def _window(config: Mapping[str, Any], kind: ConfigKind) -> tuple[int, int]:

@@ -215,6 +215,7 @@ class _Chain:
         windows = [layer.call.window for layer in layers if layer.call and layer.call.window]
         if len(set(windows)) > 1:
             raise InputError(f"windows of {', '.join(map(str, sorted(set(windows))))} keys")
+        capped = any(layer.call is not None and layer.call.capped for layer in layers)
         tables = [p.full_shape for reading in self.layers for p in reading.tables]
         rows = {shape[0] for shape in tables if len(shape) == 2}  # biases of experts, one a row
         found = Transformer(
@@ -237,6 +238,7 @@ class _Chain:
             latent=attention.latent,
             window=windows[0] if windows else 0,
             window_layers=len(windows),
+            unfused_gelu=not capped and self._has_unfused_gelu(usual.ffn_size),
         )
         found = self._with_small(found)
         outside = [p for r in (*self.before, *self.after) for p in r.products]
@@ -245,6 +247,11 @@ class _Chain:
         readings = (*self.before, *self.layers, *self.after)
         _check_flop(found, layers, readings, head=self.head, tokens=self.tokens)
         return ModelFigures(figures=found, sequence_length=self.sequence, notes=_notes(layers))
+
+    def _has_unfused_gelu(self, inner: int) -> bool:
+        """Whether the feed-forward of the first layer computes a tanh of its own."""
+        ops = self.graph.blocks[self.first].forward_ops
+        return any(op.name == "tanh" and op.written_bytes >= self.tokens * inner for op in ops)
 
     def _learned(self) -> int:
         """Rows of all tables of the hidden size except the vocabulary's."""

@@ -121,6 +121,8 @@ class Transformer:
                       or a feed-forward
     expert_input      input width of experts, projected from the hidden size and back (LatentMoE,
                       arXiv 2601.18089); 0 for the hidden size
+    unfused_gelu      GELU by its tanh approximation, written as several ops (`gelu_new` of
+                      transformers), which eager PyTorch runs one by one
     vector_parameters  average norms and biases per layer, if counted; 0: from `biases`
     predicted_ahead   further tokens predicted by one block of `predicting_layers` layers each, with
                       separate logits (multi-token prediction, DeepSeek-V3, arXiv 2412.19437,
@@ -155,6 +157,7 @@ class Transformer:
     vector_parameters: int = 0
     predicted_ahead: int = 0
     predicting_layers: int = 1
+    unfused_gelu: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size"):

@@ -18,6 +18,7 @@ from typing import Any
 from profiles.document import decode, read_mapping
 from profiles.errors import DocumentError, InputError, UnknownNameError
 from profiles.hardware.catalogue.device import PRECISION_TYPES
+from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
 from simulator.schedules.schedule import pipeline_names
 from simulator.training_run.framework.executor_states import ExecutorStates
@@ -27,6 +28,7 @@ from simulator.training_run.framework.kept_tensor import (
     Moment,
     check_name,
 )
+from simulator.training_run.framework.layer_counts import LayerCounts
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import AXIS_ORDERS
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
@@ -188,6 +190,9 @@ class Framework:
                experts take tokens in; 0 where a kernel adds them, or where it was not counted
     loss_bytes   bytes moved per logit by the cross-entropy, forward and backward
     kernels_forward, kernels_backward   kernels that one layer launches in each pass
+    layer_norm, unfused_gelu   the last five counts of models with biases, whose norms are
+               LayerNorms, and of models whose GELU is written in several ops; None where the
+               framework's kernels make no such difference, or it was not counted
     expert_kernels   launched per local expert by a forward matmul of experts, in ops of PyTorch
                that take the host as long; the backward has two such matmuls for each. 0 where
                one kernel runs all experts
@@ -271,6 +276,8 @@ class Framework:
     expert_kernels: float = 1.0
     block_scale_kernels: float = 0.0
     expert_bias_passes: float = 0.0
+    layer_norm: LayerCounts | None = None
+    unfused_gelu: LayerCounts | None = None
     executor: ExecutorStates | None = None
 
     def __post_init__(self) -> None:
@@ -287,6 +294,20 @@ class Framework:
         """
         own = kind in self.rules.recompute or kind not in ("selective", "attention")
         return kind if own else self.selective
+
+    def layer_counts(self, model: Transformer) -> LayerCounts:
+        """The counts of a layer of the model."""
+        if model.unfused_gelu and self.unfused_gelu:
+            return self.unfused_gelu
+        if model.biases and self.layer_norm:
+            return self.layer_norm
+        return LayerCounts(
+            norm_passes=self.norm_passes,
+            activation_passes=self.activation_passes,
+            backward_passes=self.backward_passes,
+            kernels_forward=self.kernels_forward,
+            kernels_backward=self.kernels_backward,
+        )
 
     def memory_at(self, zero_stage: int) -> FrameworkMemory:
         """What it keeps at a ZeRO stage; raises InputError where its file does not say."""

@@ -26,6 +26,9 @@ PARTS = (
 )
 CONDITIONS = (
     "gated",
+    "layer-norm",
+    "no-layer-norm",
+    "unfused-gelu",
     "plain",
     "latent",
     "context-parallel",

@@ -73,7 +73,8 @@ def layer_row(
     blocks = 0.5 * model.blocks_per_layer
     adapters = adapter_work(run)
     # Where the whole graph is one program the host launches that, not its kernels.
-    launched = float(stack.kernels_forward > 0 and not compiles_graphs(run))
+    counts = stack.layer_counts(model)
+    launched = float(counts.kernels_forward > 0 and not compiles_graphs(run))
     dispatched = launched * (stack.tensor_dispatch if run.degrees.tp > 1 else 1.0)
     row = {
         "launches": launched,
@@ -100,7 +101,7 @@ def layer_row(
         row[f"pass_{way}"] = (passes + getattr(adapters, moved)) / bandwidth
         casts = average(getattr(dense_work, cast), getattr(expert_work, cast))
         row[f"cast_{way}"] = casts / bandwidth
-        kernels, added = blocks * getattr(stack, launches), getattr(adapters, launches)
+        kernels, added = blocks * getattr(counts, launches), getattr(adapters, launches)
         experts = _expert_kernels(run, stack, kernels, products=products)
         row[launches] = dispatched * average(kernels + added, experts + added)
     row |= layer_messages_row(run, stack, links_of(run))

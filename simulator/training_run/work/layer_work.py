@@ -157,8 +157,9 @@ def layer_work(
         inner += share * tokens * model.ffn_size / degrees.tp
     # Norms, residuals and dropout are done by every tp rank unless the sequence is split.
     rows = tokens / degrees.tp if run.sequence_parallel else tokens
-    norms = stack.norm_passes * 0.5 * model.blocks_per_layer
-    passes = width * (norms * rows * h + stack.activation_passes * inner)
+    counts = stack.layer_counts(model)
+    norms = counts.norm_passes * 0.5 * model.blocks_per_layer
+    passes = width * (norms * rows * h + counts.activation_passes * inner)
     if experts:
         # Sorting tokens by expert and back: read and write, twice.
         passes += width * 4 * tokens / degrees.tp * model.top_k * model.expert_width
@@ -185,7 +186,7 @@ def layer_work(
         attention=attention,
         score_matmuls=scores,
         forward_pass_bytes=passes,
-        backward_pass_bytes=passes * stack.backward_passes,
+        backward_pass_bytes=passes * counts.backward_passes,
         forward_cast_bytes=casts[0],
         backward_cast_bytes=casts[1],
         score_bytes=score_bytes,
