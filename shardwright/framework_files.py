@@ -22,7 +22,7 @@ from shardwright.findings.ranked_changes import changes_of
 from shardwright.results.compared import LogComparisonResult
 from shardwright.results.exported import CheckResult, ExportResult
 from shardwright.results.imported import ChangesResult, ImportResult, LogResult
-from shardwright.results.shown import shown_as
+from shardwright.results.result import as_result
 
 
 def import_config(config: str | Path) -> ImportResult:
@@ -34,7 +34,7 @@ def import_config(config: str | Path) -> ImportResult:
     """
     path = Path(config)
     run = read_imported(path) if is_imported(path) else read_config(path)
-    return shown_as(ImportResult, run)
+    return as_result(ImportResult, run)
 
 
 def read_log(log: str | Path) -> LogResult:
@@ -59,7 +59,7 @@ def changes(
         imported, path = run, path_of_import(run)
     else:
         imported, path = import_config(run), Path(run)
-    return shown_as(ChangesResult, changes_of(imported, path, on, precisions=precisions))
+    return as_result(ChangesResult, changes_of(imported, path, on, precisions=precisions))
 
 
 def export(
@@ -75,7 +75,7 @@ def export(
     Raises UnknownNameError for another name, InputError for a plan that the framework cannot run.
     """
     folder = None if output is None else Path(output)
-    return shown_as(ExportResult, export_to(plan, to, folder, launcher=launcher))
+    return as_result(ExportResult, export_to(plan, to, folder, launcher=launcher))
 
 
 def check(plan: PlanLike, against: str | Path) -> CheckResult:
@@ -84,7 +84,7 @@ def check(plan: PlanLike, against: str | Path) -> CheckResult:
 
     plan  an answer of `plan`, or the path of a plan file
     """
-    return shown_as(CheckResult, check_config(planned_run(opened_plan(plan)), Path(against)))
+    return as_result(CheckResult, check_config(planned_run(opened_plan(plan)), Path(against)))
 
 
 def watch(
@@ -106,4 +106,4 @@ def watch(
     if not interval_s > 0:
         raise InputError(f"interval_s must be above 0, got {interval_s}")
     steps = followed_run(FollowedLog(log), step_of(plan, on), interval_s)
-    return (shown_as(LogComparisonResult, each) for each in steps)
+    return (as_result(LogComparisonResult, each) for each in steps)

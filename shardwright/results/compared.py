@@ -1,4 +1,4 @@
-"""What `compare`, `watch` and `diff` give in Python."""
+"""Results of `compare`, `watch` and `diff` in Python."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from shardwright.findings.plan_diff import PlanDiff, plan_diff_data
 from shardwright.reports import terminal
 from shardwright.reports.frameworks.log_report import log_comparison_report
 from shardwright.reports.plan_diff_report import plan_diff_report
-from shardwright.results.shown import Shown
+from shardwright.results.result import Result
 
 
-class ComparisonResult(Shown, Comparison):
-    """A plan beside its run; a row per quantity, in its `unit`, errors as shares."""
+class ComparisonResult(Result, Comparison):
+    """Comparison of a plan with its run; one row per quantity, in its `unit`, errors as shares."""
 
     __slots__ = ()
 
@@ -24,12 +24,12 @@ class ComparisonResult(Shown, Comparison):
         return terminal.comparison_report(self)
 
     def table(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = comparison_data(self)["rows"]
-        return found
+        rows: list[dict[str, Any]] = comparison_data(self)["rows"]
+        return rows
 
 
-class LogComparisonResult(Shown, LogComparison):
-    """A prediction beside a log; a row for the step, one per part where a profile tells, in
+class LogComparisonResult(Result, LogComparison):
+    """Comparison of a prediction with a log; one row for the step and one per part of a profile, in
     seconds."""
 
     __slots__ = ()
@@ -60,8 +60,8 @@ class LogComparisonResult(Shown, LogComparison):
         ]
 
 
-class DiffResult(Shown, PlanDiff):
-    """Two plans beside each other; a row per number that either has, in its `unit`."""
+class DiffResult(Result, PlanDiff):
+    """Difference of two plans; one row per number, in its `unit`."""
 
     __slots__ = ()
 

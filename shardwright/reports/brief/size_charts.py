@@ -88,7 +88,7 @@ def cost_parts(data: Mapping[str, Any]) -> list[tuple[str, float]]:
     kept = plain - sum(part for _, part in lost)
     found = [("steps that are kept", kept), *((f"lost: {name}", part) for name, part in lost)]
     if usd > plain:
-        found.append(("what whole runs took beyond", usd - plain))
+        found.append(("contingency of whole runs", usd - plain))
     beside = (("data and checkpoints kept", "storage_usd"), ("egress", "egress_usd"))
     return found + [(name, data[key]) for name, key in beside if data.get(key)]
 

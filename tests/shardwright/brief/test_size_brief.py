@@ -107,7 +107,7 @@ def test_parts_of_the_rent_add_up(data):
     assert sum(part for _, part in parts) == pytest.approx(data["usd"])
     # Contingency c takes 1 - 1 / c of the days; of the rest each loss its simulated share.
     rest = data["usd"] / data["contingency"]["value"]
-    assert dict(parts)["what whole runs took beyond"] == pytest.approx(data["usd"] - rest)
+    assert dict(parts)["contingency of whole runs"] == pytest.approx(data["usd"] - rest)
     assert dict(parts)["lost: restart"] == pytest.approx(rest * data["lost"]["restart"])
     bars = waterfall(data).bars
     for before, after in itertools.pairwise(bars[:-1]):
