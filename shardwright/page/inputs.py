@@ -10,13 +10,13 @@ from typing import Any
 
 import streamlit as st
 
+from shardwright.page.field_errors import FieldErrors, need_options
 from shardwright.page.fields import (
     Field,
     address_of,
     starting_values,
     unknown_parameters,
 )
-from shardwright.page.field_errors import FieldErrors, need_options
 from shardwright.reports.brief.brief_parts import words_html
 
 COLUMNS = 4

@@ -7,12 +7,12 @@ import datetime
 import streamlit as st
 
 from profiles.errors import ShardwrightError
-from shardwright.page.fields import command_of, field_named
+from shardwright.page.draw_answer import draw_answer, draw_command
 from shardwright.page.field_errors import FieldErrors
-from shardwright.page.plan_question import PLAN_FIELDS, read_plan
-from shardwright.page.plan_answer import plan_answer
-from shardwright.page.draw_answer import draw_command, draw_answer
+from shardwright.page.fields import command_of, field_named
 from shardwright.page.inputs import Inputs
+from shardwright.page.plan_answer import plan_answer
+from shardwright.page.plan_question import PLAN_FIELDS, read_plan
 
 
 def plan_page() -> None:

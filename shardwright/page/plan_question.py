@@ -14,8 +14,8 @@ from shardwright.asking.places import local_profile
 from shardwright.asking.plan_flags import plan_request
 from shardwright.asking.plan_request import PlanRequest
 from shardwright.console.flags import samples, tokens
-from shardwright.page.fields import Field, typed_values
 from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options, number
+from shardwright.page.fields import Field, typed_values
 from shardwright.page.shared_fields import (
     LORA,
     MODEL,

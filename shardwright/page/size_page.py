@@ -7,12 +7,12 @@ import datetime
 import streamlit as st
 
 from profiles.errors import ShardwrightError
-from shardwright.page.fields import command_of, field_named
+from shardwright.page.draw_answer import draw_answer, draw_command
 from shardwright.page.field_errors import FieldErrors
-from shardwright.page.draw_answer import draw_command, draw_answer
+from shardwright.page.fields import command_of, field_named
 from shardwright.page.inputs import Inputs
-from shardwright.page.size_question import SIZE_FIELDS, read_size
 from shardwright.page.size_answer import size_answer
+from shardwright.page.size_question import SIZE_FIELDS, read_size
 
 
 def size_page() -> None:

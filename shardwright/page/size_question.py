@@ -15,8 +15,8 @@ from profiles.hardware.prices.price_file import offers_with
 from shardwright.asking.sizing.size_flags import SizeFlags, size_flags
 from shardwright.asking.sizing.size_request import size_request
 from shardwright.console.flags import tokens
-from shardwright.page.fields import Field, typed_values
 from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options, number
+from shardwright.page.fields import Field, typed_values
 from shardwright.page.shared_fields import (
     LORA,
     MODEL,

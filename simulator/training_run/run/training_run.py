@@ -13,8 +13,8 @@ from profiles.hardware.catalogue.node_network import NodeNetwork, usual_network
 from profiles.model.figures.transformer import Transformer
 from simulator.schedules.in_flight import most_in_flight
 from simulator.training_run.run.compression import REDUCTIONS, compression_of
-from simulator.training_run.run.network_level import NetworkLevel
 from simulator.training_run.run.low_bits import FROZEN_TYPES, USUAL_OPTIMIZER, moments_bytes
+from simulator.training_run.run.network_level import NetworkLevel
 from simulator.values.degrees import AXIS_ORDERS, Degrees
 
 _KEYS = flattened(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from profiles.errors import InputError
 from shardwright.cli import app
+from shardwright.page.field_errors import FieldErrors, near, need_options
 from shardwright.page.fields import (
     Field,
     address_of,
@@ -19,7 +20,6 @@ from shardwright.page.fields import (
     starting_values,
     unknown_parameters,
 )
-from shardwright.page.field_errors import FieldErrors, near, need_options
 from shardwright.page.plan_question import PLAN_FIELDS, read_plan
 from shardwright.page.size_question import SIZE_FIELDS, read_size
 
