@@ -350,7 +350,7 @@ def test_a_users_own_figures(tmp_path):
     with pytest.raises(UnknownNameError, match="Did you mean 'restart_s'"):
         read_reliability(file)
     file.write_text(head + "manual_share = 3\n")
-    with pytest.raises(DocumentError, match=r"manual_share = 3.0 is a share"):
+    with pytest.raises(DocumentError, match=r"manual_share = 3.0: must be a share"):
         read_reliability(file)
     with pytest.raises(InputError, match="add up to"):
         ReliabilityInputs(failure_shares={"device": 0.5})
