@@ -34,7 +34,7 @@ class Change:
 
 def read_before(path: Path) -> dict[str, Any]:
     """The answer in a file of `size --json`; raises DocumentError."""
-    data = read_mapping(path, meant="an answer of size --json")
+    data = read_mapping(path, expected="an answer of size --json")
     if data.get("schema") != SIZE_SCHEMA:
         raise DocumentError(f"{path}: not an answer of size --json (schema {SIZE_SCHEMA})")
     return data

@@ -99,8 +99,8 @@ def test_a_wrong_key_is_named(tmp_path: Path, changed: str, into: str, said: str
 @pytest.mark.parametrize(
     ("changed", "into", "said"),
     [
-        ("2026-11-01,eur,1.25", "2026-11-01,eur,", r"line 2: currency_in_usd: a number is wanted"),
-        ("2026-10-01,,", "2026-10-01,", r"prices.csv, line 3: 7 cells are wanted"),
+        ("2026-11-01,eur,1.25", "2026-11-01,eur,", r"line 2: currency_in_usd: expected a number"),
+        ("2026-10-01,,", "2026-10-01,", r"prices.csv, line 3: expected 7 cells"),
         (",3,2026-10-01", ",three,2026-10-01", r"line 3: price_per_device_hour: .* 'three'"),
         (",3,2026-10-01", ",-3,2026-10-01", r"line 3: price_per_device_hour: must be above 0"),
         (",3,2026-10-01", ",3,", r"line 3: the cell 'date' is empty"),

@@ -17,7 +17,7 @@ class NodeDesign:
     """The usual node (or NVLink rack, or pod) of a device, and its two links.
 
     devices          joined by the inner link: 8 of a node, 72 of an NVL72 rack, a TPU pod
-    host_devices     per host, if the inner link joins several hosts (4 in an NVL72 rack), else 0
+    host_devices     per host, if the inner link joins several hosts (4 in an NVL72 rack); default 0
     outer_shared_by  devices per network card of the outer link
     inner_shared_by  devices per inner link: the cores of a chip
     cores            possible numbers of devices per chip in software, ascending: single or joined

@@ -157,7 +157,7 @@ def _number(row: Mapping[str, str | None], name: str, where: str) -> float:
     except ValueError:
         value = -1.0
     if not (math.isfinite(value) and value >= 0):
-        raise DocumentError(f"{where}: {name}: a number that is not negative is wanted: {text!r}")
+        raise DocumentError(f"{where}: {name}: expected a number of 0 or more, found {text!r}")
     return value
 
 
@@ -207,6 +207,6 @@ def _gpu_info(info: str, where: str) -> tuple[str, float]:
         return str(first["Name"]), memory if memory >= _LEAST_MIB else memory * 1024.0
     except (ValueError, SyntaxError, KeyError, IndexError, TypeError, RecursionError, MemoryError):
         raise DocumentError(
-            f"{where}: GpuInfo: a dictionary with Gpus[0].Name and MemoryInfo.SizeInMiB is wanted, "
+            f"{where}: GpuInfo: expected a dictionary with Gpus[0].Name and MemoryInfo.SizeInMiB, "
             f"found {info[:60]!r}"
         ) from None

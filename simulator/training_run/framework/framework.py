@@ -345,8 +345,10 @@ def _merged_file(name: str, before: tuple[str, ...]) -> tuple[Path, dict[str, An
     """A file's path, and its content merged over the files it inherits from (`like`)."""
     path = Path(name) if name.endswith(".toml") else FRAMEWORK_FOLDER / f"{name}.toml"
     if not name.endswith(".toml") and name not in framework_names():
-        meant = framework_of(name) or fork_of(name)
-        raise UnknownNameError("framework", name, framework_names(), where="--stack", meant=meant)
+        suggestion = framework_of(name) or fork_of(name)
+        raise UnknownNameError(
+            "framework", name, framework_names(), where="--stack", suggestion=suggestion
+        )
     if name in before:
         raise DocumentError(f"{path}: like goes round in a circle: {' -> '.join((*before, name))}")
     own = read_mapping(path)

@@ -166,7 +166,7 @@ def test_nothing_found_is_reported_and_not_drawn(data, tmp_path):
     ]  # fmt: skip
     brief = size_brief(empty)
     text = Page(brief_html(brief)).text
-    assert "Nothing that was listed keeps the limits of llama-3.1-70b" in text
+    assert "None of the listed devices keeps the limits of llama-3.1-70b" in text
     assert "a deadline of 90 days" in text
     with pytest.raises(InputError, match="nothing to draw"):
         write_brief_figure(tmp_path / "a.pdf", brief)
