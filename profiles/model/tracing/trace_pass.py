@@ -29,7 +29,7 @@ from profiles.model.fake_tensors.trace_fakes import (
 )
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.tracing.trace_block_boundaries import Output, other_forward
-from profiles.model.tracing.trace_errors import check_loss, traced_loss, failure_text
+from profiles.model.tracing.trace_errors import check_loss, failure_text, traced_loss
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder

@@ -27,7 +27,7 @@ from profiles.model.tracing.trace_block_boundaries import (
     cut_candidates,
     repeated,
 )
-from profiles.model.tracing.trace_errors import traced_loss, failure_text
+from profiles.model.tracing.trace_errors import failure_text, traced_loss
 from profiles.model.tracing.trace_ops import dtype_name
 from shardwright_placements.op_graph.op_calls import OpCall, Program, Repeat, TensorSlot
 from shardwright_placements.op_graph.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
