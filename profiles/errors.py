@@ -18,8 +18,8 @@ A message contains the input, the problem, where the input came from, and a fix.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class ShardwrightError(Exception):
@@ -44,9 +44,7 @@ class UnknownNameError(InputError):
         self, kind: str, name: str, known: Iterable[str], *, where: str = "", suggestion: str = ""
     ) -> None:
         names = sorted(known)
-        near = (
-            [suggestion] if suggestion else difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        )
+        near = [suggestion] if suggestion else get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         place = f" ({where})" if where else ""
         listed = ", ".join(names[:24]) + (", ..." if len(names) > 24 else "")

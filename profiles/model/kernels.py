@@ -1,7 +1,5 @@
-"""Kernels that a traced op launches on an accelerator, for time estimates.
-
-In addition to flop and bytes a kernel has the properties that affect its speed: groups, strides and
-layout of convolutions.
+"""Kernels that a traced op launches on an accelerator, with the properties that affect their speed:
+flop, bytes, and groups, strides and layout of convolutions.
 """
 
 from __future__ import annotations

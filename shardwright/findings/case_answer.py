@@ -26,11 +26,8 @@ CASE_ANSWER_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseAnswer:
-    """Prediction, kilowatt-hours and US dollars of a training run.
-
-    kwh, usd  None without a prediction, or if no provider offers the device
-    assumed   assumptions of both
-    """
+    """Prediction, kilowatt-hours and US dollars of a training run; None without a prediction, or if
+    no provider offers the device. `assumed` lists the assumptions of both."""
 
     prediction: PredictedCase
     kwh: Interval | None = None
@@ -44,10 +41,8 @@ def answer_cases(
     clock: Callable[[], float],
     inputs: ReliabilityInputs = DEFAULT,
 ) -> tuple[CaseAnswer, ...]:
-    """An answer per case, in order. A missing layout is replaced by the fastest one.
-
-    clock  for the time limit of searches
-    """
+    """An answer per case, in order. A missing layout is replaced by the fastest one; `clock` limits
+    the time of searches."""
     predicted = predict_cases(
         cases, settle=lambda run, row: fastest_layout(run, row, clock=clock), inputs=inputs
     )

@@ -69,9 +69,6 @@ def sheet_of(answer: PlanFile | LayoutFile) -> PlanSheet:
     return _layout_sheet(answer) if isinstance(answer, LayoutFile) else _plan_sheet(answer)
 
 
-# --- plans of our own executor --------------------------------------------------------------------
-
-
 def _plan_sheet(answer: PlanFile) -> PlanSheet:
     prediction = answer.prediction
     sheet = PlanSheet(asked=_inputs(answer), decided=_decisions(answer))
@@ -137,9 +134,6 @@ def _runs(words: list[str]) -> str:
 def _recompute(plan: Plan) -> str:
     kinds = [kind.value for stage in plan.stages for kind in stage.recompute]
     return ", ".join(f"{kind} {kinds.count(kind)} blocks" for kind in sorted(set(kinds)))
-
-
-# --- layouts of frameworks ------------------------------------------------------------------------
 
 
 def _layout_sheet(answer: LayoutFile) -> PlanSheet:

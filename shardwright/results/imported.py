@@ -27,9 +27,8 @@ _ABOUT = frozenset(
 
 
 class ImportResult(Result, ImportedRun):
-    """A configuration as a run; one row per setting, with its value and source.
-
-    The source is a place in the files, a derivation, or the framework's default."""
+    """A configuration as a run; one row per setting, with its value and its source (a place in the
+    files, a derivation, or the framework's default)."""
 
     __slots__ = ()
 
@@ -68,11 +67,9 @@ class ChangesResult(Result, RankedChanges):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogResult(Result):
-    """Content of an output file of a run: a training log, profile, benchmark or memory snapshots.
+    """An output file of a run: a training log, profile, benchmark or memory snapshots.
 
-    One row for a log, one per device of a profile, one per size of nccl-tests.
-
-    found   the content
+    found   the content; one row for a log, one per device of a profile, one per size of nccl-tests
     """
 
     path: Path

@@ -55,9 +55,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """One replica of a plan with unequal replicas; it runs 1F1B.
-
-    Each stage is a tensor-parallel group of devices of one type. num_microbatches is per step."""
+    """One replica of a plan with unequal replicas; it runs 1F1B. Each stage is a tensor-parallel
+    group of devices of one type. num_microbatches is per step."""
 
     stages: tuple[Stage, ...]
     num_microbatches: int

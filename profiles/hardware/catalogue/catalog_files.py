@@ -1,4 +1,4 @@
-"""The files of the catalogue: units in the keys, a source per number."""
+"""The files of the catalog: units in the keys, a source per number."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class GroupFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelFile:
-    """A level of a cluster file; `link` is a name in the catalogue, or an inline table."""
+    """A level of a cluster file; `link` is a name in the catalog, or an inline table."""
 
     name: str
     domain_size: int

@@ -50,7 +50,7 @@ _RATE = re.compile(r"^([a-z]{3})_in_usd$")
 class OwnOffer:
     """An offer in a user's file.
 
-    device   a name or alias of the catalogue
+    device   a name or alias of the catalog
     price_per_device_hour   in `currency`: `usd`, or one with a rate under [currency]
     address  of the source; by default the file
     """

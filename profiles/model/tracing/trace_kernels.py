@@ -1,7 +1,5 @@
-"""Kernels that a dispatched aten call launches on an accelerator.
-
-One per call, except up to three for the gradients of a convolution, and several for a recurrent
-layer.
+"""Kernels that a dispatched aten call launches on an accelerator: one, up to three for the
+gradients of a convolution, or several for a recurrent layer.
 """
 
 from __future__ import annotations
@@ -191,9 +189,7 @@ def _convolution(
     settings: tuple[Any, ...],
     phase: Phase,
 ) -> tuple[DeviceKernel, ...]:
-    """The kernels of a convolution or of its gradients.
-
-    settings  stride, padding, dilation, transposed, output padding, groups"""
+    """settings  stride, padding, dilation, transposed, output padding, groups"""
     stride, _, dilation, transposed, _, groups = settings
     made = []
     for direction, x, weight, y in parts:

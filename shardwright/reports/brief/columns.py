@@ -37,6 +37,12 @@ def with_interval(name: str, unit: str, meaning: str) -> tuple[Column, ...]:
     )
 
 
+def ends_of(row: Mapping[str, Any], name: str) -> tuple[Any, Any]:
+    """The ends of a number's 90 % interval in a row, None if missing."""
+    _, low, high = with_interval(name, "", "")
+    return row.get(low.name), row.get(high.name)
+
+
 def table_csv(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
     """One line per row; missing values are empty, numbers have full precision."""
     names = [column.name for column in columns]

@@ -20,6 +20,7 @@ from shardwright.reports.brief.brief import (
     Table,
     between,
 )
+from shardwright.reports.brief.columns import ends_of
 from shardwright.reports.brief.layout_charts import memory_chart, parts_chart
 from shardwright.reports.brief.scatter import AxisWords, Point, scatter
 from shardwright.reports.brief.size_words import probability
@@ -100,11 +101,7 @@ _WRITTEN = {
 
 
 def _range(row: Mapping[str, Any], name: str) -> str:
-    stem, end = name, ""
-    for suffix in ("_s", "_bytes"):
-        if name.endswith(suffix):
-            stem, end = name.removesuffix(suffix), suffix
-    low, high = row.get(f"{stem}_low{end}"), row.get(f"{stem}_high{end}")
+    low, high = ends_of(row, name)
     return "" if low is None or high is None else between(low, high, _WRITTEN[name])
 
 

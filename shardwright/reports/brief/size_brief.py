@@ -333,8 +333,8 @@ def _assumed(data: Mapping[str, Any]) -> list[Section]:
     """Assumptions with the flags that change them, then every input with its source."""
     tables = []
     if data["assumptions"]:
-        rows = tuple((one, ", ".join(_flags(one))) for one in data["assumptions"])
-        tables.append(Table(heads=("assumed", "changed by"), rows=rows))
+        assumed = tuple((one, ", ".join(_flags(one))) for one in data["assumptions"])
+        tables.append(Table(heads=("assumed", "changed by"), rows=assumed))
     if data.get("sources"):
         rows = tuple(
             (one["name"], one["value"], one["source"], one["change"]) for one in data["sources"]

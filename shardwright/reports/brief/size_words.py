@@ -7,6 +7,7 @@ from typing import Any
 
 from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.reports.brief.brief import between
+from shardwright.reports.brief.columns import ends_of
 
 GOALS = {
     "cost": "cheapest",
@@ -51,15 +52,8 @@ def value_of(data: Mapping[str, Any], name: str) -> str:
 
 def range_of(data: Mapping[str, Any], name: str) -> str:
     """`28.8 to 64.7 days`; "" without an interval."""
-    low, high = ends(data, name)
+    low, high = ends_of(data, name)
     return "" if low is None or high is None else between(low, high, WRITTEN[name])
-
-
-def ends(data: Mapping[str, Any], name: str) -> tuple[float | None, float | None]:
-    """The ends of a number's interval, None if missing."""
-    if name == "step_time_s":
-        return data.get("step_time_low_s"), data.get("step_time_high_s")
-    return data.get(f"{name}_low"), data.get(f"{name}_high")
 
 
 def with_range(data: Mapping[str, Any], name: str) -> str:

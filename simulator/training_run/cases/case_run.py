@@ -78,10 +78,8 @@ class CaseRun:
 
 
 def case_run(case: PublishedCase, assumed: list[str]) -> CaseRun:
-    """The case as a row, and its tokens; appends assumptions to `assumed`.
-
-    Raises UnsupportedRunError if tokens, device or model size are unknown.
-    """
+    """The case as a row, and its tokens; appends assumptions to `assumed`. Raises
+    UnsupportedRunError if tokens, device or model size are unknown."""
     assumed += list(case.faults)
     row = case.run
     known = known_model(row.model)
@@ -136,9 +134,7 @@ def case_run(case: PublishedCase, assumed: list[str]) -> CaseRun:
 
 def _tokens(case: PublishedCase, known: KnownModel | None, assumed: list[str]) -> float:
     """Tokens of the whole run. For a benchmark of steps: of its model's run, otherwise of one step.
-
-    Raises UnsupportedRunError if a run has none.
-    """
+    Raises UnsupportedRunError if a run has none."""
     if case.kind == BENCHMARK:
         assumed.append("a benchmark of steps: duration of a run at its rate, without lost time")
     if case.tokens:
@@ -166,10 +162,8 @@ def _dense_substitute(case: PublishedCase, known: KnownModel, assumed: list[str]
 
 
 def by_parameters(case: PublishedCase, assumed: list[str]) -> PublishedCase | None:
-    """The case with a dense model known only by its active parameters.
-
-    None if they are unknown, or if the case has no other model figures to discard.
-    """
+    """The case with a dense model known only by its active parameters; None if they are unknown,
+    or if the case has no other model figures to discard."""
     active = case.active_parameters or case.parameters
     if not active or not (case.run.num_layers or case.run.hidden_size or case.experts):
         return None
@@ -346,10 +340,8 @@ def _with_devices(
 
 def initial_layout(case: CaseRun) -> PublishedRun | None:
     """The row with an initial layout, for a model larger than a device: tensor parallelism inside
-    a node, the fewest stages that fit, and as many replicas as devices and batch allow.
-
-    None if the row has a layout already, or none fits on its devices.
-    """
+    a node, the fewest stages that fit, and as many replicas as devices and batch allow. None if
+    the row has a layout already, or none fits on its devices."""
     run = case.run
     if run.tp or run.pp or not run.num_devices or not run.global_batch:
         return None

@@ -36,10 +36,7 @@ class TensorLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryExplanation:
-    """Terms of the peak of pipeline rank `rank`; lines add up to shown_bytes.
-
-    shows   kind of peak: `allocated`, `reserved` or `device`
-    """
+    """lines add up to shown_bytes, the peak of pipeline rank `rank`; `shows` is its kind."""
 
     rank: int
     shows: str
@@ -95,9 +92,7 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
     if kind == "device":
         held = device.reserved_bytes
         extra = stack.device_extra_gib
-        lines.append(
-            MemoryLine(name="driver and context", memory_bytes=held.value, numbers=held.source)
-        )
+        lines.append(MemoryLine(name="driver", memory_bytes=held.value, numbers=held.source))
         others = memory.shown_bytes - held.value - rank.held_bytes
         full = ", limited by the device's memory" if others < extra.value * GIB else ""
         lines.append(

@@ -82,10 +82,8 @@ class IntervalUsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunExplanation:
-    """Explanation of a prediction. lines add up to step.interval.value.
-
-    memory  None if no file describes the framework's memory; why_no_memory has the reason
-    """
+    """Explanation of a prediction. lines add up to step.interval.value; memory is None if no file
+    describes the framework's memory, with the reason in why_no_memory."""
 
     run: TrainingRun
     lines: tuple[StepLine, ...]

@@ -141,10 +141,8 @@ def _state_s(run: TrainingRun, coefficients: CoefficientFile) -> float:
 
 
 def _impossible(runs: Mapping[int, TrainingRun]) -> dict[int, str]:
-    """Index -> reason for runs whose step cannot be computed, so that the others still can be.
-
-    Reasons are a tp that does not divide the heads, or a schedule that cannot run the chunks or
-    micro-batches."""
+    """Index -> reason for runs whose step cannot be computed: tp does not divide the heads, or the
+    schedule cannot run the chunks or micro-batches. The other runs are still predicted."""
     reasons = {}
     for place, run in runs.items():
         try:

@@ -2,8 +2,7 @@
 
 The duration of a pass in the timeline is the sum of its terms of the step (step_terms.py). Under
 1F1B with the head's stage as the slowest, the timeline ends exactly at the step time. For other
-schedules the idle time is an estimate (`idle_stages` in step_terms.py); `Prediction.timeline_gap`
-is the difference.
+schedules it is an estimate (`idle_stages` in step_terms.py): `Prediction.timeline_gap`.
 """
 
 from __future__ import annotations
@@ -150,10 +149,10 @@ def _drawn_step(run: TrainingRun, plan: Plan, seconds: Mapping[Part, float]) -> 
     """
     x, assigned = features([run]), assign([run])
     c = assigned.of(assigned.from_file(shipped_coefficients()))
-    by_part = step_seconds(x, c, lambda term: (term.part, term.per is None))
+    terms = step_seconds(x, c, lambda term: (term.part, term.per is None))
 
     def calibrated(part: Part) -> float:
-        usual = sum(_one(by_part.get((part, once), np.zeros(1))) for once in (False, True))
+        usual = sum(_one(terms.get((part, once), np.zeros(1))) for once in (False, True))
         return seconds.get(part, 0.0) / usual if usual else 1.0
 
     shares = stage_split(run)[: len(plan.stages)]
@@ -187,9 +186,7 @@ def _drawn_step(run: TrainingRun, plan: Plan, seconds: Mapping[Part, float]) -> 
             ramp_send_s=max(0.0, send_s * (1.0 - _one(c["cut_exposed"]))),
         ),
         send_s=send_s,
-        last_s=sum(
-            _one(by_part.get((part, True), np.zeros(1))) * calibrated(part) for part in _LAST
-        ),
+        last_s=sum(_one(terms.get((part, True), np.zeros(1))) * calibrated(part) for part in _LAST),
     )
 
 
@@ -198,9 +195,8 @@ def _one(values: Array) -> float:
 
 
 def _shares(term: Term, passes: float) -> tuple[float, float]:
-    """(share of a term in the forward, share in the W of a split backward).
-
-    W has the matmuls of the weight gradients, about half of the backward's (idle_share.py)."""
+    """(share of a term in the forward, share in the W of a split backward); W has the matmuls of
+    the weight gradients, about half of the backward's (idle_share.py)."""
     if term.per is LOGITS:
         return 1 / 3, 1 / 3
     ahead = {"forward": 1.0, "backward": 0.0}.get(term.way, 1.0 / passes)
@@ -233,10 +229,8 @@ def _timeline(plan: Plan, durations: Durations) -> Timeline:
 
 
 def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
-    """(time in s, share of the maximum) of the activations kept by a rank.
-
-    A forward adds its chunk's at its start. The backward, or the W of a split one, frees them at
-    its end."""
+    """(time in s, share of the maximum) of the activations kept by a rank. A forward adds its
+    chunk's at its start. The backward, or the W of a split one, frees them at its end."""
     held, course = 0, [(0.0, 0.0)]
     for index, action in enumerate(timeline.actions):
         if timeline.ranks[index] != pp_rank or action.kind is ActionKind.BACKWARD_INPUT:

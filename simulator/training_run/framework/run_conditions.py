@@ -15,10 +15,8 @@ BLOCK_SCALED = ("mxfp8", "nvfp4")
 
 
 def run_conditions(run: TrainingRun, framework: Framework) -> frozenset[str]:
-    """Conditions true on every rank.
-
-    `trained-weights` is false if only adapters are trained; `host-ahead` is true if most jobs of
-    this layout run ahead (framework/blocked_host.py)."""
+    """Conditions true on every rank. `trained-weights` is false if only adapters are trained;
+    `host-ahead` is true if most jobs of this layout run ahead (framework/blocked_host.py)."""
     degrees = run.degrees
     low = run.precision in LOW_PRECISIONS
     held = {

@@ -44,10 +44,8 @@ class GradientMessage:
 
 
 def gradient_bytes(run: TrainingRun, of_stack: float) -> float:
-    """Bytes per gradient in the reduction between replicas.
-
-    fp16 training of 2021 reduced 16-bit gradients. bf16 training uses the framework's type, unless
-    another is requested."""
+    """Bytes per gradient in the reduction between replicas. fp16 training of 2021 reduced 16-bit
+    gradients; bf16 training uses the framework's type, unless another is requested."""
     if run.gradient_reduction:
         return REDUCTION_BYTES[run.gradient_reduction]
     return 2.0 if run.precision == "fp16" else of_stack

@@ -129,9 +129,8 @@ def expert_group(run: TrainingRun) -> RankGroup:
 
 
 def expert_replicas(run: TrainingRun) -> RankGroup:
-    """Ranks with the same experts, which exchange their gradients in every step.
-
-    With expert parallelism experts are not split, so the ranks of a tensor group are included."""
+    """Ranks with the same experts, which exchange their gradients in every step. With expert
+    parallelism experts are not split, so the ranks of a tensor group are included."""
     degrees = run.degrees
     taken = max(1, degrees.ep // (degrees.dp * degrees.cp))
     tensor = degrees.tp // taken if degrees.ep > 1 else 1
