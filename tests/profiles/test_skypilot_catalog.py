@@ -85,7 +85,7 @@ def test_a_catalogue_by_the_names_of_its_columns(folder: Path) -> None:
         ("23.60", "-1", r"line 3: Price"),
         ("23.60", "inf", r"line 3: Price"),
         ("AcceleratorCount", "Count", r"line 1: the column 'AcceleratorCount' is missing"),
-        ("'SizeInMiB': 81920", "'Size': 81920", r"line 3: GpuInfo: a dictionary"),
+        ("'SizeInMiB': 81920", "'Size': 81920", r"line 3: GpuInfo: expected a dictionary"),
     ],
 )
 def test_a_row_that_cannot_be_read_is_named(
