@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from executor.replay.wire import stored_type
 from profiles.errors import ModelError
-from profiles.model.building.build import BuiltModel, build_model, lacks_values, to_meta
+from profiles.model.building.build import BuiltModel, build_model, needs_values, to_meta
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.trace_tensor_parallel import by_rank
 from simulator.values.plan import Plan
@@ -157,7 +157,7 @@ def build_meta(
         with parameters_on_meta():
             return build()
     except ModelError as error:
-        if not lacks_values(error):
+        if not needs_values(error):
             raise
     built = build()
     to_meta(built.module, buffers=False)

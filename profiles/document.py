@@ -87,7 +87,7 @@ def read_document(
 
 
 def schema_name(tag: object) -> str:
-    """The name in a schema tag, without its version; "" for anything else.
+    """The name in a schema tag, without its version; "" for other values.
 
     >>> schema_name("shardwright/plan@2")
     'shardwright/plan'
@@ -105,14 +105,14 @@ def write_document(
     write_text(path, to_json(data))
 
 
-def read_mapping(path: str | Path, *, meant: str = "") -> dict[str, Any]:
+def read_mapping(path: str | Path, *, expected: str = "") -> dict[str, Any]:
     """The top-level table of a TOML or JSON file, as plain values.
 
-    meant  the expected kind of file, for messages: `a memory snapshot of torch as JSON`
+    expected  kind of file, for messages: `a memory snapshot of torch as JSON`
     Raises DocumentError for other files.
     """
     file = Path(path)
-    hint = f"; is it {meant}?" if meant else ""
+    hint = f"; is it {expected}?" if expected else ""
     text = read_text(file)
     try:
         data = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
@@ -124,7 +124,7 @@ def read_mapping(path: str | Path, *, meant: str = "") -> dict[str, Any]:
     except RecursionError as error:
         raise DocumentError(f"{path}: nested too deeply to be one of our files{hint}") from error
     if not isinstance(data, dict):
-        raise DocumentError(f"{path}: a table of keys is wanted, found {_describe(data)}{hint}")
+        raise DocumentError(f"{path}: expected a table of keys, found {_describe(data)}{hint}")
     return data
 
 
@@ -251,7 +251,7 @@ def decode(cls: Any, data: Any, *, where: str) -> Any:
     """`data` (plain JSON or TOML values) as a value of type `cls`.
 
     `where` is the place in messages. Numbers must be finite; an int is accepted for a float,
-    nothing else is converted. Raises DocumentError.
+    there are no other conversions. Raises DocumentError.
     """
     if cls is Any:
         return data
@@ -294,18 +294,18 @@ def _decode_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
 
 def _decode_tuple(arguments: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
     if not isinstance(data, (list, tuple)):
-        raise DocumentError(f"{where}: a list is wanted, found {_describe(data)}")
+        raise DocumentError(f"{where}: expected a list, found {_describe(data)}")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return tuple(decode(arguments[0], x, where=f"{where}[{i}]") for i, x in enumerate(data))
     if len(data) != len(arguments):
-        raise DocumentError(f"{where}: {len(arguments)} entries are wanted, found {len(data)}")
+        raise DocumentError(f"{where}: expected {len(arguments)} entries, found {len(data)}")
     pairs = enumerate(zip(arguments, data, strict=True))
     return tuple(decode(kind, item, where=f"{where}[{i}]") for i, (kind, item) in pairs)
 
 
 def _decode_mapping(arguments: tuple[Any, ...], data: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
-        raise DocumentError(f"{where}: a table is wanted, found {_describe(data)}")
+        raise DocumentError(f"{where}: expected a table, found {_describe(data)}")
     kind = arguments[1] if arguments else Any
     return {key: decode(kind, item, where=_join(where, key)) for key, item in data.items()}
 
@@ -313,7 +313,7 @@ def _decode_mapping(arguments: tuple[Any, ...], data: Any, where: str) -> Mappin
 def _decode_dataclass(cls: Any, data: Any, where: str) -> Any:
     if not isinstance(data, Mapping):
         raise DocumentError(
-            f"{where}: a table with the keys of {cls.__name__} is wanted, found {_describe(data)}"
+            f"{where}: expected a table with the keys of {cls.__name__}, found {_describe(data)}"
         )
     kinds, required = _fields(cls)
     for key in data:
@@ -348,7 +348,7 @@ def _unflattened(kind: Any, attributes: Mapping[str, str], values: dict[str, Any
 def _decode_scalar(cls: Any, data: Any, where: str) -> Any:
     if cls is float and isinstance(data, (int, float)) and not isinstance(data, bool):
         if not math.isfinite(data):
-            raise DocumentError(f"{where}: a finite number is wanted, found {data!r}")
+            raise DocumentError(f"{where}: expected a finite number, found {data!r}")
         return float(data)
     if cls is int and isinstance(data, int) and not isinstance(data, bool):
         return data
@@ -359,7 +359,7 @@ def _decode_scalar(cls: Any, data: Any, where: str) -> Any:
     if cls is type(None) and data is None:
         return None
     names = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
-    raise DocumentError(f"{where}: {names.get(cls, str(cls))} is wanted, found {_describe(data)}")
+    raise DocumentError(f"{where}: expected {names.get(cls, str(cls))}, found {_describe(data)}")
 
 
 @functools.cache

@@ -3,7 +3,7 @@
     ShardwrightError                 exit code
     ├── InputError                   2   a file, a flag or an argument is wrong
     │   ├── UnknownNameError         2   no such device, model, schedule, key; names the nearest
-    │   ├── DocumentError            2   a file that cannot be read as what it should be
+    │   ├── DocumentError            2   a file with unexpected content, or an unreadable one
     │   ├── UnitError                2   a quantity with a wrong or missing unit
     │   ├── ModelError               2   a model that cannot be loaded
     │   └── TraceError               2   a model that loads but cannot be traced
@@ -18,8 +18,8 @@ A message contains the input, the problem, where the input came from, and a fix.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class ShardwrightError(Exception):
@@ -37,14 +37,14 @@ class InputError(ShardwrightError):
 class UnknownNameError(InputError):
     """An unknown name; the message suggests the nearest known one.
 
-    kind   of the named thing;  where  place of the name;  meant  the suggestion, if known
+    kind   of the named thing;  where  place of the name;  suggestion  if known
     """
 
     def __init__(
-        self, kind: str, name: str, known: Iterable[str], *, where: str = "", meant: str = ""
+        self, kind: str, name: str, known: Iterable[str], *, where: str = "", suggestion: str = ""
     ) -> None:
         names = sorted(known)
-        near = [meant] if meant else difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        near = [suggestion] if suggestion else get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         place = f" ({where})" if where else ""
         listed = ", ".join(names[:24]) + (", ..." if len(names) > 24 else "")
@@ -60,7 +60,7 @@ class UnitError(InputError):
 
 
 class ModelError(InputError):
-    """A model that cannot be loaded from what was given."""
+    """A model that cannot be loaded from the given name, file or module."""
 
 
 class TraceError(InputError):

@@ -57,7 +57,7 @@ def parse_quantity(text: str, dimension: str, *, where: str = "", above_0: bool 
     if factor is None:
         what = f"has the unit {unit!r}" if unit else "has no unit"
         raise UnitError(
-            f"{place}{text!r} {what}, but a quantity of {dimension} is wanted; "
+            f"{place}{text!r} {what}, expected a quantity of {dimension}; "
             f"write for example {_EXAMPLE[dimension]}"
         )
     value = number * factor

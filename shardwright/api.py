@@ -2,7 +2,7 @@
 
 The plug-in `frameworks` adds those that read or write files of other frameworks. A result prints
 like its command, in a notebook too, and has `table()` and `to_pandas()`
-(shardwright/results/shown.py).
+(shardwright/results/result.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from shardwright.results.planned import (
     PredictionResult,
     StepResult,
 )
-from shardwright.results.shown import Shown, shown_as
+from shardwright.results.result import Result, as_result
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
@@ -56,7 +56,7 @@ def fit(
     from shardwright.reports.capacity import fit_model
 
     traced = trace(model, sequence_length=sequence_length, precision=precision, tp_degrees=(1,))
-    return shown_as(FitResult, fit_model(traced, micro_batch=micro_batch, precision=precision))
+    return as_result(FitResult, fit_model(traced, micro_batch=micro_batch, precision=precision))
 
 
 @overload
@@ -109,8 +109,8 @@ def plan(
 
 def _shown(answer: PlanFile | LayoutFile) -> PlanResult | LayoutResult:
     if isinstance(answer, LayoutFile):
-        return shown_as(LayoutResult, answer)
-    return shown_as(PlanResult, answer)
+        return as_result(LayoutResult, answer)
+    return as_result(PlanResult, answer)
 
 
 @overload
@@ -146,7 +146,7 @@ def predict(
     if isinstance(chosen, Plan):
         where = on if isinstance(on, Cluster) else cluster(on or chosen.cluster)
         made = predict_plan(chosen, where, price_for(where), model)
-        return shown_as(PredictionResult, made)
+        return as_result(PredictionResult, made)
     if model is not None:
         raise InputError(
             f"a Plan is wanted (answer.plan) with a traced model, got {type(chosen).__name__}; an "
@@ -160,10 +160,10 @@ def predict(
     if isinstance(chosen, (str, Path)) and not is_imported(Path(chosen)):
         opened = open_plan(chosen)
         refuse_devices_of_plan(on, str(chosen))
-        return shown_as(
+        return as_result(
             StepResult, step_of_answer(predicted_again(opened).opened.answer, str(chosen))
         )
-    return shown_as(StepResult, step_of(chosen, on))
+    return as_result(StepResult, step_of(chosen, on))
 
 
 def load_plan(path: str | Path) -> PlanResult | LayoutResult:
@@ -248,7 +248,7 @@ def compare(
     *,
     log: str | Path | Sequence[str | Path],
     on: str = "",
-) -> Shown: ...
+) -> Result: ...
 
 
 def compare(
@@ -257,7 +257,7 @@ def compare(
     *,
     log: str | Path | Sequence[str | Path] = (),
     on: str = "",
-) -> ComparisonResult | Shown:
+) -> ComparisonResult | Result:
     """A prediction next to a run of our executor, or next to a training log.
 
     plan   an answer of `plan`, or the path of a plan file; with `log` also an imported run
@@ -278,7 +278,7 @@ def compare(
             raise InputError(
                 "log= needs the plug-in for other frameworks: pip install 'shardwright[frameworks]'"
             )
-        found: Shown = compare_log(plan, logs, on=on)
+        found: Result = compare_log(plan, logs, on=on)
         return found
     if on:
         raise InputError(
@@ -288,13 +288,13 @@ def compare(
         raise InputError("an imported run is compared with a log (log=), not with a run of ours")
     planned = opened_plan(plan).planned
     measured = run if isinstance(run, Measurement) else load_run(str(run))
-    return shown_as(ComparisonResult, compare_run(planned, measured))
+    return as_result(ComparisonResult, compare_run(planned, measured))
 
 
 def diff(before: PlanLike, after: PlanLike) -> DiffResult:
     """What is different in the second plan, and why its step is another."""
     found = diff_plans(opened_plan(before).answer, opened_plan(after).answer)
-    return shown_as(DiffResult, found)
+    return as_result(DiffResult, found)
 
 
 def report(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardwright.asking.sizing.size_flags import size_flags
 from shardwright.asking.sizing.sized import SizeSolver
-from shardwright.results.shown import shown_as
+from shardwright.results.result import as_result
 from shardwright.results.sized import SizeResult
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
@@ -87,4 +87,4 @@ def size(
         reliability=None if reliability is None else Path(reliability),
         phases=None if phases is None else Path(phases),
     )
-    return shown_as(SizeResult, solver.solve(flags))
+    return as_result(SizeResult, solver.solve(flags))

@@ -9,7 +9,7 @@ from typing import Any
 from profiles.document import encode
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.energy import carbon
-from simulator.goodput.lasting import Reliability, delivered
+from simulator.goodput.reliability import Reliability, delivered
 from simulator.training_run.fit.memory_interval import out_of_memory_probability
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER

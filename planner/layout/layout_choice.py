@@ -12,7 +12,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.energy.grid_carbon import grid_of
 from profiles.sourced import Sourced
 from profiles.units import format_time
-from simulator.goodput.lasting import Reliability, reliability
+from simulator.goodput.reliability import Reliability, reliability
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.memory.footprint import footprint
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens

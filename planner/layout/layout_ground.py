@@ -13,7 +13,7 @@ from profiles.hardware.catalogue.device import Device
 from profiles.hardware.catalogue.node_network import NodeNetwork, network_of_level, usual_network
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import FrameworkRules
-from simulator.training_run.run.far_level import FarLevel
+from simulator.training_run.run.network_level import NetworkLevel
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import Degrees
 from simulator.values.workload import MOST
@@ -95,7 +95,7 @@ def only_device(cluster: Cluster) -> Device:
     return cluster.groups[0].device
 
 
-def far_levels_of(cluster: Cluster) -> tuple[FarLevel, ...]:
+def far_levels_of(cluster: Cluster) -> tuple[NetworkLevel, ...]:
     """The levels beyond the network that leaves a node: from the third on, and the second where its
     latency is that of a line between sites."""
     found = []
@@ -106,7 +106,7 @@ def far_levels_of(cluster: Cluster) -> tuple[FarLevel, ...]:
         link = level.link
         rate = link.bandwidth_bytes_per_s.value * link.efficiency.value
         found.append(
-            FarLevel(
+            NetworkLevel(
                 name=level.name,
                 part_devices=below.domain_size,
                 bytes_per_s_per_device=rate / link.shared_by / level.oversubscription,

@@ -56,7 +56,7 @@ class LayoutQuestion:
 
     def __post_init__(self) -> None:
         if self.space.recompute is not None:
-            meant = tuple(map(load_framework(self.stack).recompute_meant, self.space.recompute))
+            meant = tuple(map(load_framework(self.stack).resolved_recompute, self.space.recompute))
             object.__setattr__(self, "space", replace(self.space, recompute=meant))
         if not 0.0 < self.fit_risk < 1.0:
             raise InputError(

@@ -10,7 +10,7 @@ from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import SizedRun, question_of_run
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.energy import carbon, run_energy
-from simulator.goodput.lasting import reliability
+from simulator.goodput.reliability import reliability
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
 from simulator.log_interval import probability_below, product, total
 from simulator.mfu import model_flop_per_token

@@ -1,6 +1,6 @@
 """Wall-clock of a long run over its steady steps by nodes, in closed form: for ranking only.
 
-Per simulated cluster what goodput/lasting.py says, times a step of its 90 % interval; of all
+Per simulated cluster what goodput/reliability.py says, times a step of its 90 % interval; of all
 clusters the median, and what is exceeded with the probability that a limit may be. At numbers of
 nodes a third of an octave apart and straight between them, with the draws of `time_to_train` but
 for a run's own luck. The answer that is shown, and its runners-up, are simulated (run_outlook.py).
@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.layout.layout_search import Array
 from simulator.goodput.clusters import draw_clusters, two_sided
-from simulator.goodput.lasting import expected
+from simulator.goodput.reliability import expected
 from simulator.goodput.reliability_inputs import ReliabilityInputs
 from simulator.values.prediction import Interval
 

@@ -1,5 +1,5 @@
-"""Kernels of an accelerator as prices see them: what an op of a trace starts on the device, with
-what decides its speed in addition to flop and bytes (groups, strides and layout of convolutions).
+"""Kernels that a traced op launches on an accelerator, with the properties that affect their speed:
+flop, bytes, and groups, strides and layout of convolutions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Kernel(StrEnum):
-    """Kernels that are priced alike."""
+    """Kinds of kernels with one time formula."""
 
     CONV_1X1 = "conv 1x1"
     CONV = "conv"
@@ -36,7 +36,7 @@ class Kernel(StrEnum):
 
 
 class Direction(StrEnum):
-    """What a kernel of a product makes."""
+    """Result of a matmul or convolution kernel."""
 
     OUTPUT = "output"
     INPUT_GRADIENT = "input gradient"
@@ -45,15 +45,15 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceKernel:
-    """A kernel that an op starts `count` times with the same sizes.
+    """A kernel that an op launches `count` times with the same sizes.
 
-    dtype  of the arithmetic; `tf32` of products of float32 that run on the tensor cores
-    read_bytes, written_bytes   tensors once each, broadcast ones as large as they are stored
-    batch, m, n, k    of products: `batch` products [m, k] x [k, n]; of a convolution the product
-           that each group equals, `batch` its groups; 0 for other kernels
+    dtype  of the arithmetic; `tf32` for float32 products on the tensor cores
+    read_bytes, written_bytes   every tensor once, broadcast tensors at their stored size
+    batch, m, n, k    `batch` products [m, k] x [k, n]; for a convolution the equivalent product of
+           each of its `batch` groups; 0 for other kernels
     taps   elements of a convolution's kernel; stride, dilation  its largest
-    spatial   dimensions that a convolution slides along: 2 of images; 0 of other kernels
-    channels_last   tensors lie with channels innermost
+    spatial   spatial dimensions of a convolution: 2 for images; 0 for other kernels
+    channels_last   whether channels are innermost in memory
     """
 
     kernel: Kernel
@@ -76,5 +76,5 @@ class DeviceKernel:
 
     @property
     def moved_bytes(self) -> int:
-        """Read and written."""
+        """Bytes read and written."""
         return self.read_bytes + self.written_bytes

@@ -1,4 +1,4 @@
-"""The answer of `plan` as JSON: the same keys whatever was planned, beside each answer's own."""
+"""The answer of `plan` as JSON: common keys for every answer, plus the keys of its kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.values.plan import PLAN_SCHEMA
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction
 
-# Always present in `plan --json`, null where there is no value.
+# Always present in `plan --json`, null without a value.
 ANSWER_KEYS = (
     "status",
     "bound",
@@ -35,14 +35,14 @@ ANSWER_KEYS = (
     "assumptions",
 )
 
-# Of the keys that are printed; the files have newer ones.
+# Schemas of printed JSON; plan files have newer ones.
 LAYOUT_SCHEMA = "shardwright/layout@2"
 FRONT_SCHEMA = "shardwright/layout-front@1"
 FRAMEWORKS_SCHEMA = "shardwright/layouts-by-framework@1"
 
 
 def answer_json(answer: PlanFile | LayoutFile) -> dict[str, Any]:
-    """An answer as plain values, with every promised key."""
+    """An answer as plain values, with all of ANSWER_KEYS."""
     data = dict.fromkeys(ANSWER_KEYS) | encode(answer)
     if isinstance(answer, LayoutFile):
         if answer.chosen is not None:
@@ -69,19 +69,19 @@ def answer_json(answer: PlanFile | LayoutFile) -> dict[str, Any]:
 
 
 def choice_json(choice: LayoutChoice) -> dict[str, Any]:
-    """A layout's figures by the keys that every answer has, and its run as `plan`."""
-    found = choice.prediction
-    usd = found.usd_per_million_tokens
+    """A layout's figures by the common keys, and its run as `plan`."""
+    prediction = choice.prediction
+    usd = prediction.usd_per_million_tokens
     return {
-        "step_time_s": found.step_time_s.value,
-        "step_time_low_s": found.step_time_s.low,
-        "step_time_high_s": found.step_time_s.high,
-        "mfu": found.mfu.value,
-        "peak_memory_bytes": found.peak.value,
+        "step_time_s": prediction.step_time_s.value,
+        "step_time_low_s": prediction.step_time_s.low,
+        "step_time_high_s": prediction.step_time_s.high,
+        "mfu": prediction.mfu.value,
+        "peak_memory_bytes": prediction.peak.value,
         "required_memory_bytes": choice.required_memory_bytes,
         "out_of_memory_probability": choice.out_of_memory_probability,
         "usd_per_million_tokens": usd.value if usd else None,
-        "price_usd_per_hour": encode(found.price_usd_per_hour),
+        "price_usd_per_hour": encode(prediction.price_usd_per_hour),
         "plan": encode(choice.run),
         "devices_used": choice.run.degrees.num_devices,
         "devices_idle": choice.idle_devices,
@@ -89,7 +89,7 @@ def choice_json(choice: LayoutChoice) -> dict[str, Any]:
 
 
 def _choice(choice: LayoutChoice) -> dict[str, Any]:
-    """A layout with its prediction and why it is not first."""
+    """A layout with its prediction and the reason for its rank."""
     return {
         "run": encode(choice.run),
         "prediction": layout_prediction_json(choice),
@@ -99,22 +99,22 @@ def _choice(choice: LayoutChoice) -> dict[str, Any]:
 
 
 def layout_prediction_json(choice: LayoutChoice) -> dict[str, Any]:
-    """The prediction of a layout, without values that it does not have."""
-    found = choice.prediction
+    """The prediction of a layout, without missing values."""
+    prediction = choice.prediction
     values = {
-        "step_time_s": found.step_time_s,
-        "parts": parts_by_key(found),
-        "mfu": found.mfu.value,
-        "mfu_range": found.mfu,
-        "peak_memory_bytes": found.peak.value,
-        "peak_memory_range": found.peak,
-        "reserved_memory_bytes": max(rank.reserved_bytes or 0.0 for rank in found.ranks),
+        "step_time_s": prediction.step_time_s,
+        "parts": parts_by_key(prediction),
+        "mfu": prediction.mfu.value,
+        "mfu_range": prediction.mfu,
+        "peak_memory_bytes": prediction.peak.value,
+        "peak_memory_range": prediction.peak,
+        "reserved_memory_bytes": max(rank.reserved_bytes or 0.0 for rank in prediction.ranks),
         "required_memory_bytes": choice.required_memory_bytes,
         "out_of_memory_probability": choice.out_of_memory_probability,
-        "price_usd_per_hour": found.price_usd_per_hour,
-        "usd_per_million_tokens": found.usd_per_million_tokens,
-        "kwh_per_million_tokens": found.kwh_per_million_tokens,
-        "tokens_per_s": found.tokens_per_s,
+        "price_usd_per_hour": prediction.price_usd_per_hour,
+        "usd_per_million_tokens": prediction.usd_per_million_tokens,
+        "kwh_per_million_tokens": prediction.kwh_per_million_tokens,
+        "tokens_per_s": prediction.tokens_per_s,
         "reliability": choice.reliability,
         "usd_per_million_tokens_delivered": choice.usd_delivered,
         "kwh_per_million_tokens_delivered": choice.kwh_delivered,
@@ -124,14 +124,14 @@ def layout_prediction_json(choice: LayoutChoice) -> dict[str, Any]:
     return {key: encode(value) for key, value in values.items() if value is not None}
 
 
-def parts_by_key(found: Prediction) -> list[tuple[str, float]]:
-    """Seconds of every part that a described run's step has: `compute_s`, `tensor_s`, ..."""
-    return [(f"{part.name.lower()}_s", found.seconds.get(part, 0.0)) for part in PARTS]
+def parts_by_key(prediction: Prediction) -> list[tuple[str, float]]:
+    """Seconds of every part of a step: `compute_s`, `tensor_s`, ..."""
+    return [(f"{part.name.lower()}_s", prediction.seconds.get(part, 0.0)) for part in PARTS]
 
 
 def delivered_json(choice: LayoutChoice) -> dict[str, Any]:
-    """What is kept of a long run, and energy and carbon of a million tokens that are kept; carbon
-    where a region was said."""
+    """Productive share of a long run, and energy and carbon per million productive tokens; carbon
+    only if a region was given."""
     kwh, kg = choice.kwh_delivered, choice.kg_co2e_delivered
     return {
         "productive_time": choice.reliability.goodput.value,
@@ -153,9 +153,9 @@ def front_json(against: str, points: list[tuple[str, LayoutChoice]]) -> dict[str
 def frameworks_json(
     answers: list[LayoutFile], refused: Mapping[str, str], why: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The best framework's answer, and under `frameworks` that of each, fastest first.
+    """The best framework's answer, and the answers of all `frameworks`, fastest first.
 
-    refused  why a framework has no layout;  why  by framework, why it is not the fastest
+    refused  reason by framework without a layout;  why  reason by framework for not being fastest
     """
     best = answer_json(answers[0]) if answers else dict.fromkeys(ANSWER_KEYS)
     every = [answer_json(each) | {"why_not_first": why.get(each.stack, "")} for each in answers]

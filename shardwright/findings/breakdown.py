@@ -1,8 +1,8 @@
-"""Where a step goes, rank by rank, in parts that a run can measure too.
+"""Breakdown of a step by rank into measurable parts.
 
-A run times the forwards and backwards of every stage, the gradient exchange and the optimizer; the
-rest of the step is waiting. A prediction knows more parts (recomputation, launches, communication
-inside blocks): they lie inside forwards and backwards here.
+A run times the forwards and backwards of every stage, the gradient exchange and the optimizer. The
+rest of the step is waiting. A prediction has more parts (recomputation, launches, communication
+inside blocks); here they are included in forwards and backwards.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class RankParts:
     """Seconds of one step of a rank; the parts add up to the step.
 
     forward_s, backward_s  all micro-batches of all stages of the rank
-    gradient_exchange_s    of a run: of the replica that takes least, as the others wait in it
-    waiting_s              everything else: the pipeline's bubble, sends, slower ranks, the host
+    gradient_exchange_s    for a run: the replica with the shortest exchange, as others wait in it
+    waiting_s              the rest: the pipeline's bubble, sends, slower ranks, the host
     """
 
     rank: int
@@ -39,17 +39,17 @@ class RankParts:
 
     @property
     def step_s(self) -> float:
-        """The parts' sum."""
+        """Sum of the parts."""
         return self.busy_s + self.gradient_exchange_s + self.optimizer_s + self.waiting_s
 
 
 def predicted_parts(plan: Plan, prediction: Prediction) -> tuple[RankParts, ...]:
-    """One entry per pipeline rank, by rank."""
+    """Predicted parts of each pipeline rank, sorted by rank."""
     micro = plan.num_microbatches
-    found = []
+    parts = []
     for rank in sorted({stage.rank for stage in prediction.stages}):
         own = [stage for stage in prediction.stages if stage.rank == rank]
-        found.append(
+        parts.append(
             _with_waiting(
                 rank=rank,
                 forward_s=micro * sum(stage.forward_s for stage in own),
@@ -59,22 +59,20 @@ def predicted_parts(plan: Plan, prediction: Prediction) -> tuple[RankParts, ...]
                 step_s=prediction.step_time_s.value,
             )
         )
-    return tuple(found)
+    return tuple(parts)
 
 
 def measured_parts(plan: Plan, measured: Measurement) -> tuple[RankParts, ...]:
-    """The same of a run, from medians over its undisturbed steps.
-
-    The stages were timed on the first replica: its ranks are the entries.
-    """
+    """Measured parts of each rank of the first replica, where stages are timed; medians over
+    undisturbed steps."""
     micro = plan.num_microbatches
     samples = {sample.rank: sample for sample in measured.ranks}
-    found = []
+    parts = []
     for rank in sorted({stage.rank for stage in measured.stages}):
         own = [stage for stage in measured.stages if stage.rank == rank]
         if rank not in samples:
             continue
-        found.append(
+        parts.append(
             _with_waiting(
                 rank=rank,
                 forward_s=micro * sum(stage.forward_wall_s for stage in own),
@@ -88,7 +86,7 @@ def measured_parts(plan: Plan, measured: Measurement) -> tuple[RankParts, ...]:
                 step_s=measured.step_wall_s,
             )
         )
-    return tuple(found)
+    return tuple(parts)
 
 
 def _with_waiting(
@@ -112,7 +110,7 @@ def _with_waiting(
 
 
 def critical_rank(prediction: Prediction) -> int:
-    """The rank whose step the prediction's components are: the one that ends last."""
+    """The rank that ends last; the prediction's components are the parts of its step."""
     ends: dict[int, float] = {}
     for event in prediction.events:
         if event.stream != "send":
@@ -123,11 +121,11 @@ def critical_rank(prediction: Prediction) -> int:
 
 
 def measured_bubble_s(plan: Plan, measured: Measurement, parts: RankParts) -> float | None:
-    """Seconds that a rank of a run would wait if sends took no time; None where it cannot be told.
+    """Seconds that a rank of a run would wait with instantaneous sends; None without all stages.
 
-    As the prediction defines it (traced/predict.py): the plan's schedule is timed with the
-    run's median forwards and backwards and with sends of no length; what the rank is idle then is
-    the bubble, at most all its waiting.
+    Same definition as in the prediction (traced/predict.py). The plan's schedule is simulated with
+    the run's median forwards and backwards and with sends of 0 s. The rank's idle time there is the
+    bubble, at most all its waiting.
     """
     degrees = plan.degrees
     stages = {stage.stage: stage for stage in measured.stages}

@@ -1,4 +1,4 @@
-"""`answer_cases`: whole published runs with energy and dollars, and the CSV of the answers."""
+"""`answer_cases`: predictions of published training runs with energy and dollars, and their CSV."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CASE_ANSWER_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseAnswer:
-    """A whole run's prediction, its kilowatt-hours and US dollars; None where nothing is predicted,
-    or no provider offers the device. `assumed` says what the two rest on."""
+    """Prediction, kilowatt-hours and US dollars of a training run; None without a prediction, or if
+    no provider offers the device. `assumed` lists the assumptions of both."""
 
     prediction: PredictedCase
     kwh: Interval | None = None
@@ -41,12 +41,12 @@ def answer_cases(
     clock: Callable[[], float],
     inputs: ReliabilityInputs = DEFAULT,
 ) -> tuple[CaseAnswer, ...]:
-    """An answer per case, in their order. A layout that a source does not print is the fastest one;
-    `clock` ends long searches."""
-    found = predict_cases(
-        cases, settle=lambda run, asked: fastest_layout(run, asked, clock=clock), inputs=inputs
+    """An answer per case, in order. A missing layout is replaced by the fastest one; `clock` limits
+    the time of searches."""
+    predicted = predict_cases(
+        cases, settle=lambda run, row: fastest_layout(run, row, clock=clock), inputs=inputs
     )
-    return tuple(_answer(case, made) for case, made in zip(cases, found, strict=True))
+    return tuple(_answer(case, made) for case, made in zip(cases, predicted, strict=True))
 
 
 def _answer(case: PublishedCase, made: PredictedCase) -> CaseAnswer:
@@ -58,11 +58,11 @@ def _answer(case: PublishedCase, made: PredictedCase) -> CaseAnswer:
     scope = "site" if case.counts_site else "board"
     kwh = run_energy(run.device, made.num_devices, days.scaled(24.0), mfu, pue, scope=scope)
     words = power_words(run.device, mfu, pue)
-    assumed = [f"energy: {words}" if scope == "site" else f"energy of the boards alone, of {words}"]
+    assumed = [f"energy: {words}" if scope == "site" else f"energy of the boards only, of {words}"]
     usd = None
     if case.usd_per_device_hour is not None:
         usd = hours.scaled(case.usd_per_device_hour)
-        assumed.append(f"{format_usd(case.usd_per_device_hour)} per device-hour, as the case says")
+        assumed.append(f"{format_usd(case.usd_per_device_hour)} per device-hour, from the case")
     else:
         price = price_or_relatives(run.device)
         if price is None:
@@ -74,9 +74,9 @@ def _answer(case: PublishedCase, made: PredictedCase) -> CaseAnswer:
     return CaseAnswer(prediction=made, kwh=kwh, usd=usd, assumed=tuple(assumed))
 
 
-def cases_table(found: Sequence[CaseAnswer]) -> str:
-    """The answers as CSV, one row per case in their order."""
-    return csv_text(CASE_ANSWER_COLUMNS, map(_cells, found))
+def cases_table(answers: Sequence[CaseAnswer]) -> str:
+    """The answers as CSV, one row per case, in order."""
+    return csv_text(CASE_ANSWER_COLUMNS, map(_cells, answers))
 
 
 def _cells(answer: CaseAnswer) -> list[str]:

@@ -1,4 +1,4 @@
-"""Comparing: a plan's prediction with a run, or two plans with each other."""
+"""Comparison of a plan's prediction with a run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Part, Prediction
 
-# Of the measured step: parts that are off by more in both directions are not the proof that a step
-# inside its interval seems to be. Assumed: the error that a step's prediction is allowed to have.
+# Share of the measured step: if parts are off by more than this in both directions, their errors
+# cancel, and a step inside its interval proves little. Assumed: the allowed error of a step.
 CANCELLING = 0.06
-# Relative CPU time of forward and backward passes from which a profile is taken as outdated: runs
+# Relative error in CPU time of forward and backward passes above which a profile is outdated: runs
 # within minutes of their profile were within 6 % (make demo).
 OUTDATED = 0.06
 _PASSES = "forward and backward"
@@ -31,10 +31,11 @@ _PASSES = "forward and backward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One quantity. unit `s` or `bytes`; measured_cpu is None where CPU time means nothing.
+    """One quantity, predicted and measured, in `unit`: `s` or `bytes`.
 
-    predicted_cpu  what of the prediction is CPU time, None where all of it is
-    inside  whether the measurement lies in the predicted interval, None where there is none
+    measured_cpu   CPU time, None if not meaningful
+    predicted_cpu  CPU time in the prediction, None if all of it is CPU time
+    inside  whether the measurement is in the predicted interval, None without an interval
     """
 
     name: str
@@ -47,12 +48,12 @@ class Row:
 
     @property
     def error(self) -> float:
-        """(predicted - measured) / measured, by wall time; 0 where nothing was measured."""
+        """(predicted - measured) / measured, by wall time; 0 without a measurement."""
         return (self.predicted - self.measured) / self.measured if self.measured else 0.0
 
     @property
     def cpu_error(self) -> float | None:
-        """The same by CPU time."""
+        """(predicted - measured) / measured, by CPU time; None without CPU times."""
         if not self.measured_cpu:
             return None
         predicted = self.predicted if self.predicted_cpu is None else self.predicted_cpu
@@ -61,12 +62,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A prediction beside its measurement; the first row is the step.
+    """A prediction and its measurement; the first row is the step.
 
-    drifts         how the machine's speed moved between profile and run; the rows are never
-                   corrected by it
-    micro_batches  of a step, so often each stage's forward and backward runs
-    critical_rank  the one predicted to end last: the rows `step: ...` are parts of its step
+    drifts         change of the machine's speed between profile and run; rows are not corrected
+    micro_batches  per step, the number of forwards and backwards of each stage
+    critical_rank  predicted to end last; the rows `step: ...` are parts of its step
     """
 
     model: str
@@ -86,16 +86,16 @@ class Comparison:
 
     @property
     def has_cpu_times(self) -> bool:
-        """Whether the ranks computed on CPUs, so that their CPU time means something."""
+        """Whether the ranks computed on CPUs, so that their CPU time is meaningful."""
         return any(row.measured_cpu is not None for row in self.rows)
 
     @property
     def cancelling(self) -> tuple[Row, Row] | None:
-        """The part predicted too slow and the one predicted too fast by most, where the step is
-        inside its interval and yet each is off by more than `CANCELLING` of it; else None.
+        """The parts with the largest positive and negative error, if these cancel; otherwise None.
 
-        The parts are those of a step, and of a stage's forward and backward pass, whose seconds
-        are of one micro-batch and count `micro_batches` times.
+        They cancel if the step is inside its interval, but each error exceeds `CANCELLING` of the
+        step. Parts are those of a step, and a stage's forward and backward pass, whose seconds are
+        per micro-batch and count `micro_batches` times.
         """
         if not self.step.inside or not self.step.measured:
             return None
@@ -113,14 +113,14 @@ class Comparison:
 
 
 def compare_run(answer: PlanFile, measured: Measurement) -> Comparison:
-    """The prediction in a plan file beside a run of its plan.
+    """Comparison of the prediction in a plan file with a run of its plan.
 
-    Raises DocumentError where the plan file holds no prediction, MismatchError where the run is of
-    another plan.
+    Raises DocumentError for a plan file without prediction, MismatchError for a run of another
+    plan.
     """
     plan, prediction = answer.plan, answer.prediction
     if plan is None or prediction is None:
-        raise DocumentError("the plan file holds no prediction to compare with; plan again")
+        raise DocumentError("the plan file has no prediction to compare with; plan again")
     if content_hash(plan) != measured.plan_hash:
         raise MismatchError(
             f"the run is of another plan: its hash is {measured.plan_hash}, the plan's is "
@@ -144,9 +144,10 @@ def compare_run(answer: PlanFile, measured: Measurement) -> Comparison:
 
 
 def outdated_profile(comparison: Comparison) -> str:
-    """Why the profile no longer describes the machine, or "": a shared machine changes its speed
-    within minutes, and then forward and backward passes take other CPU time than their blocks took
-    in the profile."""
+    """Why the profile is outdated, or "".
+
+    A shared machine changes its speed within minutes. Then the CPU time of forward and backward
+    passes differs from the profile."""
     rows = (row for row in comparison.rows if row.name == f"step: {_PASSES}")
     error = next((row.cpu_error for row in rows), None)
     if error is None or abs(error) <= OUTDATED:
@@ -167,16 +168,16 @@ def _step_row(prediction: Prediction, measured: Measurement) -> Row:
 
 
 def _part_rows(plan: Plan, prediction: Prediction, measured: Measurement) -> list[Row]:
-    """The parts of the critical rank's step that a run can tell apart.
+    """The parts of the critical rank's step that a run can measure separately.
 
     Recomputation, launches and communication inside blocks are in `forward and backward` on both
-    sides. The run's bubble is what its own stage times leave idle under the plan's schedule
-    (reports/breakdown.py); the rest of its waiting stands against the predicted sends.
+    sides. The run's bubble is the idle time of the plan's schedule with the measured stage times
+    (breakdown.py). The rest of its waiting is compared with the predicted sends.
     """
     rank = critical_rank(prediction)
-    found = {parts.rank: parts for parts in measured_parts(plan, measured)}.get(rank)
-    said = {parts.rank: parts for parts in predicted_parts(plan, prediction)}.get(rank)
-    if found is None or said is None:
+    run = {parts.rank: parts for parts in measured_parts(plan, measured)}.get(rank)
+    expected = {parts.rank: parts for parts in predicted_parts(plan, prediction)}.get(rank)
+    if run is None or expected is None:
         return []
     cpu_s = plan.num_microbatches * sum(
         s.forward_cpu_s + s.backward_cpu_s for s in measured.stages if s.rank == rank
@@ -186,28 +187,28 @@ def _part_rows(plan: Plan, prediction: Prediction, measured: Measurement) -> lis
     )
     rows = [
         replace(
-            _seconds(_PASSES, said.busy_s, found.busy_s, cpu_s if _on_cpus(measured) else None),
-            predicted_cpu=said.busy_s - runtime_s if runtime_s else None,
+            _seconds(_PASSES, expected.busy_s, run.busy_s, cpu_s if _on_cpus(measured) else None),
+            predicted_cpu=expected.busy_s - runtime_s if runtime_s else None,
         )
     ]
-    bubble_s = measured_bubble_s(plan, measured, found) if plan.degrees.pp > 1 else None
+    bubble_s = measured_bubble_s(plan, measured, run) if plan.degrees.pp > 1 else None
     if bubble_s is not None:
-        expected_s = min(prediction.seconds.get(Part.BUBBLE, 0.0), said.waiting_s)
-        rest_s = said.waiting_s - expected_s
+        expected_s = min(prediction.seconds.get(Part.BUBBLE, 0.0), expected.waiting_s)
+        rest_s = expected.waiting_s - expected_s
         rows.append(_seconds("bubble", expected_s, bubble_s))
-        rows.append(_seconds("sends and other waiting", rest_s, found.waiting_s - bubble_s))
+        rows.append(_seconds("sends and other waiting", rest_s, run.waiting_s - bubble_s))
     else:
-        rows.append(_seconds("waiting", said.waiting_s, found.waiting_s))
-    if said.gradient_exchange_s > 0:
+        rows.append(_seconds("waiting", expected.waiting_s, run.waiting_s))
+    if expected.gradient_exchange_s > 0:
         rows.append(
-            _seconds("gradient exchange", said.gradient_exchange_s, found.gradient_exchange_s)
+            _seconds("gradient exchange", expected.gradient_exchange_s, run.gradient_exchange_s)
         )
-    rows.append(_seconds("optimizer", said.optimizer_s, found.optimizer_s))
+    rows.append(_seconds("optimizer", expected.optimizer_s, run.optimizer_s))
     return rows
 
 
 def _on_cpus(measured: Measurement) -> bool:
-    """Whether the ranks computed on CPUs; elsewhere CPU time is what the host took to launch."""
+    """Whether the ranks computed on CPUs; otherwise CPU time is the host's launch time."""
     return measured.backend == "gloo"
 
 
@@ -252,23 +253,23 @@ def _rank_rows(prediction: Prediction, measured: Measurement) -> list[Row]:
         sample, tail = samples.get(memory.rank), tails.get(memory.rank)
         if sample is None or tail is None:
             continue
-        found = [("optimizer", "s", tail.optimizer_s, sample.optimizer_s)]
+        values = [("optimizer", "s", tail.optimizer_s, sample.optimizer_s)]
         if tail.data_parallel_s > 0:
-            found.append(("gradient exchange", "s", tail.data_parallel_s, sample.data_parallel_s))
+            values.append(("gradient exchange", "s", tail.data_parallel_s, sample.data_parallel_s))
         if sample.peak_memory_bytes > 0:
-            found.append(("peak memory", "bytes", memory.peak_bytes, sample.peak_memory_bytes))
+            values.append(("peak memory", "bytes", memory.peak_bytes, sample.peak_memory_bytes))
         rows += [
-            Row(name=f"rank {memory.rank} {name}", unit=unit, predicted=said, measured=taken)
-            for name, unit, said, taken in found
+            Row(name=f"rank {memory.rank} {name}", unit=unit, predicted=expected, measured=taken)
+            for name, unit, expected, taken in values
         ]
     return rows
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as plain values for JSON; each row carries its two errors beside its numbers.
+    """The comparison as plain values for JSON; each row has its numbers and two errors.
 
-    `error` is by wall time, `cpu_error` by CPU time; each is null where nothing was measured, and
-    `measured_cpu` and `inside` are null where they mean nothing.
+    `error` is by wall time, `cpu_error` by CPU time; each is null without a measurement.
+    `measured_cpu` and `inside` are null if not meaningful.
     """
     rows = [
         {

@@ -1,8 +1,7 @@
-"""Drift: whether the machine is as fast during a run as it was when it was profiled.
+"""Drift: change of the machine's speed between its profile and a run.
 
-A shared machine changes its speed within minutes, and a prediction from its profile cannot know.
-Reference kernels that are timed in both show it. They explain an error; no error is corrected by
-them.
+A shared machine changes its speed within minutes, which no prediction from its profile can include.
+Reference kernels timed in both reveal the change. They explain an error, but do not correct it.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from dataclasses import dataclass
 from simulator.values.measurement import Measurement
 from simulator.values.prediction import Prediction
 
-# Kernels that judge, and by how much they may differ. `layers` is like the work; on a quiet 2-core
-# EPYC virtual machine 8 of 14 readings within 40 s lay within 3 % of their median, all within 8 %;
-# 14 of `memory` lay between -14 % and +30 %, so that it explains and does not judge (2026-11-21).
+# Largest allowed change by kernel. `layers` resembles the workload: on a quiet 2-core EPYC virtual
+# machine, 8 of 14 readings within 40 s were within 3 % of their median, all within 8 %. 14 readings
+# of `memory` were between -14 % and +30 %, so it has no limit (2026-11-21).
 LIMITS = {"layers": 0.03}
 
-# From here on a kernel that does not judge is named: more than the spread of `memory` above.
+# Change at which a kernel without a limit is mentioned: more than the spread of `memory` above.
 _NOTICED = 0.3
 
 _WORDS = {"matmul": "matmul speed", "memory": "memory speed", "layers": "speed on two layers"}
@@ -27,7 +26,7 @@ _WORDS = {"matmul": "matmul speed", "memory": "memory speed", "layers": "speed o
 class Drift:
     """One reference kernel's seconds in the profile, and before, between and after a run's steps.
 
-    during_s  None where it was not timed between the steps
+    during_s  None if not timed between the steps
     """
 
     kernel: str
@@ -38,17 +37,18 @@ class Drift:
 
     @property
     def speed(self) -> float:
-        """Speed between the run's steps, else the mean of before and after, over the profile's."""
+        """Speed relative to the profile, between the run's steps; otherwise the mean of before and
+        after."""
         return self.profile_s / (self.during_s or (self.before_s + self.after_s) / 2)
 
     @property
     def disturbed(self) -> bool:
-        """True where a kernel that judges moved by more than its limit."""
+        """Whether the change exceeds the kernel's limit."""
         return abs(self.speed - 1) > LIMITS.get(self.kernel, float("inf"))
 
 
 def drifts_of(prediction: Prediction, measured: Measurement) -> tuple[Drift, ...]:
-    """One entry per reference kernel that both the profile and the run have timed."""
+    """One entry per reference kernel timed in both the profile and the run."""
     before = {point.kernel: point.time_s for point in measured.references_before}
     during = {point.kernel: point.time_s for point in measured.references_during}
     after = {point.kernel: point.time_s for point in measured.references_after}
@@ -66,7 +66,7 @@ def drifts_of(prediction: Prediction, measured: Measurement) -> tuple[Drift, ...
 
 
 def drift_sentence(drifts: tuple[Drift, ...]) -> str:
-    """How the machine's speed changed, or "" where no reference kernel was timed in both."""
+    """The change of the machine's speed as text, or "" without a common reference kernel."""
     if not drifts:
         return ""
     speeds = [f"{_WORDS.get(drift.kernel, drift.kernel)} {drift.speed:.2f}" for drift in drifts]

@@ -1,4 +1,4 @@
-"""A framework's layout in depth: predicted anew, with every term, coefficient and source."""
+"""Explanation of a framework's layout: a new prediction with its terms and sources."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from simulator.training_run.step.coefficients import shipped_coefficients
 
 
 def chosen_run(where: str, answer: LayoutFile) -> TrainingRun:
-    """The run that was chosen; raises DocumentError where nothing fitted."""
+    """The chosen run; raises DocumentError if nothing fits."""
     if answer.chosen is None:
-        raise DocumentError(f"{where} holds no layout: its status is {answer.status!r}")
+        raise DocumentError(f"{where} has no layout: its status is {answer.status!r}")
     return answer.chosen.run
 
 

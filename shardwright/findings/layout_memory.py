@@ -1,4 +1,4 @@
-"""Where the memory of a layout's fullest device goes."""
+"""Memory of a layout's fullest device, by part."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from simulator.memory.footprint import footprint
 
 
 def layout_memory(choice: LayoutChoice) -> list[tuple[str, float]]:
-    """Bytes by part; they add up to what must fit (`required_memory_bytes`)."""
+    """Bytes by part; they add up to `required_memory_bytes`."""
     memory = footprint(choice.run)
     full = memory.fullest
-    found = [
+    parts = [
         ("weights", full.parameters_bytes),
         ("gradients", full.gradients_bytes),
         ("optimizer states", full.optimizer_bytes),
@@ -19,7 +19,7 @@ def layout_memory(choice: LayoutChoice) -> list[tuple[str, float]]:
         (f"at the peak ({memory.fullest_details.moment})", full.transient_bytes),
     ]
     required = choice.required_memory_bytes
-    rest = required - sum(size for _, size in found)
+    rest = required - sum(size for _, size in parts)
     if abs(rest) > 1e-3 * required:
-        found.append(("room of the allocator" if rest > 0 else "freed before the peak", rest))
-    return [(name, size) for name, size in found if size]
+        parts.append(("room of the allocator" if rest > 0 else "freed before the peak", rest))
+    return [(name, size) for name, size in parts if size]

@@ -1,5 +1,4 @@
-"""The step of any framework's layout drawn out: every pass on every pipeline rank, and the memory
-that is held meanwhile."""
+"""Timeline of a layout's step: every pass on every pipeline rank, and the memory over time."""
 
 from __future__ import annotations
 
@@ -16,36 +15,38 @@ from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
 
 MOST_PASSES = 60_000
-"""Forward and backward passes of all stages; more take seconds and would not be told apart."""
+"""Largest number of forward and backward passes of all stages; more take seconds to draw and cannot
+be distinguished."""
 
 
 def layout_timeline(choice: LayoutChoice) -> Prediction:
-    """The layout's own figures with a timeline of one replica and the memory of its ranks.
+    """The layout's prediction with a timeline of one replica and the memory of its ranks.
 
-    Raises InputError where a stage holds no layer, and above MOST_PASSES.
+    Raises InputError for a stage without layers, and above MOST_PASSES.
     """
     run = choice.run
     if run.degrees.pp == 1:
         run = replace(run, degrees=replace(run.degrees, vpp=1))
     passes = 2 * run.num_microbatches * run.degrees.num_stages
     if passes > MOST_PASSES:
-        raise InputError(f"a step of {passes:,} passes is not drawn; {MOST_PASSES:,} at most are")
-    found = with_timeline(choice.prediction, run, _stages(run))
-    # A stage's first rank where replicas are the outermost parts of the machine.
+        raise InputError(f"a step of {passes:,} passes is not drawn, at most {MOST_PASSES:,} are")
+    step = with_timeline(choice.prediction, run, _stages(run))
+    # The first rank of a stage, also for axis orders with dp outermost.
     wide, pitch = run.degrees.stage_ranks, run.degrees.stride("pp")
     return replace(
-        found, events=tuple(replace(one, rank=one.rank // wide * pitch) for one in found.events)
+        step, events=tuple(replace(one, rank=one.rank // wide * pitch) for one in step.events)
     )
 
 
 def _stages(run: TrainingRun) -> Plan:
-    """The layout as a plan of a block per layer, one before and one behind them. Context-parallel
-    ranks count as tensor-parallel ones: they are the innermost of a stage alike."""
+    """The layout as a plan with one block per layer, and one each for embedding and head.
+
+    Context-parallel ranks count as tensor-parallel ones, as both are innermost in a stage."""
     degrees = run.degrees
     shares = stage_split(run)
     counts = [share.num_layers - share.predicting_layers for share in shares]
     if min(counts) < 1 or len(counts) != degrees.num_stages:
-        raise InputError("a step with stages that hold no layer, or two models, is not drawn")
+        raise InputError("a step with stages without layers, or with two models, is not drawn")
     ends = [1 + sum(counts[: number + 1]) for number in range(len(counts))]
     ends[-1] += 1
     begins = [0, *ends[:-1]]

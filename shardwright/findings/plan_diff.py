@@ -1,4 +1,4 @@
-"""Two plans beside each other: what was asked, what was decided, what it brings, and why."""
+"""Difference of two plans: inputs, decisions, figures, and the reason for the change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from shardwright.findings.plan_sheet import PlanSheet, sheet_of
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Part
 
-_NAMED = 3  # parts of the step that the reason names at most
-_NOTICED = 0.05  # of the change of the step: parts that moved less are not part of the reason
+_NAMED = 3  # most parts of the step in the reason
+_NOTICED = 0.05  # smallest change of a part in the reason, as a share of the step's change
 _QUESTION = (
     *("model", "cluster", "global batch", "sequence length"),
     *("precision", "optimizer"),
@@ -33,7 +33,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A number in both plans; None where a plan has none.
+    """A number of both plans; None if a plan has none.
 
     unit  `s`, `bytes`, `usd`, `kwh`, `per_s` or `share`
     """
@@ -52,7 +52,7 @@ class Change:
 
     @property
     def relative(self) -> float | None:
-        """(after - before) / before, None where before is 0 or missing."""
+        """(after - before) / before, None if before is 0 or missing."""
         return (
             self.difference / self.before if self.difference is not None and self.before else None
         )
@@ -62,13 +62,12 @@ class Change:
 class PlanDiff:
     """The difference of two plan files.
 
-    asked, decided  what differs in the question and in the plan, in words; equal entries are left
-                    out
-    figures         what the plans bring: step, MFU, tokens, peak memory, money, energy
+    `asked`, `decided`  differences of inputs and decisions, as text; equal entries are omitted
+    figures         step, MFU, tokens, peak memory, money, energy
     parts           of the step of each critical rank; they add up to its step
     memory          of each plan's fullest rank at its peak; they add up to its peak
-    prices          what the dollars of each plan rest on, None where it has none
-    reason          one sentence: what makes the second faster or slower
+    prices          price used for each plan's dollars, None without one
+    reason          one sentence: why the second plan is faster or slower
     """
 
     asked: tuple[Difference, ...]
@@ -81,13 +80,13 @@ class PlanDiff:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs."""
+        """Whether there is no difference."""
         numbers = (*self.figures, *self.parts, *self.memory)
         return not self.asked and not self.decided and all(n.before == n.after for n in numbers)
 
 
 def diff_plans(before: PlanFile | LayoutFile, after: PlanFile | LayoutFile) -> PlanDiff:
-    """What is different in the second plan file, and why its step is another."""
+    """Differences of the second plan file from the first, and the reason for its step time."""
     a, b = sheet_of(before), sheet_of(after)
     return PlanDiff(
         asked=_differences(a.asked, b.asked),
@@ -101,8 +100,7 @@ def diff_plans(before: PlanFile | LayoutFile, after: PlanFile | LayoutFile) -> P
 
 
 def plan_diff_data(diff: PlanDiff) -> dict[str, Any]:
-    """The difference as plain values for JSON; every change carries difference and relative, null
-    where there is none."""
+    """The difference as plain values for JSON; changes have difference and relative, or null."""
 
     def values(changes: Iterable[Change]) -> list[dict[str, Any]]:
         return [
@@ -168,13 +166,13 @@ def _memory(a: PlanSheet, b: PlanSheet) -> tuple[Change, ...]:
 def _reason(a: PlanSheet, b: PlanSheet) -> str:
     if a.prediction is None or b.prediction is None:
         both = a.prediction is None and b.prediction is None
-        which = "neither plan file holds" if both else "one plan file does not hold"
+        which = "neither plan file has" if both else "one plan file does not have"
         return f"{which} a plan, so there are no times to compare"
     first, second = a.prediction.step_time_s, b.prediction.step_time_s
     change_s = second.value - first.value
     if abs(change_s) <= 1e-9 * first.value:
         return "the second takes as long as the first"
-    what = "faster" if change_s < 0 else "slower"
+    direction = "faster" if change_s < 0 else "slower"
     share = format_percent(abs(change_s) / first.value)
     moved = sorted(
         (part for part in _parts(a, b) if abs(part.difference or 0.0) > _NOTICED * abs(change_s)),
@@ -182,24 +180,22 @@ def _reason(a: PlanSheet, b: PlanSheet) -> str:
     )
     with_it = [p for p in moved if (p.difference or 0.0) * change_s > 0][:_NAMED]
     against = [p for p in moved if (p.difference or 0.0) * change_s < 0][:_NAMED]
-    reason = f"the second is {share} {what}: {_list(with_it)}"
+    reason = f"the second is {share} {direction}: {_list(with_it)}"
     if against:
         reason += f", against {_list(against)}"
     more = b.prediction.peak.value - a.prediction.peak.value
     if change_s < 0 and more > 0:
         reason += f", for {format_bytes(more)} more memory"
     if first.low <= second.high and second.low <= first.high:
-        reason += ". Their intervals overlap: a run may show the contrary"
+        reason += ". Their intervals overlap, so the order is not certain"
     if other := [name for name in _QUESTION if a.asked.get(name) != b.asked.get(name)]:
-        reason += (
-            f". They answer different questions ({', '.join(other)}): a step is not the same work"
-        )
+        reason += f". Their inputs differ ({', '.join(other)}), so a step is not the same work"
     return reason
 
 
 def _list(parts: list[Change]) -> str:
-    said = []
+    words = []
     for part in parts:
         moved_s = part.difference or 0.0
-        said.append(f"{format_time(abs(moved_s))} {'less' if moved_s < 0 else 'more'} {part.name}")
-    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
+        words.append(f"{format_time(abs(moved_s))} {'less' if moved_s < 0 else 'more'} {part.name}")
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,4 +1,4 @@
-"""A plan file of any kind as the lines that `compare` sets beside another's."""
+"""A plan file of any kind as lines of text and numbers, for `compare` of two plans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction
 
-# The parts of a rank's peak: what they are called, and the field of RankMemory.
+# The parts of a rank's peak: text, and field of RankMemory.
 MEMORY_PARTS = (
     ("parameters", "parameters_bytes"),
     ("gradients", "gradients_bytes"),
@@ -35,10 +35,10 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSheet:
-    """What a plan file holds, line by line.
+    """The content of a plan file as lines.
 
-    asked, decided  the question and the plan, in words
-    prediction      None where nothing fitted;  memory  bytes of the fullest rank, by part
+    `asked`, `decided`  inputs and decisions, as text
+    prediction      None if nothing fits;  memory  bytes of the fullest rank, by part
     """
 
     asked: dict[str, str]
@@ -48,13 +48,13 @@ class PlanSheet:
 
     @property
     def figures(self) -> dict[str, tuple[str, float]]:
-        """name -> (unit, value): what the plan brings."""
+        """Name -> (unit, value) of the plan's step, memory, money and energy."""
         named = ((name, unit, getattr(self.prediction, key, None)) for name, unit, key in _FIGURES)
-        return {name: (unit, found.value) for name, unit, found in named if found is not None}
+        return {name: (unit, number.value) for name, unit, number in named if number is not None}
 
     @property
     def price(self) -> Sourced | None:
-        """Of a device-hour, that the dollars rest on."""
+        """Price of a device-hour used for the dollars."""
         return None if self.prediction is None else self.prediction.price_usd_per_hour
 
     @property
@@ -69,12 +69,9 @@ def sheet_of(answer: PlanFile | LayoutFile) -> PlanSheet:
     return _layout_sheet(answer) if isinstance(answer, LayoutFile) else _plan_sheet(answer)
 
 
-# --- plans of our own executor --------------------------------------------------------------------
-
-
 def _plan_sheet(answer: PlanFile) -> PlanSheet:
     prediction = answer.prediction
-    sheet = PlanSheet(asked=_asked(answer), decided=_decided(answer))
+    sheet = PlanSheet(asked=_inputs(answer), decided=_decisions(answer))
     if prediction is None:
         return sheet
     fullest = prediction.fullest if prediction.ranks else None
@@ -85,7 +82,7 @@ def _plan_sheet(answer: PlanFile) -> PlanSheet:
     )
 
 
-def _asked(answer: PlanFile) -> dict[str, str]:
+def _inputs(answer: PlanFile) -> dict[str, str]:
     plan = answer.plan
     if plan is None:
         return {}
@@ -103,15 +100,15 @@ def _asked(answer: PlanFile) -> dict[str, str]:
     }
 
 
-def _decided(answer: PlanFile) -> dict[str, str]:
+def _decisions(answer: PlanFile) -> dict[str, str]:
     plan, why = answer.plan, answer.infeasibility
-    found = {"status": answer.status}
+    lines = {"status": answer.status}
     if why is not None:
-        found["why nothing fits"] = f"{why.term} of stage {why.stage} of {why.nearest}"
+        lines["why nothing fits"] = f"{why.term} of stage {why.stage} of {why.nearest}"
     if plan is None:
-        return found
+        return lines
     per_rank = f", {plan.degrees.vpp} stages per rank" if plan.degrees.vpp > 1 else ""
-    return found | {
+    return lines | {
         "pipeline ranks (pp)": str(plan.degrees.pp),
         "replicas (dp)": str(plan.degrees.dp),
         "tensor parallel (tp)": str(plan.degrees.tp),
@@ -124,7 +121,7 @@ def _decided(answer: PlanFile) -> dict[str, str]:
 
 
 def _runs(words: list[str]) -> str:
-    """`5 5 5 6` as `3 x 5, 6`: long pipelines stay readable."""
+    """Run-length text: `3 x 5, 6` for `5 5 5 6`, readable for long pipelines."""
     runs: list[tuple[str, int]] = []
     for word in words:
         if runs and runs[-1][0] == word:
@@ -139,21 +136,18 @@ def _recompute(plan: Plan) -> str:
     return ", ".join(f"{kind} {kinds.count(kind)} blocks" for kind in sorted(set(kinds)))
 
 
-# --- layouts of frameworks ------------------------------------------------------------------------
-
-
 def _layout_sheet(answer: LayoutFile) -> PlanSheet:
-    asked = {"model": answer.model, "cluster": answer.cluster, "framework": answer.stack}
-    asked["assumed"] = "; ".join(answer.assumptions) or "-"
+    inputs = {"model": answer.model, "cluster": answer.cluster, "framework": answer.stack}
+    inputs["assumed"] = "; ".join(answer.assumptions) or "-"
     decided = {"status": answer.status}
     if answer.infeasibility is not None:
         why = answer.infeasibility
         decided["why nothing fits"] = f"{why.term} of rank {why.rank} of {why.nearest}"
     choice = answer.chosen
     if choice is None:
-        return PlanSheet(asked=asked, decided=decided)
+        return PlanSheet(asked=inputs, decided=decided)
     run = choice.run
-    asked |= {"global batch": str(run.global_batch), "sequence length": str(run.seq_len)}
+    inputs |= {"global batch": str(run.global_batch), "sequence length": str(run.seq_len)}
     per_rank = f", {run.degrees.vpp} stages per rank" if run.degrees.vpp > 1 else ""
     decided |= {
         "layout": layout_title(run),
@@ -171,7 +165,7 @@ def _layout_sheet(answer: LayoutFile) -> PlanSheet:
     }
     free = get_device(run.device).usable_bytes - choice.required_memory_bytes
     return PlanSheet(
-        asked=asked,
+        asked=inputs,
         decided=decided,
         prediction=choice.prediction,
         memory={"needed": choice.required_memory_bytes, "free": free},

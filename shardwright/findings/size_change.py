@@ -1,4 +1,4 @@
-"""What changed of an answer of `size` since a file of it, and ceilings that it must not pass."""
+"""Changes of an answer of `size` since an earlier answer, and upper limits (`--fail-over`)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _COMPARED = (
     *("step_time_s", "days", "device_hours", "usd", "usd_per_device_hour", "kwh", "tco2e"),
     *("probability_of_deadline", "probability_of_budget", "productive_time", "flop", "price"),
 )
-# Smaller shares are rounding.
+# Smaller relative changes are rounding errors.
 _SAME = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A figure that is not what it was; `share` of it where both are numbers."""
+    """A changed figure; `share` is the relative change of a number, otherwise None."""
 
     name: str
     before: str
@@ -33,32 +33,32 @@ class Change:
 
 
 def read_before(path: Path) -> dict[str, Any]:
-    """An answer that `size --json` wrote; raises DocumentError."""
-    data = read_mapping(path, meant="an answer of size --json")
+    """The answer in a file of `size --json`; raises DocumentError."""
+    data = read_mapping(path, expected="an answer of size --json")
     if data.get("schema") != SIZE_SCHEMA:
-        raise DocumentError(f"{path}: no answer of size --json (schema {SIZE_SCHEMA})")
+        raise DocumentError(f"{path}: not an answer of size --json (schema {SIZE_SCHEMA})")
     return data
 
 
 def changes_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Change, ...]:
-    """The figures that differ, in their order."""
-    found = []
+    """The changed figures, in the order of the comparison."""
+    changes = []
     for name in _COMPARED:
         old, new = before.get(name), now.get(name)
         if isinstance(old, (int, float)) and isinstance(new, (int, float)):
             share = new / old - 1.0 if old else None
             if old == new or (share is not None and abs(share) <= _SAME):
                 continue
-            found.append(Change(name=name, before=f"{old:.6g}", after=f"{new:.6g}", share=share))
+            changes.append(Change(name=name, before=f"{old:.6g}", after=f"{new:.6g}", share=share))
         elif old != new:
-            found.append(Change(name=name, before=str(old), after=str(new)))
-    return tuple(found)
+            changes.append(Change(name=name, before=str(old), after=str(new)))
+    return tuple(changes)
 
 
 class Ceiling:
-    """Dollars or time that an answer must not exceed; `""` for none.
+    """Upper limit of an answer's dollars or time; `""` for no limit.
 
-    Raises UnitError for what is neither.
+    Raises UnitError for any other text.
     """
 
     def __init__(self, text: str) -> None:
@@ -78,7 +78,7 @@ class Ceiling:
                 ) from None
 
     def check(self, best: RunOutlook) -> None:
-        """Raises ToleranceError where the answer is above."""
+        """Raises ToleranceError if the answer exceeds the limit."""
         if self.usd is not None:
             if best.usd is None:
                 raise ToleranceError(f"--fail-over {self.text}: the answer has no price")

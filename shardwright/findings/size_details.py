@@ -1,5 +1,5 @@
-"""What a report of `size` shows beyond its JSON: when the run ends with which probability, what
-each uncertain figure moves, where memory and the step go, and the source of every input."""
+"""Details in a report of `size` in addition to its JSON: distribution of the duration, effect of
+each uncertain figure, memory and step by part, and the source of every input."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from simulator.goodput.reliability_inputs import SOURCES
 from simulator.goodput.time_to_train import TimeToTrain
 from simulator.values.prediction import Interval
 
-# Probabilities at which the distribution of the end is kept.
+# Probabilities of the quantiles of the duration.
 _QUANTILES = tuple(percent / 100 for percent in range(1, 100))
 
 
 def size_details(
     question: SizeQuestion, answer: SizeAnswer, *, seed: int, runs: int
 ) -> dict[str, Any]:
-    """Plain values, by keys of their own beside `size_json`; none where nothing was found.
+    """Plain values with other keys than `size_json`; empty if nothing fits.
 
-    seed, runs  of the answer's simulation, so that this is the same one
+    seed, runs  of the answer's simulation, to repeat it
     """
     best = answer.best
     if best is None:
@@ -64,39 +64,39 @@ def size_details(
 def _swing(
     name: str, best: RunOutlook, low: float, high: float, *, usd_only: bool
 ) -> dict[str, Any]:
-    """Days and dollars at both ends of one figure's 90 % interval, all others at their value."""
+    """Days and dollars at both ends of one figure's 90 % interval, the others at their values."""
     days = best.days.value
     usd = None if best.usd is None else best.usd.value
-    beside = sum(part.value for part in (best.storage_usd, best.egress_usd) if part is not None)
+    fixed = sum(part.value for part in (best.storage_usd, best.egress_usd) if part is not None)
     return {
         "name": name,
         "days_low": days if usd_only else days * low,
         "days_high": days if usd_only else days * high,
-        "usd_low": None if usd is None else (usd - beside) * low + beside,
-        "usd_high": None if usd is None else (usd - beside) * high + beside,
+        "usd_low": None if usd is None else (usd - fixed) * low + fixed,
+        "usd_high": None if usd is None else (usd - fixed) * high + fixed,
     }
 
 
 def _swings(
     step: Interval, time: TimeToTrain, price: Interval | None
 ) -> dict[str, tuple[float, float]]:
-    """Factors on the run at both ends of each figure."""
+    """Factors on the run at both ends of each figure's interval."""
     kept = time.productive_time
-    found = {
+    factors = {
         "step time": (step.low / step.value, step.high / step.value),
-        "what whole runs took beyond": (
+        "contingency of whole runs": (
             time.contingency.low / time.contingency.value,
             time.contingency.high / time.contingency.value,
         ),
         "failures, checkpoints and luck": (kept.value / kept.high, kept.value / kept.low),
     }
     if price is not None and price.low < price.high:
-        found["price of a device-hour"] = (price.low / price.value, price.high / price.value)
-    return found
+        factors["price of a device-hour"] = (price.low / price.value, price.high / price.value)
+    return factors
 
 
 def _memory(best: RunOutlook) -> dict[str, Any]:
-    """Bytes of the fullest device, by part, and what it has."""
+    """Bytes of the fullest device by part, and its capacity."""
     peak = best.plan.prediction.peak
     return {
         "parts": [[name, size] for name, size in layout_memory(best.plan)],
@@ -109,10 +109,10 @@ def _memory(best: RunOutlook) -> dict[str, Any]:
 
 
 def _sources(question: SizeQuestion, best: RunOutlook) -> list[dict[str, str]]:
-    """Every input that a reader may doubt: its value, source, and the flag that changes it."""
+    """Value, source and flag of every uncertain input."""
     run = best.run
     grid = grid_of(question.region).kg_per_kwh
-    found = [
+    sources = [
         _source(
             "price of a device-hour",
             f"${run.choice.usd_per_hour.value:.2f}" if run.choice.usd_per_hour else "not known",
@@ -132,14 +132,14 @@ def _sources(question: SizeQuestion, best: RunOutlook) -> list[dict[str, str]]:
         if value is None:
             continue
         own = getattr(inputs, field.name) != field.default
-        found.append(
+        sources.append(
             _source(
                 *_input_words(field.name, value),
                 "your own file" if own else SOURCES[field.name],
                 "--reliability",
             )
         )
-    return found
+    return sources
 
 
 def _storage(question: SizeQuestion) -> list[dict[str, str]]:
@@ -160,19 +160,19 @@ def _source(name: str, value: str, source: str, change: str) -> dict[str, str]:
 
 
 def _input_words(name: str, value: float | Mapping[str, float]) -> tuple[str, str]:
-    """An input's name without its unit, and its value with it."""
+    """An input's name without its unit, and its value with the unit."""
     if isinstance(value, Mapping):
-        said = ", ".join(f"{one} {share:.0%}" for one, share in value.items())
+        text = ", ".join(f"{one} {share:.0%}" for one, share in value.items())
     elif "bytes_per_s" in name:
-        name, said = name.replace("_bytes_per_s", ""), format_rate(value)
+        name, text = name.replace("_bytes_per_s", ""), format_rate(value)
     elif name.endswith("_s"):
-        name, said = name.removesuffix("_s"), format_time(value)
+        name, text = name.removesuffix("_s"), format_time(value)
     elif name.endswith("_share") or name.startswith("slow_by"):
-        said = format_percent(value)
+        text = format_percent(value)
     elif name.endswith("device_hours"):
-        name, said = name.removesuffix("_device_hours"), f"every {format_count(value)} device-hours"
+        name, text = name.removesuffix("_device_hours"), f"every {format_count(value)} device-hours"
     elif name.endswith("_spread") or name == "contingency":
-        said = f"factor {value:.3g}"
+        text = f"factor {value:.3g}"
     else:
-        said = f"{value:.4g}"
-    return name.replace("_", " "), said
+        text = f"{value:.4g}"
+    return name.replace("_", " "), text

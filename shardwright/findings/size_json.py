@@ -13,7 +13,7 @@ from shardwright.findings.answer_json import choice_json
 from simulator.training_compute import METHOD, THRESHOLDS
 
 SIZE_SCHEMA = "shardwright/size@1"
-# Always present, null where there is no value.
+# Always present, null without a value.
 SIZE_KEYS = (
     *("status", "bound", "gap", "device", "nodes", "devices", "stack", "layout", "tokens", "steps"),
     *("global_batch", "step_time_s", "step_time_low_s", "step_time_high_s", "mfu"),
@@ -30,7 +30,7 @@ SIZE_KEYS = (
 
 
 def size_json(question: SizeQuestion, answer: SizeAnswer) -> dict[str, Any]:
-    """An answer as plain values, with every promised key."""
+    """An answer as plain values, with all of SIZE_KEYS."""
     data: dict[str, Any] = dict.fromkeys(SIZE_KEYS)
     data |= {
         "schema": SIZE_SCHEMA,
@@ -62,10 +62,10 @@ def size_json(question: SizeQuestion, answer: SizeAnswer) -> dict[str, Any]:
     return data
 
 
-def _outlook(found: RunOutlook) -> dict[str, Any]:
-    run, usd = found.run, found.usd
+def _outlook(outlook: RunOutlook) -> dict[str, Any]:
+    run, usd = outlook.run, outlook.usd
     price = run.choice.usd_per_hour
-    step = found.plan.prediction.step_time_s
+    step = outlook.plan.prediction.step_time_s
     return {
         "device": run.choice.device,
         "nodes": run.nodes,
@@ -78,26 +78,26 @@ def _outlook(found: RunOutlook) -> dict[str, Any]:
         "step_time_s": step.value,
         "step_time_low_s": step.low,
         "step_time_high_s": step.high,
-        "mfu": found.plan.prediction.mfu.value,
-        **_ends("days", found.days),
-        **_ends("device_hours", found.device_hours),
+        "mfu": outlook.plan.prediction.mfu.value,
+        **_ends("days", outlook.days),
+        **_ends("device_hours", outlook.device_hours),
         **_ends("usd", usd),
-        "rent_usd": found.rent_usd.value if found.rent_usd else None,
-        "storage_usd": found.storage_usd.value if found.storage_usd else None,
-        "egress_usd": found.egress_usd.value if found.egress_usd else None,
-        **_ends("kwh", found.kwh),
-        **_ends("tco2e", found.tco2e),
-        **_ends("productive_time", found.productive_time),
+        "rent_usd": outlook.rent_usd.value if outlook.rent_usd else None,
+        "storage_usd": outlook.storage_usd.value if outlook.storage_usd else None,
+        "egress_usd": outlook.egress_usd.value if outlook.egress_usd else None,
+        **_ends("kwh", outlook.kwh),
+        **_ends("tco2e", outlook.tco2e),
+        **_ends("productive_time", outlook.productive_time),
         "price": run.choice.price_words or None,
         "usd_per_device_hour": price.value if price is not None else None,
-        "interruptions": found.interruptions.value,
-        "checkpoint_every_s": found.checkpoint_every_s,
-        "spare_nodes": found.spare_nodes,
-        "lost": dict(found.lost),
-        "probability_of_deadline": found.probability_of_deadline,
-        "probability_of_budget": found.probability_of_budget,
-        "why_not_first": found.why_not,
-        "plan": choice_json(found.plan),
+        "interruptions": outlook.interruptions.value,
+        "checkpoint_every_s": outlook.checkpoint_every_s,
+        "spare_nodes": outlook.spare_nodes,
+        "lost": dict(outlook.lost),
+        "probability_of_deadline": outlook.probability_of_deadline,
+        "probability_of_budget": outlook.probability_of_budget,
+        "why_not_first": outlook.why_not,
+        "plan": choice_json(outlook.plan),
     }
 
 

@@ -1,4 +1,4 @@
-"""One answer of `size` against another: which is faster and which cheaper, and how surely."""
+"""Comparison of two answers of `size`: probabilities of being faster and cheaper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulator.log_interval import probability_less
 from simulator.training_run.fit.interval import UNFITTED_UNCERTAINTY
 from simulator.values.prediction import Interval, Part
 
-# What --versus may change; the names of the flags.
+# Flags that --versus may change.
 CHANGEABLE = (
     *("on", "tokens", "deadline", "budget", "sure", "nodes", "devices", "minimise", "stack"),
     *("global-batch", "precision", "lora", "pue", "region", "prices", "price-kind", "network"),
@@ -28,14 +28,14 @@ _FILES = ("prices", "reliability")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versus:
-    """The probabilities (0 to 1) that the first is faster and cheaper; None without prices."""
+    """Probabilities (0 to 1) that the first is faster, and cheaper; None without prices."""
 
     faster: float
     cheaper: float | None
 
 
 def replaced(given: Mapping[str, Any], on: str, text: str) -> dict[str, Any]:
-    """The flags with what `on=b200;price-kind=spot` changes; raises InputError."""
+    """The flags with changes such as `on=b200;price-kind=spot`; raises InputError."""
     made = {"on": on, **given}
     for part in filter(None, (each.strip() for each in text.split(";"))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
@@ -50,16 +50,16 @@ def replaced(given: Mapping[str, Any], on: str, text: str) -> dict[str, Any]:
         try:
             made[key] = Path(value) if name in _FILES else _NUMBERS.get(name, str)(value)
         except ValueError:
-            raise InputError(f"--versus {part}: {value!r} is no number") from None
+            raise InputError(f"--versus {part}: {value!r} is not a number") from None
     return made
 
 
 def versus_of(first: RunOutlook, second: RunOutlook) -> Versus:
-    """How sure it is that the first run is the faster, and the cheaper.
+    """Probabilities that the first run is faster, and cheaper.
 
-    Of unlike devices or frameworks the two are taken as independent. Of like ones what both share
-    cancels: of every part of the step in which they differ half is taken as uncertain, assumed as
-    in simulator/training_run/fit/interval.py, and of two prices both spreads.
+    With different devices or frameworks the two are treated as independent. Otherwise common errors
+    cancel: only half of the difference of every part of the step is uncertain, as assumed in
+    simulator/training_run/fit/interval.py. With different prices the price spreads decide.
     """
     like = _kind(first) == _kind(second)
     cheaper = None
@@ -75,42 +75,42 @@ def versus_of(first: RunOutlook, second: RunOutlook) -> Versus:
     return Versus(faster=faster, cheaper=cheaper)
 
 
-def _kind(found: RunOutlook) -> tuple[str, str]:
-    return (found.run.choice.device, found.run.stack)
+def _kind(outlook: RunOutlook) -> tuple[str, str]:
+    return (outlook.run.choice.device, outlook.run.stack)
 
 
-def _spent(found: RunOutlook) -> Interval:
-    """Dollars as uncertain as the price alone."""
-    price = found.run.choice.usd_per_hour
+def _spent(outlook: RunOutlook) -> Interval:
+    """Dollars with the uncertainty of the price only."""
+    price = outlook.run.choice.usd_per_hour
     assert price is not None
-    return price.scaled(found.device_hours.value)
+    return price.scaled(outlook.device_hours.value)
 
 
-def _parts(found: RunOutlook, *, paid: bool = False) -> dict[Part, float]:
-    """Days of the run by the parts of its steps; device-days where they are `paid` for."""
-    run = found.run
-    total = (found.device_hours.value if paid else found.days.value) / run.layout.step_time_s
+def _parts(outlook: RunOutlook, *, paid: bool = False) -> dict[Part, float]:
+    """Days of the run by parts of its steps, or device-hours if `paid`."""
+    run = outlook.run
+    total = (outlook.device_hours.value if paid else outlook.days.value) / run.layout.step_time_s
     return {part.name: total * part.time_s for part in run.layout.parts}
 
 
 def _less(first: Mapping[Part, float], second: Mapping[Part, float]) -> float:
-    """The probability that one sum of parts is below another, half of each difference uncertain."""
-    away = sum(second.values()) - sum(first.values())
+    """Probability that the first sum of parts is smaller; half of each difference is uncertain."""
+    gap = sum(second.values()) - sum(first.values())
     unsure = UNFITTED_UNCERTAINTY * sum(
         abs(first.get(part, 0.0) - second.get(part, 0.0)) for part in Part
     )
     if unsure <= 0:
         return 0.5
-    return NormalDist().cdf(away / unsure * NormalDist().inv_cdf(0.95))
+    return NormalDist().cdf(gap / unsure * NormalDist().inv_cdf(0.95))
 
 
 def versus_json(text: str, first: Sized, second: Sized) -> dict[str, Any]:
-    """The other answer, and the probabilities."""
+    """The second answer and the probabilities as plain values for JSON."""
     data: dict[str, Any] = {"versus": text, "answer": size_json(second.question, second.answer)}
     if first.answer.best is not None and second.answer.best is not None:
-        found = versus_of(first.answer.best, second.answer.best)
+        versus = versus_of(first.answer.best, second.answer.best)
         data |= {
-            "probability_first_is_faster": found.faster,
-            "probability_first_is_cheaper": found.cheaper,
+            "probability_first_is_faster": versus.faster,
+            "probability_first_is_cheaper": versus.cheaper,
         }
     return data

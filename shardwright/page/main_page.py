@@ -1,4 +1,4 @@
-"""What Streamlit runs for every view of the page: its style and its two pages."""
+"""The script that Streamlit runs for every view: style and navigation of the two pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwright.reports.brief.brief_parts import parts_style
 
 
 def main_page() -> None:
-    """Draws the page that the address names."""
+    """Draws the page of the URL."""
     st.set_page_config(page_title="Shardwright", layout="wide")
     st.html(parts_style())
     pages = [

@@ -1,4 +1,4 @@
-"""The question of the page of plans: its fields, and the values read as `plan` reads its flags."""
+"""Fields of the plan page, and the request from their values, parsed like the flags of `plan`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from shardwright.asking.places import local_profile
 from shardwright.asking.plan_flags import plan_request
 from shardwright.asking.plan_request import PlanRequest
 from shardwright.console.flags import samples, tokens
-from shardwright.page.asked_fields import Field, typed_values
 from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options, number
+from shardwright.page.fields import Field, typed_values
 from shardwright.page.shared_fields import (
     LORA,
     MODEL,
@@ -26,7 +26,7 @@ from shardwright.page.shared_fields import (
     STACKS,
 )
 
-_PINNED = "one value fixes it, a list allows only these; empty leaves it to the search"
+_PINNED = "a value, or a list of allowed values; empty: chosen by the search"
 PLAN_FIELDS = (
     MODEL,
     Field(
@@ -40,7 +40,7 @@ PLAN_FIELDS = (
         name="stack",
         label="Framework",
         start="megatron-core",
-        help="one that runs the plan, a list with commas, or any; none: Shardwright's own executor",
+        help="a framework, a list with commas, or any; empty: Shardwright's own executor",
         options=("", *STACKS),
         empty="Shardwright's own executor (torch)",
     ),
@@ -55,21 +55,21 @@ PLAN_FIELDS = (
     Field(
         name="pareto",
         label="Answer",
-        help="the one best plan, or every plan that no other beats in both",
+        help="the best plan, or the Pareto front: all plans that no other beats in both",
         options=("", "memory", "usd"),
         empty="the best plan",
         fixed=True,
     ),
     Field(
         name="explain",
-        label="What would help",
-        help="solves again with more memory, network and devices: a few seconds",
+        label="Sensitivity",
+        help="solves again with more memory, network and devices; takes a few seconds",
         switch=True,
     ),
     replace(
         PRECISION,
-        help="of the matrix products; a list or any leaves it to the search; empty: what the "
-        "devices train in, bf16 on accelerators",
+        help="of the matrix products; a list or any: chosen by the search; empty: the devices' "
+        "usual one, bf16 on accelerators",
         options=(*PRECISION.options, "any"),
     ),
     Field(name="tp", label="Tensor parallel", help=_PINNED, more=True),
@@ -85,7 +85,7 @@ PLAN_FIELDS = (
     Field(
         name="fit-risk",
         label="Out-of-memory risk",
-        help="the probability of running out of memory that a plan may have: 10%",
+        help="largest allowed probability of running out of memory: 10%",
         more=True,
     ),
     LORA,
@@ -94,13 +94,12 @@ PLAN_FIELDS = (
 
 
 def read_plan(values: Mapping[str, str], *, today: str) -> PlanRequest:
-    """The question of the fields' values; `today` as an ISO day. Raises FieldErrors."""
+    """The request for the fields' values; `today` is an ISO date. Raises FieldErrors."""
     typed = typed_values(PLAN_FIELDS, values)
     need_options(PLAN_FIELDS, typed)
     for name in ("model", "on", "global-batch"):
         if not typed[name]:
-            said = "give MODEL, --on and --global-batch, or --questions FILE"
-            raise FieldErrors([(name, said)])
+            raise FieldErrors([(name, "give MODEL, --on and --global-batch, or --questions FILE")])
     near(PLAN_FIELDS, "model", lambda: need_no_code(typed["model"]))
     given: dict[str, Any] = {
         name.replace("-", "_"): text or None for name, text in typed.items() if name != "explain"
@@ -115,17 +114,17 @@ def read_plan(values: Mapping[str, str], *, today: str) -> PlanRequest:
 
     request = near(PLAN_FIELDS, "on", read)
     if why := why_no_layouts(request):
-        said = (
+        message = (
             f"{request.model} on {request.on} is planned block by block ({why}), which this page "
-            "does not show: name a framework (--stack), or use the command line"
+            "does not support: choose a framework (--stack), or use the command line"
         )
-        raise FieldErrors([("stack" if request.cluster.homogeneous else "on", said)])
+        raise FieldErrors([("stack" if request.cluster.homogeneous else "on", message)])
     near(PLAN_FIELDS, "stack", lambda: _need_question(request))
     return request
 
 
 def _need_question(request: PlanRequest) -> None:
-    """Raises what the search would, of a question that it cannot take."""
+    """Raises the errors of the search for an invalid request, before it starts."""
     question, _ = LayoutAsker(request=request).question()
     if len(stacks_of(request.stack)) == 1:
         ground_of(question)

@@ -1,11 +1,11 @@
-"""The fields that both pages have; a page replaces what is otherwise on it."""
+"""Fields common to both pages; a page replaces some of their properties."""
 
 from __future__ import annotations
 
 from profiles.hardware.prices.offer import KINDS
 from profiles.model.loaders import model_names
 from shardwright.asking.plan_options import ANY_STACK
-from shardwright.page.asked_fields import Field
+from shardwright.page.fields import Field
 from simulator.training_run.framework.framework import offered_frameworks
 
 STACKS = tuple(dict.fromkeys(("megatron-core", ANY_STACK, *offered_frameworks())))
@@ -22,7 +22,7 @@ MODEL = Field(
 SEQUENCE = Field(
     name="seq",
     label="Tokens per sequence",
-    help="8192, or 8k for it; empty: the model's own, 4,096 at most",
+    help="8192 or 8k; empty: the model's sequence length, at most 4,096",
 )
 PRICE = Field(
     name="price",
@@ -35,7 +35,7 @@ PRICE = Field(
 PRECISION = Field(
     name="precision",
     label="Precision",
-    help="of the matrix products; empty: what the devices train in, bf16 on accelerators",
+    help="of the matrix products; empty: the devices' usual one, bf16 on accelerators",
     options=("", "bf16", "fp8", "mxfp8", "nvfp4", "fp16", "fp32"),
     empty="as the devices train",
     more=True,
@@ -43,12 +43,12 @@ PRECISION = Field(
 LORA = Field(
     name="lora",
     label="LoRA rank",
-    help="of adapters that alone are trained; empty trains all weights",
+    help="rank of the trained adapters; empty: train all weights",
     more=True,
 )
 PRICE_FILE = Field(
     name="prices",
     label="Price file",
-    help="the path of a file of your own prices (docs/prices.md)",
+    help="path of a file with your own prices (docs/prices.md)",
     more=True,
 )

@@ -1,4 +1,4 @@
-"""The page of sizes: what to rent for a run, when it is done, what it costs."""
+"""The size page: devices to rent for a run, with its duration and cost."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ import datetime
 import streamlit as st
 
 from profiles.errors import ShardwrightError
-from shardwright.page.asked_fields import command_of, field_named
+from shardwright.page.draw_answer import draw_answer, draw_command
 from shardwright.page.field_errors import FieldErrors
-from shardwright.page.shown_brief import draw_command, draw_shown
-from shardwright.page.shown_fields import Inputs
+from shardwright.page.fields import command_of, field_named
+from shardwright.page.inputs import Inputs
+from shardwright.page.size_answer import size_answer
 from shardwright.page.size_question import SIZE_FIELDS, read_size
-from shardwright.page.size_shown import size_shown
 
 
 def size_page() -> None:
-    """Draws the inputs, the command line that asks the same, and the answer: first what to rent,
-    then with what the next node or dollar brings."""
+    """Draws the inputs, the equivalent command line, and the answer: first the devices to rent,
+    then again with the gain of one more node or dollar."""
     inputs = Inputs(page="size", fields=SIZE_FIELDS)
     inputs.draw()
     command = command_of("size", SIZE_FIELDS, inputs.values)
-    inputs.tell(inputs.said)
+    inputs.show_errors(inputs.errors)
     draw_command(command)
-    answer = st.empty()
+    place = st.empty()
     today = datetime.date.today().isoformat()
     try:
         flags = read_size(inputs.values, today=today)
         with st.spinner("Searching devices, nodes and layouts", show_time=True):
-            shown = size_shown(flags, today=today, explain=False)
-        with answer.container():
-            draw_shown(shown, command, stage="first")
-        with st.spinner("Solving what one more node or dollar brings", show_time=True):
-            shown = size_shown(flags, today=today, explain=True)
+            answer = size_answer(flags, today=today, explain=False)
+        with place.container():
+            draw_answer(answer, command, stage="first")
+        with st.spinner("Solving with one more node or dollar", show_time=True):
+            answer = size_answer(flags, today=today, explain=True)
     except FieldErrors as error:
-        inputs.tell(error.said)
+        inputs.show_errors(error.messages)
         return
     except ShardwrightError as error:
-        inputs.tell([(field_named(SIZE_FIELDS, str(error)), str(error))])
+        inputs.show_errors([(field_named(SIZE_FIELDS, str(error)), str(error))])
         return
-    with answer.container():
-        draw_shown(shown, command)
+    with place.container():
+        draw_answer(answer, command)

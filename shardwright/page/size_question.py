@@ -1,4 +1,4 @@
-"""The question of the page of sizes: its fields, and the values read as `size` reads its flags."""
+"""Fields of the size page, and the flags from their values, parsed like the flags of `size`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from profiles.hardware.prices.price_file import offers_with
 from shardwright.asking.sizing.size_flags import SizeFlags, size_flags
 from shardwright.asking.sizing.size_request import size_request
 from shardwright.console.flags import tokens
-from shardwright.page.asked_fields import Field, typed_values
 from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options, number
+from shardwright.page.fields import Field, typed_values
 from shardwright.page.shared_fields import (
     LORA,
     MODEL,
@@ -34,20 +34,20 @@ SIZE_FIELDS = (
         name="on",
         label="Types of devices",
         start="h100-sxm,b200",
-        help="a list: h100-sxm,b200; 8xgb200 for nodes of eight; how many is the answer",
+        help="a list: h100-sxm,b200; 8xgb200 for nodes of eight; their number is the answer",
     ),
     Field(
         name="stack",
         label="Framework",
         usual="any",
         start="megatron-core",
-        help="those that may run it: one, a list with commas, or any (slower to answer)",
+        help="allowed frameworks: one, a list with commas, or any (slower)",
         options=STACKS,
     ),
     Field(
         name="nodes",
         label="Nodes",
-        help="32, or 16..2048; empty: as many as are best, up to 32,768 devices",
+        help="32, or 16..2048; empty: the best number, up to 32,768 devices",
     ),
     Field(
         name="tokens",
@@ -60,25 +60,25 @@ SIZE_FIELDS = (
     replace(PRICE, name="price-kind"),
     Field(
         name="minimise",
-        label="Best is",
-        help="what is made least; empty: dollars, or days where only a budget is given",
+        label="Minimize",
+        help="empty: dollars, or days if only a budget is given",
         options=("", *MINIMISED),
         empty="the cheapest",
         more=True,
     ),
     Field(
         name="sure",
-        label="How sure",
+        label="Confidence",
         usual="50%",
         start="50%",
-        help="the probability with which each limit must be kept: 80%",
+        help="probability of meeting each limit: 80%",
         more=True,
     ),
-    Field(name="devices", label="Devices", help="in the place of nodes: 256..32768", more=True),
+    Field(name="devices", label="Devices", help="instead of nodes: 256..32768", more=True),
     Field(
         name="global-batch",
         label="Sequences per step",
-        help="2048; a list; 1024..4096; empty: as published models of the size",
+        help="2048; a list; 1024..4096; empty: as in published models of this size",
         more=True,
     ),
     replace(SEQUENCE, more=True),
@@ -87,7 +87,7 @@ SIZE_FIELDS = (
     Field(
         name="network",
         label="Link between nodes",
-        help="of the catalogue; empty: each device's usual one",
+        help="a link of the catalog; empty: each device's usual one",
         options=("", *link_names()),
         empty="the usual one",
         more=True,
@@ -105,7 +105,7 @@ SIZE_FIELDS = (
     Field(
         name="reliability",
         label="Failures and storage",
-        help="the path of a file of your own figures (docs/goodput.md)",
+        help="path of a file with your own values (docs/goodput.md)",
         more=True,
     ),
 )
@@ -116,7 +116,7 @@ _TEXTS = (
 
 
 def read_size(values: Mapping[str, str], *, today: str) -> SizeFlags:
-    """The flags of the fields' values; `today` as an ISO day. Raises FieldErrors."""
+    """The flags for the fields' values; `today` is an ISO date. Raises FieldErrors."""
     typed = typed_values(SIZE_FIELDS, values)
     need_options(SIZE_FIELDS, typed)
     for name in ("model", "on"):
@@ -135,7 +135,7 @@ def read_size(values: Mapping[str, str], *, today: str) -> SizeFlags:
 
 
 def _readable(read: Callable[[Path], object], path: Path) -> Path:
-    """The path, once it is read; raises what `read` raises."""
+    """The path if `read` succeeds; raises the errors of `read`."""
     read(path)
     return path
 

@@ -1,4 +1,4 @@
-"""The chosen plan's step over time, and the memory of its ranks."""
+"""Pictures of the chosen plan's step: timeline, and memory of its ranks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shardwright.reports.picture import Picture
 from shardwright.reports.timeline_picture import timeline_note, timeline_picture
 
 _DRAWN = (
-    "One replica, its ranks by their numbers. The memory leaves out what is there for a moment "
-    "only, and the room of the allocator."
+    "One replica, with the numbers of its ranks. The memory excludes short-lived tensors and the "
+    "allocator's overhead."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPictures:
-    """Pictures, and what they are or why there are none."""
+    """Pictures, and a note: their description, or the reason for having none."""
 
     pictures: tuple[Picture, ...] = ()
     note: str

@@ -201,7 +201,7 @@ PUBLIC_MODULES = frozenset(
         "shardwright.reports.labelled",
         "shardwright.reports.picture",
         "shardwright.reports.terminal",
-        "shardwright.results.shown",
+        "shardwright.results.result",
         "simulator.goodput.reliability_inputs",
         "simulator.goodput.time_to_train",
         "simulator.log_interval",

@@ -16,7 +16,7 @@ from shardwright.reports.labelled import labelled
 from shardwright.reports.price_words import price_lines
 from shardwright.reports.terminal import format_interval, memory_words, table, usd_or_dash
 from simulator.energy import power_words
-from simulator.goodput.lasting import Reliability
+from simulator.goodput.reliability import Reliability
 from simulator.values.prediction import Interval
 
 

@@ -1,4 +1,4 @@
-"""Markdown tables: percentages, cells that cannot leave their cell, rows."""
+"""Markdown tables: percentages, escaped cells, rows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _MENTION = re.compile(r"(?<!\w)@(?=\w)")
 
 
 def percent(fraction: float, *, signed: bool = False) -> str:
-    """`4.2 %`, `+4.2 %` where signed, or a dash for nan."""
+    """`4.2 %`, `+4.2 %` if signed, or a dash for nan."""
     if math.isnan(fraction):
         return "-"
     return f"{fraction * 100:+.1f} %" if signed else f"{fraction * 100:.1f} %"
 
 
 def cell(text: str) -> str:
-    """Text that stays where it is: no table cell, tag, link, image, mention or line ends in it."""
+    """Escaped text: it cannot contain a cell border, tag, link, image, mention or line break."""
     kept = " ".join(text.split())
     for sign in ("\\", "|", "`", "*", "[", "]"):
         kept = kept.replace(sign, "\\" + sign)
@@ -26,8 +26,8 @@ def cell(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
-    """A Markdown table whose first `words` columns are text and whose others are numbers, as are
-    those whose heading starts with `>`."""
+    """A Markdown table. The first `words` columns are text; the others, and those with the prefix
+    `>` in the heading, are numbers."""
     right = [number >= words or name.startswith(">") for number, name in enumerate(head)]
     rule = "|".join("---:" if numbers else "---" for numbers in right)
     lines = ["| " + " | ".join(line) + " |" for line in rows]

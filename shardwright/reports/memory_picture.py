@@ -1,4 +1,4 @@
-"""The picture of memory over a step: predicted per rank, measured peaks, what the device has."""
+"""Picture of memory over a step: predicted curve per rank, measured peaks, device capacity."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from simulator.values.prediction import MemorySample, Prediction, RankMemory
 
 HEIGHT = 260.0
 _TOP, _BOTTOM = 30.0, 24.0
-MOST_RANKS = 7  # as many as there are colours
-_COLUMNS = 600  # of a curve: more would not be seen
-# Above this many times the peak the capacity would press the curves flat: it becomes a text.
-_FAR = 3.0
+MOST_RANKS = 7  # the number of colors
+_COLUMNS = 600  # points of a curve: more would not be visible
+# Ratio of capacity to peak from which the capacity is a text, as its line would flatten the curves.
+_TEXT_RATIO = 3.0
 
 
 def memory_picture(prediction: Prediction, measured: Measurement | None) -> Picture:
     """Predicted bytes over the step per rank, with measured peaks as dashed lines.
 
-    The device's capacity is a line where it is near the peaks, and a text above the picture where
-    it is _FAR times as high or more. Of many ranks the fullest are shown.
+    The device's capacity is a line, or a text above the picture if it is at least _TEXT_RATIO
+    times the highest peak. At most MOST_RANKS ranks are drawn, the fullest ones.
     """
     ranks = _fullest(prediction)
     peaks = {s.rank: s.peak_memory_bytes for s in measured.ranks} if measured else {}
     highest = max([r.peak_bytes for r in ranks] + [peaks.get(r.rank, 0.0) for r in ranks])
     capacities = sorted({rank.capacity_bytes for rank in ranks})
-    drawn = [c for c in capacities if c < _FAR * highest]
+    drawn = [c for c in capacities if c < _TEXT_RATIO * highest]
     top = max([highest, *drawn]) * 1.08
     end_s = max((s.time_s for r in ranks for s in r.timeline), default=0.0)
     end_s = max(end_s, prediction.step_time_s.value)
@@ -54,25 +54,25 @@ def memory_picture(prediction: Prediction, measured: Measurement | None) -> Pict
     entries: list[Entry] = []
     for number, rank in enumerate(ranks):
         colour = RANK_COLOURS[number % len(RANK_COLOURS)]
-        said = f"rank {rank.rank}: peak {format_bytes(rank.peak_bytes)} predicted"
-        paths.append(Path(data=_steps(rank.timeline, across, down), colour=colour, title=said))
+        text = f"rank {rank.rank}: peak {format_bytes(rank.peak_bytes)} predicted"
+        paths.append(Path(data=_steps(rank.timeline, across, down), colour=colour, title=text))
         if peaks.get(rank.rank):
             y = down.at(peaks[rank.rank])
-            found = f"rank {rank.rank} measured peak {format_bytes(peaks[rank.rank])}"
+            peak = f"rank {rank.rank} measured peak {format_bytes(peaks[rank.rank])}"
             paths.append(Path(data=line(LEFT, y, WIDTH, y), colour=colour, dashed=True))
-            named.append((y, found))
-            said += f", {format_bytes(peaks[rank.rank])} measured"
-        entries.append(Entry(name=said, colour=colour, shape="line"))
+            named.append((y, peak))
+            text += f", {format_bytes(peaks[rank.rank])} measured"
+        entries.append(Entry(name=text, colour=colour, shape="line"))
     if any(peaks.get(rank.rank) for rank in ranks):
         entries.append(Entry(name="measured peak", colour=INK, shape="dash"))
     for capacity in capacities:
-        said = f"the device has {format_bytes(capacity)} for training"
+        text = f"the device has {format_bytes(capacity)} for training"
         if capacity in drawn:
             y = down.at(capacity)
             paths.append(Path(data=line(LEFT, y, WIDTH, y), colour=INK, width=2))
-            named.append((y, said))
+            named.append((y, text))
         else:
-            times = f"{said}, {capacity / highest:.0f} times the highest peak: above this picture"
+            times = f"{text}, {capacity / highest:.0f} times the highest peak: above this picture"
             labels.append(Label(x=WIDTH, y=12, text=times, anchor="end", strong=True))
     places = apart([y - 5 for y, _ in named], 13, _TOP, HEIGHT - _BOTTOM)
     labels += [
@@ -97,7 +97,7 @@ def _fullest(prediction: Prediction) -> list[RankMemory]:
 
 
 def _steps(timeline: tuple[MemorySample, ...], across: Axis, down: Axis) -> str:
-    """The curve as steps; of the samples in one column the highest stands for it."""
+    """Path data of the curve as steps, with the maximum of the samples in each column."""
     width = (WIDTH - LEFT) / _COLUMNS
     columns: dict[int, tuple[float, float]] = {}
     for sample in timeline:

@@ -1,7 +1,6 @@
-"""Pictures of the report as plain values: what the template draws as inline SVG.
+"""Pictures of reports as plain values, which a template renders as inline SVG.
 
-Coordinates are SVG units; y grows downwards. Nothing here is HTML: texts are escaped by the
-template, which is the only place that writes markup.
+Coordinates are SVG units; y grows downwards. Only the template writes markup, and it escapes texts.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ import sys
 from dataclasses import dataclass
 
 WIDTH = 900.0
-LEFT = 84.0  # where the axis begins: names of lanes and ticks stand before it
+LEFT = 84.0  # start of the axis; names of lanes and ticks are left of it
 GRID = "#e8ecf1"
 INK = "#333d47"
 
-# Colours that stay apart for the common kinds of colour blindness (Tableau 10, by Maureen Stone).
+# Distinguishable with the common kinds of color blindness (Tableau 10, by Maureen Stone).
 COLOURS = {
     "forward": "#4c78a8",
     "backward": "#f2a65a",
@@ -31,7 +30,7 @@ RANK_COLOURS = ("#4c78a8", "#f2a65a", "#54a24b", "#d9534f", "#8e6bbf", "#72b7b2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A rectangle with its tooltip; label is drawn inside, "" where it does not fit."""
+    """A rectangle with its tooltip; label is drawn inside, "" if it does not fit."""
 
     x: float
     y: float
@@ -55,7 +54,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Path:
-    """A drawn path in SVG's own words (`M1 2L3 4`); filled where `filled`, else a line."""
+    """A path as SVG path data (`M1 2L3 4`): a line, or an area if `filled`."""
 
     data: str
     colour: str
@@ -76,7 +75,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is drawn, back to front: paths that are lines of a grid, boxes, paths, labels.
+    """A picture. Drawing order, back to front: grid lines, boxes, paths, labels.
 
     note  one sentence under the picture, "" for none
     """
@@ -100,7 +99,7 @@ def line(x1: float, y1: float, x2: float, y2: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """From a quantity to SVG units: `low` lies at `begin` and `high` at `end`; by logarithms where
+    """Scale from a quantity to SVG units: `low` is at `begin`, `high` at `end`; logarithmic if
     `log`."""
 
     low: float = 0.0
@@ -110,7 +109,7 @@ class Axis:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Where a value lies."""
+        """Position of a value in SVG units."""
         if self.log:
             share = math.log10(value / self.low) / math.log10(self.high / self.low)
         else:
@@ -119,24 +118,24 @@ class Axis:
 
 
 def tick_below(x: float, y: float, text: str) -> Label:
-    """The text of a tick under an axis, within the picture where it is the last."""
+    """The text of a tick below an axis; the last one stays inside the picture."""
     return Label(x=x, y=y, text=text, anchor="end" if x > WIDTH - 20 else "middle")
 
 
 def level(y: float, text: str) -> tuple[Path, Label]:
-    """A line of the grid at one height, and the text of its tick."""
+    """A horizontal grid line, and the text of its tick."""
     grid = Path(data=line(LEFT, y, WIDTH, y), colour=GRID, width=1)
     return grid, Label(x=LEFT - 8, y=y + 4, text=text, anchor="end")
 
 
 def even_ticks(end: float, most: int = 8) -> list[float]:
-    """0 and multiples of 1, 2 or 5 times a power of ten up to `end`, at most `most` + 1 of them.
+    """At most `most` + 1 ticks from 0 to `end`, in steps of 1, 2 or 5 times a power of ten.
 
     >>> even_ticks(1.66)
     [0.0, 0.5, 1.0, 1.5]
     """
     least = end / most
-    # Below it a float has no exact tenths, and its power of ten may be 0.
+    # Below this, a float loses precision and its power of ten may be 0.
     if not least > sys.float_info.min * 10.0:
         return [0.0]
     power = 10.0 ** math.floor(math.log10(least))
@@ -147,8 +146,7 @@ def even_ticks(end: float, most: int = 8) -> list[float]:
 def apart(wanted: list[float], least: float, low: float, high: float) -> list[float]:
     """Positions near the wanted ones, in the same order, at least `least` from each other.
 
-    Labels beside lines that nearly meet stay readable. Where low to high is too short for all, the
-    distance shrinks.
+    Keeps labels of close lines readable. If low to high is too short for all, the distance shrinks.
 
     >>> apart([10.0, 11.0, 50.0], 12, 0, 100)
     [4.5, 16.5, 50.0]

@@ -1,4 +1,4 @@
-"""The picture of a roofline: both axes logarithmic, a mark per point with its facts on hover."""
+"""Picture of a roofline: logarithmic axes, one mark per point with its facts on hover."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shardwright.reports.roofline import Roofline, RooflinePoint
 HEIGHT = 380.0
 _TOP, _BOTTOM = 22.0, 44.0
 _MARGIN = 1.6  # of the axes around the outermost points
-MOST_OPS = 400  # distinct ops drawn, those with the most time first: the page stays small
+MOST_OPS = 400  # distinct ops drawn, by time, to keep the page small
 MOST_ROWS = 8
 METHOD_COLOURS = {"measured": "#1f7a4d", "interpolated": "#4c78a8", "assumed": "#e08214"}
 _SHAPES = {"op": "ring", "block": "diamond", "stage": "square"}
@@ -35,17 +35,17 @@ _LEVEL_NAMES = {
 }
 
 
-def roofline_picture(found: Roofline) -> Picture | None:
-    """The scatter under the ceilings; None where there are no points."""
-    if not found.points or found.bandwidth_bytes_per_s is None:
+def roofline_picture(roofline: Roofline) -> Picture | None:
+    """The points below the ceilings; None without points."""
+    if not roofline.points or roofline.bandwidth_bytes_per_s is None:
         return None
-    points = _shown(found.points)
-    bandwidth = found.bandwidth_bytes_per_s.value
-    peaks = [peak.value for _, peak in found.peaks]
+    points = _drawn(roofline.points)
+    bandwidth = roofline.bandwidth_bytes_per_s.value
+    peaks = [peak.value for _, peak in roofline.peaks]
     ridges = [peak / bandwidth for peak in peaks]
     across = _around([p.intensity for p in points] + ridges, LEFT, WIDTH)
     down = _around([p.rate_flop_per_s for p in points] + peaks, HEIGHT - _BOTTOM, _TOP)
-    paths, labels = _ceilings(found, across, down)
+    paths, labels = _ceilings(roofline, across, down)
     grid, ticks = _axes(across, down)
     for point in sorted(points, key=lambda p: ("op", "block", "stage").index(p.level)):
         place = across.at(point.intensity), down.at(point.rate_flop_per_s)
@@ -53,7 +53,7 @@ def roofline_picture(found: Roofline) -> Picture | None:
             Path(
                 data=_mark(_SHAPES[point.level], *place),
                 colour=METHOD_COLOURS.get(point.method, "#888888"),
-                title=title_of(point, found),
+                title=title_of(point, roofline),
                 filled=True,
             )
         )
@@ -69,20 +69,20 @@ def roofline_picture(found: Roofline) -> Picture | None:
             *(Entry(name=f"time {name}", colour=METHOD_COLOURS[name]) for name in methods),
             *(Entry(name=_LEVEL_NAMES[n], colour="#5d6b7a", shape=_SHAPES[n]) for n in levels),
         ),
-        note=_note(found, len(found.points) - len(points)),
+        note=_note(roofline, len(roofline.points) - len(points)),
     )
 
 
-def roof_flop_per_s(point: RooflinePoint, found: Roofline) -> float:
-    """What the device's fastest peak and its bandwidth allow at the point's intensity."""
-    assert found.bandwidth_bytes_per_s is not None
-    memory = found.bandwidth_bytes_per_s.value * point.intensity
-    return min(memory, max((peak.value for _, peak in found.peaks), default=memory))
+def roof_flop_per_s(point: RooflinePoint, roofline: Roofline) -> float:
+    """Limit of the device's fastest peak and its bandwidth at the point's intensity, in flop/s."""
+    assert roofline.bandwidth_bytes_per_s is not None
+    memory = roofline.bandwidth_bytes_per_s.value * point.intensity
+    return min(memory, max((peak.value for _, peak in roofline.peaks), default=memory))
 
 
-def title_of(point: RooflinePoint, found: Roofline) -> str:
-    """The facts of a point on one line each, for hovering."""
-    share = point.rate_flop_per_s / roof_flop_per_s(point, found)
+def title_of(point: RooflinePoint, roofline: Roofline) -> str:
+    """The facts of a point for its tooltip, one per line."""
+    share = point.rate_flop_per_s / roof_flop_per_s(point, roofline)
     return "\n".join(
         (
             f"{point.name}, {point.phase}",
@@ -94,19 +94,19 @@ def title_of(point: RooflinePoint, found: Roofline) -> str:
     )
 
 
-def _shown(points: tuple[RooflinePoint, ...]) -> list[RooflinePoint]:
+def _drawn(points: tuple[RooflinePoint, ...]) -> list[RooflinePoint]:
     ops = sorted((p for p in points if p.level == "op"), key=lambda p: -p.time_s * p.count)
     return [*ops[:MOST_OPS], *(p for p in points if p.level != "op")]
 
 
-def _note(found: Roofline, left_out: int) -> str:
-    said = (
-        f"Device of rank {found.rank}: {found.device}. Bytes are what each op reads and writes by "
-        "itself, so a tensor that stays in a cache can lift a point above the slope. Ops that do "
-        f"no floating-point work ({format_percent(found.outside_share)} of the priced op time) "
-        "have no place here."
+def _note(roofline: Roofline, left_out: int) -> str:
+    text = (
+        f"Device of rank {roofline.rank}: {roofline.device}. Bytes count the reads and writes of "
+        "each op alone, so a tensor in a cache can lift a point above the slope. Ops without "
+        f"floating-point work ({format_percent(roofline.outside_share)} of the predicted op time) "
+        "are not drawn."
     )
-    return said + (f" The {left_out} ops with the least time are left out." if left_out else "")
+    return text + (f" The {left_out} ops with the least time are omitted." if left_out else "")
 
 
 def _around(values: list[float], begin: float, end: float) -> Axis:
@@ -116,12 +116,12 @@ def _around(values: list[float], begin: float, end: float) -> Axis:
 
 
 def _ticks(axis: Axis) -> list[float]:
-    """1, 2 and 5 times the powers of ten inside; of many, the powers alone or every second one."""
+    """1, 2 and 5 times the powers of ten within an axis; on a long one fewer."""
     first, last = math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high))
     factors = (1.0, 2.0, 5.0) if last - first <= 4 else (1.0,)
     powers = range(first, last + 1, max(1, (last - first) // 8))
-    found = [factor * 10.0**power for power in powers for factor in factors]
-    return [tick for tick in found if axis.low <= tick <= axis.high]
+    ticks = [factor * 10.0**power for power in powers for factor in factors]
+    return [tick for tick in ticks if axis.low <= tick <= axis.high]
 
 
 def _axes(across: Axis, down: Axis) -> tuple[list[Path], list[Label]]:
@@ -147,12 +147,12 @@ def _rate_name(rate_flop_per_s: float) -> str:
     return f"{float(number):g} {unit}/s"
 
 
-def _ceilings(found: Roofline, across: Axis, down: Axis) -> tuple[list[Path], list[Label]]:
-    """The slope of the bandwidth and a level line per data type."""
-    assert found.bandwidth_bytes_per_s is not None
-    bandwidth = found.bandwidth_bytes_per_s
+def _ceilings(roofline: Roofline, across: Axis, down: Axis) -> tuple[list[Path], list[Label]]:
+    """The slope of the bandwidth, and a horizontal line per data type."""
+    assert roofline.bandwidth_bytes_per_s is not None
+    bandwidth = roofline.bandwidth_bytes_per_s
     paths, labels = [], []
-    top = max([peak.value for _, peak in found.peaks], default=down.high)
+    top = max([peak.value for _, peak in roofline.peaks], default=down.high)
     start = max(across.low, down.low / bandwidth.value)
     end = min(top / bandwidth.value, across.high)
     slope = line(
@@ -173,7 +173,7 @@ def _ceilings(found: Roofline, across: Axis, down: Axis) -> tuple[list[Path], li
             strong=True,
         )
     )
-    for dtype, peak in found.peaks:
+    for dtype, peak in roofline.peaks:
         left, y = max(across.low, peak.value / bandwidth.value), down.at(peak.value)
         paths.append(
             Path(
@@ -203,9 +203,9 @@ def _mark(shape: str, x: float, y: float) -> str:
     return f"M{x - 4} {y}a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"
 
 
-def op_rows(found: Roofline) -> list[dict[str, str]]:
-    """The ops that take the most time of a step, as texts: a picture on paper has no hover."""
-    ops = [point for point in found.points if point.level == "op"]
+def op_rows(roofline: Roofline) -> list[dict[str, str]]:
+    """The ops with the most time in a step as text, for paper, which has no tooltips."""
+    ops = [point for point in roofline.points if point.level == "op"]
     ops.sort(key=lambda p: (-p.time_s * p.count, p.name, p.phase))
     return [
         {
@@ -214,7 +214,7 @@ def op_rows(found: Roofline) -> list[dict[str, str]]:
             "time": format_time(p.time_s * p.count),
             "intensity": _intensity(p.intensity),
             "rate": f"{format_flop(p.rate_flop_per_s)}/s",
-            "roof": format_percent(p.rate_flop_per_s / roof_flop_per_s(p, found)),
+            "roof": format_percent(p.rate_flop_per_s / roof_flop_per_s(p, roofline)),
             "method": p.method,
         }
         for p in ops[:MOST_ROWS]

@@ -1,4 +1,4 @@
-"""A predicted step of a plan or of an imported run, by part."""
+"""Terminal report of a predicted step, by part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwright.reports.terminal import format_interval, table
 
 
 def step_report(step: PlannedStep) -> RenderableType:
-    """Title, step time, where it goes, memory, and what was assumed."""
+    """Title, step time by part, memory, and assumptions."""
     rows = table("part of the step", ">time", ">share")
     for part, seconds in step.parts.items():
         share = format_percent(seconds / step.step_time_s.value)

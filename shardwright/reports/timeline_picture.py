@@ -1,4 +1,4 @@
-"""The picture of one step: predicted lanes above measured ones on one time axis."""
+"""Picture of one step: predicted and measured lanes on one time axis."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from shardwright.reports.picture import (
 )
 from simulator.values.prediction import Event, Prediction
 
-_SAME_END = 1e-3  # of the step, from which a timeline's end is not the step's
+_SAME_END = 1e-3  # largest rounding difference of a timeline's end, as a share of the step
 _LANE, _BAR, _SEND = 29.0, 19.0, 3.0
-MOST_RANKS = 16  # lanes per group: more would not be told apart on a screen
+MOST_RANKS = 16  # lanes per group: more cannot be distinguished on a screen
 MOST_BOXES = 4000  # boxes with a tooltip each; a page of them is about 0.8 MB
 _COLUMN = 0.5  # SVG units: merged boxes begin and end on multiples of it
 _NAMES = {
@@ -39,7 +39,7 @@ _NAMES = {
 
 
 def kind_of(event: Event) -> str:
-    """What an event is, as a key of the colours; "" for what has none."""
+    """The kind of an event, a key of COLOURS; "" for an unknown kind."""
     if event.stream == "send":
         return "send"
     if event.stream == "collective" or event.name in ("data_parallel", "tied"):
@@ -56,13 +56,13 @@ def kind_of(event: Event) -> str:
 
 
 def timeline_note(made: Prediction) -> str:
-    """One line where the timeline does not end with the predicted step, else ""."""
+    """One line if the timeline does not end with the predicted step, otherwise ""."""
     gap = made.timeline_gap
     if abs(gap) < _SAME_END:
         return ""
     return (
         f"The timeline ends {format_percent(abs(gap))} {'before' if gap > 0 else 'after'} the "
-        "predicted step, which estimates how long stages idle under this schedule."
+        "predicted step, because that uses an estimate of the idle time of this schedule."
     )
 
 
@@ -72,18 +72,18 @@ def timeline_picture(
     *,
     all_in: str = "--trace writes all of them for Perfetto",
 ) -> Picture:
-    """One lane per rank and group; sends hang under their lane.
+    """One lane per rank and group, with sends at its lower edge.
 
-    Above MOST_RANKS ranks an even choice of them is shown; above MOST_BOXES boxes they are merged
-    into one path per lane and kind, without tooltips, so that the page stays small.
+    Of more than MOST_RANKS ranks an even selection is drawn. More than MOST_BOXES boxes are merged
+    into one path per lane and kind, without tooltips, to keep the page small.
 
-    all_in  where merged boxes can be read one by one, "" for nowhere
+    all_in  text with the place of the single boxes if merged, "" for none
     """
     groups = [(name, _chosen(e)) for name, e in (("predicted", predicted), ("measured", measured))]
-    shown = [event for _, events in groups for event in events]
-    end_s = max((event.end_s for event in shown), default=0.0) or 1.0
+    drawn = [event for _, events in groups for event in events]
+    end_s = max((event.end_s for event in drawn), default=0.0) or 1.0
     scale = (WIDTH - LEFT) / end_s
-    merged = len(shown) > MOST_BOXES
+    merged = len(drawn) > MOST_BOXES
     boxes: list[Box] = []
     paths: list[Path] = []
     labels: list[Label] = []
@@ -118,13 +118,13 @@ def timeline_picture(
         boxes=tuple(boxes),
         paths=tuple(paths),
         labels=(*ticks, *labels),
-        key=_key(shown),
+        key=_key(drawn),
         note=_note(len(ranks), merged, all_in),
     )
 
 
 def _chosen(events: tuple[Event, ...]) -> list[Event]:
-    """The events of at most MOST_RANKS ranks: the first, the last and an even choice between."""
+    """The events of at most MOST_RANKS ranks: the first, the last and evenly spaced ones."""
     ranks = sorted({event.rank for event in events})
     if len(ranks) > MOST_RANKS:
         last = len(ranks) - 1
@@ -134,19 +134,19 @@ def _chosen(events: tuple[Event, ...]) -> list[Event]:
 
 
 def _note(num_ranks: int, merged: bool, all_in: str) -> str:
-    said = []
+    notes = []
     if num_ranks > MOST_RANKS:
-        said.append(f"{MOST_RANKS} of {num_ranks} ranks are shown.")
+        notes.append(f"{MOST_RANKS} of {num_ranks} ranks are drawn.")
     if merged:
         more = f"; {all_in}" if all_in else ""
-        said.append(f"More than {MOST_BOXES} actions: they are drawn without names{more}.")
-    return " ".join(said)
+        notes.append(f"More than {MOST_BOXES} actions: they are drawn without names{more}.")
+    return " ".join(notes)
 
 
 def _key(events: Iterable[Event]) -> tuple[Entry, ...]:
-    found = {kind_of(event) for event in events}
+    kinds = {kind_of(event) for event in events}
     return tuple(
-        Entry(name=name, colour=COLOURS[kind]) for kind, name in _NAMES.items() if kind in found
+        Entry(name=name, colour=COLOURS[kind]) for kind, name in _NAMES.items() if kind in kinds
     )
 
 
@@ -167,7 +167,7 @@ def _box(event: Event, y: float, scale: float, group: str) -> Box:
 
 
 def _merged(events: list[Event], y: float, scale: float) -> list[Path]:
-    """One path per kind, its boxes on a raster and joined where they touch."""
+    """One path per kind, with boxes rounded to a raster and touching ones joined."""
     spans: dict[str, list[tuple[int, int]]] = {}
     for event in events:
         first = round((LEFT + event.start_s * scale) / _COLUMN)

@@ -10,11 +10,11 @@ from shardwright.findings.comparison import Comparison, comparison_data
 from shardwright.findings.plan_diff import PlanDiff, plan_diff_data
 from shardwright.reports import terminal
 from shardwright.reports.plan_diff_report import plan_diff_report
-from shardwright.results.shown import Shown
+from shardwright.results.result import Result
 
 
-class ComparisonResult(Shown, Comparison):
-    """A plan beside its run; a row per quantity, in its `unit`, errors as shares."""
+class ComparisonResult(Result, Comparison):
+    """Comparison of a plan with its run; one row per quantity, in its `unit`, errors as shares."""
 
     __slots__ = ()
 
@@ -22,11 +22,11 @@ class ComparisonResult(Shown, Comparison):
         return terminal.comparison_report(self)
 
     def table(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = comparison_data(self)["rows"]
-        return found
+        rows: list[dict[str, Any]] = comparison_data(self)["rows"]
+        return rows
 
 
-class DiffResult(Shown, PlanDiff):
+class DiffResult(Result, PlanDiff):
     """Two plans beside each other; a row per number that either has, in its `unit`."""
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""What `fit`, `plan` and `predict` give in Python."""
+"""Results of `fit`, `plan` and `predict` in Python."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shardwright.reports.brief.plan_table import layout_rows, plan_rows
 from shardwright.reports.capacity import Fit, fit_report
 from shardwright.reports.layout_report import layout_report
 from shardwright.reports.step_report import step_report
-from shardwright.results.shown import Shown
+from shardwright.results.result import Result
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction
 
 
-class PlanResult(Shown, PlanFile):
-    """A plan of our executor; a row per plan, the chosen one first (columns of `plan --csv`)."""
+class PlanResult(Result, PlanFile):
+    """A plan for our executor; one row per plan, the chosen one first (columns of `plan --csv`)."""
 
     __slots__ = ()
 
@@ -31,8 +31,8 @@ class PlanResult(Shown, PlanFile):
         return plan_rows(self)
 
 
-class LayoutResult(Shown, LayoutFile):
-    """A framework's layout; a row per layout, the chosen one first (columns of `plan --csv`)."""
+class LayoutResult(Result, LayoutFile):
+    """A framework's layout; one row per layout, the chosen one first (columns of `plan --csv`)."""
 
     __slots__ = ()
 
@@ -43,8 +43,8 @@ class LayoutResult(Shown, LayoutFile):
         return layout_rows((self,), {})
 
 
-class PredictionResult(Shown, Prediction):
-    """What a plan would do; a row per part of the step, in seconds."""
+class PredictionResult(Result, Prediction):
+    """Prediction of a plan; one row per part of the step, in seconds."""
 
     __slots__ = ()
 
@@ -59,8 +59,8 @@ class PredictionResult(Shown, Prediction):
         ]
 
 
-class StepResult(Shown, PlannedStep):
-    """A predicted step of a plan or an imported run; a row per part, in seconds."""
+class StepResult(Result, PlannedStep):
+    """Predicted step of a plan or an imported run; one row per part, in seconds."""
 
     __slots__ = ()
 
@@ -75,8 +75,8 @@ class StepResult(Shown, PlannedStep):
         ]
 
 
-class FitResult(Shown, Fit):
-    """What a model is made of; a row per type of device, with what fits on it."""
+class FitResult(Result, Fit):
+    """Properties of a model; one row per device type, with its capacity for the model."""
 
     __slots__ = ()
 

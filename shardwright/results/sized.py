@@ -1,4 +1,4 @@
-"""What `size` gives in Python."""
+"""Result of `size` in Python."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from shardwright.asking.sizing.sized import Sized
 from shardwright.findings.size_json import size_json
 from shardwright.reports.brief.size_table import SIZE_COLUMNS, size_rows
 from shardwright.reports.sizing.size_report import size_report
-from shardwright.results.shown import Shown
+from shardwright.results.result import Result
 
 
-class SizeResult(Shown, Sized):
-    """What to rent for a run; a row per answer, the chosen one first (columns of `size --csv`)."""
+class SizeResult(Result, Sized):
+    """Devices to rent for a run; one row per answer, the chosen first (columns of `size --csv`)."""
 
     __slots__ = ()
 
     @property
     def best(self) -> RunOutlook | None:
-        """The chosen run; None where nothing that was listed keeps the limits."""
+        """The chosen run; None if no listed devices keep the limits."""
         return self.answer.best
 
     def report(self) -> RenderableType:

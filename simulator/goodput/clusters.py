@@ -1,14 +1,13 @@
-"""`Clusters`: many clusters that the inputs may mean, each a draw of what differs between them, and
-the saves and loads of a run's states on them.
+"""`Clusters`: random draws of a cluster's failure rates, recovery times and storage speed.
 
-Symbols: M mean time between interruptions, d seconds that the run stands still for a save, t
-seconds of training between saves. With exponential times between failures a kept interval takes
-M e^(R/M) (e^((t+d)/M) - 1) seconds on average, R to restart (Daly, FGCS 22(3), 2006, eq. 20; a
-failure may also strike while another is repaired). That over t is least where
+Symbols, all in seconds: M mean time between interruptions, d pause of a save, t training between
+saves, R restart. With exponential times between failures, an interval of training that is kept
+takes M e^(R/M) (e^((t+d)/M) - 1) on average (Daly, FGCS 22(3), 2006, eq. 20; a failure may also
+strike during a repair). Divided by t, this is smallest for the t that solves
 
     (1 - t/M) e^(t/M) = e^(-d/M)
 
-which does not depend on R; for d much less than M it is Young's t = sqrt(2 d M) (CACM 17(9), 1974).
+It does not depend on R. For d much less than M it is Young's t = sqrt(2 d M) (CACM 17(9), 1974).
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ _NEWTON_STEPS = 60
 
 
 def best_interval_s(between_s: float, pause_s: float, save_s: float = 0.0) -> float:
-    """Seconds of training between saves that lose least, at least what a save itself takes (the
-    next one waits for it).
+    """Seconds of training between saves with the smallest loss of time; at least `save_s`, as one
+    save must end before the next begins.
 
     >>> round(best_interval_s(11135.0, 2.84))
     250
     """
     if pause_s <= 0:
         return max(save_s, 1.0)
-    # f(x) = (x - 1) e^x + e^(-d/M) is convex above 0 and positive at 1: Newton from there comes
-    # down to its root.
+    # f(x) = (x - 1) e^x + e^(-d/M) is convex above 0 and positive at 1, so Newton's method from 1
+    # descends to the root.
     end, x = math.exp(-pause_s / between_s), 1.0
     for _ in range(_NEWTON_STEPS):
         x -= ((x - 1) * math.exp(x) + end) / (x * math.exp(x))
@@ -55,15 +54,15 @@ HALF_90 = 1.6448536269514722
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clusters:
-    """Arrays have one entry per cluster; rates are per second of a running job.
+    """One array entry per cluster; rates are per second of a running job.
 
-    inputs            what is alike in all clusters
-    every_s           seconds of training between saves, planned for the middle cluster
-    failure_rate, spot_rate   unexpected interruptions, capacity taken back
-    recovery_s        to detect a failure and restart, of one that needs nobody; mean in the cluster
-    save_s            of a checkpoint: from its begin until a restart may load it
-    pause_s, load_s   the pause in training that a save makes, and a load
-    slow              what slow hosts add to the time of training
+    inputs            values common to all clusters
+    every_s           seconds of training between saves, optimal for the median cluster
+    failure_rate, spot_rate   unexpected interruptions; reclaimed spot capacity
+    recovery_s        mean seconds to detect a failure and restart without manual help
+    save_s            seconds of a checkpoint, from its start until a restart can load it
+    pause_s, load_s   seconds that a save pauses training; seconds of a load
+    slow              share that slow hosts add to training time
     maintenance_rate  planned interruptions
     contingency       factor on the whole time
     """
@@ -82,23 +81,23 @@ class Clusters:
 
     @property
     def slowing(self) -> Array:
-        """Time of training, slow hosts and evaluations in it, over that of steady steps."""
+        """Training time, including slow hosts and evaluations, divided by time of steady steps."""
         return (1.0 + self.slow) / (1.0 - self.inputs.evaluation_share)
 
     @property
     def spot_saved(self) -> NDArray[np.bool_]:
-        """Whether the states are saved within the notice before capacity is taken back."""
+        """Whether a save fits in the notice given before spot capacity is reclaimed."""
         return self.save_s <= self.inputs.spot_warning_s
 
     @property
     def between_s(self) -> Array:
-        """Mean time between unexpected interruptions, none of spot capacity among them."""
+        """Mean time between unexpected interruptions, excluding reclaimed spot capacity."""
         return 1.0 / self.failure_rate
 
     @property
     def maintenance_s(self) -> Array:
-        """Seconds of a planned interruption: a save, the work, half of a recovery (there is nothing
-        to detect) and a load."""
+        """Seconds of a planned interruption: a save, the maintenance, half of a recovery (no
+        detection) and a load."""
         return self.inputs.maintenance_s + self.load_s + self.pause_s + self.recovery_s / 2
 
 
@@ -111,7 +110,7 @@ def draw_clusters(
     draws: int,
     rng: np.random.Generator,
 ) -> Clusters:
-    """`draws` clusters of so many devices, for a model of so many parameters."""
+    """`draws` random clusters of `devices` devices, for a model with `parameters` parameters."""
     stored = inputs.checkpoint_bytes_per_parameter * parameters
     write = inputs.storage_write_bytes_per_s or devices * inputs.write_bytes_per_s_per_device
     read = inputs.storage_read_bytes_per_s or devices * inputs.read_bytes_per_s_per_device
@@ -144,8 +143,8 @@ def draw_clusters(
 
 
 def two_sided(low: float, value: float, high: float, normal: Array) -> Array:
-    """Log-normal draws with the median `value` and, on either side of it, the 5 % and 95 %
-    quantiles `low` and `high`."""
+    """Log-normal draws with median `value` and 5 % and 95 % quantiles `low` and `high`; each side
+    has a different spread."""
     if not 0 < low <= value <= high:
         return np.full_like(normal, value)
     down, up = math.log(value / low) / HALF_90, math.log(high / value) / HALF_90

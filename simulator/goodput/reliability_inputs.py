@@ -1,9 +1,9 @@
-"""`ReliabilityInputs`: everything that decides how much of a long run's time is kept.
+"""`ReliabilityInputs`: inputs of the goodput of a long run.
 
-Defaults and their sources are in `SOURCES`; a user's own figures are a TOML file with the same keys
-(`schema = "shardwright/reliability@1"`). A figure that differs from cluster to cluster also has a
-`*_spread`: 90 % of clusters are taken to be within that factor (log-normal). `GoodputFile` has what
-published long runs showed: how often devices fail, why, and what whole runs took.
+`SOURCES` gives the source of each default. A user may replace them with a TOML file that has the
+same keys (`schema = "shardwright/reliability@1"`). A value that varies between clusters has a
+`*_spread`: 90 % of clusters are within that factor (log-normal). `GoodputFile` has data from
+published long runs: how often and why devices fail, and the duration of whole runs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ GOODPUT_SCHEMA = "shardwright/goodput@1"
 class FailureRate:
     """Device-hours of a running job between unexpected interruptions.
 
-    device_hours  the middle of all clusters;  devices  that of some types, by what their names
-                  begin with
-    spread        90 % of clusters lie within this factor of it
+    device_hours  median of all clusters;  devices  median by device type (prefix of its name)
+    spread        90 % of clusters are within this factor of the median
     """
 
     device_hours: float
@@ -40,14 +39,14 @@ class FailureRate:
     devices: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, device_name: str) -> float:
-        """Device-hours per interruption of a device; those of all where its type is not known."""
+        """Device-hours per interruption for a device; the overall median for an unknown type."""
         known = (hours for name, hours in self.devices.items() if device_name.startswith(name))
         return next(known, self.device_hours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureShares:
-    """Share of the interruptions by class of source; they add up to 1."""
+    """Share of the interruptions by class of cause; they add up to 1."""
 
     shares: Mapping[str, float]
     source: str
@@ -60,12 +59,13 @@ class FailureShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contingency:
-    """Time of whole published runs over what their failures, checkpoints and steady step explain.
+    """Published duration of whole runs, divided by the duration that failures, checkpoints and
+    steady steps explain.
 
-    middle  of runs whose published time counts all that happened;  devices  that of some types, by
-            what their names begin with
-    spread  90 % of runs lie within this factor of what the others say of them
-    error   mean absolute error of a run's time that is predicted from the other runs
+    middle  median of runs with a complete published duration;  devices  median by device type
+            (prefix of its name)
+    spread  90 % of runs are within this factor of the prediction from the other runs
+    error   mean absolute error of a run's duration predicted from the other runs
     """
 
     middle: float
@@ -77,7 +77,7 @@ class Contingency:
     devices: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, device_name: str) -> float:
-        """The middle of a device; that of all where its type is not known."""
+        """The median for a device; the overall median for an unknown type."""
         known = (middle for name, middle in self.devices.items() if device_name.startswith(name))
         return next(known, self.middle)
 
@@ -94,7 +94,7 @@ class GoodputFile:
 
 @functools.cache
 def learned() -> GoodputFile:
-    """What the project ships."""
+    """The shipped goodput file."""
     return read_document(GOODPUT_FILE, GoodputFile, schema=GOODPUT_SCHEMA)
 
 
@@ -105,33 +105,33 @@ _DAY_S = 24 * _HOUR_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityInputs:
-    """Figures of a cluster and of how a run on it is operated; seconds, bytes, shares (0 to 1).
+    """Properties of a cluster and of the operation of a run; seconds, bytes, shares (0 to 1).
 
-    device_hours_per_failure   of a running job, between unexpected interruptions; None for what is
-                        known of the device's type (`GoodputFile`)
+    device_hours_per_failure   of a running job, between unexpected interruptions; None: the value
+                        of the device's type in `GoodputFile`
     failure_shares      share of the interruptions by class (`device`, `network`, `software`,
                         `host`); only broken hardware needs a spare
-    detection_s, restart_s   from a failure to its discovery, and from there to where the last
-                        checkpoint is loaded;  recovery_spread  of both together
-    manual_share, manual_restart_s   failures that wait for a person, and how long beside
+    detection_s, restart_s   from a failure to its detection, and from there to the start of
+                        loading the last checkpoint;  recovery_spread  of both together
+    manual_share, manual_restart_s   share of failures that wait for a person; added seconds
     checkpoint_bytes_per_parameter   weights, master weights and optimizer states
-    write_bytes_per_s_per_device, read_bytes_per_s_per_device   of the storage while all devices
-                        write or read; storage_write_bytes_per_s and storage_read_bytes_per_s are
-                        of the whole store and go before them
-    checkpoint_blocking_share   of the time that a save takes, in which the run stands still (1 for
-                        a plain save, less for one in the background)
-    checkpoint_every_s  between saves; None for the interval that loses least
+    write_bytes_per_s_per_device, read_bytes_per_s_per_device   storage bandwidth while all devices
+                        write or read; storage_write_bytes_per_s and storage_read_bytes_per_s,
+                        of the whole store, take precedence
+    checkpoint_blocking_share   share of a save that pauses training (1 for a synchronous save,
+                        less for an asynchronous one)
+    checkpoint_every_s  between saves; None: the optimal interval
     node_devices        devices that fail and are replaced together
-    spare_nodes         ready to take the place of broken ones; None for always enough
+    spare_nodes         ready to replace broken ones; None: always enough
     repair_s            until a broken node is a spare again
-    spot_interruptions_per_device_hour   0 for capacity that is not taken back
-    spot_warning_s      notice before it is taken, spot_wait_s  until other capacity is had
-    slow_devices        share of all devices that slow their host, found and taken out or not yet
-    slow_by             share of its speed that such a host lacks
+    spot_interruptions_per_device_hour   0 for capacity that cannot be reclaimed
+    spot_warning_s      notice before it is reclaimed;  spot_wait_s  until replacement is available
+    slow_devices        share of all devices that slow their host, detected or not
+    slow_by             share of its speed that a slow host loses
     maintenance_device_hours   between planned interruptions; maintenance_s  until the restart
-    evaluation_share    of the time of training, in which the model is evaluated instead
-    contingency, contingency_spread   what whole runs took beyond all that; None for what is known
-                        of the device's type (`GoodputFile`)
+    evaluation_share    share of training time spent on evaluation
+    contingency, contingency_spread   factor on the whole time for other losses; None: the value
+                        of the device's type in `GoodputFile`
     """
 
     device_hours_per_failure: float | None = None
@@ -172,26 +172,26 @@ class ReliabilityInputs:
                 continue
             name, number = each.name, float(value)
             if not math.isfinite(number) or number < 0:
-                raise InputError(f"{name} = {value!r}: a number of 0 or more is wanted")
+                raise InputError(f"{name} = {value!r}: must be a number of 0 or more")
             if name in _POSITIVE and number == 0:
-                raise InputError(f"{name} = 0: a number above 0 is wanted")
+                raise InputError(f"{name} = 0: must be a number above 0")
             if name in _SHARES and number > 1:
-                raise InputError(f"{name} = {value!r} is a share, from 0 to 1 (0.05 is 5 %)")
+                raise InputError(f"{name} = {value!r}: must be a share from 0 to 1 (0.05 is 5 %)")
             if name.endswith("_spread") and number < 1:
                 raise InputError(
-                    f"{name} = {value!r}: the factor that 90 % of clusters lie within is 1 (all "
-                    "alike) or more"
+                    f"{name} = {value!r}: the factor between clusters must be 1 (no difference) or "
+                    "more"
                 )
         if self.contingency is not None and self.contingency < 1:
             raise InputError(
-                f"contingency = {self.contingency:g}: a whole run takes at least 1 times its "
-                "productive time and known losses"
+                f"contingency = {self.contingency:g}: must be 1 or more (the factor on a run's "
+                "productive time and known losses)"
             )
         for name, share in (self.failure_shares or {}).items():
             if name not in FAILURE_CLASSES or not 0 <= share <= 1:
                 raise InputError(
-                    f"failure_shares.{name} = {share!r}: shares from 0 to 1 of "
-                    f"{', '.join(FAILURE_CLASSES)} are wanted"
+                    f"failure_shares.{name} = {share!r}: use shares from 0 to 1 of "
+                    f"{', '.join(FAILURE_CLASSES)}"
                 )
         if self.failure_shares and abs(sum(self.failure_shares.values()) - 1) > 1e-3:
             total = sum(self.failure_shares.values())
@@ -202,30 +202,30 @@ class ReliabilityInputs:
         return hash(tuple(str(getattr(self, field.name)) for field in fields(self)))
 
     def failure_device_hours(self, device_name: str) -> float:
-        """Device-hours between unexpected interruptions of a job on such devices."""
+        """Device-hours between unexpected interruptions of a job on these devices."""
         return self.device_hours_per_failure or learned().failure_rate.of(device_name)
 
     def contingency_of(self, device_name: str) -> float:
-        """What whole runs on such devices took beyond all that is known to be lost."""
+        """Factor on the whole time of a run on these devices for unexplained losses."""
         return self.contingency or learned().contingency.of(device_name)
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """Share of the failures by class of source."""
+        """Share of the failures by class of cause."""
         return self.failure_shares or learned().failure_shares.shares
 
     @property
     def hardware_share(self) -> float:
-        """Share of the failures after which a node is replaced."""
+        """Share of the failures that require a replacement node."""
         return sum(share for name, share in self.shares.items() if name != "software")
 
     def broken_nodes(self, devices: int, device_name: str) -> float:
-        """How many nodes are broken at a time, on average: what spares have to make up for."""
+        """Mean number of broken nodes at a time, the load of the spares."""
         rate = devices / (self.failure_device_hours(device_name) * _HOUR_S)
         return rate * self.hardware_share * self.repair_s
 
     def sure(self) -> ReliabilityInputs:
-        """The same without any difference between clusters, and without a contingency."""
+        """A copy without differences between clusters and without contingency."""
         spreads = (each.name for each in fields(self) if each.name.endswith("_spread"))
         alike: dict[str, Any] = dict.fromkeys(spreads, 1.0)
         return replace(self, contingency=1.0, **alike)
@@ -244,7 +244,7 @@ _POSITIVE = (
 _RATE = learned().failure_rate
 _CONTINGENCY = learned().contingency
 
-# Where each default is from.
+# Source of each default.
 SOURCES: Mapping[str, str] = MappingProxyType(
     {
         "device_hours_per_failure": f"{_RATE.source}; {_RATE.method}",
@@ -293,30 +293,16 @@ SOURCES: Mapping[str, str] = MappingProxyType(
 )
 
 DEFAULT = ReliabilityInputs()
-# Capacity that is taken back: interrupted in 10 to 15 % of months per node of eight, the middle of
-# the bands of AWS's Spot Instance Advisor (below 5 % to above 20 %); devices of the day are often
-# taken back more often.
+# Spot capacity: a node of eight devices is reclaimed in 10 to 15 % of months, the middle band of
+# AWS's Spot Instance Advisor (below 5 % to above 20 %). Current devices are often reclaimed more.
 SPOT = replace(DEFAULT, spot_interruptions_per_device_hour=0.125 / 730 / 8)
 
 
 def inputs_at(price: str) -> ReliabilityInputs:
-    """The defaults of capacity that is paid by a kind of price: `spot` is taken back."""
+    """The defaults for a kind of price: `spot` capacity can be reclaimed."""
     return SPOT if price == "spot" else DEFAULT
 
 
 def read_reliability(path: str | Path) -> ReliabilityInputs:
-    """A user's figures; keys that the file leaves out keep their defaults. Raises DocumentError."""
+    """Inputs from a user's file; missing keys keep their defaults. Raises DocumentError."""
     return read_document(path, ReliabilityInputs, schema=RELIABILITY_SCHEMA)
-
-
-def stated(inputs: ReliabilityInputs) -> tuple[str, ...]:
-    """What of the inputs is the user's own, and what is assumed, with the source of each."""
-    said = []
-    for each in fields(inputs):
-        value = getattr(inputs, each.name)
-        if value != each.default:
-            said.append(f"{each.name} {value if isinstance(value, Mapping) else f'{value:g}'}")
-        else:
-            shown = "" if value is None else f" {value:g}"
-            said.append(f"{each.name}{shown} ({SOURCES[each.name]})")
-    return tuple(said)

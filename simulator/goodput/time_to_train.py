@@ -1,13 +1,12 @@
-"""`time_to_train`: when a whole run is done, how sure that is, and what its time goes to.
+"""`time_to_train`: duration of a whole run, its uncertainty, and its lost time by cause.
 
-Every simulated run is one cluster of those that the inputs may mean (clusters.py), one step time of
-its interval, and its own luck with failures (`simulate_runs`). The step's interval is a 90 % one
-and is taken as log-normal on either side of its value.
+Every simulated run has a random cluster (clusters.py), a random step time and random failures
+(`simulate_runs`). The step time's 90 % interval is treated as log-normal on each side of its value.
 
-Each run trains for `every_s` seconds, saves, and goes on; at an interruption it falls back to what
-the last save holds, restarts (an interruption may strike then too) and does the lost work again.
-One turn of the loop is one interruption of every run that is still on its way, so that 10,000 runs
-take as many turns as the unluckiest of them has interruptions.
+Each run trains for `every_s` seconds, saves, and continues. After an interruption it returns to the
+last save, restarts (another interruption may strike) and repeats the lost work. One iteration of
+the loop is one interruption of every unfinished run. So 10,000 runs need as many iterations as the
+largest number of interruptions among them.
 """
 
 from __future__ import annotations
@@ -22,32 +21,31 @@ from numpy.typing import NDArray
 
 from profiles.errors import InputError
 from simulator.goodput.clusters import Array, Clusters, draw_clusters, interval_of, two_sided
-from simulator.goodput.lasting import PARTS, expected, spares_for
+from simulator.goodput.reliability import PARTS, expected, spares_for
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.values.prediction import Interval
 
 _DAY_S = 86400.0
-# Runs with more interruptions than this take their mean (law of large numbers: the interruptions'
-# own luck is below 1 % then).
+# Runs with more interruptions than this get the expected time: by the law of large numbers the
+# interruptions' randomness is then below 1 %.
 MOST_INTERRUPTIONS = 20_000
-# Spread of a single recovery around its cluster's mean: exponential beside a fixed half, so that
-# none is shorter than half of it.
+# A single recovery is half of its cluster's mean plus an exponential half.
 _FIXED_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToTrain:
-    """A whole run. Intervals are the median and the 5 % and 95 % quantiles.
+    """Duration of a whole run. Intervals are the median and the 5 % and 95 % quantiles.
 
-    days, device_hours   all of it, contingency included
-    days_without_contingency   what steady steps and known losses take
+    days, device_hours   total, including contingency
+    days_without_contingency   steady steps and known losses
     contingency          factor on those days
-    productive_time      share of `days_without_contingency` in which steps are made that are kept
+    productive_time      share of `days_without_contingency` spent in steps that are kept
     parts                share of it lost, by cause; with productive_time's mean they add up to 1
-    interruptions        unexpected, and of spot capacity;  failures_by_source  the mean of the
-                         former by class of source
-    spare_nodes          with which such a run waits for one for less than 1 % of its time
-    sorted_days          of each simulated run, the shortest first
+    interruptions        unexpected and spot;  failures_by_source  mean number of unexpected ones by
+                         class of cause
+    spare_nodes          needed to wait for a spare at most 1 % of the time
+    sorted_days          duration of each simulated run, shortest first
     """
 
     days: Interval
@@ -65,11 +63,11 @@ class TimeToTrain:
     sorted_days: tuple[float, ...]
 
     def probability_by(self, days: float) -> float:
-        """Probability (0 to 1) that the run has ended after so many days."""
+        """Probability (0 to 1) that the run ends within `days` days."""
         return bisect.bisect_right(self.sorted_days, days) / len(self.sorted_days)
 
     def days_with(self, probability: float) -> float:
-        """Days after which the run has ended with this probability."""
+        """Days within which the run ends with this probability."""
         last = len(self.sorted_days) - 1
         return self.sorted_days[min(last, max(0, math.ceil(probability * (last + 1)) - 1))]
 
@@ -84,37 +82,38 @@ def time_to_train(
     seed: int = 0,
     runs: int = 2000,
 ) -> TimeToTrain:
-    """The run of `steps` steps on `devices` devices, its states those of `parameters` parameters.
+    """Duration of `steps` steps on `devices` devices, for a model with `parameters` parameters.
 
-    runs  simulated;  equal arguments give equal results, bit by bit
+    runs  number of simulated runs;  equal arguments give equal results, bit by bit
 
-    Raises InputError for a step time, steps, devices or runs that are not above 0.
+    Raises InputError unless step time, steps, devices, parameters and runs are above 0.
     """
     counts = {"steps": steps, "devices": devices, "parameters": parameters, "runs": runs}
     for name, number in {**counts, "step time": step_time.low}.items():
         if not (number > 0 and math.isfinite(number)):
-            raise InputError(f"{name} = {number!r}: a number above 0 is wanted")
+            raise InputError(f"{name} = {number!r}: must be a number above 0")
     rng = np.random.default_rng(seed)
     clusters = draw_clusters(parameters, devices, device_name, inputs, draws=runs, rng=rng)
     normal = rng.standard_normal(runs)
     step_s = two_sided(step_time.low, step_time.value, step_time.high, normal)
-    found = simulate_runs(clusters, steps * step_s, rng=rng)
-    plain = found.wall_s / _DAY_S
+    simulated = simulate_runs(clusters, steps * step_s, rng=rng)
+    plain = simulated.wall_s / _DAY_S
     days = plain * clusters.contingency
     whole = interval_of(days)
     unexpected = clusters.failure_rate / (clusters.failure_rate + clusters.spot_rate)
-    failures = float(np.mean(found.interruptions * unexpected))
+    failures = float(np.mean(simulated.interruptions * unexpected))
+    lost = {name: float(np.mean(simulated.lost_s[name] / simulated.wall_s)) for name in PARTS}
     return TimeToTrain(
         days=whole,
         device_hours=whole.scaled(24.0 * devices),
         days_without_contingency=interval_of(plain),
         contingency=interval_of(clusters.contingency),
-        productive_time=interval_of(found.steady_s / found.wall_s),
-        parts={name: float(np.mean(found.lost_s[name] / found.wall_s)) for name in PARTS},
+        productive_time=interval_of(simulated.steady_s / simulated.wall_s),
+        parts=lost,
         checkpoint_every_s=clusters.every_s,
         checkpoint_s=interval_of(clusters.save_s),
         between_failures_s=interval_of(clusters.between_s),
-        interruptions=interval_of(found.interruptions),
+        interruptions=interval_of(simulated.interruptions),
         failures_by_source={name: share * failures for name, share in inputs.shares.items()},
         spare_nodes=spares_for(inputs.broken_nodes(devices, device_name)),
         sorted_days=tuple(np.sort(days).tolist()),
@@ -123,8 +122,8 @@ def time_to_train(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedRuns:
-    """Per run: seconds of wall-clock time without contingency, those of steady steps in it, those
-    lost by part (PARTS), and interruptions. wall_s = steady_s + the sum of the parts."""
+    """Per run: wall-clock seconds without contingency, seconds of steady steps, seconds lost by
+    cause (PARTS), and interruptions. wall_s = steady_s + the sum of the parts."""
 
     wall_s: Array
     steady_s: Array
@@ -133,7 +132,7 @@ class SimulatedRuns:
 
 
 class _Running:
-    """The runs that are still on their way."""
+    """State of the unfinished runs."""
 
     def __init__(self, index: NDArray[np.intp], left: Array) -> None:
         self.index, self.left = index, left
@@ -152,7 +151,7 @@ class _Running:
 def simulate_runs(
     clusters: Clusters, steady_s: Array, *, rng: np.random.Generator
 ) -> SimulatedRuns:
-    """One run of `steady_s` seconds of steady steps in each cluster."""
+    """One simulated run in each cluster, with `steady_s` seconds of steady steps."""
     mean = expected(clusters)
     rate = clusters.failure_rate + clusters.spot_rate
     wall, count = steady_s * mean.wall_s, rate * steady_s * mean.wall_s
@@ -182,7 +181,7 @@ def simulate_runs(
 def _until_next(
     clusters: Clusters, now: _Running, rate: Array, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Takes every run to its next interruption or to its end; which have ended."""
+    """Advances every run to its next interruption or its end; returns which have ended."""
     every, pause = clusters.every_s, clusters.pause_s[now.index]
     until = rng.standard_exponential(now.index.size) / rate
     went = until - now.down
@@ -215,7 +214,7 @@ def _mended(
     rate: Array,
     rng: np.random.Generator,
 ) -> tuple[Array, Array]:
-    """Seconds until the run goes on after this interruption, and those it waits for a spare."""
+    """Seconds until training continues after this interruption, and seconds waiting for a spare."""
     inputs, size = clusters.inputs, now.index.size
     each = _FIXED_SHARE + (1 - _FIXED_SHARE) * rng.standard_exponential(size)
     down = clusters.recovery_s[now.index] * each
@@ -226,7 +225,7 @@ def _mended(
     if clusters.spot_rate:
         spot = rng.random(size) < clusters.spot_rate / rate
         down = np.where(spot, inputs.spot_wait_s, down)
-        # What is saved within the notice is not lost: the run comes to the very place.
+        # A save within the notice keeps all work: the run continues from the same point.
         saved = spot & clusters.spot_saved[now.index] & ~done & (went > 0)
         _save_at_notice(clusters, now, saved, went)
     now.by_spot = spot

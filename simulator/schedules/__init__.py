@@ -1,4 +1,4 @@
-"""Schedules, a family per file: importing this package reads them all into the registry."""
+"""Pipeline schedules, one family per file. Importing this package registers all of them."""
 
 import importlib
 import pkgutil

@@ -1,14 +1,13 @@
 """V-Half and V-Min: half and a third of the activations of 1F1B, on a V of two stages per rank.
 
-Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362. A building block says
-when each rank runs the two F and the two I of one micro-batch, in slots of one pass; a new one
-begins every six slots, and W takes the two that are left. How long a block keeps its activations is
-what the schedule keeps: (p + 2) // 2 micro-batches in V-Half, (p + 4) // 3 in V-Min (table at
-https://huggingface.co/spaces/sail/pipeline-parallelism-with-controllable-memory; 1F1B: p). Before
-the first and after the last repeat, where ranks wait, what can run earlier does, in no more memory.
-With F, I and W alike the bubble is below 1/2 and 2/3 of that of 1F1B (README of
-github.com/sail-sg/zero-bubble-pipeline-parallelism). V-Min needs them nearly alike: where they
-differ, ranks wait in every repeat.
+Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362. A building block assigns
+the two F and the two I of one micro-batch to time slots of each rank; a slot holds one action. A
+new block begins every six slots, and W uses the other two. The lifetime of a block's activations
+sets the memory: (p + 2) // 2 micro-batches in V-Half, (p + 4) // 3 in V-Min, p in 1F1B (table at
+https://huggingface.co/spaces/sail/pipeline-parallelism-with-controllable-memory). Before the first
+and after the last repeat, actions move to earlier free slots if the memory limit allows it. If F, I
+and W take equally long, the bubble is below 1/2 and 2/3 of 1F1B's (README of
+github.com/sail-sg/zero-bubble-pipeline-parallelism). If they differ, V-Min waits in every repeat.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _Block = dict[tuple[int, ActionKind], int]
     ScheduleKind(name="v-min", placement=Placement.V, stages_per_rank=2, splits_backward=True)
 )
 def v_min(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
-    """(p + 4) // 3 micro-batches: every pass follows its predecessor at once.
+    """Keeps (p + 4) // 3 micro-batches: every action directly follows its predecessor.
 
-    Where p is a multiple of three two slots are left free at the turn, or passes would collide.
+    If p is a multiple of three, two slots stay free at the turn; otherwise actions would collide.
     """
     p, free = num_ranks, 2 if num_ranks % 3 == 0 else 0
     block = {}
@@ -52,9 +51,9 @@ def v_min(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Sc
     ScheduleKind(name="v-half", placement=Placement.V, stages_per_rank=2, splits_backward=True)
 )
 def v_half(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
-    """(p + 2) // 2 micro-batches: down the ranks a pass takes two slots, up the ranks one.
+    """Keeps (p + 2) // 2 micro-batches: an action takes two slots down the ranks, one slot up.
 
-    Where p is even three slots are left free at the turn, or passes would collide.
+    If p is even, three slots stay free at the turn; otherwise actions would collide.
     """
     p, free = num_ranks, 3 if num_ranks % 2 == 0 else 0
     block = {}
@@ -83,14 +82,14 @@ def _schedule(
 
 @dataclass(slots=True)
 class _Held:
-    """Activations that a rank keeps while its slots are gone through, and the W it owes."""
+    """Activations kept by a rank at a slot, pending W actions, and the most activations so far."""
 
     count: int = 0
     owed: int = 0
     most: int = 0
 
     def through(self, cells: list[Action | None]) -> _Held:
-        """What is held after these slots, where W takes each free one."""
+        """State after these slots, with a pending W in each free slot."""
         count, owed, most = self.count, self.owed, self.most
         for action in cells:
             if action is None:
@@ -105,7 +104,7 @@ class _Held:
 
 
 class _Slots:
-    """The F and I of every rank by slot; W fills what is free."""
+    """F and I actions of every rank by slot; W fills the free slots."""
 
     def __init__(self, block: _Block, micro: int, placement: tuple[int, ...]) -> None:
         self._placement, self._last_stage = placement, len(placement) - 1
@@ -118,19 +117,19 @@ class _Slots:
         self._cells: list[list[Action | None]] = [[None] * length for _ in set(placement)]
         for action, slot in self._slot.items():
             self._cells[placement[action.stage]][slot] = action
-        # The repeats proper: from the first gradient back on rank 0 to its last forward.
+        # The steady phase: from the first gradient on rank 0 to its last forward.
         self._first = self._slot[Action(0, _I, 0)]
         self._last = self._slot[Action(0, _F, micro - 1)]
         self._limit = max(_Held().through(cells).most for cells in self._cells)
 
     def advance(self) -> None:
-        """Move what stands before and after the repeats to the earliest slot that takes it."""
+        """Move actions before and after the steady phase to their earliest allowed slot."""
         length = len(self._cells[0])
         head, tail = slice(0, self._first + 2 * _PERIOD), slice(self._last, length)
         if head.stop > tail.start:
             head = tail = slice(0, length)
-        # A move in the head changes nothing from the tail on: two repeats later the slot that it
-        # left has taken the W whose slot it took. So only the part in which it is need be counted.
+        # A move in the head does not change the memory of the tail: within two repeats the vacated
+        # slot takes the displaced W. So it is enough to count the part that contains the move.
         before = [_Held().through(cells[: tail.start]) for cells in self._cells]
         for action, slot in sorted(self._slot.items(), key=lambda item: item[1]):
             if slot < self._first:
@@ -150,7 +149,7 @@ class _Slots:
             cells[earlier], cells[slot] = None, action
 
     def _ready(self, action: Action) -> int:
-        """The first slot after all that the action needs."""
+        """First slot after all dependencies of the action."""
         stage, kind, mb = action.stage, action.kind, action.microbatch
         needs = [Action(stage, kind, mb - 1)] if mb else []
         if kind is _F and stage:

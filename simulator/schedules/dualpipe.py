@@ -1,17 +1,17 @@
-"""DualPipe and DualPipeV: micro-batches from both ends, with forwards beside backwards.
+"""DualPipe and DualPipeV: micro-batches from both ends, with forwards overlapping backwards.
 
 DeepSeek-AI, DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.2.1, figure 5 and table 2;
-the order of actions is that of the eight steps of github.com/deepseek-ai/DualPipe.
+the order of actions follows the eight steps of github.com/deepseek-ai/DualPipe.
 
-In DualPipe every rank holds two stages: one of a copy of the model that runs down the ranks and one
-of a copy that runs up, each with half the micro-batches. A rank and its mirror do the same, so that
-one half of the ranks, whose last turns back into itself, does the same work on one copy: DualPipeV,
-the cut-in-half of Qi et al. (https://hackmd.io/@ufotalent/r1lVXsa9Jg).
+In DualPipe every rank has two stages: one of a model copy that runs down the ranks and one of a
+copy that runs up. Each copy processes half the micro-batches. A rank and its mirror do equal work,
+so half of the ranks can do it with one copy that turns back at the last rank: DualPipeV, the
+"cut-in-half" of Qi et al. (https://hackmd.io/@ufotalent/r1lVXsa9Jg).
 
-Bubble: (p / 2 - 1) (F&B + B - 3 W) with p parts of the model, B the full backward and F&B a forward
-beside a backward (table 2; exact where I takes as long as F and W no longer). A `Schedule` has no
-pairs: here the forward stands before its backward, which is F&B = F + B, nothing gained from doing
-both at once, and with the forward's result sent before the backward ends: (p / 2 - 1) I less.
+Bubble: (p / 2 - 1) (F&B + B - 3 W) with p parts of the model, B the full backward and F&B an
+overlapped forward and backward (table 2; exact if I takes as long as F, and W no longer). A
+`Schedule` has no pairs: the forward precedes its backward, so F&B = F + B without any gain from
+overlap. The forward's result is sent before the backward ends, which saves (p / 2 - 1) I.
 """
 
 from __future__ import annotations
@@ -68,38 +68,39 @@ def dualpipev(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -
     )
 )
 def dualpipe(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
-    """Two copies of the model, one down and one up the ranks; virtual stages p + s are the second.
+    """Two model copies, one down and one up the ranks; virtual stages p + s are the second copy.
 
-    A rank holds stage r of the first and stage p - 1 - r of the second copy: twice the parameters.
+    Rank r has stage r of the first and stage p - 1 - r of the second copy: twice the parameters.
     """
     options.require_stages_per_rank("dualpipe", 1, hint="it holds that one twice; use dualpipev")
     half = num_microbatches // 2
     rows = []
     for rank in range(num_ranks):
-        # Nearer to the start of its first copy or of its second one?
+        # The copy that starts nearer to the rank comes first.
         copies = ((rank, 0), (2 * num_ranks - 1 - rank, half))
-        near, far = copies if rank < num_ranks // 2 else copies[::-1]
-        row = _Row((near[0], far[0]), (near[1], far[1]))
+        near, distant = copies if rank < num_ranks // 2 else copies[::-1]
+        row = _Row((near[0], distant[0]), (near[1], distant[1]))
         row.fill(min(rank, num_ranks - 1 - rank), num_ranks // 2, half)
         rows.append(tuple(row.actions))
-    there = tuple(range(num_ranks))
+    down = tuple(range(num_ranks))
     return Schedule(
         name="dualpipe",
         num_microbatches=num_microbatches,
-        stage_to_rank=there + there[::-1],
+        stage_to_rank=down + down[::-1],
         ranks=tuple(rows),
         copies=2,
     )
 
 
 class _Row:
-    """The actions of a rank that holds two stages, 0 on the way there and 1 on the way back."""
+    """Actions of a rank with two stages: direction 0 down the ranks, direction 1 up."""
 
     def __init__(self, stages: tuple[int, int], first_microbatches: tuple[int, int]) -> None:
         self.actions: list[Action] = []
         self._stages = stages
-        self._next = {(way, kind): first_microbatches[way] for way in (0, 1) for kind in (_F, _B)}
-        self._owed: deque[Action] = deque()
+        kinds = ((direction, kind) for direction in (0, 1) for kind in (_F, _B))
+        self._next = {key: first_microbatches[key[0]] for key in kinds}
+        self._pending: deque[Action] = deque()
 
     def fill(self, rank: int, num_ranks: int, micro: int) -> None:
         """The eight steps of one of `num_ranks` ranks in a V, on `micro` micro-batches."""
@@ -122,23 +123,23 @@ class _Row:
             self._run(1, _B)
             self._run(1, _F)
             self._run(0, _B)
-        # The second half of these backwards is split, for the W to fill the end.
+        # The second half of these backwards is split so that W can fill the end.
         for turn in range(2 * (rank + 1)):
             self._run(1 - turn % 2, _I if turn > rank else _B)
         for _ in range(below):
             self._weight()
             self._run(0, _I)
-        while self._owed:
+        while self._pending:
             self._weight()
 
-    def _run(self, way: int, kind: ActionKind) -> None:
-        count = (way, _F if kind is _F else _B)
-        action = Action(self._stages[way], kind, self._next[count])
+    def _run(self, direction: int, kind: ActionKind) -> None:
+        count = (direction, _F if kind is _F else _B)
+        action = Action(self._stages[direction], kind, self._next[count])
         self._next[count] += 1
         self.actions.append(action)
         if kind is _I:
-            self._owed.append(Action(action.stage, _W, action.microbatch))
+            self._pending.append(Action(action.stage, _W, action.microbatch))
 
     def _weight(self) -> None:
-        if self._owed:
-            self.actions.append(self._owed.popleft())
+        if self._pending:
+            self.actions.append(self._pending.popleft())

@@ -9,16 +9,16 @@ from profiles.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
-    """Seconds per virtual stage: forward, backward (I and W split it), and sends.
+    """Seconds per virtual stage: forward, backward (whole or as I and W), and sends.
 
-    send_forward_s[s], send_backward_s[s]   for the tensors that cross the cut before stage s, down
-    and up; entry 0 is not used
-    backward_s         of a full backward `B`
-    backward_input_s, backward_weight_s   of its halves `I` and `W` where a schedule splits it;
-                       together they may take longer than `B` does. Both or neither.
-    ramp_send_s        what the sends of the first micro-batch's forward and of the last one's
-                       backward take beyond the others, through the first stage of every rank
-    weight_share       part of `backward_s` that `W` is, where the halves are not given
+    send_forward_s[s], send_backward_s[s]   send of activations and of gradients across the cut
+                       before stage s; entry 0 is unused
+    backward_s         full backward `B`
+    backward_input_s, backward_weight_s   its halves `I` and `W`, for schedules that split it; their
+                       sum may exceed `B`. Give both or neither.
+    ramp_send_s        extra time of sends through the first stage of every rank, for the first
+                       micro-batch's forward and the last one's backward
+    weight_share       share of `W` in `backward_s`, used without the halves
     """
 
     forward_s: tuple[float, ...]
@@ -34,7 +34,7 @@ class Durations:
         if (self.backward_input_s is None) != (self.backward_weight_s is None):
             given = "weight" if self.backward_input_s is None else "input"
             raise InputError(
-                f"of the two halves of a backward only backward_{given}_s is given; give both, or "
+                f"only backward_{given}_s of the two halves of a backward is given; give both, or "
                 "neither and weight_share"
             )
         rows = (
@@ -59,7 +59,7 @@ class Durations:
         backward_weight_s: float = 1.0,
         send_s: float = 0.0,
     ) -> Durations:
-        """Every stage alike; a full backward takes as long as its halves.
+        """Equal durations for every stage; a full backward takes as long as its halves.
 
         >>> Durations.even(2, backward_weight_s=0.5).backward_s
         (1.5, 1.5)

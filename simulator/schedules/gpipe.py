@@ -18,7 +18,7 @@ from simulator.schedules.schedule import (
     )
 )
 def gpipe(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
-    """Huang et al., arXiv 1811.06965, figure 2c; keeps every micro-batch."""
+    """GPipe (Huang et al., arXiv 1811.06965, figure 2c); keeps every micro-batch."""
     options.require_stages_per_rank("gpipe", 1, hint="use interleaved")
     micro_batches = range(num_microbatches)
     return Schedule(

@@ -1,4 +1,4 @@
-"""How many micro-batches' activations each pipeline rank keeps at once, under every schedule."""
+"""Micro-batches in flight: how many micro-batches' activations each pipeline rank keeps at once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import functools
 from simulator.schedules.action import ActionKind
 from simulator.schedules.schedule import build_schedule, schedule_kind
 
-# Schedules are periodic after the warm-up: with more micro-batches than this times the ranks none
-# keeps more at once (tests/simulator/test_in_flight.py).
+# Schedules are periodic after the warm-up: the maximum no longer grows beyond this many
+# micro-batches per rank (tests/simulator/test_in_flight.py).
 _ENOUGH = 4
 
 
@@ -21,12 +21,12 @@ def in_flight(
     *,
     until_input: bool = False,
 ) -> tuple[tuple[int, ...], ...]:
-    """Per rank the micro-batches that each of its stages keeps when the rank keeps most.
+    """Per rank: the micro-batches of each of its stages when the rank keeps the most.
 
-    until_input  those before their I alone, of which all is kept; else those before their W
+    until_input  count a micro-batch until its I, when its activations are complete; default: its W
 
-    The closed form of the schedule's kind where it has one, else counted off its actions: a forward
-    adds a micro-batch, its backward (B, or I, or W) takes it away.
+    Uses the closed form of the schedule's kind if it has one. Otherwise the actions are counted: a
+    forward adds a micro-batch, its backward (B, I or W) removes it.
     """
     kind = schedule_kind(name)
     if kind.held is not None and not (until_input and kind.splits_backward):
@@ -38,7 +38,7 @@ def in_flight(
         stages_per_rank=stages_per_rank,
     )
     end = ActionKind.BACKWARD_INPUT if until_input else ActionKind.BACKWARD_WEIGHT
-    found = []
+    peaks = []
     for rank, row in enumerate(schedule.ranks):
         turns = {stage: turn for turn, stage in enumerate(schedule.stages_of(rank))}
         held = most = (0,) * len(turns)
@@ -47,15 +47,15 @@ def in_flight(
             turn = turns[action.stage]
             held = (*held[:turn], held[turn] + step, *held[turn + 1 :])
             most = max(most, held, key=sum)
-        found.append(most)
-    return tuple(found)
+        peaks.append(most)
+    return tuple(peaks)
 
 
 @functools.cache
 def most_in_flight(
     name: str, num_ranks: int, num_microbatches: int, stages_per_rank: int = 1
 ) -> tuple[float, ...]:
-    """Per rank the most that it keeps at once, in units of one micro-batch on one virtual stage.
+    """Per rank: the most micro-batches kept at once, counted once per virtual stage.
 
     >>> most_in_flight("1f1b", 4, 8), most_in_flight("interleaved", 2, 8, 2)
     ((4.0, 3.0, 2.0, 1.0), (5.0, 3.0))

@@ -1,4 +1,4 @@
-"""Interleaved 1F1B: several stages per rank, in turn."""
+"""Interleaved 1F1B: several stages per rank."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from simulator.schedules.schedule import (
 
 
 def _held(p: int, m: int, v: int) -> tuple[tuple[int, ...], ...]:
-    """A rank keeps most after the last forward that it runs ahead: 1 + (p - 1) / (p v) times 1F1B's
-    (Korthikanti et al., arXiv 2205.05198, section 4.2.3), its stages p micro-batches each in turn;
-    of the moments at which it keeps most, the last."""
-    found = []
+    """Micro-batches in flight after a rank's last warm-up forward, when it keeps the most.
+
+    1 + (p - 1) / (p v) times 1F1B's (Korthikanti et al., arXiv 2205.05198, section 4.2.3). Its
+    stages run p micro-batches each in turn. Among equal peaks the last one counts."""
+    peaks = []
     for rank in range(p):
         rounds, rest = divmod(min((v - 1) * p + 2 * (p - 1 - rank) + 1, m * v), p * v)
-        found.append(tuple(rounds * p + min(max(rest - t * p, 0), p) for t in range(v)))
-    return tuple(found)
+        peaks.append(tuple(rounds * p + min(max(rest - t * p, 0), p) for t in range(v)))
+    return tuple(peaks)
 
 
 @register(ScheduleKind(name="interleaved", stages_per_rank=0, whole_rounds=True, held=_held))
 def interleaved(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
     """1F1B over several stages per rank (Narayanan et al., arXiv 2104.04473, section 2.2).
 
-    Micro-batches go in rounds of m / max(1, m // ranks), as torch's ScheduleInterleaved1F1B orders
-    them; the number of micro-batches must be a multiple of the number of rounds.
+    Micro-batches run in rounds of m / max(1, m // ranks), as in torch's ScheduleInterleaved1F1B.
+    The number of micro-batches must be a multiple of the number of rounds.
     """
     stages_per_rank = options.stages_per_rank
     if stages_per_rank < 2:
@@ -56,7 +57,7 @@ def interleaved(num_ranks: int, num_microbatches: int, options: ScheduleOptions)
 
 
 def microbatches_per_round(name: str, num_ranks: int, num_microbatches: int) -> int:
-    """Micro-batches that pass a stage before the rank's next one; raises InputError."""
+    """Micro-batches that a stage runs before the rank's next stage; raises InputError."""
     rounds = max(1, num_microbatches // num_ranks)
     if num_microbatches % rounds:
         raise InputError(
@@ -69,13 +70,13 @@ def microbatches_per_round(name: str, num_ranks: int, num_microbatches: int) -> 
 def turns(
     rank: int, num_ranks: int, local_stages: int, per_round: int, total: int, *, reverse: bool
 ) -> list[tuple[int, int]]:
-    """(stage, micro-batch) in the order in which a rank takes its forwards or backwards."""
+    """(stage, micro-batch) of a rank's forwards, or backwards if `reverse`, in order."""
     counts = [0] * local_stages
-    found = []
+    order = []
     for step in range(total):
         local = step // per_round % local_stages
         if reverse:
             local = local_stages - 1 - local
-        found.append((local * num_ranks + rank, counts[local]))
+        order.append((local * num_ranks + rank, counts[local]))
         counts[local] += 1
-    return found
+    return order

@@ -15,7 +15,7 @@ from simulator.schedules.schedule import (
 
 @register(ScheduleKind(name="none", closed_form=True, held=lambda p, m, v: ((1,),) * p))
 def no_pipeline(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
-    """One micro-batch after the other, forward and backward."""
+    """Forward and backward of one micro-batch after another."""
     options.require_stages_per_rank("none", 1, hint="use interleaved")
     if num_ranks != 1:
         raise InputError(f"the schedule 'none' is for one pipeline rank, got {num_ranks}")

@@ -1,4 +1,4 @@
-"""1F1B: a forward and a backward in turn."""
+"""1F1B: alternating forwards and backwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simulator.schedules.schedule import (
 def one_forward_one_backward(
     num_ranks: int, num_microbatches: int, options: ScheduleOptions
 ) -> Schedule:
-    """After num_ranks - rank forwards, a backward and a forward in turn.
+    """After num_ranks - rank forwards, backwards and forwards alternate.
 
     PipeDream-Flush (Narayanan et al., arXiv 2104.04473, figure 3 bottom); keeps at most
     num_ranks - rank micro-batches.

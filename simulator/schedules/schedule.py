@@ -1,12 +1,12 @@
-"""Schedules: in which order each pipeline rank runs which action on which micro-batch.
+"""Schedules: the order of each pipeline rank's actions on its stages and micro-batches.
 
 An `Action` prints and parses as in torch.distributed.pipelining: `2F0` is the forward of stage 2
-on micro-batch 0, `B` a full backward, `I` the gradient of the inputs alone, `W` that of the
+on micro-batch 0, `B` a full backward, `I` the gradient of the inputs alone, `W` the gradient of the
 weights alone.
 
-A schedule is a function (ranks, micro-batches, ScheduleOptions) -> Schedule, registered under a
-`ScheduleKind`, in a file of its own in `simulator/schedules/`; every file there is read. Planner,
-prices, memory and executor ask the kind; no other list of schedules is kept.
+A schedule is a function (ranks, micro-batches, ScheduleOptions) -> Schedule, registered with a
+`ScheduleKind`. Every file in `simulator/schedules/` is loaded. Planner, step time, memory and
+executor use the kind's properties; there is no other list of schedules.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Rows = tuple[tuple[Action, ...], ...]
 
 
 class Placement(StrEnum):
-    """Which rank holds which virtual stage."""
+    """Assignment of virtual stages to ranks."""
 
     LOOP = "loop"
     """Stage s is on rank s % num_ranks (Narayanan et al., arXiv 2104.04473, section 2.2)."""
 
     V = "v"
-    """Stage s is on rank s, then back again: 2 num_ranks - 1 - s (Qi et al., 2401.10241, sec. 6)"""
+    """Stage s is on rank s, then 2 num_ranks - 1 - s (Qi et al., arXiv 2401.10241, section 6)."""
 
     OTHER = "other"
 
@@ -44,11 +44,11 @@ class Placement(StrEnum):
         >>> Placement.V.ranks_of(3, 2), Placement.LOOP.ranks_of(3, 2)
         ((0, 1, 2, 2, 1, 0), (0, 1, 2, 0, 1, 2))
         """
-        there = list(range(num_ranks))
+        down = list(range(num_ranks))
         if self is Placement.V:
-            turns = [there[:: -1 if turn % 2 else 1] for turn in range(stages_per_rank)]
+            turns = [down[:: -1 if turn % 2 else 1] for turn in range(stages_per_rank)]
         elif self is Placement.LOOP:
-            turns = [there] * stages_per_rank
+            turns = [down] * stages_per_rank
         else:
             raise InputError("only loop and v placements follow from the number of ranks")
         return tuple(rank for turn in turns for rank in turn)
@@ -58,10 +58,10 @@ class Placement(StrEnum):
 class Schedule:
     """The actions of every pipeline rank in order.
 
-    stage_to_rank  pipeline rank that holds each virtual stage
-    copies         how many times the model's chain of stages is held: with n virtual stages, stage
-                   s is part s % (n / copies) of copy s // (n / copies), and copy c takes the c-th
-                   equal part of the micro-batches. Two in DualPipe, else one.
+    stage_to_rank  pipeline rank of each virtual stage
+    copies         copies of the model's chain of stages: two in DualPipe, otherwise one. With n
+                   virtual stages, stage s is part s % (n / copies) of copy s // (n / copies). Copy
+                   c processes the c-th equal part of the micro-batches
     """
 
     name: str
@@ -83,12 +83,12 @@ class Schedule:
 
     @property
     def stages_per_copy(self) -> int:
-        """Parts that the model is cut into."""
+        """Stages of one copy of the model."""
         return self.num_stages // self.copies
 
     @property
     def placement(self) -> Placement:
-        """LOOP, V or, where `stage_to_rank` is neither, OTHER."""
+        """LOOP or V if `stage_to_rank` matches it, otherwise OTHER."""
         per_rank, rest = divmod(self.num_stages, self.num_ranks)
         for placement in (Placement.LOOP, Placement.V):
             if not rest and placement.ranks_of(self.num_ranks, per_rank) == self.stage_to_rank:
@@ -96,21 +96,21 @@ class Schedule:
         return Placement.OTHER
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """Virtual stages that a pipeline rank holds, in order."""
+        """Virtual stages of a pipeline rank, in order."""
         return tuple(stage for stage, owner in enumerate(self.stage_to_rank) if owner == rank)
 
     def microbatches_of(self, stage: int) -> range:
-        """Micro-batches that go through a virtual stage: all, but for its copy's share."""
+        """Micro-batches of a virtual stage: its copy's share of all."""
         share = self.num_microbatches // self.copies
         copy = stage // self.stages_per_copy
         return range(copy * share, (copy + 1) * share)
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Every action once, on its stage's rank, in an order that can end.
+    """Checks that every action occurs once, on its stage's rank, and that the schedule can finish.
 
-    Raises InputError with the first fault: an action missing, twice or on a foreign rank, or a
-    deadlock with the actions that wait for each other.
+    Raises InputError for the first fault: an action that is missing, duplicated or on the wrong
+    rank, or a deadlock, with the actions that wait for each other.
     """
     stages, copies = schedule.num_stages, schedule.copies
     if stages % copies or schedule.num_microbatches % copies:
@@ -119,39 +119,42 @@ def check_schedule(schedule: Schedule) -> None:
             f"{schedule.num_microbatches} micro-batches"
         )
     seen: set[Action] = set()
-    found = dict.fromkeys("FBIW", 0)
-    takes = [schedule.microbatches_of(stage) for stage in range(stages)]
+    counts = dict.fromkeys("FBIW", 0)
+    allowed = [schedule.microbatches_of(stage) for stage in range(stages)]
     for rank, row in enumerate(schedule.ranks):
         for action in row:
             if not 0 <= action.stage < stages:
-                raise InputError(f"{action} is of a stage that does not exist")
+                raise InputError(f"{action}: there is no such stage, use 0 to {stages - 1}")
             if schedule.stage_to_rank[action.stage] != rank:
                 owner = schedule.stage_to_rank[action.stage]
-                raise InputError(f"{action} stands on rank {rank}, its stage is on rank {owner}")
-            if action.microbatch not in takes[action.stage]:
-                raise InputError(f"{action} is of a micro-batch that its stage does not take")
+                raise InputError(f"{action} is on rank {rank}, its stage is on rank {owner}")
+            if action.microbatch not in allowed[action.stage]:
+                raise InputError(f"{action}: its stage does not run this micro-batch")
             if action in seen:
-                raise InputError(f"{action} stands twice in the schedule")
+                raise InputError(f"{action} is in the schedule twice")
             seen.add(action)
-            found[action.kind.value] += 1
-    wanted = stages * schedule.num_microbatches // copies
-    for kind, count in (("F", found["F"]), ("B", found["B"] + found["I"])):
-        if count != wanted:
-            raise InputError(f"the schedule has {count} {kind} actions, {wanted} are needed")
-    if found["W"] != found["I"]:
+            counts[action.kind.value] += 1
+    needed = stages * schedule.num_microbatches // copies
+    for kind, count in (("F", counts["F"]), ("B", counts["B"] + counts["I"])):
+        if count != needed:
+            raise InputError(f"the schedule has {count} {kind} actions, {needed} are needed")
+    if counts["W"] != counts["I"]:
         raise InputError(
-            f"the schedule has {found['W']} W actions for {found['I']} I actions; each I needs one"
+            f"the schedule has {counts['W']} W actions for {counts['I']} I actions; each I needs "
+            "one W"
         )
     executable_order(schedule)
 
 
 def executable_order(schedule: Schedule) -> tuple[int, ...]:
-    """A topological order of the actions, numbered rank by rank, found by running the ranks against
-    each other; raises InputError if all remaining actions wait for each other."""
+    """A topological order of the actions, numbered rank by rank, by simulating all ranks.
+
+    Raises InputError if all remaining actions wait for each other.
+    """
     micro, per_copy = schedule.num_microbatches, schedule.stages_per_copy
     first = [0, *accumulate(map(len, schedule.ranks))]
     order: list[int] = []
-    gone = bytearray(schedule.num_stages * micro)  # forwards that are done
+    gone = bytearray(schedule.num_stages * micro)  # 1 after an F
     back = bytearray(schedule.num_stages * micro)  # 1 after an I, 2 after a B or a W
     position = [0] * schedule.num_ranks
     moved = True
@@ -171,7 +174,7 @@ def executable_order(schedule: Schedule) -> tuple[int, ...]:
 
 
 def _run(action: Action, gone: bytearray, back: bytearray, micro: int, per_copy: int) -> bool:
-    """Whether the action can run now; if so, it is noted as done."""
+    """Whether the action can run now; if so, marks it as done."""
     stage, kind = action.stage, action.kind
     at = stage * micro + action.microbatch
     if kind is ActionKind.FORWARD:
@@ -192,10 +195,10 @@ def _run(action: Action, gone: bytearray, back: bytearray, micro: int, per_copy:
 
 
 def dependencies(action: Action, num_stages: int, copies: int = 1) -> tuple[Action, ...]:
-    """Actions whose results an action needs (its own stage's forward, its neighbour's output).
+    """Actions whose results an action needs: its stage's forward, its neighbor's output.
 
-    For a backward the neighbour's may be `B` or `I`: the one of the same letter is named, and
-    whichever of the two is in the schedule counts.
+    A backward's neighbor may run `B` or `I`. The result has the action's own letter; callers must
+    accept either.
     """
     stage, mb = action.stage, action.microbatch
     per_copy = num_stages // copies
@@ -211,13 +214,13 @@ def dependencies(action: Action, num_stages: int, copies: int = 1) -> tuple[Acti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
-    """What a schedule may depend on beside its ranks and micro-batches.
+    """Inputs of a schedule in addition to its ranks and micro-batches.
 
-    stages_per_rank   parts of the model per rank
-    durations         seconds per virtual stage, for schedules that are searched for them (zb-1p,
-                      zb-2p); None: F, I and W take equally long and sends nothing
-    kept_for_weights  part of a micro-batch's activations that is kept from I to W, M_W / M_B of
-                      Qi et al. (arXiv 2401.10241, section 2.3); 1 keeps all of them
+    stages_per_rank   stages on each rank
+    durations         seconds per virtual stage, for schedules optimized for them (zb-1p, zb-2p);
+                      None: F, I and W take equally long, sends take no time
+    kept_for_weights  share of a micro-batch's activations kept from I to W, M_W / M_B of Qi et al.
+                      (arXiv 2401.10241, section 2.3); 1 keeps all of them
     """
 
     stages_per_rank: int = 1
@@ -226,7 +229,7 @@ class ScheduleOptions:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.kept_for_weights <= 1.0:
-            raise InputError(f"kept_for_weights is a part of 1, got {self.kept_for_weights}")
+            raise InputError(f"kept_for_weights must be from 0 to 1, got {self.kept_for_weights}")
 
     def require_stages_per_rank(self, name: str, count: int, *, hint: str) -> None:
         """Raises InputError unless there are `count` stages per rank."""
@@ -237,28 +240,28 @@ class ScheduleOptions:
 
 ScheduleFunction = Callable[[int, int, ScheduleOptions], Schedule]
 HeldFunction = Callable[[int, int, int], tuple[tuple[int, ...], ...]]
-"""From ranks, micro-batches and stages per rank to the micro-batches that each stage of each rank
-keeps when its rank keeps most."""
+"""(ranks, micro-batches, stages per rank) -> per rank the micro-batches of each stage when the rank
+keeps the most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleKind:
-    """A schedule's name and all that follows from it; whatever depends on a schedule asks here.
+    """A schedule's name and its properties, the only definition of both.
 
     placement        of its virtual stages on the ranks
-    stages_per_rank  how many it needs; 0 for two or more, as the plan says
-    splits_backward  runs the gradients of inputs (I) and of weights (W) as actions of their own
-    copies           of the model that it holds (`Schedule.copies`)
-    pairs            runs a forward beside a backward, so that the all-to-alls of each hide under
-                     the other's compute (DeepSeek-V3, arXiv 2412.19437, section 3.2.1, figure 4)
-    microbatches_per_rank   it needs so many times the number of ranks, at least
-    whole_rounds     it needs micro-batches in multiples of the number of ranks
-    even             it needs even numbers of ranks and of micro-batches
-    follows_durations  its order depends on how long actions take, so that no plan file names it
-    closed_form      its idle time is that of 1F1B's closed form; of others it is the timeline's
+    stages_per_rank  required number; 0 for two or more, as given by the plan
+    splits_backward  runs the gradients of inputs (I) and of weights (W) as separate actions
+    copies           of the model (`Schedule.copies`)
+    pairs            overlaps a forward with a backward, so that all-to-alls of one hide under the
+                     other's compute (DeepSeek-V3, arXiv 2412.19437, section 3.2.1, figure 4)
+    microbatches_per_rank   minimum number of micro-batches per rank
+    whole_rounds     needs a multiple of the number of ranks as micro-batches
+    even             needs even numbers of ranks and of micro-batches
+    follows_durations  its order depends on the durations, so plan files cannot name it
+    closed_form      its idle time is 1F1B's closed form; otherwise taken from the timeline
     words            other names for it in published rows, lower case with hyphens
-    held             what it keeps in flight in closed form, until the weights' gradients are
-                     there; None: it is counted off the actions
+    held             closed form of the micro-batches in flight, each until its weight gradients;
+                     None: counted from the actions
     """
 
     name: str
@@ -276,7 +279,7 @@ class ScheduleKind:
     held: HeldFunction | None = None
 
     def why_not(self, num_ranks: int, num_microbatches: int) -> str:
-        """Why it cannot run so many micro-batches on so many ranks, or ""."""
+        """Why it cannot run these numbers of micro-batches and ranks, or ""."""
         least = self.microbatches_per_rank * num_ranks
         has = f"pp={num_ranks}, there are {num_microbatches}"
         if num_microbatches < least:
@@ -289,7 +292,7 @@ class ScheduleKind:
 
     @property
     def needs(self) -> str:
-        """What it needs beside a pipeline, in words; "" where every pipeline will do."""
+        """Its requirements on a pipeline as text; "" if it runs on every pipeline."""
         chunks = {0: "vpp of 2 or more", 1: ""}.get(self.stages_per_rank)
         least = f"{self.microbatches_per_rank} x pp micro-batches or more"
         parts = (
@@ -302,16 +305,16 @@ class ScheduleKind:
 
     @property
     def is_v(self) -> bool:
-        """Whether every rank holds two stages in a V, of one copy of the model."""
+        """Whether every rank has two stages, placed in a V, of one copy of the model."""
         return self.placement is Placement.V and self.stages_per_rank == 2 and self.copies == 1
 
     def takes_stages(self, stages_per_rank: int) -> bool:
-        """Whether ranks may hold so many stages each."""
-        wanted = self.stages_per_rank
-        return stages_per_rank >= 2 if wanted == 0 else stages_per_rank == wanted
+        """Whether it can run with this number of stages per rank."""
+        needed = self.stages_per_rank
+        return stages_per_rank >= 2 if needed == 0 else stages_per_rank == needed
 
     def rank_of(self, num_ranks: int, stage: int) -> int:
-        """The pipeline rank that holds a virtual stage.
+        """Pipeline rank of a virtual stage.
 
         >>> [schedule_kind("zbv").rank_of(3, stage) for stage in range(6)]
         [0, 1, 2, 2, 1, 0]
@@ -320,19 +323,19 @@ class ScheduleKind:
         return num_ranks - 1 - place if turn % 2 and self.placement is Placement.V else place
 
     def stages_of(self, num_ranks: int, stages_per_rank: int, rank: int) -> tuple[int, ...]:
-        """Virtual stages that a pipeline rank holds, in chain order."""
+        """Virtual stages of a pipeline rank, in chain order."""
         stages = range(num_ranks * stages_per_rank)
         return tuple(stage for stage in stages if self.rank_of(num_ranks, stage) == rank)
 
 
-# Filled by the files in simulator/schedules when the first schedule is asked for.
+# Filled by the files in simulator/schedules at the first lookup.
 _KINDS: dict[str, ScheduleKind] = {}
 _MAKERS: dict[str, ScheduleFunction] = {}
 _PIPELINES: list[str] = []
 
 
 def register(kind: ScheduleKind) -> Callable[[ScheduleFunction], ScheduleFunction]:
-    """Decorator: the function makes the schedules of this kind."""
+    """Decorator: registers the function that builds schedules of this kind."""
 
     def put(function: ScheduleFunction) -> ScheduleFunction:
         if kind.name != "none" and kind.name not in _KINDS:
@@ -346,12 +349,12 @@ def register(kind: ScheduleKind) -> Callable[[ScheduleFunction], ScheduleFunctio
 
 @functools.cache
 def _read_all() -> None:
-    # Late, as those files import this one.
+    # Not at import time, since those files import this one.
     importlib.import_module("simulator.schedules")
 
 
 def schedule_kind(name: str) -> ScheduleKind:
-    """What a schedule's name says; raises UnknownNameError."""
+    """The kind of a schedule by name; raises UnknownNameError."""
     _read_all()
     if name not in _KINDS:
         raise UnknownNameError("schedule", name, _KINDS)
@@ -359,13 +362,13 @@ def schedule_kind(name: str) -> ScheduleKind:
 
 
 def schedule_names() -> tuple[str, ...]:
-    """Names that `build_schedule` knows, in the order of their registration."""
+    """Names of all schedules, in the order of their registration."""
     _read_all()
     return tuple(_KINDS)
 
 
 def pipeline_names() -> Sequence[str]:
-    """Schedules of two ranks or more, in the order of their registration; it grows with them."""
+    """Names of schedules for two or more ranks, in the order of registration; a live list."""
     _read_all()
     return _PIPELINES
 
@@ -380,9 +383,9 @@ def build_schedule(
     durations: Durations | None = None,
     kept_for_weights: float = 1.0,
 ) -> Schedule:
-    """The schedule `name`; `ScheduleOptions` says what the last three are.
+    """The schedule `name`; `ScheduleOptions` documents the last three arguments.
 
-    Raises UnknownNameError for another name, InputError for counts that the schedule cannot take.
+    Raises UnknownNameError for an unknown name, InputError for counts it cannot run.
     """
     kind = schedule_kind(name)
     if num_ranks < 1 or num_microbatches < 1 or stages_per_rank < 1:
@@ -390,7 +393,7 @@ def build_schedule(
             f"a schedule needs at least one rank, micro-batch and stage per rank, got {num_ranks}, "
             f"{num_microbatches} and {stages_per_rank}"
         )
-    # Rounds may be uneven, as in torch; our searches want whole ones.
+    # Rounds may be uneven here, as in torch; only the searches require whole rounds.
     refusal = "" if kind.whole_rounds else kind.why_not(num_ranks, num_microbatches)
     if refusal:
         raise InputError(refusal)

@@ -1,11 +1,11 @@
-"""The timeline: when each action of a schedule starts and ends.
+"""The timeline: start and end of each action of a schedule.
 
-Actions of a rank run one after another in the schedule's order; an action also waits for its
-neighbor's output, which arrives after the time of a send. That makes a directed acyclic graph whose
-longest paths are the times. The graph is built once per schedule and kept; running it is one pass
-over arrays, about 3 million actions a second (measured on one core of an EPYC, 2026-11-21). The
-order of the actions is the one in which `executable_order` checks a schedule; networkx takes 4 to
-16 times as long to find one (131,072 and 1,024 actions, 2026-11-24).
+Actions of a rank run one after another in the schedule's order. An action also waits for its
+neighbor's output, which arrives after the time of a send. The start times are the longest paths of
+this directed acyclic graph. The graph is built once per schedule and cached. One pass over arrays
+computes the times, at about 3 million actions a second (one core of an EPYC, 2026-11-21). The
+actions' topological order is from `executable_order`; networkx takes 4 to 16 times as long
+(131,072 and 1,024 actions, 2026-11-24).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Timeline:
         return tuple(map(str, self.actions))
 
     def rank_end_s(self, rank: int) -> float:
-        """When a rank ends its last action."""
+        """End of a rank's last action, in seconds."""
         return self.end_s[self.lasts[rank]]
 
     def rank_start_s(self, rank: int) -> float:
-        """When a rank starts its first action."""
+        """Start of a rank's first action, in seconds."""
         return self.start_s[self.lasts[rank - 1] + 1 if rank else 0]
 
 
@@ -54,12 +54,12 @@ class Timeline:
 class _Graph:
     """The schedule's dependencies as integers; `order` is topological.
 
-    length   where each action's seconds stand in `Durations.lengths`
-    before   the action before on the same rank, -1 for none
-    source   the neighbour's action waited for, -1 for none (its own forward is before it in any
-             valid schedule)
-    crossing where the message's seconds are in (0, *send_forward_s, *send_backward_s), or behind
-             those in the same sends with `ramp_send_s`
+    length   index of each action's seconds in `Durations.lengths`
+    before   previous action of the same rank, -1 for none
+    source   neighbor's action to wait for, -1 for none (the action's own forward is before it in
+             any valid schedule)
+    crossing index of the message's seconds in (0, *send_forward_s, *send_backward_s), followed by
+             the same sends with `ramp_send_s` added
     """
 
     actions: tuple[Action, ...]
@@ -83,14 +83,14 @@ _GRAPHS_KEPT = 64
 
 
 def _graph(schedule: Schedule) -> _Graph:
-    """The graph of a schedule, found by identity: hashing thousands of actions costs more."""
+    """The cached graph of a schedule, by identity: hashing thousands of actions costs more."""
     known = _GRAPHS.get(id(schedule))
     if known is not None and known[0] is schedule:
         return known[1]
     made = _make_graph(schedule)
     if len(_GRAPHS) >= _GRAPHS_KEPT:
         _GRAPHS.pop(next(iter(_GRAPHS)))
-    # The schedule is held, so that its id is not given to another one meanwhile.
+    # The cache keeps the schedule alive, so that no other object gets its id.
     _GRAPHS[id(schedule)] = (schedule, made)
     return made
 
@@ -132,7 +132,7 @@ def _make_graph(schedule: Schedule) -> _Graph:
 def _wait(
     action: Action, index: dict[tuple[int, str, int], int], schedule: Schedule
 ) -> tuple[int, int]:
-    """(the neighbour's action that is waited for, the message that brings its result)."""
+    """(neighbor's action to wait for, index of the message with its result)."""
     for need in dependencies(action, schedule.num_stages, schedule.copies):
         if need.stage == action.stage:
             continue
@@ -148,7 +148,7 @@ def _wait(
 
 
 def simulate(schedule: Schedule, durations: Durations) -> Timeline:
-    """The timeline of the schedule with these durations; complexity linear in the actions."""
+    """Timeline of the schedule with these durations; complexity is linear in the actions."""
     if len(durations.forward_s) != schedule.num_stages:
         raise InputError(
             f"the schedule has {schedule.num_stages} stages, durations are given for "
@@ -181,11 +181,11 @@ def simulate(schedule: Schedule, durations: Durations) -> Timeline:
 
 
 def longest_rank_s(timeline: Timeline) -> float:
-    """Seconds of the longest rank, from its own first action to its own last.
+    """Largest time between a rank's first and last action, in seconds.
 
-    The cost of Qi et al. (arXiv 2401.10241, section 5.3 and equation 3). Less than the makespan
-    where ranks begin one after another and may end so, which needs an optimizer step that waits
-    for no other rank (their section 4).
+    The cost of Qi et al. (arXiv 2401.10241, section 5.3 and equation 3). It is less than the
+    makespan if ranks start and end at different times, which needs an optimizer step without
+    synchronization of all ranks (their section 4).
     """
     ranks = range(len(timeline.lasts))
     return max(timeline.rank_end_s(rank) - timeline.rank_start_s(rank) for rank in ranks)

@@ -1,8 +1,8 @@
-"""ZB-V: zero bubble in the memory of 1F1B, on two stages per rank in the shape of a V.
+"""ZB-V: zero bubble in the memory of 1F1B, with two stages per rank placed in a V.
 
-Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6 and figure 8. No bubble
-where F, I and W take equally long and there are 2 p - 1 micro-batches or more; every rank keeps at
-most 2 p halves of a micro-batch, a half being one of its two stages.
+Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6 and figure 8. No bubble if
+F, I and W take equally long and there are at least 2 p - 1 micro-batches. Every rank keeps at most
+2 p half micro-batches (a half is a micro-batch on one of the rank's two stages).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _F, _I, _W = ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_
     )
 )
 def zbv(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
-    """The order of figure 8, which is that of torch's ScheduleZBVZeroBubble."""
+    """The order of figure 8, the same as torch's ScheduleZBVZeroBubble."""
     options.require_stages_per_rank("zbv", 2, hint="use --vpp 2")
-    # The pattern is one of 2 p - 1 micro-batches or more: those that are not there are left out.
+    # The pattern is defined for at least 2 p - 1 micro-batches; surplus ones are removed below.
     micro = max(num_microbatches, 2 * num_ranks - 1)
     rows = (_row(rank, num_ranks, micro) for rank in range(num_ranks))
     return Schedule(
@@ -46,8 +46,8 @@ def zbv(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Sche
 
 
 def _row(rank: int, num_ranks: int, micro: int) -> list[Action]:
-    """The rank's actions, in the words of section 6: warm-up, steady phase and the end."""
-    down, up = rank, 2 * num_ranks - 1 - rank  # its stages on the way there and back
+    """Actions of a rank, by the phases of section 6: warm-up, steady phase and end."""
+    down, up = rank, 2 * num_ranks - 1 - rank  # its two stages
     below = num_ranks - 1 - rank
     done: dict[tuple[int, ActionKind], int] = {}
     row: list[Action] = []

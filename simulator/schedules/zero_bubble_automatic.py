@@ -1,13 +1,13 @@
-"""ZB-1p and ZB-2p: the schedule that a greedy search finds for given times and memory.
+"""ZB-1p and ZB-2p: schedules from a greedy search for given durations and memory.
 
-Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3.1. The search runs the
-pipeline in its head, round by round, and decides at every rank between F, I and W; three choices
-that the paper leaves open are tried both ways and the shortest outcome is kept. With the times of
-their table 9 it gives all 24 bubble rates of their table 5 for ZB-1p and ZB-2p to the last digit
-printed (tests/simulator/test_schedule_published.py).
+Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3.1. The search simulates the
+pipeline round by round and selects F, I or W on every rank. The paper leaves three choices open;
+both options of each are tried and the shortest schedule is kept. With the times of their table 9 it
+reproduces all 24 bubble rates of their table 5 for ZB-1p and ZB-2p to the last printed digit
+(tests/simulator/test_schedule_published.py).
 
-Memory is counted as they do: F takes 1, I gives back all but `kept_for_weights`, W the rest, in
-units of a micro-batch's activations on a rank.
+Memory is counted as in the paper, in units of a micro-batch's activations on a rank: F allocates 1,
+I frees all but `kept_for_weights`, W frees the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simulator.schedules.schedule import (
     register,
 )
 
-_ROUNDING = 1e-9  # of memory sums of fractions
+_ROUNDING = 1e-9  # rounding error of sums of memory fractions
 
 
 @register(
@@ -38,7 +38,7 @@ _ROUNDING = 1e-9  # of memory sums of fractions
     )
 )
 def zb_1p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
-    """Searched within the memory of 1F1B: p micro-batches on every rank."""
+    """Search limited to the memory of 1F1B: p micro-batches on every rank."""
     return automatic("zb-1p", num_ranks, num_microbatches, options, memory_limit=num_ranks)
 
 
@@ -51,7 +51,7 @@ def zb_1p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Sc
     )
 )
 def zb_2p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
-    """Searched within twice the memory of 1F1B, enough for close to no bubble (section 5.4)."""
+    """Search limited to twice the memory of 1F1B, enough for almost no bubble (section 5.4)."""
     return automatic("zb-2p", num_ranks, num_microbatches, options, memory_limit=2 * num_ranks)
 
 
@@ -63,9 +63,9 @@ def automatic(
     *,
     memory_limit: float,
 ) -> Schedule:
-    """The shortest schedule found for `options.durations` within the memory limit.
+    """Shortest schedule of the search for `options.durations` within the memory limit.
 
-    memory_limit  of every rank, in micro-batches' activations; no less than num_ranks
+    memory_limit  of every rank, in micro-batches' activations; at least num_ranks
     """
     options.require_stages_per_rank(name, 1, hint="use zb-h1 or zbv")
     durations = options.durations or Durations.even(num_ranks)
@@ -82,7 +82,7 @@ def automatic(
     tried = []
     for fit, yields, small in itertools.product((True, False), repeat=3):
         search = _Search(num_microbatches, durations, memory_limit, options.kept_for_weights)
-        search.first_round(only_what_fits=fit)
+        search.first_round(only_fitting=fit)
         for _ in range(1, num_microbatches):
             search.forwards(may_yield=yields, fill_small_gaps=small)
             search.backwards(fill_small_gaps=small)
@@ -98,7 +98,7 @@ def automatic(
 
 @dataclass(slots=True)
 class _Rank:
-    """What a rank has done so far; `done` counts F, I and W, of which each takes `seconds`."""
+    """State of a rank in the search; `done` counts its F, I and W, `seconds` gives their times."""
 
     stage: int
     seconds: dict[ActionKind, float]
@@ -135,16 +135,16 @@ class _Search:
             for stage, (forward_s, input_s, weight_s) in enumerate(times)
         ]
 
-    def first_round(self, *, only_what_fits: bool) -> None:
-        """Warm-up: the first F and I of every rank, and between them as many F as memory lets.
+    def first_round(self, *, only_fitting: bool) -> None:
+        """Warm-up: the first F and I of every rank, and between them as many F as memory allows.
 
-        only_what_fits  no F that would delay the first I: leaves a gap of less than an F
+        only_fitting  skip an F that would delay the first I, which leaves a gap shorter than an F
         """
         for rank in self._ranks:
             self._run(rank, _F, self._arrival(rank, _F))
-        more = self._fitting_forwards(only_what_fits)
+        more = self._fitting_forwards(only_fitting)
         for before, rank in itertools.pairwise(self._ranks):
-            # Every rank takes up at least one more than the next, as long as there are any left.
+            # Every rank runs at least one F more than the next rank, while any are left.
             taken = before.done[_F] + more[before.stage]
             most = taken if taken == self._micro else taken - 1
             more[rank.stage] = min(more[rank.stage], max(0, most - rank.done[_F]))
@@ -154,8 +154,8 @@ class _Search:
         for rank in reversed(self._ranks):
             self._run(rank, _I, self._arrival(rank, _I))
 
-    def _fitting_forwards(self, only_what_fits: bool) -> list[int]:
-        """Per rank the F that it can run before its first gradient comes, within its memory."""
+    def _fitting_forwards(self, only_fitting: bool) -> list[int]:
+        """Per rank: number of F that it can run within memory before its first gradient arrives."""
         more = [0] * len(self._ranks)
         last = self._ranks[-1]
         gradient_s = last.clock_s + last.seconds[_I]
@@ -164,7 +164,7 @@ class _Search:
             clock_s, count = rank.clock_s, rank.done[_F]
             room = min(self._micro, int(self._limit - rank.held) + count)
             while count < room and clock_s < arrival_s:
-                if only_what_fits and clock_s + rank.seconds[_F] > arrival_s:
+                if only_fitting and clock_s + rank.seconds[_F] > arrival_s:
                     break
                 clock_s += rank.seconds[_F]
                 count += 1
@@ -173,7 +173,7 @@ class _Search:
         return more
 
     def forwards(self, *, may_yield: bool, fill_small_gaps: bool) -> None:
-        """One F at every rank that has one left, but for those that let the next rank catch up."""
+        """One F on every rank with one left, except ranks that let the next rank catch up."""
         runs = [rank.done[_F] < self._micro for rank in self._ranks]
         for rank, after in itertools.pairwise(self._ranks):
             if may_yield and runs[rank.stage] and self._yields(rank, after):
@@ -188,10 +188,10 @@ class _Search:
             self._place(rank, _F, fill_small_gaps)
 
     def _yields(self, rank: _Rank, after: _Rank) -> bool:
-        """Whether a rank two F ahead of the next skips one without making the bubble larger."""
+        """Whether a rank two F ahead of the next can skip one without enlarging the bubble."""
         if rank.done[_F] < after.done[_F] + 2:
             return False
-        # When the gradient of the next rank's coming round is here.
+        # Arrival of the gradient of the next rank's coming round.
         due_s = after.clock_s + after.seconds[_F] + after.seconds[_I] + self._up[after.stage]
         if rank.clock_s >= due_s:
             return True
@@ -206,13 +206,13 @@ class _Search:
         """One I at every rank, last rank first."""
         for rank in reversed(self._ranks):
             if rank.stage == 0 and rank.done[_F] == self._micro:
-                # No rank waits for the first one's gradient, so it can give its memory back first.
+                # No rank waits for the first rank's gradient, so it can free its memory first.
                 while rank.owes_weights:
                     self._run(rank, _W)
             self._place(rank, _I, fill_small_gaps)
 
     def finish(self) -> tuple[float, tuple[tuple[Action, ...], ...]]:
-        """(seconds of the longest rank, the rows), after the W that are left."""
+        """(seconds of the longest rank, actions of every rank), after the remaining W."""
         for rank in self._ranks:
             while rank.owes_weights:
                 self._run(rank, _W)
@@ -221,10 +221,10 @@ class _Search:
         return longest, tuple(tuple(rank.row) for rank in self._ranks)
 
     def _place(self, rank: _Rank, kind: ActionKind, fill_small_gaps: bool) -> None:
-        """Run F or I when its input has come, with W in the wait before.
+        """Run F or I when its input has arrived, and W while waiting.
 
-        A last W that ends after the input has come delays the action. It is run if the wait would
-        make this rank the one that idles most, and otherwise only with `fill_small_gaps`.
+        A last W that ends after the arrival delays the action. It runs if the wait would make this
+        rank the most idle one, otherwise only with `fill_small_gaps`.
         """
         arrival_s = self._arrival(rank, kind)
         while rank.owes_weights and rank.clock_s + rank.seconds[_W] <= arrival_s:
@@ -237,7 +237,7 @@ class _Search:
         self._run(rank, kind, arrival_s)
 
     def _arrival(self, rank: _Rank, kind: ActionKind) -> float:
-        """When the neighbour's result for the rank's next F or I is here; 0 at the ends."""
+        """Arrival of the neighbor's result for the rank's next F or I, in s; 0 at the ends."""
         number, stage = rank.done[kind], rank.stage
         if kind is _F:
             return self._ranks[stage - 1].ends_s[_F][number] + self._down[stage] if stage else 0.0

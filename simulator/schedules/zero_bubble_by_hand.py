@@ -1,4 +1,4 @@
-"""ZB-H1 and ZB-H2: 1F1B with a split backward whose W fills the end.
+"""ZB-H1 and ZB-H2: 1F1B with a split backward, where W fills the idle end.
 
 Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2 and figure 3. With T_F, T_B
 and T_W for F, I and W on each of p ranks (table 2):
@@ -6,8 +6,8 @@ and T_W for F, I and W on each of p ranks (table 2):
     ZB-H1   bubble (p - 1) (T_F + T_B - T_W)     at most p micro-batches' activations
     ZB-H2   bubble (p - 1) (T_F + T_B - 2 T_W)   at most 2 p - 1
 
-The bubble is that of the longest rank, from its own first action to its own last: ranks begin one
-after another, and end so too, as no rank waits for the others before its optimizer step.
+This is the bubble of the longest rank, between its first and last action. Ranks start one after
+another, and end so too, as no rank waits for the others before its optimizer step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Turns = list[tuple[int, int]]
     ScheduleKind(name="zb-h1", splits_backward=True, held=lambda p, m, v: ((min(m, p),),) * p)
 )
 def zb_h1(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
-    """1F1B whose rank r runs each W r turns late, in the memory of 1F1B.
+    """1F1B with each W of rank r delayed by r turns, in the memory of 1F1B.
 
     With several stages per rank, torch's ScheduleInterleavedZeroBubble.
     """
@@ -53,9 +53,9 @@ def zb_h1(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Sc
     )
 )
 def zb_h2(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
-    """Twice the forwards before the first backward and W twice as late: no bubble if all are equal.
+    """ZB-H1 with twice the warm-up forwards and twice the delay of W.
 
-    It needs 2 p - 1 micro-batches or more for that.
+    No bubble if F, I and W are equal and there are at least 2 p - 1 micro-batches.
     """
     options.require_stages_per_rank("zb-h2", 1, hint="use zb-h1 or zbv")
     rows = []
@@ -67,7 +67,7 @@ def zb_h2(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Sc
 
 
 def _row(forwards: Turns, backwards: Turns, *, warm_up: int, late: int) -> tuple[Action, ...]:
-    """`warm_up` forwards, then F, I and the W of `late` turns before, until all is done."""
+    """`warm_up` forwards, then F, I and the W delayed by `late` turns, until all are done."""
     row = [forward(*turn) for turn in forwards[:warm_up]]
     for i, turn in enumerate(backwards):
         if warm_up + i < len(forwards):

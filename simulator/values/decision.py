@@ -1,7 +1,7 @@
-"""What a plan file decided, so that a file that was edited by hand is known from its writer's.
+"""Detection of plan files edited by hand.
 
-A plan file holds a decision and its prediction. After an edit the prediction is of another plan;
-the file says in its provenance what was decided, and readers refuse it where the two differ.
+A plan file contains a decision and its prediction. After an edit the prediction no longer belongs
+to the plan. So the provenance of the file repeats the decision, and readers raise if they differ.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _FLAGS = {
 
 
 def plan_decision(plan: Plan) -> dict[str, str]:
-    """What a plan decides, by its place in the file."""
+    """The decisions in a plan, by key of the plan file; hashes of stages and pipelines."""
     written = encode(plan)
-    found = {f"plan.{name}": str(written[name]) for name in _PLAN}
+    decision = {f"plan.{name}": str(written[name]) for name in _PLAN}
     for name in _WORKLOAD:
-        found[f"plan.workload.{name}"] = str(getattr(plan.workload, name))
+        decision[f"plan.workload.{name}"] = str(getattr(plan.workload, name))
     if plan.pipelines is not None:
-        found["plan.pipelines"] = content_hash(plan.pipelines)
-    return found | {"plan.stages": content_hash(plan.stages)}
+        decision["plan.pipelines"] = content_hash(plan.pipelines)
+    return decision | {"plan.stages": content_hash(plan.stages)}
 
 
 def check_decision(where: str, decided: object, now: Mapping[str, str]) -> None:
-    """Raises DocumentError naming the file and the key that was changed.
+    """Raises DocumentError with the file and the changed key.
 
-    decided  what the file says was decided; files of earlier releases say nothing
+    decided  the decision recorded in the file; earlier releases recorded none
     """
     if not isinstance(decided, Mapping):
         return
@@ -49,7 +49,7 @@ def check_decision(where: str, decided: object, now: Mapping[str, str]) -> None:
         if name in ("stages", "pipelines"):
             raise DocumentError(
                 f"{where}: {place} was changed after the plan was made, so its prediction is of "
-                "another plan; plan again, with flags that fix what you want"
+                "another plan; plan again with the flags of your change"
             )
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
         raise DocumentError(

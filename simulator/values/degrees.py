@@ -1,9 +1,9 @@
-"""`Degrees`: how many ways each kind of parallelism splits a job, and where its ranks are.
+"""`Degrees`: the parallel degrees of a job, and the position of its ranks.
 
 An axis is a dimension of the mesh of ranks: `tp`, `cp`, `dp` or `pp`. `AXIS_ORDERS` lists the
-orders in which the axes are laid over the devices, innermost first. `tp-cp-dp-pp` is the default of
-Megatron-Core (core/parallel_state.py, `order="tp-cp-ep-dp-pp"`), `tp-cp-pp-dp` is what its
---use-tp-pp-dp-mapping gives: replicas are then the outermost parts of the machine, not stages.
+orders of the axes over the devices, innermost first. `tp-cp-dp-pp` is the default of Megatron-Core
+(core/parallel_state.py, `order="tp-cp-ep-dp-pp"`). `tp-cp-pp-dp` is its --use-tp-pp-dp-mapping:
+the outermost axis is then dp, not pp.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Degrees:
     dp    data-parallel replicas
     tp    ranks that split the matrices of each layer
     cp    ranks that split each sequence
-    ep    ranks over which the experts of a layer are spread. Not an axis: they are some of the
-          tp x cp x dp ranks of a stage
+    ep    ranks that share the experts of a layer. Not an axis: a subset of the tp x cp x dp ranks
+          of a stage
     vpp   stages (model chunks) on each pipeline rank. Not an axis either
     axis_order   one of AXIS_ORDERS
-    devices      device of each rank in the first order; () where rank r runs on device r
+    devices      device of each rank in the first order; (): rank r runs on device r
 
-    Micro-batch, ZeRO stage and schedule belong to the plan or run: they move no rank.
-    Ordered by (pp, dp, tp, ...). Raises InputError for a degree below 1 and for an ep that does not
+    Micro-batch, ZeRO stage and schedule belong to the plan or run, as they do not place ranks.
+    Sorted by (pp, dp, tp, ...). Raises InputError for a degree below 1 and for an ep that does not
     divide the ranks of a stage, UnknownNameError for an unknown axis order.
     """
 
@@ -86,25 +86,25 @@ class Degrees:
 
     @property
     def stage_ranks(self) -> int:
-        """Ranks that run one pipeline rank's stages."""
+        """Number of ranks per pipeline rank: tp x cp x dp."""
         return self.tp * self.cp * self.dp
 
     @property
     def num_devices(self) -> int:
-        """Ranks in all, each on a device of its own."""
+        """Total number of ranks, one device each."""
         return self.tp * self.cp * self.dp * self.pp
 
     @property
     def num_stages(self) -> int:
-        """Stages that the model is cut into, over all pipeline ranks."""
+        """Stages of the model over all pipeline ranks: pp x vpp."""
         return self.pp * self.vpp
 
     def size(self, axis: Axis) -> int:
-        """Ranks along an axis."""
+        """Number of ranks along an axis."""
         return int(getattr(self, axis))
 
     def stride(self, axis: Axis) -> int:
-        """Distance between the numbers of ranks that are neighbors on an axis.
+        """Difference between the numbers of neighboring ranks on an axis.
 
         >>> Degrees(tp=4, pp=2, dp=8).stride("dp")
         4
@@ -115,7 +115,7 @@ class Degrees:
         return math.prod(map(self.size, order[: order.index(axis)]))
 
     def rank(self, *, pp: int = 0, dp: int = 0, cp: int = 0, tp: int = 0) -> int:
-        """Number of the rank with these coordinates, or of its device where `devices` are given.
+        """Number of the rank with these coordinates, or of its device if `devices` is set.
 
         >>> Degrees(tp=4, pp=2, dp=8).rank(pp=1, tp=3)
         35
@@ -137,7 +137,7 @@ class Degrees:
     def group(
         self, axis: Axis, *, pp: int = 0, dp: int = 0, cp: int = 0, tp: int = 0
     ) -> tuple[int, ...]:
-        """Ranks along an axis that have the given coordinates on the others.
+        """Ranks along an axis, at the given coordinates on the other axes.
 
         >>> Degrees(tp=2, pp=2, dp=2).group("dp", pp=1, tp=1)
         (5, 7)
@@ -155,7 +155,7 @@ class Degrees:
 
     @property
     def text(self) -> str:
-        """All degrees, cp, ep and vpp only above 1, and an axis order that is not the first.
+        """All degrees (cp, ep and vpp only above 1), and the axis order unless it is the default.
 
         >>> Degrees(tp=4, cp=2, pp=2, dp=4, ep=8, vpp=3).text
         'tp4 cp2 pp2 dp4 ep8 vpp3'
@@ -169,17 +169,17 @@ class Degrees:
 
 
 def parse_degrees(text: str) -> Degrees:
-    """The inverse of `Degrees.text`; degrees that are not named are 1. Raises InputError.
+    """The inverse of `Degrees.text`; missing degrees are 1. Raises InputError.
 
     >>> parse_degrees("tp4 pp2") == Degrees(tp=4, pp=2)
     True
     """
-    found: dict[str, Any] = {}
+    degrees: dict[str, Any] = {}
     order = AXIS_ORDERS[0]
     for word in text.split():
         match = re.fullmatch(r"(tp|cp|pp|dp|ep|vpp)(\d+)", word)
-        if match and match[1] not in found:
-            found[match[1]] = int(match[2])
+        if match and match[1] not in degrees:
+            degrees[match[1]] = int(match[2])
         elif word in AXIS_ORDERS:
             order = word
         else:
@@ -187,4 +187,4 @@ def parse_degrees(text: str) -> Degrees:
                 f"degrees {text!r}: {word!r} is not a degree; write each once, as in "
                 f"'tp4 cp2 pp2 dp4 ep8 vpp2', and at the end an order ({', '.join(AXIS_ORDERS)})"
             )
-    return Degrees(**found, axis_order=order)
+    return Degrees(**degrees, axis_order=order)

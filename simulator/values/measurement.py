@@ -1,4 +1,4 @@
-"""The measurement: what a run of a plan really took, as `run.json` holds it."""
+"""The measurement: times and memory of a run of a plan, the content of `run.json`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MEASUREMENT_SCHEMA = "shardwright/run@1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSample:
-    """One optimizer step.
+    """Times of one optimizer step.
 
-    wall_s          slowest rank, from a barrier on to the end of its update
-    delay_fraction  share of the step that a rank waited for a CPU core (run-queue delay), worst
-                    rank; 0 on accelerators
-    disturbed       True where delay_fraction is above the limit in the measurement: left out of
-                    every median
+    wall_s          slowest rank, from a barrier to the end of its update
+    delay_fraction  share of the step spent waiting for a CPU core (run-queue delay), worst rank; 0
+                    on accelerators
+    disturbed       whether delay_fraction exceeds the measurement's limit; such steps are excluded
+                    from every median
     """
 
     wall_s: float
@@ -33,8 +33,8 @@ class StepSample:
 class StageSample:
     """Median seconds per micro-batch of a virtual stage, wall and thread CPU time.
 
-    backward_*  of a whole backward, or of I and W together where it ran in halves
-    weight_*    the W in it; 0 where it ran whole
+    backward_*  whole backward, or I and W together for a split backward
+    weight_*    the W of a split backward; otherwise 0
     """
 
     stage: int
@@ -50,7 +50,7 @@ class StageSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSample:
-    """Per rank: peak memory, and seconds per step spent on what (medians)."""
+    """Peak memory of a rank, and median seconds per step by kind of work."""
 
     rank: int
     peak_memory_bytes: float
@@ -78,16 +78,17 @@ class GradientCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A run of a plan.
+    """Measured run of a plan.
 
-    step_wall_s   median over undisturbed steps; plan_hash  content hash of the plan that ran
-    events        the timeline of the median step (dp rank 0, tp rank 0)
-    steps_without_finite_loss  whose loss was nan or infinite: their times hold, their training does
-                  not
-    not_finite    where a loss or gradient first was: step (from 1, with the warm-up), rank, module
+    step_wall_s   median over undisturbed steps; plan_hash  content hash of the plan
+    events        timeline of the median step (dp rank 0, tp rank 0)
+    steps_without_finite_loss  number of steps with a nan or infinite loss: their times are valid,
+                  their training is not
+    not_finite    first nan or infinite loss or gradient: step (from 1, including warm-up), rank and
+                  module
     versions      torch, python, backend
-    references_before, references_during, references_after   how fast the machine was right before,
-                  between and after the steps, all devices at once; none on accelerators
+    references_before, references_during, references_after   machine speed right before, between and
+                  after the steps, on all devices at once; none on accelerators
     """
 
     plan_hash: str

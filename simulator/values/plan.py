@@ -1,4 +1,4 @@
-"""The plan: which device runs which blocks, how, and in which order of micro-batches."""
+"""The plan: assignment of blocks to devices, with degrees, schedule and workload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAN_SCHEMA = "shardwright/plan@2"
 
 
 class Recompute(StrEnum):
-    """What a block computes again in backward instead of keeping it."""
+    """Part of a block recomputed in backward instead of kept in memory."""
 
     NONE = "none"
     ATTENTION = "attention"
@@ -27,8 +27,8 @@ class Recompute(StrEnum):
 class Stage:
     """Blocks [first_block, last_block) of the chain, with each block's recompute kind.
 
-    device, devices   type of its devices and their numbers in the cluster; None where they follow
-                      from the plan's degrees
+    device, devices   type of its devices and their numbers in the cluster; None: given by the
+                      plan's degrees
     """
 
     first_block: int
@@ -55,36 +55,36 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A replica that differs from others: its stages, each a tensor-parallel group of one type of
-    device, and its micro-batches per step. It runs 1F1B."""
+    """One replica of a plan with unequal replicas; it runs 1F1B. Each stage is a tensor-parallel
+    group of devices of one type. num_microbatches is per step."""
 
     stages: tuple[Stage, ...]
     num_microbatches: int
 
     def stage_of(self, block: int) -> Stage:
-        """The stage that holds a block."""
+        """The stage that contains a block."""
         return next(stage for stage in self.stages if block < stage.last_block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A complete decision, runnable where all replicas are alike.
+    """A complete plan; the executor can run it if all replicas are equal.
 
-    model          what the user named; model_hash  content of its traced graph
-    block_entries  for each block of the chain the module whose call opens it ("" = the start)
-    tied_parameters  groups of parameter names that share one storage
+    model          name given by the user; model_hash  hash of its traced graph
+    block_entries  for each block of the chain, the module whose call starts it ("" = the start)
+    tied_parameters  groups of names of parameters that share one storage
     tensor_parallel  (path pattern, kind) of building/tensor_parallel_rules.py, for tp > 1
-    cluster        name of the cluster; cluster_hash  its content
+    cluster        name of the cluster; cluster_hash  hash of its content
     degrees        tp, pp, dp and vpp; our executor has neither context nor expert parallelism
     stages         one per virtual stage, in chain order; virtual stage s runs on pipeline rank
-                   s % pp, or where the schedule lies in a V on the rank there and back again
-                   (ScheduleKind.placement)
-    zero_stage     0 none, 1 optimizer states, 2 and gradients, 3 and parameters sharded over dp
-    seed           the only source of randomness; solver_workers  fixed, for equal answers
-    pipelines      the replicas where they differ in devices, stages or micro-batches: `stages` is
-                   then empty, pp the most stages of a replica. ZeRO 0 to 2: states and gradients
-                   of each block are sharded over the ranks that hold it in all replicas
-    unused         numbers of devices that such replicas do not use
+                   s % pp, or with a V schedule up and down the ranks (ScheduleKind.placement)
+    zero_stage     sharded over dp: 0 nothing, 1 optimizer states, 2 also gradients, 3 also
+                   parameters
+    seed           the only source of randomness; solver_workers  fixed, for reproducible answers
+    pipelines      replicas with unequal devices, stages or micro-batches; `stages` is then empty
+                   and pp is the largest number of stages. With ZeRO 1 or 2, states and gradients
+                   of a block are sharded over its ranks in all replicas
+    unused         numbers of devices not used by unequal replicas
     """
 
     model: str
@@ -151,18 +151,18 @@ class Plan:
 
     def _check_pipelines(self, pipelines: tuple[Pipeline, ...]) -> None:
         if not pipelines:
-            raise InputError("a plan whose replicas differ needs one replica or more")
+            raise InputError("a plan with unequal replicas needs at least one replica")
         if self.zero_stage not in (0, 1, 2):
             raise InputError(
-                f"replicas with unlike shares run with ZeRO 0, 1 or 2, got {self.zero_stage}: "
-                "ZeRO-3 gathers parameters in every micro-batch, for which all must have as many"
+                f"unequal replicas run with ZeRO 0, 1 or 2, got {self.zero_stage}: ZeRO-3 gathers "
+                "parameters in every micro-batch, so all replicas need as many micro-batches"
             )
         most = max(len(pipeline.stages) for pipeline in pipelines)
         expected = Degrees(tp=self.degrees.tp, pp=most, dp=len(pipelines))
         if self.degrees != expected or self.stages:
             raise InputError(
-                f"a plan of {len(pipelines)} replicas that differ, of up to {most} stages, has the "
-                f"degrees {expected.text} and no other stages, got {self.degrees.text}"
+                f"a plan of {len(pipelines)} unequal replicas with up to {most} stages must have "
+                f"the degrees {expected.text} and no `stages`, got {self.degrees.text}"
             )
         sequences = self.micro_batch * sum(p.num_microbatches for p in pipelines)
         if sequences != self.workload.global_batch:
@@ -187,7 +187,7 @@ class Plan:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Numbers in the cluster of the devices in use."""
+        """Numbers of the used devices in the cluster."""
         if self.pipelines is None:
             return self.degrees.devices or tuple(range(self.degrees.num_devices))
         return tuple(
@@ -196,14 +196,16 @@ class Plan:
 
     @property
     def pipelined(self) -> bool:
-        """Whether gradients are exchanged once per step, behind the last backward, and parameters
-        stay whole between micro-batches."""
+        """Whether gradients are exchanged once per step, after the last backward, and parameters
+        stay gathered between micro-batches."""
         return self.schedule != "none"
 
     @property
     def replicas(self) -> tuple[Plan, ...]:
-        """The plan itself where replicas are alike. Else for each replica the plan of so many
-        replicas like it, whose gradients go to the devices that hold the same blocks in others."""
+        """The plan itself if all replicas are equal; otherwise one plan per replica.
+
+        Each of these has equal replicas with this replica's stages. Its gradient groups contain
+        the devices with the same blocks in the other replicas."""
         if self.pipelines is None:
             return (self,)
         return tuple(
@@ -217,8 +219,8 @@ class Plan:
 
     @property
     def parts(self) -> Plan:
-        """Of replicas that differ: the plan of stages that lie in one stage of every replica, whose
-        gradients are exchanged together."""
+        """For unequal replicas: a plan whose stages are the common refinement of all replicas'
+        stages. The gradients of each are exchanged together."""
         assert self.pipelines is not None
         cuts = sorted({stage.first_block for p in self.pipelines for stage in p.stages})
         ends = (*cuts[1:], len(self.block_entries))
@@ -231,8 +233,8 @@ class Plan:
     def _alike(
         self, stages: Sequence[Stage], holders: Sequence[Pipeline], *, num_microbatches: int = 1
     ) -> Plan:
-        """A plan of replicas alike, the stages of each on the devices that hold their first block
-        in these pipelines."""
+        """A plan with equal replicas, one per holder; each stage runs on the holder's devices of
+        the stage's first block."""
         dp = len(holders)
         held = [holder.stage_of(stage.first_block) for stage in stages for holder in holders]
         return replace(
@@ -252,13 +254,13 @@ class Plan:
 
     @property
     def num_microbatches(self) -> int:
-        """Micro-batches per optimizer step and replica, where replicas are alike."""
+        """Micro-batches per optimizer step and replica, for equal replicas."""
         return self.workload.global_batch // (self.degrees.dp * self.micro_batch)
 
     def stages_of(self, pp_rank: int) -> tuple[int, ...]:
-        """Virtual stages that a pipeline rank runs, in chain order."""
+        """Virtual stages of a pipeline rank, in chain order."""
         return schedule_kind(self.schedule).stages_of(self.degrees.pp, self.degrees.vpp, pp_rank)
 
     def pp_rank_of(self, stage: int) -> int:
-        """Pipeline rank that runs a virtual stage."""
+        """Pipeline rank of a virtual stage."""
         return schedule_kind(self.schedule).rank_of(self.degrees.pp, stage)

@@ -1,4 +1,4 @@
-"""The plan file: what `plan` answers, and what `predict`, `run` and `compare` read."""
+"""The plan file: the answer of `plan`, and the input of `predict`, `run` and `compare`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.values.prediction import Interval, Prediction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A runner-up: the best plan of another cell, and why it is not first."""
+    """A runner-up: the best plan with another mesh, and the reason for its rank."""
 
     plan: Plan
     step_time_s: float
@@ -31,7 +31,7 @@ class Alternative:
 
     @classmethod
     def of(cls, plan: Plan, prediction: Prediction, why_not_first: str) -> Alternative:
-        """A plan with the figures of its prediction that are shown."""
+        """The plan with the main figures of its prediction."""
         usd, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
         return cls(
             plan=plan,
@@ -48,8 +48,8 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxation:
-    """A change under which a plan exists, checked by solving it; `layout`, where that is asked for,
-    is the one found."""
+    """A change that makes a plan feasible, verified by solving; `layout` is its plan, if
+    requested."""
 
     change: str
     flag: str
@@ -59,7 +59,7 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What a change would bring: the best step time under it, solved anew."""
+    """Effect of a change: the best step time with it, solved again."""
 
     change: str
     step_time_s: float
@@ -68,9 +68,10 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasibility:
-    """Why nothing fits: the plan that comes nearest, its tight stage (of a plan) or rank (of a
-    layout) and term, what would help; `host` says what a layout's host lacks where the device
-    itself has enough."""
+    """Why nothing fits: the nearest plan, its binding stage (plan) or rank (layout) and memory
+    term, and changes that help.
+
+    `host` describes the shortfall of host memory if the device itself has enough."""
 
     nearest: str
     stage: int | None = None
@@ -83,7 +84,7 @@ class Infeasibility:
 
     @property
     def bytes_over(self) -> float:
-        """What the device lacks."""
+        """Memory shortfall of the device."""
         return self.needed_bytes - self.capacity_bytes
 
 
@@ -91,9 +92,9 @@ class Infeasibility:
 class Compared:
     """The best plan of one kind on devices of several types.
 
-    title    which devices, and whether replicas are alike
-    plan     its degrees, or why there is none
-    exact    False where step_time_s is an upper bound
+    title    the devices, and whether replicas are equal
+    plan     its degrees, or the reason that there is none
+    exact    False if step_time_s is an upper bound
     step_time_s, usd_per_million_*   None without a plan, or without a price
     """
 
@@ -108,7 +109,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Devices of a type that the plan does not use, and why."""
+    """Unused devices of one type, and the reason."""
 
     device: str
     num_devices: int
@@ -117,12 +118,12 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The kinds of plans that were searched on devices of several types.
+    """Comparison of the searched kinds of plans on devices of several types.
 
     chosen    title of the best among `compared`
-    prices_usd_per_hour   of a device of each type that has a price: what the dollars rest on
-    keys, keys_solved  combinations of tp, micro-batch, ZeRO stage and number of replicas that
-              differ: how many there were, and how many could not be pruned
+    prices_usd_per_hour   price of a device of each type that has one, used for the dollars
+    keys, keys_solved  combinations of tp, micro-batch, ZeRO stage and number of unequal replicas:
+              total, and those solved because they could not be pruned
     """
 
     model: str
@@ -137,17 +138,17 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """The whole answer of a search.
+    """The complete answer of a search.
 
     status       `optimal`, `feasible` or `infeasible`
-    bound        no plan of the searched space is predicted faster than this many seconds
+    bound        lower bound in seconds of the predicted step time of all plans searched
     gap          (step_time_s - bound) / step_time_s
-    usd_per_million_samples  in the place of tokens where a sample is no sequence of tokens
-    assumptions  what was assumed because no flag said it, each with the flag that changes it
-    solver       what proved it: `dp`, `ilp` or `dp+ilp`
-    machine      what the machine that runs it must show (Cluster.machine); empty where unknown
-    calibration  what the prediction's coefficients were refitted on, "" for the shipped ones
-    comparison   on devices of several types; the bound is then of all kinds of plans
+    usd_per_million_samples  instead of tokens if a sample is not a sequence of tokens
+    assumptions  defaults used without a flag, each with the flag that changes it
+    solver       method of the proof: `dp`, `ilp` or `dp+ilp`
+    machine      required fingerprint of the machine (Cluster.machine); empty if unknown
+    calibration  measurements that the coefficients were refitted on, "" for the shipped ones
+    comparison   for devices of several types; the bound is then over all kinds of plans
     """
 
     status: str
@@ -175,7 +176,7 @@ class PlanFile:
     comparison: Comparison | None = None
 
     def with_prediction(self, prediction: Prediction) -> PlanFile:
-        """The answer with another prediction of its plan, and the figures that repeat it."""
+        """A copy with another prediction of its plan, and the figures copied from it."""
         usd = prediction.usd_per_million_tokens
         per_sample = prediction.usd_per_million_samples
         return replace(
@@ -191,8 +192,8 @@ class PlanFile:
         )
 
     def with_dollars(self, usd: Interval | None, price: Sourced | None) -> PlanFile:
-        """The answer with other dollars per million tokens, or samples, at a price of a
-        device-hour; as it is where it has no prediction."""
+        """A copy with other dollars per million tokens or samples, and the price per device-hour;
+        unchanged without a prediction."""
         if self.prediction is None:
             return self
         tokens = self.prediction.counted_in == "tokens"
@@ -207,9 +208,9 @@ class PlanFile:
 
 
 def _of_first_version(data: dict[str, Any]) -> dict[str, Any]:
-    """The peak of a layout was what must fit, and the parts of a rank's memory added up to it.
+    """Upgrades plan@1, where a layout's peak and its parts were the required memory.
 
-    How much of it is allocated is not in the file: the peak stays as it is, an upper bound.
+    The file does not give the allocated memory, so the peak stays as an upper bound.
     """
     prediction = data.get("prediction")
     if data.get("solver") == "layouts" and isinstance(prediction, dict):
@@ -226,8 +227,8 @@ _FIRST_PARTS = (
 
 
 def _of_mixed_plan(data: dict[str, Any]) -> dict[str, Any]:
-    """Plans whose replicas differ had files of their own, and predictions without components, which
-    are left out."""
+    """Upgrades mixed-plan@1, a separate schema for unequal replicas. Its prediction has no
+    components and is discarded."""
     names = ("model", "cluster", "chosen", "compared", "left_out", "prices_usd_per_hour")
     counts = ("keys", "keys_solved")
     comparison = {name: data.pop(name) for name in (*names, *counts) if name in data}
@@ -247,13 +248,13 @@ EARLIER_PLANS: Mapping[str, Migration] = {
     "shardwright/plan@1": _of_first_version,
     "shardwright/mixed-plan@1": _of_mixed_plan,
 }
-"""How plan files of earlier versions are read."""
+"""Migrations from earlier schemas of plan files."""
 
 
 def read_plan_file(path: str | Path) -> PlanFile:
     """The plan file at `path`.
 
-    Raises DocumentError, naming the key, where its decision was changed after it was made.
+    Raises DocumentError with the key if its decision was edited.
     """
     data = read_mapping(path)
     provenance = data.get("provenance")
@@ -266,7 +267,7 @@ def read_plan_file(path: str | Path) -> PlanFile:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """The plan in a plan file; raises DocumentError where the file holds an infeasible answer."""
+    """The plan in a plan file; raises DocumentError for an infeasible answer."""
     answer = read_plan_file(path)
     if answer.plan is None:
         raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
@@ -274,18 +275,18 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def write_plan_file(path: str | Path, answer: PlanFile, *, provenance: Mapping[str, Any]) -> None:
-    """Writes the answer, with what was decided beside it."""
+    """Writes the answer, with its decision in the provenance."""
     decided = {} if answer.plan is None else {"decided": plan_decision(answer.plan)}
     write_document(path, answer, schema=PLAN_SCHEMA, provenance={**provenance, **decided})
 
 
 def _check_ranks(where: str, plan: Plan, prediction: Prediction | None) -> None:
-    """Degrees and prediction agree, also in files that do not say what was decided."""
+    """Checks that degrees and prediction agree, also in files without a recorded decision."""
     degrees = plan.degrees
     if degrees.tp > 1 and not plan.tensor_parallel:
         raise DocumentError(
-            f"{where}: plan.tp is {degrees.tp}, but the plan holds no rule for which layers are "
-            "split (plan.tensor_parallel); plan again with --tp"
+            f"{where}: plan.tp is {degrees.tp}, but the plan has no rules to split layers "
+            "(plan.tensor_parallel); plan again with --tp"
         )
     if prediction is None or not prediction.ranks:
         return

@@ -9,7 +9,7 @@ from simulator.values.plan import Plan
 
 
 class Titled(Protocol):
-    """What plans, runs and cells of a search have in common."""
+    """Fields common to plans, runs and layouts of a search."""
 
     @property
     def degrees(self) -> Degrees: ...
@@ -22,8 +22,8 @@ class Titled(Protocol):
 
 
 def plan_title(of: Titled) -> str:
-    """`tp4 pp2 dp4, 1f1b, micro-batch 2, ZeRO 1`; `8 replicas of tp1, micro-batch 1` where replicas
-    differ."""
+    """`tp4 pp2 dp4, 1f1b, micro-batch 2, ZeRO 1`; with unequal replicas
+    `8 replicas of tp1, micro-batch 1`."""
     degrees = of.degrees
     parts = [degrees.mesh_text]
     if isinstance(of, Plan) and of.pipelines is not None:

@@ -1,4 +1,4 @@
-"""The prediction: what a plan would cost, with an interval and a source for every number."""
+"""The prediction of a plan: time, memory and cost, with intervals and sources."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Interval:
 
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:
-            raise InputError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
+            raise InputError(f"interval [{self.low}, {self.high}] does not contain {self.value}")
 
     def scaled(self, factor: float) -> Interval:
-        """The interval of factor (not negative) times the number."""
+        """The interval times a factor of 0 or more."""
         return Interval(value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
 
 class PartGroup(StrEnum):
-    """The parts of a step as a profile tells them apart."""
+    """Groups of the parts of a step that a profiler can distinguish."""
 
     COMPUTE = "compute"
     COMMUNICATION = "exposed communication"
@@ -40,12 +40,12 @@ _COMPUTE, _MESSAGES, _IDLE = PartGroup
 
 
 class Part(StrEnum):
-    """A part of a step: its name in files, its words in reports, and its group.
+    """A part of a step: its name in files, its text in reports, and its group.
 
-    A plan of traced blocks counts recomputation apart and gathered parameters as
-    `data_parallel_communication`, a layout recomputation as compute and gathered parameters apart.
-    Messages are what no computation hides. `host_memory` is transfers to and from it and an
-    optimizer there; `overhead` what each step takes whatever its size.
+    A plan of traced blocks lists recomputation separately and counts gathered parameters as
+    `data_parallel_communication`. A layout counts recomputation as compute and lists gathered
+    parameters separately. Messages are the exposed part only. `host_memory` is transfers to and
+    from the host and an optimizer there; `overhead` is the constant time of a step.
     """
 
     words: str
@@ -77,7 +77,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """A share of the step of the critical rank; the shares add up to the step time exactly."""
+    """Time of one part of the critical rank's step; all parts add up exactly to the step time."""
 
     name: Part
     time_s: float
@@ -85,7 +85,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTag:
-    """How much of the step rests on what: `method` is measured, interpolated or assumed."""
+    """Share of the step based on a source; `method` is measured, interpolated or assumed."""
 
     name: str
     method: str
@@ -95,7 +95,7 @@ class SourceTag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that ran: on which rank and stream, from when to when (seconds from step start).
+    """An interval on a rank and stream; start and end in seconds from the step's start.
 
     name    an action in torch's notation (`2F0`), `optimizer`, or the operation of a collective
     stream  `compute`, `send`, `collective`
@@ -110,7 +110,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySample:
-    """Bytes alive on a rank from this time on."""
+    """Allocated bytes of a rank from this time on."""
 
     time_s: float
     memory_bytes: float
@@ -120,14 +120,13 @@ class MemorySample:
 class RankMemory:
     """Peak memory of a rank by three counts, and the parts of the first.
 
-    peak_bytes      allocated by tensors, as torch.cuda.max_memory_allocated counts; the parts add
-                    up to it exactly. The timeline starts from static_bytes: parameters, gradients
-                    and optimizer
-    communication_bytes   messages under way, or buffers and workspaces that a framework always has
-    reserved_bytes  blocks that the allocator holds, as torch.cuda.max_memory_reserved counts; None
-                    where the allocator is not modeled
-    required_bytes  what the device must have for the step to run; None where the allocator is not
-                    modeled
+    peak_bytes      allocated by tensors, as in torch.cuda.max_memory_allocated; the exact sum of
+                    the parts. The timeline starts at static_bytes: parameters, gradients and
+                    optimizer
+    communication_bytes   messages in flight, or a framework's permanent buffers and workspaces
+    reserved_bytes  blocks reserved by the allocator, as in torch.cuda.max_memory_reserved; None if
+                    the allocator is not modeled
+    required_bytes  device memory needed to run the step; None if the allocator is not modeled
     """
 
     rank: int
@@ -145,12 +144,12 @@ class RankMemory:
 
     @property
     def static_bytes(self) -> float:
-        """Held during the whole step."""
+        """Allocated during the whole step."""
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
 
     @property
     def peak_bytes(self) -> float:
-        """Allocated at the fullest moment: the sum of the parts."""
+        """Peak of the allocated bytes: the sum of the parts."""
         return (
             self.static_bytes
             + self.communication_bytes
@@ -160,8 +159,8 @@ class RankMemory:
 
     @property
     def held_bytes(self) -> float:
-        """Blocks that the allocator holds on a device of this capacity: no more than that, unless
-        the rank needs more to run at all."""
+        """Bytes reserved by the allocator on a device of this capacity: at most the capacity,
+        unless the rank needs more to run."""
         reserved = self.peak_bytes if self.reserved_bytes is None else self.reserved_bytes
         if reserved <= self.capacity_bytes:
             return reserved
@@ -169,7 +168,7 @@ class RankMemory:
 
     @property
     def limiting_bytes(self) -> float:
-        """The count that is compared with the capacity: required, else allocated."""
+        """The count compared with the capacity: required if known, otherwise allocated."""
         return self.peak_bytes if self.required_bytes is None else self.required_bytes
 
     @property
@@ -179,13 +178,13 @@ class RankMemory:
 
     @property
     def fits(self) -> bool:
-        """Whether `limiting_bytes` are within the usable memory."""
+        """Whether `limiting_bytes` fit in the usable memory."""
         return self.limiting_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutTensor:
-    """A tensor that crosses a cut, by the entries of the blocks that make and use it; bytes per
+    """A tensor sent between stages: entries of its producing and consuming blocks, bytes per
     micro-batch."""
 
     made_by: str
@@ -197,9 +196,9 @@ class CutTensor:
 class StagePrediction:
     """Predicted times of one virtual stage per micro-batch, and of its rank per step.
 
-    runtime_s  part of forward and backward that is no work of the stage's own: the pipeline
-               runtime between actions, waiting for a core that message threads hold
-    receives   what crosses the cut before the stage; None where the blocks are a plain chain
+    runtime_s  overhead included in forward and backward: the pipeline runtime between actions, and
+               waiting for a core used by message threads
+    receives   tensors that cross the cut before the stage; None for a plain chain of blocks
     """
 
     stage: int
@@ -214,22 +213,22 @@ class StagePrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a plan would do.
+    """Predicted time, memory and cost of a plan.
 
     step_time_s   of one optimizer step; components  its parts, adding up to step_time_s.value
     mfu           model FLOPs of the step / (step time x the sum of the devices' dense peaks in the
-                  workload's precision); its one definition is in simulator/mfu.py
-    peak_memory_bytes   allocated on the rank that allocates most (RankMemory.peak_bytes)
-    ranks         one entry per pipeline rank (dp and tp ranks of a stage are alike)
-    fits          whether the framework runs it and all ranks have the memory
-    limit         one sentence: what binds (a rank's compute, memory, a link)
-    tokens_per_s, samples_per_s   the one that the workload is counted in; so are dollars and energy
-    price_usd_per_hour   of a device, that the dollars rest on, with its source; None without one
+                  workload's precision); defined in simulator/mfu.py
+    peak_memory_bytes   allocated on the rank with the largest peak (RankMemory.peak_bytes)
+    ranks         one entry per pipeline rank (dp and tp ranks of a stage are equal)
+    fits          whether the framework supports it and all ranks have enough memory
+    limit         the bottleneck in one sentence (a rank's compute, memory, a link)
+    tokens_per_s, samples_per_s   the unit of the workload; dollars and energy use the same unit
+    price_usd_per_hour   price of a device used for the dollars, with its source; None without one
     events        one replica's timeline, dp rank 0 and tp rank 0
-    references    how fast the machine was whose measurements this rests on, where it said so
+    references    speed of the measured machine, if recorded
 
-    Memory is None and () where no memory model describes the run; stages, events, sources and limit
-    are empty where nobody needs a timeline.
+    Memory is None and () without a memory model for the run. Stages, events, sources and limit are
+    empty if no timeline was requested.
     """
 
     step_time_s: Interval
@@ -261,44 +260,44 @@ class Prediction:
 
     @property
     def fullest(self) -> RankMemory:
-        """The rank that needs the largest share of its memory."""
+        """The rank with the largest memory use, as a share of its capacity."""
         return max(self.ranks, key=lambda rank: rank.use)
 
     @property
     def seconds(self) -> dict[Part, float]:
-        """Seconds by part; absent parts take none."""
+        """Seconds by part; missing parts are 0."""
         return {part.name: part.time_s for part in self.components}
 
     @property
     def peak(self) -> Interval:
-        """`peak_memory_bytes`; raises InputError where no memory model describes the run."""
+        """`peak_memory_bytes`; raises InputError without a memory model for the run."""
         if self.peak_memory_bytes is None:
-            raise InputError("the prediction holds no memory")
+            raise InputError("the prediction has no memory: no memory model describes the run")
         return self.peak_memory_bytes
 
     @property
     def required_memory_bytes(self) -> float | None:
-        """What the fullest device must have; None where the allocator is not modeled."""
+        """Memory required on the fullest device; None if the allocator is not modeled."""
         return self.fullest.required_bytes if self.ranks else None
 
     @property
     def timeline_gap(self) -> float:
-        """How much earlier than the step the timeline ends, as a share of the step."""
+        """Time between the timeline's end and the step's end, as a share of the step."""
         end_s = max((event.end_s for event in self.events), default=self.step_time_s.value)
         return 1.0 - end_s / self.step_time_s.value
 
     @property
     def counted_in(self) -> str:
-        """What rates and costs are per: `tokens` or `samples`."""
+        """Unit of rates and costs: `tokens` or `samples`."""
         return "samples" if self.tokens_per_s is None else "tokens"
 
     @property
     def per_s(self) -> Interval:
         """Tokens or samples per second."""
-        found = self.tokens_per_s or self.samples_per_s
-        if found is None:
+        rate = self.tokens_per_s or self.samples_per_s
+        if rate is None:
             raise InputError("the prediction has neither tokens_per_s nor samples_per_s")
-        return found
+        return rate
 
     @property
     def usd_per_million(self) -> Interval | None:
@@ -307,5 +306,5 @@ class Prediction:
 
     @property
     def kwh_per_million(self) -> Interval | None:
-        """Energy per million tokens or samples."""
+        """Energy per million tokens or samples, in kWh."""
         return self.kwh_per_million_tokens or self.kwh_per_million_samples

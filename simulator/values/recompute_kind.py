@@ -1,7 +1,7 @@
-"""What of a layer is computed again in its backward instead of kept: one entry per kind.
+"""Kinds of activation recomputation (checkpointing) of a layer.
 
-A kind frees parts of what a layer keeps (`KeptTensor.part`) and runs shares of its forward again.
-A new kind is one entry of `RECOMPUTE_KINDS`.
+A kind frees some of the layer's kept tensors (`KeptTensor.part`) and runs shares of its forward
+again in backward. A new kind is one entry of `RECOMPUTE_KINDS`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from profiles.model.figures.transformer import Transformer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """Shares of a layer's forward that run again: of its matmuls, of its attention core (fused, and
-    with scores in memory, whose softmax is what is freed) and of its elementwise passes."""
+    """Shares (0 to 1) of a layer's forward that run again.
+
+    core, unfused_core   the attention core: fused, and with scores in memory (its softmax is freed)
+    passes               elementwise passes over activations
+    """
 
     matmul: float = 0.0
     core: float = 0.0
@@ -26,9 +29,9 @@ class Again:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputeKind:
-    """One kind.
+    """A kind of recomputation.
 
-    frees   parts of a layer that are not kept;  again  what runs again, by model
+    frees   parts of a layer that are not kept;  again  recomputed shares, by model
     """
 
     frees: tuple[str, ...]
@@ -38,7 +41,7 @@ class RecomputeKind:
 _ACTIVATION = ("activation", "expert-activation")
 _INNER = ("mlp", "mlp-again", "routing", "experts", "shared", *_ACTIVATION)
 # Shares of a fused layer's elementwise passes at Llama's widths (megatron-core.toml: 10 over the
-# hidden size, 4 of them the two norms', and 3 over an inner width of 3.5 hidden sizes).
+# hidden size, of which 4 in the two norms, and 3 over an inner width of 3.5 hidden sizes).
 _OF_NORMS, _OF_ACTIVATION = 0.2, 0.5
 _ATTENTION = ("attention", "attention-again", "core")
 
@@ -48,8 +51,8 @@ def _always(again: Again) -> Callable[[Transformer], Again]:
 
 
 def _attention_module(model: Transformer) -> Again:
-    """The four matmuls around the attention core, the core, and the rotation between: an eighth
-    of an eager layer's passes at Llama's widths."""
+    """Shares for the four matmuls around the attention core, the core, and the rotary embedding (an
+    eighth of an eager layer's passes at Llama's widths)."""
     mixer = model.mixer_parameters
     return Again(
         matmul=mixer / (mixer + model.dense_parameters), core=1.0, unfused_core=1.0, passes=0.25
@@ -57,8 +60,8 @@ def _attention_module(model: Transformer) -> Again:
 
 
 def _every_second_matmul(model: Transformer) -> Again:
-    """Keys, output and up projection of all seven matmuls of a layer (of six without a gate, whose
-    last one's output nothing asks for)."""
+    """Shares for key, output and up projection, three of a layer's seven matmuls. Without a gate
+    there are six matmuls, and no op needs the last one's output."""
     query, key = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
     again = key + query + (model.ffn_size if model.gated else 0)
     every = 2 * query + 2 * key + (3 if model.gated else 2) * model.ffn_size
@@ -67,14 +70,14 @@ def _every_second_matmul(model: Transformer) -> Again:
 
 RECOMPUTE_KINDS: dict[str, RecomputeKind] = {
     "none": RecomputeKind(frees=(), again=_always(Again())),
-    # Korthikanti et al., arXiv 2205.05198, section 5; nothing where a fused core keeps no scores.
+    # Korthikanti et al., arXiv 2205.05198, section 5; no effect on a fused core without scores.
     "selective": RecomputeKind(frees=("core",), again=_always(Again(unfused_core=1.0))),
     # The attention module as a whole (our executor).
     "attention": RecomputeKind(frees=_ATTENTION, again=_attention_module),
-    # NeMo's "mlp": the feed-forward, its experts with it.
+    # NeMo's "mlp": the feed-forward part, including experts.
     "mlp": RecomputeKind(frees=_INNER, again=_always(Again(matmul=0.5, passes=0.5))),
-    # Megatron-Core's --recompute-modules: layernorm, moe_act (and activation functions of dense
-    # layers in forks of it), both, and layernorm with moe or mlp. Outputs alone are freed.
+    # Megatron-Core's --recompute-modules: layernorm, moe_act (in forks also activation functions of
+    # dense layers), both, and layernorm with moe or mlp. Only outputs are freed.
     "norm": RecomputeKind(frees=("normed",), again=_always(Again(passes=_OF_NORMS))),
     "activation": RecomputeKind(frees=_ACTIVATION, again=_always(Again(passes=_OF_ACTIVATION))),
     "norm-activation": RecomputeKind(
@@ -83,11 +86,11 @@ RECOMPUTE_KINDS: dict[str, RecomputeKind] = {
     "norm-mlp": RecomputeKind(
         frees=("normed", *_INNER), again=_always(Again(matmul=0.5, passes=0.5 + _OF_NORMS))
     ),
-    # MaxText's, which keeps the outputs of matmuls.
+    # MaxText's "minimal", which keeps the outputs of matmuls.
     "minimal": RecomputeKind(
         frees=("core", "norm", "normed", *_ACTIVATION), again=_always(Again(passes=1.0))
     ),
-    # torchtitan's, which keeps every second matmul's.
+    # torchtitan's selective kind, which keeps the output of every second matmul.
     "alternate": RecomputeKind(
         frees=("norm", "normed", "attention-again", "mlp-again", "routing", "shared"),
         again=_every_second_matmul,
@@ -97,11 +100,11 @@ RECOMPUTE_KINDS: dict[str, RecomputeKind] = {
         again=_always(Again(matmul=1.0, core=1.0, unfused_core=1.0, passes=1.0)),
     ),
 }
-"""Every kind that a run may have (`TrainingRun.recompute`)."""
+"""All kinds, by name (`TrainingRun.recompute`)."""
 
 
 def recompute_kind(name: str) -> RecomputeKind:
-    """The kind of a name; raises UnknownNameError."""
+    """The kind with this name; raises UnknownNameError."""
     if name not in RECOMPUTE_KINDS:
         raise UnknownNameError("recompute kind", name, RECOMPUTE_KINDS)
     return RECOMPUTE_KINDS[name]

@@ -1,4 +1,4 @@
-"""Which combinations the executor runs: every one of them has its gradients checked by a test."""
+"""Combinations that the executor runs. A test checks the gradients of every one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from simulator.values.plan import Plan
 
 
 def runnable_schedules() -> tuple[str, ...]:
-    """Schedules that the executor runs: of one copy of the model, and known before the step."""
+    """Schedules that the executor runs: one copy of the model, order independent of durations."""
     kinds = map(schedule_kind, schedule_names())
     return tuple(kind.name for kind in kinds if kind.copies == 1 and not kind.follows_durations)
 
 
 def free_schedules() -> tuple[str, ...]:
-    """Schedules that a search over blocks chooses from by itself; others are planned where a user
-    names them."""
+    """Schedules in the default search over blocks; others must be requested by the user."""
     return tuple(n for n in runnable_schedules() if not schedule_kind(n).splits_backward)
 
 
@@ -27,9 +26,9 @@ def why_not_runnable(
     precision: str,
     num_microbatches: int | None = None,
 ) -> str:
-    """Why the executor refuses the combination, or "".
+    """Why the executor cannot run the combination, or "".
 
-    The planner checks this before it proposes a plan, the executor before it runs one.
+    Checked by the planner before it proposes a plan and by the executor before it runs one.
     """
     if schedule not in runnable_schedules():
         return f"the executor does not run the schedule {schedule!r}"
@@ -39,7 +38,7 @@ def why_not_runnable(
         return "pp of 2 or more needs a schedule"
     kind = schedule_kind(schedule)
     if not kind.takes_stages(degrees.vpp):
-        return f"vpp={degrees.vpp} does not go with the schedule {schedule!r}"
+        return f"the schedule {schedule!r} cannot run with vpp={degrees.vpp}"
     if num_microbatches is not None and kind.why_not(degrees.pp, num_microbatches):
         return kind.why_not(degrees.pp, num_microbatches)
     if zero_stage and degrees.dp == 1:
@@ -50,9 +49,9 @@ def why_not_runnable(
 
 
 def why_not_runnable_plan(plan: Plan) -> str:
-    """Why the executor refuses a whole plan, or ""."""
+    """Why the executor cannot run a plan, or ""."""
     if plan.pipelines is not None:
-        return "the executor runs replicas that are alike only"
+        return "the executor runs equal replicas only"
     return why_not_runnable(
         plan.degrees,
         zero_stage=plan.zero_stage,

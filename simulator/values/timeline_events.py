@@ -20,7 +20,7 @@ def timeline_events(
 ) -> tuple[Event, ...]:
     """One replica's timeline: dp rank 0 and tp rank 0 of every pipeline rank.
 
-    send_s                   seconds to cross the cut before each stage, 0 where nothing crosses
+    send_s                   seconds to send across the cut before each stage, 0 without a send
     exchange_s, optimizer_s  seconds of every pipeline rank after its last action
     """
     events = []

@@ -1,4 +1,4 @@
-"""The workload: what one optimizer step trains on, in which precision, with which optimizer."""
+"""The workload of an optimizer step: batch, sequence length, precision and optimizer."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "sgd")
 COUNTED_IN = ("tokens", "samples")
 MOST = 2**31 - 1
-"""The largest count of sequences or of their tokens: more is a slip, and would search for hours."""
+"""Largest number of sequences, or of tokens per sequence; more is a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One optimizer step.
+    """Workload of one optimizer step.
 
     global_batch     sequences (samples) per optimizer step over the whole cluster
-    sequence_length  tokens per sequence; 1 where the model has no sequence dimension
-    counted_in       `tokens`, or `samples` where a sample is no sequence of tokens (an image): what
-                     rates and costs are per
+    sequence_length  tokens per sequence; 1 if the model has no sequence dimension
+    counted_in       unit of rates and costs: `tokens`, or `samples` if a sample is not a sequence
+                     of tokens (an image)
     precision        of the arithmetic: `bf16` and `fp16` keep fp32 master weights
-    tokens           tokens of the whole training run, 0 where unknown
+    tokens           tokens of the whole training run, 0 if unknown
     """
 
     global_batch: int
@@ -53,10 +53,10 @@ class Workload:
 
     @property
     def compute_dtype(self) -> str:
-        """torch's name of the data type that matmuls run in."""
+        """torch's name of the data type of matmuls."""
         return {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[self.precision]
 
     @property
     def counted_per_step(self) -> int:
-        """Tokens of a step, or its samples."""
+        """Tokens or samples of a step."""
         return self.global_batch * (self.sequence_length if self.counted_in == "tokens" else 1)

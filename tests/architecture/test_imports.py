@@ -39,7 +39,7 @@ HEAVY = {
     "typer": ("shardwright/",),
     "rich": ("shardwright/",),
     "jinja2": ("shardwright/reports/",),
-    "pandas": ("shardwright/results/shown.py",),
+    "pandas": ("shardwright/results/result.py",),
     "streamlit": ("shardwright/page/",),
 }
 

@@ -84,7 +84,7 @@ def test_own_prices_stand_before_ours(tmp_path: Path) -> None:
         ('device = "H200"', 'device = "H20O"', r"offers\[0\].device: unknown device 'H20O'"),
         ('kind = "reserved-1y"', 'kind = "reserved"', r"offers\[0\].kind\). Did you mean 'rese"),
         ("= 2.0", "= 0.0", r"offers\[0\]: a device-hour of h200-sxm at our contract must cost"),
-        ("= 2.0", "= nan", r"offers\[0\].price_per_device_hour: a finite number"),
+        ("= 2.0", "= nan", r"offers\[0\].price_per_device_hour: expected a finite number"),
         ('date = "2026-11-01"', 'date = "1 Nov"', r"offers\[0\]: the offer of h200-sxm"),
         ("provider =", "provder =", r"offers\[0\].provder\). Did you mean 'provider'"),
         ("prices@1", "prices@2", "schema"),
@@ -99,8 +99,8 @@ def test_a_wrong_key_is_named(tmp_path: Path, changed: str, into: str, said: str
 @pytest.mark.parametrize(
     ("changed", "into", "said"),
     [
-        ("2026-11-01,eur,1.25", "2026-11-01,eur,", r"line 2: currency_in_usd: a number is wanted"),
-        ("2026-10-01,,", "2026-10-01,", r"prices.csv, line 3: 7 cells are wanted"),
+        ("2026-11-01,eur,1.25", "2026-11-01,eur,", r"line 2: currency_in_usd: expected a number"),
+        ("2026-10-01,,", "2026-10-01,", r"prices.csv, line 3: expected 7 cells"),
         (",3,2026-10-01", ",three,2026-10-01", r"line 3: price_per_device_hour: .* 'three'"),
         (",3,2026-10-01", ",-3,2026-10-01", r"line 3: price_per_device_hour: must be above 0"),
         (",3,2026-10-01", ",3,", r"line 3: the cell 'date' is empty"),

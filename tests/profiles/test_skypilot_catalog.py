@@ -1,4 +1,4 @@
-"""A SkyPilot catalogue as offers."""
+"""A SkyPilot catalog as offers."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def test_a_catalogue_by_the_names_of_its_columns(folder: Path) -> None:
     assert found.providers == ("one", "two")
     assert found.ignored == {
         "no accelerator": 1,
-        "tpu-v2-8 is not in the catalogue": 1,
+        "tpu-v2-8 is not in the catalog": 1,
         "a device without its host, which has a separate row": 1,
-        "Abacus is not in the catalogue": 1,
+        "Abacus is not in the catalog": 1,
     }
     assert any("H100 is taken as h100-sxm-80gb" in said for said in found.guessed)
 
@@ -85,7 +85,7 @@ def test_a_catalogue_by_the_names_of_its_columns(folder: Path) -> None:
         ("23.60", "-1", r"line 3: Price"),
         ("23.60", "inf", r"line 3: Price"),
         ("AcceleratorCount", "Count", r"line 1: the column 'AcceleratorCount' is missing"),
-        ("'SizeInMiB': 81920", "'Size': 81920", r"line 3: GpuInfo: a dictionary"),
+        ("'SizeInMiB': 81920", "'Size': 81920", r"line 3: GpuInfo: expected a dictionary"),
     ],
 )
 def test_a_row_that_cannot_be_read_is_named(

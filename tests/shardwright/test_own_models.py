@@ -110,7 +110,7 @@ def test_an_edited_plan_is_refused(
         del data["provenance"]["decided"]  # as earlier releases wrote it
         if place[-1] == "global_batch":
             return
-        message = message.replace(", the plan was made with 1", ", but the plan holds no rule")
+        message = message.replace(", the plan was made with 1", ", but the plan has no rules")
     at = data
     for key in place[:-1]:
         at = at[key]

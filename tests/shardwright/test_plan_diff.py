@@ -107,8 +107,8 @@ def test_overlapping_intervals_and_other_questions_are_said() -> None:
     wide = replace(other.prediction, step_time_s=Interval(value=1.6, low=1.2, high=2.0))
     unsure = replace(other, prediction=wide, plan=replace(other.plan, cluster="4xtoy"))
     reason = diff_plans(answer(), unsure).reason
-    assert "Their intervals overlap: a run may show the contrary" in reason
-    assert "They answer different questions (cluster)" in reason
+    assert "Their intervals overlap, so the order is not certain" in reason
+    assert "Their inputs differ (cluster)" in reason
 
 
 def test_an_infeasible_answer_is_compared_by_its_words() -> None:
@@ -124,7 +124,7 @@ def test_an_infeasible_answer_is_compared_by_its_words() -> None:
         status="infeasible", search_time_s=1.0, cells_considered=3, infeasibility=why
     )
     diff = diff_plans(answer(), nothing)
-    assert diff.reason == "one plan file does not hold a plan, so there are no times to compare"
+    assert diff.reason == "one plan file does not have a plan, so there are no times to compare"
     assert ("status", "optimal", "infeasible") in [
         (d.name, d.before, d.after) for d in diff.decided
     ]

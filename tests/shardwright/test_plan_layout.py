@@ -107,7 +107,7 @@ def test_options_beside_the_axes() -> None:
     assert "powersgd-4" in text
     assert "productive time" in " ".join(text.split())
     for flags, words in (
-        (("--compress", "powersg"), "--compress: compression 'powersg' is none"),
+        (("--compress", "powersg"), "--compress: compression 'powersg' is unknown"),
         (("--local-steps", "0"), "--local-steps must be 1 or more"),
         (("--local-steps", "x"), "is not a list of whole numbers"),
         (("--activation-offload", "half"), "is no list of shares"),

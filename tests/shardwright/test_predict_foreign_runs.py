@@ -130,7 +130,7 @@ def test_no_memory_says_why() -> None:
     (row,) = predicted_runs([replace(RUN, framework="nanotron", zero_stage=3)])
     assert row.status == "ok"
     assert row.peak_memory_gib is None
-    assert "no memory: nanotron keeps nothing that is known at ZeRO stage 3" in row.defaults
+    assert "no memory: the memory of nanotron at ZeRO stage 3 is unknown" in row.defaults
 
 
 def test_one_bad_layout_costs_only_its_own_row(tmp_path: Path) -> None:

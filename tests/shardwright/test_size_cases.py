@@ -178,7 +178,7 @@ def test_whatever_is_missing():
     (found,) = predict_cases([_read(bare)])
     assert found.status == "ok"
     said = "; ".join(found.defaults)
-    assert "2048 devices, since the source says no number" in said
+    assert "2048 devices, since the source gives no number" in said
     assert "4 x 2^20 tokens per step" in said
     for missing, why in (
         ({"tokens_b": ""}, "no number of tokens"),

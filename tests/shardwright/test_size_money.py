@@ -94,7 +94,7 @@ def test_outputs_name_whose_prices_of_storage(plain: Sized) -> None:
     assert words in text_of(size_report(plain.question, plain.answer))
     chart = waterfall(data)
     assert words in chart.note
-    assert {"data and checkpoints kept", "egress"} <= {bar.name for bar in chart.bars}
+    assert {"storage of data and checkpoints", "egress"} <= {bar.name for bar in chart.bars}
     assert sum(part for _, part in cost_parts(data)) == pytest.approx(data["usd"])
     # Unknown tokens have no data set, and it is said.
     open_ended = solved(tokens="", budget="50000$")

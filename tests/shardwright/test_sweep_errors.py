@@ -40,7 +40,7 @@ def typed(*arguments: str, cwd: Path) -> str:
         ('"1xl40s"', '"1xl41s"', "unknown device 'l41s'"),
         ('"torchtitan"]\nprices', '"torchtitn"]\nprices', "unknown framework 'torchtitn'"),
         ('prices = ["on-demand", 2.5]', 'prices = ["on-demnd", 2.5]', "unknown price 'on-demnd'"),
-        ("[32, 64]", '[32, "x64"]', "a whole number is wanted, found 'x64'"),
+        ("[32, 64]", '[32, "x64"]', "expected a whole number, found 'x64'"),
         ('micro_batch = "1"', 'micro_btch = "1"', "unknown pin 'micro_btch'"),
         ('tokens = ["10B"]', 'tokens = ["10TB"]', "10TB"),
         ('deadlines = ["10d"]', 'deadlines = ["10"]', "--deadline"),

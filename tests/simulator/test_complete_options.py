@@ -78,9 +78,9 @@ def test_windows_and_predicted_tokens_are_the_model_s() -> None:
     [
         ({"expert_imbalance": 0.5}, "expert_imbalance=0.5"),
         ({"expert_imbalance": 2.0, "model": "Llama 3 8B", "ep": None}, "has no experts"),
-        ({"activation_offload": 2.0}, "activation_offload=2 is a share"),
+        ({"activation_offload": 2.0}, "activation_offload=2 must be a share"),
         ({"reduce": "bf61"}, "Did you mean 'bf16'"),
-        ({"compress": "zip"}, "compression 'zip' is none"),
+        ({"compress": "zip"}, "compression 'zip' is unknown"),
         ({"order": "dp-tp"}, "unknown order 'dp-tp'"),
         ({"local_steps": 9, "local_workers": 3}, "divide dp=64"),
         ({"local_workers": 4}, "need local_steps"),

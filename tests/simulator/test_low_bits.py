@@ -123,7 +123,7 @@ def test_split_experts_are_all_there() -> None:
 
 
 def test_states_in_few_bits_stay_on_the_device() -> None:
-    with pytest.raises(InputError, match="adamw8bit stay on the device"):
+    with pytest.raises(InputError, match="adamw8bit has low-bit states on the device"):
         replace(MEGATRON, optimizer="adamw8bit", optimizer_offload=True)
 
 

@@ -125,11 +125,11 @@ def rows(*texts):
     ("ranks", "says"),
     [
         (("0F0 0B0 0F0", "1F0 1B0"), "twice"),
-        (("0F0 0B0 1F0", "1B0"), "stands on rank 0, its stage is on rank 1"),
+        (("0F0 0B0 1F0", "1B0"), "is on rank 0, its stage is on rank 1"),
         (("0F0", "1F0 1B0"), "1 B actions, 2 are needed"),
         (("0B0 0F0", "1F0 1B0"), "wait for each other"),
         (("0F0 0B0", "1B0 1F0"), "never ends"),
-        (("0F0 0B0", "1F0 1B0 2F0"), "does not exist"),
+        (("0F0 0B0", "1F0 1B0 2F0"), "there is no such stage"),
     ],
 )
 def test_a_wrong_schedule_is_refused(ranks, says):

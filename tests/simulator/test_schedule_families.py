@@ -227,7 +227,7 @@ def test_zb_h1_by_hand():
         (("0F0 0I0", "1F0 1B0"), "0 W actions for 1 I actions"),
         (("0F0 0B0 0W0", "1F0 1B0"), "1 W actions for 0 I actions"),
         (("0F0 0W0 0I0", "1F0 1B0"), "never ends"),
-        (("0F0 0I0 0W0", "1F1 1B1"), "micro-batch that its stage does not take"),
+        (("0F0 0I0 0W0", "1F1 1B1"), "its stage does not run this micro-batch"),
     ],
 )
 def test_a_wrong_split_is_refused(ranks, says):
@@ -258,7 +258,7 @@ def test_a_wrong_split_is_refused(ranks, says):
             {"num_ranks": 2, "num_microbatches": 4, "durations": Durations.even(3)},
             "over 2 ranks needs durations of as many stages, got 3",
         ),
-        ("zb-1p", {"num_ranks": 2, "num_microbatches": 4, "kept_for_weights": 1.5}, "part of 1"),
+        ("zb-1p", {"num_ranks": 2, "num_microbatches": 4, "kept_for_weights": 1.5}, "from 0 to 1"),
     ],
 )
 def test_counts_that_a_schedule_cannot_take(name, counts, says):

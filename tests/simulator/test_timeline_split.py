@@ -65,7 +65,7 @@ def test_a_search_runs_the_pipeline_as_the_timeline_does(p, m, seed, choices):
     )
     fit, yields, small = choices
     search = _Search(m, durations, 2 * p, 0.5)
-    search.first_round(only_what_fits=fit)
+    search.first_round(only_fitting=fit)
     for _ in range(1, m):
         search.forwards(may_yield=yields, fill_small_gaps=small)
         search.backwards(fill_small_gaps=small)
@@ -154,9 +154,9 @@ def test_half_of_the_halves_is_refused():
         "send_forward_s": row,
         "send_backward_s": row,
     }
-    with pytest.raises(InputError, match="only backward_input_s is given; give both"):
+    with pytest.raises(InputError, match="only backward_input_s of the two halves"):
         Durations(**common, backward_input_s=row)
-    with pytest.raises(InputError, match="only backward_weight_s is given"):
+    with pytest.raises(InputError, match="only backward_weight_s of the two halves"):
         Durations(**common, backward_weight_s=row)
     with pytest.raises(InputError, match="same stages"):
         Durations(**common, backward_input_s=(1.0, 2.0), backward_weight_s=(1.0, 2.0))

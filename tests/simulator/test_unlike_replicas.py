@@ -177,12 +177,12 @@ def test_memory_is_held_against_each_device():
     ("change", "message"),
     [
         ({"zero_stage": 3}, "ZeRO 0, 1 or 2, got 3: ZeRO-3 gathers"),
-        ({"pipelines": ()}, "one replica or more"),
+        ({"pipelines": ()}, "at least one replica"),
         ({"micro_batch": 2}, r"3 micro-batches of 2 are 6 sequences, the global batch is 3"),
         ({"degrees": Degrees(tp=2)}, "a stage of replica 0 has 1 devices, tp is 2"),
         (
             {"degrees": Degrees(pp=2)},
-            "has the degrees tp1 pp1 dp1 and no other",
+            "must have the degrees tp1 pp1 dp1 and no",
         ),
         ({"unused": (0,)}, r"devices \[0\] are in the plan twice"),
     ],

@@ -14,7 +14,7 @@ from shardwright.asking.imported_row import path_of_import
 from shardwright.asking.imported_run import ImportedRun
 from shardwright.asking.opened_plan import PlanLike, opened_plan
 from shardwright.asking.planned_step import step_of
-from shardwright.results.shown import shown_as
+from shardwright.results.result import as_result
 from shardwright_frameworks.analysis.followed_run import followed_run
 from shardwright_frameworks.analysis.log_comparison import compare_logs
 from shardwright_frameworks.analysis.ranked_changes import changes_of
@@ -38,7 +38,7 @@ def import_config(config: str | Path) -> ImportResult:
     """
     path = Path(config)
     run = read_imported(path) if is_imported(path) else read_config(path)
-    return shown_as(ImportResult, run)
+    return as_result(ImportResult, run)
 
 
 def read_log(log: str | Path) -> LogResult:
@@ -63,7 +63,7 @@ def changes(
         imported, path = run, path_of_import(run)
     else:
         imported, path = import_config(run), Path(run)
-    return shown_as(ChangesResult, changes_of(imported, path, on, precisions=precisions))
+    return as_result(ChangesResult, changes_of(imported, path, on, precisions=precisions))
 
 
 def export(
@@ -79,7 +79,7 @@ def export(
     Raises UnknownNameError for another name, InputError for a plan that the framework cannot run.
     """
     folder = None if output is None else Path(output)
-    return shown_as(ExportResult, export_to(plan, to, folder, launcher=launcher))
+    return as_result(ExportResult, export_to(plan, to, folder, launcher=launcher))
 
 
 def check(plan: PlanLike, against: str | Path) -> CheckResult:
@@ -88,7 +88,7 @@ def check(plan: PlanLike, against: str | Path) -> CheckResult:
 
     plan  an answer of `plan`, or the path of a plan file
     """
-    return shown_as(CheckResult, check_config(planned_run(opened_plan(plan)), Path(against)))
+    return as_result(CheckResult, check_config(planned_run(opened_plan(plan)), Path(against)))
 
 
 def compare_log(
@@ -103,7 +103,7 @@ def compare_log(
     Raises InputError without exactly one training log, MismatchError for a log without step times.
     """
     logs = [log] if isinstance(log, (str, Path)) else list(log)
-    return shown_as(LogComparisonResult, compare_logs(step_of(plan, on), logs))
+    return as_result(LogComparisonResult, compare_logs(step_of(plan, on), logs))
 
 
 def watch(
@@ -125,4 +125,4 @@ def watch(
     if not interval_s > 0:
         raise InputError(f"interval_s must be above 0, got {interval_s}")
     steps = followed_run(FollowedLog(log), step_of(plan, on), interval_s)
-    return (shown_as(LogComparisonResult, each) for each in steps)
+    return (as_result(LogComparisonResult, each) for each in steps)

@@ -40,7 +40,7 @@ from shardwright.asking.opened_plan import write_layout
 from shardwright.asking.planned_step import PlannedStep, step_of
 from shardwright.cli import app
 from shardwright.commands.tables.predict_runs import predicted_runs
-from shardwright.results.shown import shown_as
+from shardwright.results.result import as_result
 from simulator.training_run.fit.logged_source import read_calibration
 
 
@@ -79,7 +79,7 @@ def test_a_log_is_held_against_its_plan(plan: Path, tmp_path: Path) -> None:
     compare_with_logs(plan, [log], json_output=False, fail_over=0.2)
     with pytest.raises(ToleranceError, match="--fail-over allows 5%"):
         compare_with_logs(plan, [log], json_output=False, fail_over=0.05)
-    with pytest.raises(InputError, match="2 training logs are named"):
+    with pytest.raises(InputError, match="2 training logs are given"):
         compare_with_logs(plan, [log, log], json_output=False, fail_over=None)
 
 
@@ -110,7 +110,7 @@ def test_what_the_log_says_of_a_difference_is_told(plan: Path, tmp_path: Path) -
     assert likely_part(compared).startswith("exposed communication: ")
     assert "part of a step" in printed(log_comparison_report(compared))
     assert sum(row.predicted_s for row in compared.parts) == pytest.approx(slow_s)
-    rows = shown_as(LogComparisonResult, compared).table()
+    rows = as_result(LogComparisonResult, compared).table()
     assert len({tuple(row) for row in rows}) == 1
     assert rows[1]["predicted_low_s"] is None
 

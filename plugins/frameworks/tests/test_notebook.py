@@ -13,7 +13,7 @@ import pytest
 import shardwright as public
 from plugins.frameworks.tests.traces.test_traces import NCCL
 from profiles.errors import InputError
-from shardwright.results.shown import Shown
+from shardwright.results.result import Result
 from tests.shardwright.test_cli import ROOT
 from tests.shardwright.test_docs import fenced
 from tests.shardwright.test_notebook import page_of
@@ -45,7 +45,7 @@ def last_value(source: str, names: dict[str, Any]) -> Any:
 def test_the_notebook_runs() -> None:
     names: dict[str, Any] = {}
     shown = [last_value(source, names) for source in cells(NOTEBOOK)]
-    results = [value for value in shown if isinstance(value, Shown)]
+    results = [value for value in shown if isinstance(value, Result)]
     assert len(results) == 7
     texts = [page_of(result).text for result in results]
     assert names["layout"].chosen is not None

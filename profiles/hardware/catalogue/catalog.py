@@ -1,4 +1,4 @@
-"""The catalogue: devices, links and clusters by name.
+"""The catalog: devices, links and clusters by name.
 
 All files in profiles/data/devices and profiles/data/links are read. Cluster strings: `4x8xh100-sxm`
 is four nodes of eight, `4xh100-sxm` four devices of one node, `h100-sxm` one device;
@@ -66,7 +66,7 @@ def _aliases() -> dict[str, str]:
 
 
 def device_names() -> tuple[str, ...]:
-    """Canonical names of the catalogue's devices."""
+    """Canonical names of the catalog's devices."""
     return tuple(_paths("devices"))
 
 
@@ -90,7 +90,7 @@ def node_design(name: str) -> NodeDesign:
 
 
 def base_of(name: str) -> str:
-    """The name of the catalogue's device, without a variant."""
+    """The name of the catalog's device, without a variant."""
     return _device_file(name)[0].name
 
 
@@ -126,7 +126,7 @@ def _device(name: str) -> Device:
 
 
 def link_names() -> tuple[str, ...]:
-    """Names of the catalogue's links."""
+    """Names of the catalog's links."""
     return tuple(_paths("links"))
 
 
@@ -298,7 +298,7 @@ class CatalogRow:
 
 
 def catalog_rows() -> tuple[CatalogRow, ...]:
-    """All devices of the catalogue with their main figures."""
+    """All devices of the catalog with their main figures."""
     rows = []
     for name in device_names():
         device = get_device(name)

@@ -1,4 +1,4 @@
-"""The files of the catalogue: units in the keys, a source per number."""
+"""The files of the catalog: units in the keys, a source per number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NodeDesign:
     """The usual node (or NVLink rack, or pod) of a device, and its two links.
 
     devices          joined by the inner link: 8 of a node, 72 of an NVL72 rack, a TPU pod
-    host_devices     per host, if the inner link joins several hosts (4 in an NVL72 rack), else 0
+    host_devices     per host, if the inner link joins several hosts (4 in an NVL72 rack); default 0
     outer_shared_by  devices per network card of the outer link
     inner_shared_by  devices per inner link: the cores of a chip
     cores            possible numbers of devices per chip in software, ascending: single or joined
@@ -85,7 +85,7 @@ class GroupFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelFile:
-    """A level of a cluster file; `link` is a name in the catalogue, or an inline table."""
+    """A level of a cluster file; `link` is a name in the catalog, or an inline table."""
 
     name: str
     domain_size: int

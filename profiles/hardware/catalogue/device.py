@@ -231,12 +231,12 @@ class Device:
     """One accelerator, or a fixed share of a CPU.
 
     peak_flop_per_s   dense peak per data type (keys are torch names: `bfloat16`, `float8_e4m3fn`;
-                      `float32` is what torch does by default, `tf32` its tensor cores)
+                      `float32` is torch's default, `tf32` uses its tensor cores)
     memory_bytes      as the device reports it; reserved_bytes cannot be used by a framework
     memory_bandwidth_bytes_per_s   datasheet peak of the main memory
     power_w           board power under training load or the vendor's limit
     launch_s          host time per kernel launch: the floor under every op
-    efficiency_of     name of the device whose measured utilisation is borrowed, or ""
+    efficiency_of     name of the device whose measured utilization is used, or ""
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""`DeviceVariant`: a device of the catalogue with another power limit or memory, or a share of it.
+"""`DeviceVariant`: a device of the catalog with another power limit or memory, or a share of it.
 
 `h100-sxm@500w` is an H100 limited to 500 W, `a100-sxm@64gb` one with 64 GB, `trainium2/4` a quarter
 of a chip (one device in software, if a chip has several cores). Combinations are in this order:

@@ -57,7 +57,7 @@ def _files() -> dict[str, Host]:
 
 
 def has_host(device: str) -> bool:
-    """Whether the catalogue has the host of a device."""
+    """Whether the catalog has the host of a device."""
     return base_of(device) in _files()
 
 

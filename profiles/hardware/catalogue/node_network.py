@@ -86,7 +86,7 @@ def network_of_level(level: Level, node_devices: int) -> NodeNetwork:
 
 @functools.cache
 def link_like(kind: str, card_bytes_per_s: float) -> Link | None:
-    """The catalogue's link of a kind with the nearest rate; None without a link of that kind."""
+    """The catalog's link of a kind with the nearest rate; None without a link of that kind."""
     links = [link for name in link_names() if (link := get_link(name)).kind == kind]
     return min(
         links,

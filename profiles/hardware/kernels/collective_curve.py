@@ -112,7 +112,7 @@ class CollectiveCurve:
 class CollectiveCurves:
     """Measured collectives in one domain of a device (profiles/data/collectives/DEVICE.toml).
 
-    link           name of the measured link in the catalogue
+    link           name of the measured link in the catalog
     shared_medium  boards share the path (PCI Express through the host): concurrent groups take as
                    long as one group of all their devices
     held_out       errors on rows left out, by operation and size (`where`); splits: `sizes` (every
@@ -231,7 +231,7 @@ class ScaledCurves:
 
 @functools.cache
 def load_curves(device_name: str) -> CollectiveCurves | None:
-    """The measured curves of a device in the catalogue, or None."""
+    """The measured curves of a device in the catalog, or None."""
     path = curves_path(device_name)
     if not path.is_file():
         return None

@@ -1,7 +1,7 @@
 """Curves through measured points: a monotone piecewise-linear table, with an interval.
 
 Measured times of collectives and kernels are not one line of latency + size / bandwidth (protocol
-switches, cache sizes); the curve is such a line between each two neighboring points. With each of
+switches, cache sizes); the curve is one line between each two neighboring points. With each of
 268 points of 134 memory-bound ops left out (4 KiB to 8 MiB, factors of 8 to 16 apart, two cores,
 torch 2.13, 2026-11-23), the mean error in log y was 0.25; of the power law through the neighbors
 0.48, nearly always too slow. Points of equal x are merged by their geometric mean; decreasing

@@ -141,7 +141,7 @@ _BORROWED_DTYPES = {
     "int8": (1.0, 2.0),
 }
 _LENDER = "bfloat16"
-# Surfaces that share a peak of the catalogue.
+# Surfaces that share a peak of the catalog.
 _PEAK_OF = {"float8_block": "float8_e4m3fn"}
 
 

@@ -29,7 +29,7 @@ class Offer:
     region   the provider's name of it; empty if the price list has none
     kind     one of KINDS; `reserved` is guaranteed capacity, `committed` a discount for promised
              use
-    device   canonical name in the catalogue
+    device   canonical name in the catalog
     date     ISO day of the source;  address  of the source
     instance the provider's name of the rented instance
 

@@ -50,7 +50,7 @@ _RATE = re.compile(r"^([a-z]{3})_in_usd$")
 class OwnOffer:
     """An offer in a user's file.
 
-    device   a name or alias of the catalogue
+    device   a name or alias of the catalog
     price_per_device_hour   in `currency`: `usd`, or one with a rate under [currency]
     address  of the source; by default the file
     """
@@ -121,7 +121,9 @@ def _rates(currency: Mapping[str, str | float], where: str) -> dict[str, float]:
                 f"{where}: currency.{key}: write the US dollars of one unit as eur_in_usd = 1.08"
             )
         if isinstance(value, str) or not value > 0:
-            raise DocumentError(f"{where}: currency.{key}: a rate above 0 is wanted, not {value!r}")
+            raise DocumentError(
+                f"{where}: currency.{key}: expected a rate above 0, found {value!r}"
+            )
         rates[match.group(1)] = value
     if len(rates) > 1 and not currency.get("date"):
         raise DocumentError(
@@ -177,7 +179,7 @@ def _read_csv(path: Path) -> tuple[Offer, ...]:
     for cells in reader:
         where = f"{path}, line {reader.line_num}: "
         if None in cells or None in cells.values():
-            raise DocumentError(f"{where}{len(names)} cells are wanted, as in the heading")
+            raise DocumentError(f"{where}expected {len(names)} cells, as in the heading")
         row = {name: text for name, cell in cells.items() if (text := str(cell).strip())}
         code, rates = row.pop("currency", "usd").lower(), {"usd": 1.0}
         if code != "usd":
@@ -198,7 +200,7 @@ def _number(row: Mapping[str, str], name: str, where: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise DocumentError(f"{where}{name}: a number is wanted, found {text!r}") from None
+        raise DocumentError(f"{where}{name}: expected a number, found {text!r}") from None
     if not value > 0:
         raise DocumentError(f"{where}{name}: must be above 0, is {text}")
     return value

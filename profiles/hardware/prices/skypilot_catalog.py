@@ -1,4 +1,4 @@
-"""The prices of a SkyPilot catalogue (github.com/skypilot-org/skypilot-catalog) as offers.
+"""The prices of a SkyPilot catalog (github.com/skypilot-org/skypilot-catalog) as offers.
 
 Its folder has one `<cloud>/vms.csv` per cloud, with `AcceleratorName`, `AcceleratorCount`, `Price`,
 `SpotPrice` ($ per hour of the whole instance), `Region` and `GpuInfo` (a Python dictionary as
@@ -24,7 +24,7 @@ from profiles.hardware.prices.offer import Offer
 from profiles.text_file import read_text
 
 _NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
-# SkyPilot's names that the catalogue does not have or has for another device, in lower case.
+# SkyPilot's names that the catalog does not have or has for another device, in lower case.
 _DEVICES = {
     "a100": "a100-sxm-40gb",
     "a100-80gb-sxm": "a100-sxm-80gb",
@@ -56,7 +56,7 @@ _SPLIT = re.compile(r"^([a-z]+)(\d.*)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """The offers of a catalogue.
+    """The offers of a catalog.
 
     ignored  number of ignored rows by reason;  guessed  notes on assumed form factors
     """
@@ -81,7 +81,7 @@ def read_skypilot(folder: Path, date: str) -> Imported:
     if not paths:
         raise DocumentError(
             f"{folder} holds no <cloud>/vms.csv; name the folder of one schema version of a "
-            "SkyPilot catalogue, for example skypilot-catalog/catalogs/v8"
+            "SkyPilot catalog, for example skypilot-catalog/catalogs/v8"
         )
     offers: dict[tuple[str, ...], Offer] = {}
     ignored: Counter[str] = Counter()
@@ -126,7 +126,7 @@ def _offers(
     else:
         device = _device(name, row.get("GpuInfo") or "", where, guessed)
     if not device:
-        return f"{name} is not in the catalogue"
+        return f"{name} is not in the catalog"
     if not instance and not sliced:
         return "a device without its host, which has a separate row"
     prices = {"on-demand": _number(row, "Price", where), "spot": _number(row, "SpotPrice", where)}
@@ -157,12 +157,12 @@ def _number(row: Mapping[str, str | None], name: str, where: str) -> float:
     except ValueError:
         value = -1.0
     if not (math.isfinite(value) and value >= 0):
-        raise DocumentError(f"{where}: {name}: a number that is not negative is wanted: {text!r}")
+        raise DocumentError(f"{where}: {name}: expected a number of 0 or more, found {text!r}")
     return value
 
 
 def _device(name: str, info: str, where: str, guessed: dict[str, None]) -> str:
-    """The catalogue's name of a GPU, or "" if there is none."""
+    """The catalog's name of a GPU, or "" if there is none."""
     key = name.lower()
     if key not in _FORM_GUESSED:
         return _DEVICES.get(key) or _by_alias(key)
@@ -176,12 +176,12 @@ def _device(name: str, info: str, where: str, guessed: dict[str, None]) -> str:
             return device
     found = _DEVICES.get(key) or _by_alias(key)
     if found and "sxm" not in board.lower():
-        guessed[f"{name} is taken as {found}: the catalogue does not say the form factor"] = None
+        guessed[f"{name} is taken as {found}: the catalog has no form factor"] = None
     return found
 
 
 def _by_alias(name: str) -> str:
-    """The catalogue's name: `rtx-4090` for `RTX4090`, `a6000` for `RTXA6000`."""
+    """The catalog's name: `rtx-4090` for `RTX4090`, `a6000` for `RTXA6000`."""
     split = _SPLIT.match(name)
     dashed = f"{split.group(1)}-{split.group(2)}" if split else name
     for spelled in (name, dashed, name.removeprefix("rtx")):
@@ -207,6 +207,6 @@ def _gpu_info(info: str, where: str) -> tuple[str, float]:
         return str(first["Name"]), memory if memory >= _LEAST_MIB else memory * 1024.0
     except (ValueError, SyntaxError, KeyError, IndexError, TypeError, RecursionError, MemoryError):
         raise DocumentError(
-            f"{where}: GpuInfo: a dictionary with Gpus[0].Name and MemoryInfo.SizeInMiB is wanted, "
+            f"{where}: GpuInfo: expected a dictionary with Gpus[0].Name and MemoryInfo.SizeInMiB, "
             f"found {info[:60]!r}"
         ) from None

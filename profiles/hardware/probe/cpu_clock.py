@@ -1,10 +1,10 @@
 """Time on a shared CPU: CPU seconds, time spent waiting for a core, and medians of both.
 
-Three clocks are read together. Wall time is what a user waits for. CPU time is what the thread
-computed. Run-queue delay is how long the thread was ready but had no core, as the kernel records
-it (`run_delay`, second field of schedstat: Documentation/scheduler/sched-stats.rst of the Linux
-kernel). A sample with a delay of more than `DELAY_LIMIT` of its wall time is disturbed and left out
-of medians; the number of discarded samples is always reported.
+Three clocks are read together: wall time, CPU time of the thread, and run-queue delay. The last is
+the time that the thread was ready but had no core, as recorded by the kernel (`run_delay`, second
+field of schedstat: Documentation/scheduler/sched-stats.rst of the Linux kernel). A sample is
+disturbed if the delay exceeds `DELAY_LIMIT` of its wall time. Disturbed samples are discarded, and
+their number is always reported.
 
 `read_clock` costs 8 us, a `ThreadClock` kept open 2 us (2-core EPYC virtual machine, 2026-11).
 Without schedstat the delay is None; a sample is then judged by wall minus CPU time only if the

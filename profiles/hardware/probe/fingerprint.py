@@ -41,16 +41,16 @@ def fingerprint_of_machine(*, threads_per_device: int = 1) -> dict[str, str]:
     return fingerprint
 
 
-def fingerprint_differences(planned: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """One line per entry of `planned` that differs in `found`.
+def fingerprint_differences(planned: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
+    """One line per entry of `planned` that differs in `actual`.
 
     >>> fingerprint_differences({"cores": "2"}, {"cores": "4", "torch": "2.13"})
     ['cores: planned 2, found 4']
     """
     return [
-        f"{key}: planned {planned[key]}, found {found.get(key, 'nothing')}"
+        f"{key}: planned {planned[key]}, found {actual.get(key, 'nothing')}"
         for key in sorted(planned)
-        if planned[key] != found.get(key)
+        if planned[key] != actual.get(key)
     ]
 
 

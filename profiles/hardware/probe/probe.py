@@ -172,7 +172,7 @@ def measure_cases(
         f"measured: this machine, {name}, {num_devices} devices at the same time"
         f"{threads}, torch {fingerprint['torch']}, {backend}"
     )
-    # Each part has new processes, whose memory lies elsewhere.
+    # Each part has new processes, with other memory addresses.
     windows = [w for part in parts for w in zip(*(a.rounds for a in part), strict=True)]
     measurements = replace(
         _points(summaries, source, date),

@@ -1,7 +1,7 @@
 """Memory-bound aten ops by name, forward and backward, which differ too much for one curve.
 
 On a CPU a normalization, a pooling or a scatter takes up to twenty times as long as an addition of
-the same bytes. The ops are those that autograd runs in a training step, on shapes of training: rows
+the same bytes. The ops are the ones of autograd in a training step, on shapes of training: rows
 of 512, images of 32 channels.
 """
 

@@ -2,8 +2,8 @@
 
 One computes (a product of small operands), one moves memory (a sum of arrays that fit into no
 cache), and one resembles training: forward and backward of two linear layers. They run on all
-devices at once when a machine is profiled, and again before and after every run, to tell a machine
-that changed its speed from a wrong prediction.
+devices at once when a machine is profiled, and again before and after every run. So a change of the
+machine's speed can be distinguished from a wrong prediction.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def _called(factory: Callable[[], Any], name: str, device: str, seed: int) -> An
         with torch.device(device):
             return factory()
     except Exception as error:
-        if device != "meta" or not lacks_values(error):
+        if device != "meta" or not needs_values(error):
             raise ModelError(f"{name}() failed: {type(error).__name__}: {error}") from error
     made = _called(factory, name, "cpu", seed)
     if isinstance(made, tuple) and made and isinstance(made[0], nn.Module):
@@ -233,7 +233,7 @@ def _called(factory: Callable[[], Any], name: str, device: str, seed: int) -> An
     return made
 
 
-def lacks_values(error: Exception) -> bool:
+def needs_values(error: Exception) -> bool:
     """Whether an error of torch (2.13) is about a meta tensor without values."""
     return "meta" in str(error).lower()
 

@@ -1,7 +1,7 @@
 """The specification of a module object, as for models with a name.
 
-The factory of such a model returns a copy of the module without weights, since a trace needs only
-shapes. It exists only in this process; a run needs a name that its ranks can import.
+The factory of this specification returns a copy of the module without weights, since a trace needs
+only shapes. It exists only in this process; a run needs a name that its ranks can import.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def fused(side: str, parts: tuple[int, ...]) -> str:
 
 LocalSizes = dict[tuple[str, int], tuple[int, ...]]
 """(function, number of its call in this forward of the module) -> positions, among the integers in
-the call's arguments, of those that count heads or features of all ranks."""
+the call's arguments, of numbers of heads or features of all ranks."""
 
 
 def local_sizes_of(path: str, rules: tuple[Rule, ...]) -> LocalSizes:

@@ -3,7 +3,7 @@
 The rows of an expert depend on values: `nonzero`, a mask as an index, `.item()` of a count. A run
 on shapes has no values, but their expectation under even load can be computed: each of `n` top-k
 indices is equally likely, a comparison with one of them is true with probability 1/n, the sum of
-such a mask over m elements is m/n. So a loop over experts, a mask or a split by counts gets the
+this mask over m elements is m/n. So a loop over experts, a mask or a split by counts gets the
 shapes of evenly loaded experts.
 
 Tensors computed from constants (a mask of ones) have their values. For a test of all or any values

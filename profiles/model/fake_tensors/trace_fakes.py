@@ -144,7 +144,7 @@ def _named(module: nn.Module) -> list[Any]:
 
 
 def _caches(x: Any, depth: int = 3) -> Iterator[Any]:
-    """Functions with `lru_cache`: x itself, what it wraps, and those in its closure."""
+    """Functions with `lru_cache`: x itself, the function it wraps, and others in its closure."""
     x = x.__func__ if isinstance(x, (staticmethod, classmethod)) else x
     if isinstance(x, _Cached):
         yield x

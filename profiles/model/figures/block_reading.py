@@ -163,7 +163,7 @@ class _Weights:
 
 
 def _as_weight(sizes: tuple[int, ...], shape: MatmulShape | None) -> tuple[int, int, int] | None:
-    """k, n and the number of experts if a parameter of these sizes fits the product, else None."""
+    """k, n and the number of experts if a parameter of these sizes fits the product, or None."""
     if shape is None or len(sizes) < 2:
         return None
     k, n, elements = shape.k, shape.n, math.prod(sizes)

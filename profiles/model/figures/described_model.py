@@ -93,9 +93,7 @@ def _config_notes(config: Mapping[str, Any]) -> tuple[str, ...]:
         notes.append(SOFT_CAPPED)
     kind = CONFIG_KINDS.get(model_type(config))
     if kind is not None and kind.both_ways:
-        notes.append(
-            "attention meets keys on both sides and is priced as causal, at half its FLOPs"
-        )
+        notes.append("attention uses keys on both sides and is priced as causal, at half its FLOPs")
     ahead = int(config.get("num_nextn_predict_layers") or 0)
     if ahead:
         notes.append(

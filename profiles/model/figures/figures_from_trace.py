@@ -271,8 +271,8 @@ class _Chain:
         # The tokens' table has one row per logit, apart from padding.
         return sum(rows) - min(rows, key=lambda count: abs(count - self.head.n))
 
-    def _with_small(self, found: Transformer) -> Transformer:
-        """With norms and biases as traced."""
+    def _with_small(self, figures: Transformer) -> Transformer:
+        """The figures with norms and biases as traced."""
         readings = (*self.before, *self.layers, *self.after)
         vectors = sum(reading.vectors for reading in readings)
         vectors += sum(
@@ -283,14 +283,14 @@ class _Chain:
         )
         narrow = [p for r in self.layers for p in r.products if p.n < 4 and not p.tied]
         vectors += sum(p.elements for p in narrow)
-        plain, biased = found, replace(found, biases=True)
+        plain, biased = figures, replace(figures, biases=True)
         distances = [abs(_small(x) - vectors) for x in (plain, biased)]
-        found = biased if distances[1] < distances[0] else plain
+        figures = biased if distances[1] < distances[0] else plain
         if min(distances) > _SMALL_WITHIN * self.graph.full_parameter_count:
-            final = self.hidden * (2 if found.biases else 1)
-            each = max(1, round((vectors - final) / found.num_layers))
-            found = replace(found, vector_parameters=each)
-        return found
+            final = self.hidden * (2 if figures.biases else 1)
+            each = max(1, round((vectors - final) / figures.num_layers))
+            figures = replace(figures, vector_parameters=each)
+        return figures
 
 
 def _single_layers(reading: BlockReading) -> Iterator[BlockReading]:
@@ -315,21 +315,20 @@ def _single_layers(reading: BlockReading) -> Iterator[BlockReading]:
         )
 
 
-def _small(found: Transformer) -> int:
+def _small(figures: Transformer) -> int:
     """Elements of norms and biases of all layers and of the final norm."""
-    return found.num_layers * found.small_parameters + found.hidden_size * (
-        2 if found.biases else 1
-    )
+    final = figures.hidden_size * (2 if figures.biases else 1)
+    return figures.num_layers * figures.small_parameters + final
 
 
 def _words(layer: LayerFigures) -> str:
     attention = layer.attention
-    what = "no attention"
+    words = "no attention"
     if attention is not None:
-        what = f"{attention.heads} heads of {attention.head_size} ({attention.kv_heads} for keys)"
+        words = f"{attention.heads} heads of {attention.head_size} ({attention.kv_heads} for keys)"
     if layer.num_experts:
-        return f"{what}, {layer.num_experts} experts of {layer.expert_size}"
-    return f"{what}, feed-forward of {layer.ffn_size}"
+        return f"{words}, {layer.num_experts} experts of {layer.expert_size}"
+    return f"{words}, feed-forward of {layer.ffn_size}"
 
 
 def _notes(layers: Sequence[LayerFigures]) -> tuple[str, ...]:
@@ -354,10 +353,12 @@ def _notes(layers: Sequence[LayerFigures]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _check_parameters(found: Transformer, *, traced: int, outside: Sequence[WeightProduct]) -> None:
+def _check_parameters(
+    figures: Transformer, *, traced: int, outside: Sequence[WeightProduct]
+) -> None:
     """Raises InputError if the parameters of figures and trace differ; `outside` are weights
     outside the layers and the head, for the message."""
-    counted = found.parameters
+    counted = figures.parameters
     if abs(traced - counted) <= _PARAMETERS_WITHIN * traced:
         return
     where = ""
@@ -365,13 +366,13 @@ def _check_parameters(found: Transformer, *, traced: int, outside: Sequence[Weig
         largest = max(outside, key=lambda p: p.elements)
         where = f"; outside the layers there is {largest.name} [{largest.k} x {largest.n}]"
     raise InputError(
-        f"it has {traced:,} parameters, figures of {_title(found)} have {counted:,}: "
+        f"it has {traced:,} parameters, figures of {_title(figures)} have {counted:,}: "
         f"{abs(traced - counted):,} {'are left over' if traced > counted else 'too many'}{where}"
     )
 
 
 def _check_flop(
-    found: Transformer,
+    figures: Transformer,
     layers: Sequence[LayerFigures],
     readings: Sequence[BlockReading],
     *,
@@ -384,7 +385,7 @@ def _check_flop(
     unfused scores).
     """
     traced = float(sum(reading.work_flop for reading in readings))
-    counted = 2.0 * tokens * _active_weights(found, layers)
+    counted = 2.0 * tokens * _active_weights(figures, layers)
     for layer in layers:
         if layer.call is not None:
             half = _causal_flop(layer.call)
@@ -395,7 +396,7 @@ def _check_flop(
         return
     why = ""
     if any(layer.call is not None and layer.call.causal is False for layer in layers):
-        why = "; its attention meets keys on both sides, that of figures only those before a token"
+        why = "; its attention uses keys on both sides, that of figures only keys before a token"
     if head.rows != tokens:
         why += f"; its head runs on {head.rows} of {tokens} positions"
     unread = next((reading for reading in readings if reading.unread), None)
@@ -407,20 +408,20 @@ def _check_flop(
         )
     raise InputError(
         f"its forward pass takes {traced:.4g} FLOPs in matmuls and attention, figures of "
-        f"{_title(found)} {counted:.4g}{why}"
+        f"{_title(figures)} {counted:.4g}{why}"
     )
 
 
-def _active_weights(found: Transformer, layers: Sequence[LayerFigures]) -> float:
+def _active_weights(figures: Transformer, layers: Sequence[LayerFigures]) -> float:
     """Weights per token in matmuls, with the traced number of experts."""
-    active = found.num_layers * found.attention_parameters
-    active += found.num_dense_layers * found.dense_parameters
-    experts = found.num_expert_layers * (
-        layers[-1].met * found.expert_parameters
-        + found.shared_expert_parameters
-        + found.router_parameters
+    active = figures.num_layers * figures.attention_parameters
+    active += figures.num_dense_layers * figures.dense_parameters
+    experts = figures.num_expert_layers * (
+        layers[-1].met * figures.expert_parameters
+        + figures.shared_expert_parameters
+        + figures.router_parameters
     )
-    return active + experts + found.vocab_size * found.hidden_size
+    return active + experts + figures.vocab_size * figures.hidden_size
 
 
 def _causal_flop(call: AttentionCall) -> float:
@@ -429,8 +430,8 @@ def _causal_flop(call: AttentionCall) -> float:
     return float(pairs * (call.head_size + call.value_size))
 
 
-def _title(found: Transformer) -> str:
-    what = f"{found.num_layers} layers of {found.hidden_size}, {found.num_heads} heads"
-    if found.num_experts:
-        return f"{what}, {found.num_experts} experts of {found.expert_size}"
-    return f"{what}, feed-forward {found.ffn_size}"
+def _title(figures: Transformer) -> str:
+    words = f"{figures.num_layers} layers of {figures.hidden_size}, {figures.num_heads} heads"
+    if figures.num_experts:
+        return f"{words}, {figures.num_experts} experts of {figures.expert_size}"
+    return f"{words}, feed-forward {figures.ffn_size}"

@@ -1,8 +1,8 @@
-"""The words of a table for a step's precision, and steps of modules, each traced once.
+"""Precisions of a step by name, and traced steps of modules, with a cache.
 
-A step of a factory's module is a model graph of one block (profiles/model/graph.py): the kernels
-of one batch as they run under autocast, in a layout, with attention written out. Torch is imported
-only when a step is traced.
+A step of a factory's module is a model graph of one block (profiles/model/graph.py). It has the
+kernels of one batch with a given autocast type, memory format and attention. Torch is imported only
+when a step is traced.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from profiles.model.graph import ModelGraph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrecision:
-    """What a precision's name means.
+    """A precision of a step.
 
     weights   torch type of parameters and inputs
-    autocast  torch type that autocast casts products to, or ""
-    tf32      products of float32 run on the tensor cores
+    autocast  torch type of products under autocast, or ""
+    tf32      float32 products run on the tensor cores
     """
 
     weights: str = "float32"
@@ -41,14 +41,14 @@ PRECISIONS = {
 
 
 def step_precision(name: str) -> StepPrecision:
-    """The precision of a name; raises UnknownNameError."""
+    """The precision with this name; raises UnknownNameError."""
     if name not in PRECISIONS:
         raise UnknownNameError("precision", name, PRECISIONS)
     return PRECISIONS[name]
 
 
 class TracedSteps:
-    """Steps that were traced, and errors of those that failed."""
+    """Cache of traced steps, and of errors of failed traces."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], ModelGraph | ShardwrightError] = {}
@@ -62,7 +62,7 @@ class TracedSteps:
         channels_last: bool,
         fused_attention: bool,
     ) -> ModelGraph:
-        """The step; see `trace_module_step` and `build_step`, whose errors are raised each time."""
+        """The step; raises the errors of `build_step` and `trace_module_step`, also from cache."""
         key = (
             factory,
             json.dumps(arguments, sort_keys=True),

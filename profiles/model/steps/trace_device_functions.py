@@ -1,13 +1,13 @@
-"""Functions as CUDA runs them, where torch on shapes would run them as a CPU does.
+"""CUDA's versions of functions that torch would run on shapes as on a CPU.
 
-`AutocastShapes` casts inputs as `torch.autocast` does. torch's own autocast casts by the device of
-the tensors, and shapes are on none; so a function mode casts before the functions run. The lists
-are those of the autocast op reference (https://docs.pytorch.org/docs/stable/amp.html, "CUDA Ops
-that can autocast to float16", "... to float32", "... that promote to the widest input type").
-Weights are cast once and kept, as there.
+`AutocastShapes` casts inputs like `torch.autocast`. torch's autocast depends on the device of the
+tensors, and meta tensors have none. So a function mode casts before the functions run. The lists
+are from the autocast op reference (https://docs.pytorch.org/docs/stable/amp.html, "CUDA Ops that
+can autocast to float16", "... to float32", "... that promote to the widest input type"). As in
+torch, casts of weights are cached.
 
 `DeviceKernels` makes dropout one kernel, which writes the output and a mask of one byte per
-element, and writes attention without a fused kernel out as product, scale, mask, softmax, dropout
+element. It decomposes attention without a fused kernel into product, scale, mask, softmax, dropout
 and product.
 """
 
@@ -51,7 +51,7 @@ _LOW_FUNCTIONS, _HIGH_FUNCTIONS, _WIDEST_FUNCTIONS = map(_functions, (_LOW, _HIG
 
 
 class AutocastShapes(TorchFunctionMode):
-    """Inside it functions cast as under `torch.autocast("cuda", dtype)`."""
+    """Within the context, functions cast as under `torch.autocast("cuda", dtype)`."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class AutocastShapes(TorchFunctionMode):
         self._weights: dict[int, tuple[Tensor, Tensor]] = {}
 
     def forget_weights(self) -> None:
-        """Drops the kept casts of weights, as leaving autocast does."""
+        """Discards the cached casts of weights, like leaving autocast."""
         self._weights.clear()
 
     def __torch_function__(
@@ -84,7 +84,7 @@ class AutocastShapes(TorchFunctionMode):
         if not (x.is_leaf and x.requires_grad):
             return x.to(self.dtype)
         if id(x) not in self._weights:
-            self._weights[id(x)] = (x, x.to(self.dtype))  # x too, so that no other has its id
+            self._weights[id(x)] = (x, x.to(self.dtype))  # x too, to keep its id unique
         return self._weights[id(x)][1]
 
     def _high(self, x: Any) -> Any:
@@ -94,7 +94,7 @@ class AutocastShapes(TorchFunctionMode):
 
 
 class DeviceKernels(TorchFunctionMode):
-    """Inside it dropout is one kernel, and attention is written out where `write_attention_out`."""
+    """Within the context, dropout is one kernel; `write_attention_out` decomposes attention."""
 
     def __init__(self, *, write_attention_out: bool) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def plain_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention with its scores in memory; arguments of F.scaled_dot_product_attention."""
+    """Attention with its scores in memory; arguments as of F.scaled_dot_product_attention."""
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (x.repeat_interleave(repeats, -3) for x in (key, value))

@@ -1,10 +1,9 @@
-"""Tracing one training step of a module on shapes: `trace_module_step`.
+"""`trace_module_step`: trace one training step of a module on shapes.
 
 The step is a model graph of one block. The module runs forward, loss and backward on meta tensors,
 with the casts of autocast and an accelerator's kernels (trace_device_functions.py; a recurrent
-layer is one op). A dispatch mode below autograd notes every kernel and every byte while it is
-alive. Nothing is computed, so a batch of any size takes as long as its number of ops: about a
-millisecond each.
+layer is one op). A dispatch mode below autograd records every kernel, and every byte while it is
+alive. Nothing is computed, so a trace takes about a millisecond per op for any batch size.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from profiles.model.tracing.trace_ops import describe_op, dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
 from profiles.model.tracing.trace_side_effects import StateWatch
 
-# torch's caching allocator hands out multiples of 512 bytes, and of 2 MiB above 10 MiB
+# torch's caching allocator allocates multiples of 512 bytes, and of 2 MiB above 10 MiB
 # (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize, kRoundLarge, kMinLargeAlloc).
 _BLOCK_BYTES = 512
 _RECURRENT_TYPES = (torch.float32, torch.float16, torch.bfloat16)  # cuDNN's
@@ -49,11 +48,12 @@ _RECURRENT_TYPES = (torch.float32, torch.float16, torch.bfloat16)  # cuDNN's
 def trace_module_step(
     built: BuiltModel, precision: StepPrecision, *, fused_attention: bool
 ) -> ModelGraph:
-    """The kernels and the memory of one forward and backward pass. Buffers, inputs and targets are
-    counted with what is kept between the two.
+    """Kernels and memory of one forward and backward pass.
 
-    fused_attention  F.scaled_dot_product_attention is one kernel; else its scores are in memory
-    Raises TraceError where the module fails on shapes, naming what failed.
+    Buffers, inputs and targets count as saved for the backward.
+
+    fused_attention  F.scaled_dot_product_attention is one kernel; otherwise scores are in memory
+    Raises TraceError, with the failing pass, if the module fails on shapes.
     """
     parameters = [p for p in built.module.parameters() if p.requires_grad]
     recorder = _StepRecorder(built, tf32=precision.tf32)
@@ -69,7 +69,7 @@ def trace_module_step(
         if fused_attention:
             stack.enter_context(FusedAttention())
         stack.enter_context(DeviceKernels(write_attention_out=not fused_attention))
-        # Inputs are never padded: transformers would ask a mask for its values.
+        # Inputs have no padding, as transformers would read the values of a padding mask.
         stack.enter_context(as_in_real_runs(built.module))
         stack.enter_context(recorder)
         where = "forward pass"
@@ -95,9 +95,9 @@ def trace_module_step(
 
 
 class _StepRecorder(Recorder):
-    """Records a step as one segment, in which a module's path, its state and values do not matter.
+    """Records a step as one segment, without module paths, state and values.
 
-    tf32  products of float32 run on the tensor cores
+    tf32  float32 products run on the tensor cores
     """
 
     def __init__(self, built: BuiltModel, *, tf32: bool) -> None:
@@ -107,7 +107,7 @@ class _StepRecorder(Recorder):
         self._kept, self._tf32 = kept, tf32
 
     def graph(self, built: BuiltModel) -> ModelGraph:
-        """The step that was recorded, as a graph of one block."""
+        """The recorded step as a graph of one block."""
         fed, (step,) = _fed(built), self.segments
         kept = _bytes(built.module.buffers()) + sum(x.untyped_storage().nbytes() for x in fed)
         name = type(built.module).__name__
@@ -145,7 +145,7 @@ class _StepRecorder(Recorder):
         )
 
     def note_gradient(self, p: Tensor) -> None:
-        """A parameter's gradient is complete: from here on it is the parameter's."""
+        """A parameter's gradient is complete, and from now on counts as a parameter."""
         assert p.grad is not None
         key = p.grad.untyped_storage()._cdata
         self._references.pop(key, None)
@@ -161,7 +161,7 @@ class _StepRecorder(Recorder):
         out = func(*args, **kwargs)
         tensors = tensors_in((args, kwargs, out))
         if func.namespace == "prim" or not any(x.is_meta for x in tensors):
-            return out  # a number of Python's, or a small table that the module keeps on the host
+            return out  # a Python number, or a small table that the module keeps on the host
         out = laid_out(func, args, out)
         op = describe_op(func, args, kwargs, out, phase=self.phase, module="")
         kernels = map(self._with_type, device_kernels(op, args, kwargs, out))
@@ -176,12 +176,12 @@ class _StepRecorder(Recorder):
 
 
 def _peak_bytes(events: list[tuple[int, int]]) -> int:
-    """The most that torch's allocator hands out at a time; events as in `Segment`."""
+    """Largest number of bytes allocated by torch's allocator; events as in `Segment`."""
     return running_peak(tuple(rounded_bytes(x) if x > 0 else -rounded_bytes(-x) for _, x in events))
 
 
 def rounded_bytes(size: int) -> int:
-    """What torch's caching allocator takes for a tensor of `size` bytes."""
+    """Bytes that torch's caching allocator allocates for a tensor of `size` bytes."""
     return -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
@@ -196,7 +196,7 @@ def _fed(built: BuiltModel) -> list[Tensor]:
 
 def _check_loss(loss: Any) -> None:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        said = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise TraceError(f"loss_fn must return one number, returned {said}")
+        kind = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise TraceError(f"loss_fn must return one number, returned {kind}")
     if not loss.requires_grad:
         raise TraceError("the loss does not depend on any parameter that needs a gradient")

@@ -102,13 +102,13 @@ def repeated(
     modules = dict(module.named_modules())
     for path in candidates:
         groups[structure(modules[path])].append(path)
-    stands_for: dict[str, str] = {}
+    traced_as: dict[str, str] = {}
     for paths in groups.values():
         if trusted:
-            stands_for |= dict.fromkeys(paths[1:], paths[0])
+            traced_as |= dict.fromkeys(paths[1:], paths[0])
         elif len(paths) > 2 + alone:
-            stands_for |= dict.fromkeys(paths[2:-alone], paths[1])
-    return stands_for
+            traced_as |= dict.fromkeys(paths[2:-alone], paths[1])
+    return traced_as
 
 
 @contextmanager

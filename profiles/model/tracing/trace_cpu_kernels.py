@@ -1,11 +1,11 @@
 """Check while tracing that torch has a CPU kernel for an op on 16-bit floats.
 
-On shapes an op succeeds if it has a shape rule, but its kernel may lack bfloat16 or float16 (in
-torch 2.13 those of distances, average pooling of volumes, most of linear algebra). So the first
-call of each kind is made on real zeros: with the same shapes and strides if they are small,
-otherwise with a few elements per dimension, and unchanged if that fails. If the type is the cause,
-torch's error says that it is not implemented or supported. Other errors are ignored, since the
-values are not the model's.
+On shapes an op succeeds if it has a shape rule, but it may have no kernel for bfloat16 or float16
+(in torch 2.13 distances, average pooling of volumes, most of linear algebra). So the first call of
+each kind is made on real zeros: with the same shapes and strides if they are small, otherwise with
+a few elements per dimension, and unchanged if that fails. If the type is the cause, torch reports
+"not implemented" or "not supported". Other errors are ignored, since the values are not the
+model's.
 """
 
 from __future__ import annotations

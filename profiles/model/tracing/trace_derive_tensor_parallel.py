@@ -3,7 +3,7 @@
 Cut at its linear layers, the data flow of a block has several connected regions: the outputs of
 query, key and value meet in the attention, which the output projection reads; gate and up meet in a
 product that down reads. A region without an input or output of the block may work on a share of its
-features: the layers that produce it are split by columns, those that read it by rows (Megatron-LM,
+features: its producing layers are split by columns, its reading layers by rows (Megatron-LM,
 arXiv 1909.08053, section 3). Every such group of layers is tried and verified
 (trace_tensor_parallel_check.py), independent of the names of layers and classes.
 """
@@ -99,7 +99,7 @@ class DerivedBlock:
 def derive_rules(built: BuiltModel) -> Derived:
     """The rules of a model on meta."""
     try:
-        calls, stands_for = block_calls(built)
+        calls, traced_as = block_calls(built)
         layered = [call for call in calls if len(linear_layers(call.module)) > 1]
         blocks = [_derived(call) for call in layered]
         if any(block.roles for block in blocks):
@@ -107,18 +107,18 @@ def derive_rules(built: BuiltModel) -> Derived:
         size = sum(p.numel() for p in built.module.parameters())
         few = not layered and len(linear_layers(built.module)) > 1
         if few and size <= _SMALL_MODEL:
-            stands_for = {}
+            traced_as = {}
             blocks.append(_derived(whole_model_call(built)))
     except TraceError as error:
         return Derived((), (str(error),))
     reasons = tuple(dict.fromkeys(why for block in blocks for why in block.why_whole))
-    repeats = Counter(stands_for.values())
+    repeats = Counter(traced_as.values())
     work = sum(block.work_flop * (1 + repeats[block.call.path]) for block in blocks)
     split = sum(block.split_flop * (1 + repeats[block.call.path]) for block in blocks)
     if split and split < _LEAST_SHARE * work:
         share = f"the linear layers that can be split do {split / work:.0%} of its blocks' work"
         return Derived((), (share, *reasons))
-    return Derived(_rules(built.module, blocks, stands_for), reasons, tuple(blocks))
+    return Derived(_rules(built.module, blocks, traced_as), reasons, tuple(blocks))
 
 
 def _derived(call: Call) -> DerivedBlock:
@@ -186,14 +186,14 @@ def _split(small: SmallBlock) -> DerivedBlock:
 
 
 def _rules(
-    module: nn.Module, blocks: list[DerivedBlock], stands_for: dict[str, str]
+    module: nn.Module, blocks: list[DerivedBlock], traced_as: dict[str, str]
 ) -> tuple[Rule, ...]:
     """The rules of all blocks and their repeats, with `*` for numbers if that is equivalent."""
     layers: dict[str, list[str]] = defaultdict(list)
     summed: dict[str, list[str]] = defaultdict(list)
     for found in blocks:
         top = found.call.path
-        for member in (top, *(path for path, model in stands_for.items() if model == top)):
+        for member in (top, *(path for path, model in traced_as.items() if model == top)):
             for path, (side, parts) in _with_siblings(found).items():
                 layers[_join(member, path)].append(fused(side, parts))
             for path, kind in found.sizes:
@@ -221,15 +221,15 @@ def _starred_rules(kinds: dict[str, list[str]], every: list[str]) -> list[Rule]:
     return list(rules)
 
 
-def _with_siblings(found: DerivedBlock) -> dict[str, tuple[str, Parts]]:
+def _with_siblings(block: DerivedBlock) -> dict[str, tuple[str, Parts]]:
     """The roles, extended to layers that were not called: experts are split like their siblings."""
-    layers = linear_layers(found.call.module)
-    roles = dict(found.roles)
-    by_star = {starred(path): path for path in found.roles}
-    for path in set(layers) - found.called:
+    layers = linear_layers(block.call.module)
+    roles = dict(block.roles)
+    by_star = {starred(path): path for path in block.roles}
+    for path in set(layers) - block.called:
         model = by_star.get(starred(path))
         if model and layers[path].weight.shape == layers[model].weight.shape:
-            roles[path] = found.roles[model]
+            roles[path] = block.roles[model]
     return roles
 
 
@@ -355,7 +355,7 @@ def _parts_by_size(events: Iterable[Event]) -> tuple[Hints, Hints]:
     )
 
 
-def _note(found: dict[tuple[int, ...], None], size: int, sizes: list[int]) -> None:
+def _note(splits: dict[tuple[int, ...], None], size: int, sizes: list[int]) -> None:
     if sum(sizes) == size and 2 <= len(sizes) <= _MOST_PARTS and all(sizes):
         unit = math.gcd(*sizes)
-        found[tuple(n // unit for n in sizes)] = None
+        splits[tuple(n // unit for n in sizes)] = None

@@ -24,7 +24,7 @@ _READS_VALUES = {
 }
 
 
-def what_failed(error: Exception) -> str:
+def failure_text(error: Exception) -> str:
     """torch's error of a failed trace in one line, with an explanation if there is one."""
     kind = type(error).__name__
     line = next(iter(str(error).splitlines()), "")
@@ -46,7 +46,7 @@ def traced_loss(built: BuiltModel, output: Any, targets: Any) -> Any:
     except Exception as error:
         held = f" of {len(targets)}" if isinstance(targets, (tuple, list, dict)) else ""
         raise TraceError(
-            f"the loss function fails: {what_failed(error)}. It is called as loss_fn(output, "
+            f"the loss function fails: {failure_text(error)}. It is called as loss_fn(output, "
             f"targets), targets as the factory returned them: here a {type(targets).__name__}{held}"
         ) from error
 

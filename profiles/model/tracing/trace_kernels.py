@@ -1,5 +1,5 @@
-"""The kernels that a dispatched aten call starts on an accelerator: one, up to three for the
-gradients of a convolution, or those of a whole recurrent layer.
+"""Kernels that a dispatched aten call launches on an accelerator: one, up to three for the
+gradients of a convolution, or several for a recurrent layer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from profiles.model.tracing.trace_ops import dtype_name, tensor_bytes
 _CONVOLUTIONS = ("convolution", "convolution_overrideable")
 _CONVOLUTION_BACKWARD = "convolution_backward"
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-# Kernels that read one tensor, and in a backward a second, straight through.
+# Kernels that read one tensor (in a backward two) in memory order.
 _STRAIGHT = (Kernel.BATCH_NORM, Kernel.ROW_NORM, Kernel.SOFTMAX)
-# First match wins; what matches nothing is elementwise.
+# The first match wins; ops without a match are elementwise.
 _WORDS = (
     (Kernel.BATCH_NORM, ("batch_norm",)),
     (Kernel.ROW_NORM, ("layer_norm", "group_norm", "rms_norm")),
@@ -50,7 +50,7 @@ _EMPTY = ("empty", "new_empty", "lift")
 def device_kernels(
     op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
 ) -> tuple[DeviceKernel, ...]:
-    """The kernels of the call that `op` describes (`describe_op`)."""
+    """The kernels of the call described by `op` (`describe_op`)."""
     name, phase = op.name, op.phase
     if op.kind is OpKind.VIEW or name.startswith(_EMPTY):
         return ()
@@ -67,7 +67,7 @@ def device_kernels(
     copies: tuple[DeviceKernel, ...] = ()
     if made.kernel in _STRAIGHT:
         for x in args[: 1 if phase is Phase.FORWARD else 2]:
-            # A forward that is computed again in the backward has sizes as its second argument.
+            # A forward recomputed in the backward has sizes as its second argument.
             if isinstance(x, Tensor):
                 copies += _straightened(x, phase, last=is_channels_last(x))
     return (made, *copies)
@@ -91,12 +91,12 @@ def _one_kernel(op: Op, args: Any, kwargs: Any, out: Any) -> DeviceKernel:
         shape = op.matmul
         return replace(made, batch=shape.batch, m=shape.m, n=shape.n, k=shape.k)
     if made.kernel is Kernel.BATCH_NORM and largest is not None:
-        # The statistics are another pass: x, x -> y and x, dy, x, dy -> dx.
+        # The statistics are a separate pass: x, x -> y and x, dy, x, dy -> dx.
         size = tensor_bytes(largest)
         return replace(made, read_bytes=size * (4 if backward else 2), written_bytes=size)
     if op.name == "clone" and len(tensors) == 1 and tensors[0].stride() == out.stride():
         made = replace(made, kernel=Kernel.COPY)
-    if op.name == "embedding":  # the rows that are looked up, not the table
+    if op.name == "embedding":  # reads the selected rows, not the table
         return replace(made, read_bytes=made.written_bytes)
     return made
 
@@ -113,10 +113,10 @@ def _kernel(name: str, op: Op) -> Kernel:
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether the channels of a batch of images or volumes lie innermost.
+    """Whether the channels of a batch of images or volumes are innermost in memory.
 
-    A tensor of one position per channel lies both ways; its strides tell which was meant, as
-    torch's suggest_memory_format reads them.
+    A tensor with one position per channel has both layouts; its strides decide, as in torch's
+    suggest_memory_format.
     """
     form = _LAST.get(x.dim())
     if form is None or not x.is_contiguous(memory_format=form):
@@ -125,9 +125,9 @@ def is_channels_last(x: Tensor) -> bool:
 
 
 def laid_out(func: Any, args: tuple[Any, ...], out: Any) -> Any:
-    """What a convolution returns, in the layout that cuDNN gives it: channels innermost where its
-    input or its weight has them so (aten/src/ATen/native/ConvUtils.h). On shapes torch answers as
-    a CPU without oneDNN does: channels first."""
+    """The result of a convolution in cuDNN's layout: channels-last if its input or its weight is
+    (aten/src/ATen/native/ConvUtils.h). On shapes torch returns channels-first, as on a CPU without
+    oneDNN."""
     name = func._schema.name.removeprefix("aten::")
     if name in _CONVOLUTIONS:
         return _last(out) if any(map(is_channels_last, args[:2])) else out
@@ -142,7 +142,7 @@ def _last(x: Tensor) -> Tensor:
 
 
 def _straightened(x: Tensor, phase: Phase, *, last: bool) -> tuple[DeviceKernel, ...]:
-    """The copy that a kernel makes of a tensor that does not lie as it reads it."""
+    """The copy of a tensor whose layout a kernel cannot read directly."""
     form = _LAST.get(x.dim(), torch.contiguous_format) if last else torch.contiguous_format
     if x.is_contiguous(memory_format=form):
         return ()
@@ -240,8 +240,8 @@ def _convolution_kernel(groups: int, wide: int, narrow: int, taps: int) -> Kerne
 
 
 def recurrence_kernels(name: str, args: tuple[Any, ...], phase: Phase) -> tuple[DeviceKernel, ...]:
-    """The products of x [length, batch, inputs] and weights [gates, inputs], [gates, size], as
-    cuDNN makes them: one call of the host."""
+    """Kernels of a recurrent layer in cuDNN, launched by one host call: the products of
+    x [length, batch, inputs] and weights [gates, inputs], [gates, size]."""
     backward = name.endswith("backward")
     x, w_state = (args[place + int(backward)] for place in (0, 4))
     length, batch, inputs = x.shape

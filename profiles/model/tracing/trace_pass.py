@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
-from profiles.model.building.build import BuiltModel, lacks_values
+from profiles.model.building.build import BuiltModel, needs_values
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import (
     Fakes,
@@ -29,7 +29,7 @@ from profiles.model.fake_tensors.trace_fakes import (
 )
 from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.tracing.trace_block_boundaries import Output, other_forward
-from profiles.model.tracing.trace_errors import check_loss, traced_loss, what_failed
+from profiles.model.tracing.trace_errors import check_loss, failure_text, traced_loss
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
@@ -164,14 +164,14 @@ class TracedPass:
             except ShardwrightError:
                 raise
             except Exception as error:
-                if self.skipped and lacks_values(error):
+                if self.skipped and needs_values(error):
                     raise NotRepeated from error  # code reads the weights of a skipped module
                 known = self._failing[0] is error
                 place = self._failing[1] if known else self.recorder._path[-1]
                 place = place or "the model itself"
                 raise TraceError(
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "
-                    f"tensors: {what_failed(error)}"
+                    f"tensors: {failure_text(error)}"
                 ) from error
 
     def _chosen(self, assumed: bool) -> None:
@@ -201,7 +201,7 @@ class TracedPass:
                     hook = partial(remember, path)
                     keep(module.register_forward_hook(hook, with_kwargs=True))
                 if path in self.skipped:
-                    forward = partial(self._stand_in, path, recipes)
+                    forward = partial(self._substitute, path, recipes)
                     stack.enter_context(other_forward(module, forward))
             enter, leave = partial(self._enter, path), partial(self._leave, path)
             keep(module.register_forward_pre_hook(enter, with_kwargs=True))
@@ -210,7 +210,7 @@ class TracedPass:
             if p.requires_grad and isinstance(p, FakeTensor):
                 keep(p.register_post_accumulate_grad_hook(_drop_gradient))
 
-    def _stand_in(self, path: str, recipes: dict[str, Output], *args: Any, **kwargs: Any) -> Any:
+    def _substitute(self, path: str, recipes: dict[str, Output], *args: Any, **kwargs: Any) -> Any:
         """A skipped module's forward: new tensors like the outputs of the module it repeats."""
         model = self.skipped[path]
         recipe = recipes.get(model)

@@ -34,7 +34,7 @@ from profiles.model.tracing.trace_block_boundaries import (
     other_forward,
     repeated,
 )
-from profiles.model.tracing.trace_errors import what_failed
+from profiles.model.tracing.trace_errors import failure_text
 from profiles.model.tracing.trace_tensor_parallel import function_name
 
 _SHORT = 12  # positions of a sequence, if the model accepts that length
@@ -96,10 +96,10 @@ def block_calls(built: BuiltModel) -> tuple[list[Call], dict[str, str]]:
     """
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
-    stands_for = repeated(built.module, candidates, trusted=True)
-    stands_for = {p: model for p, model in stands_for.items() if {p, model} <= members}
-    distinct = [p for p in candidates if p in members and p not in stands_for]
-    return _called(built, distinct, stands_for), stands_for
+    traced_as = repeated(built.module, candidates, trusted=True)
+    traced_as = {p: model for p, model in traced_as.items() if {p, model} <= members}
+    distinct = [p for p in candidates if p in members and p not in traced_as]
+    return _called(built, distinct, traced_as), traced_as
 
 
 def whole_model_call(built: BuiltModel) -> Call:
@@ -107,15 +107,15 @@ def whole_model_call(built: BuiltModel) -> Call:
     return _called(built, [""], {})[0]
 
 
-def _called(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> list[Call]:
+def _called(built: BuiltModel, paths: list[str], traced_as: dict[str, str]) -> list[Call]:
     """On short sequences if the model accepts them; repeats return outputs like their block's."""
     short = _shortened(built)
     try:
-        return _run(short, paths, stands_for)
+        return _run(short, paths, traced_as)
     except TraceError:
         if short is built:
             raise
-        return _run(built, paths, stands_for)
+        return _run(built, paths, traced_as)
 
 
 def _shortened(built: BuiltModel) -> BuiltModel:
@@ -132,7 +132,7 @@ def _shortened(built: BuiltModel) -> BuiltModel:
     return replace(built, args=tuple(map(cut, built.args)), targets=targets)
 
 
-def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> list[Call]:
+def _run(built: BuiltModel, paths: list[str], traced_as: dict[str, str]) -> list[Call]:
     found: dict[str, Call] = {}
     recipes: dict[str, Output] = {}
     outputs: dict[str, list[Tensor]] = {}
@@ -164,7 +164,7 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
                     hooks.append((child, partial(note_large, path, inner)))
             for child, hook in hooks:
                 stack.callback(child.register_forward_hook(hook, with_kwargs=True).remove)
-        for path, model in stands_for.items():
+        for path, model in traced_as.items():
             module = built.module.get_submodule(path)
             stack.enter_context(other_forward(module, partial(repeat, module.forward, model)))
         stack.enter_context(torch.device("meta"))  # for the tensors of stubs
@@ -174,7 +174,7 @@ def _run(built: BuiltModel, paths: list[str], stands_for: dict[str, str]) -> lis
         try:
             loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
         except Exception as error:
-            raise TraceError(f"it does not run on shapes alone: {what_failed(error)}") from error
+            raise TraceError(f"it does not run on shapes alone: {failure_text(error)}") from error
         unused = {path: _unused(loss, made) for path, made in outputs.items()}
         calls = [
             replace(found[path], unused=unused[path], large=large[path])

@@ -77,10 +77,10 @@ class Recorder(TorchDispatchMode):
     crossings   (producing segment, consuming segment, storage number) of every tensor that depends
                 on parameters and is read in a later segment: a later stage must receive it, with
                 or without a gradient (a teacher's output, a mask made of activations)
-    crossing    storage number -> shape and type of such a tensor at its first use
+    crossing    storage number -> shape and type of the tensor of a crossing at its first use
     target      `gpu`: masks of unfused attention scores are read (accelerators fuse them); `cpu`:
                 ops without a 16-bit CPU kernel raise NoKernelError
-    on_crossing called with number and tensor of such a storage at its first use
+    on_crossing called with number and tensor of a crossing at its first use
     state       receives all ops of the forward
     differentiated  module that takes a gradient in its forward (`torch.autograd.grad`) through
                 earlier segments -> the first of these and its own
@@ -207,7 +207,7 @@ class Recorder(TorchDispatchMode):
     def _note_sum(self, func: Any, args: Any, out: Any, segment: int) -> None:
         """Record an addition that may accumulate the gradients of a tensor from several nodes.
 
-        Autograd adds in place if nothing else refers to the first operand and it is dense (torch
+        Autograd adds in place if the first operand has no other reference and is dense (torch
         2.13, torch/csrc/autograd/input_buffer.cpp), but never inside a dispatch mode. So the op
         counts as `add_` if the first operand is freed right after it (`_freer`).
         """

@@ -224,7 +224,7 @@ def tracer_version() -> str:
 
 def interpolate(low: ModelGraph, high: ModelGraph, micro_batch: int) -> ModelGraph | None:
     """The graph at `micro_batch` from two others, or None if the graphs are not affine in the
-    batch: every integer is a + b * batch, everything else is equal."""
+    batch: every integer is a + b * batch, all other values are equal."""
     if len(low.kinds) != len(high.kinds) or low.chain != high.chain:
         return None
     place = (low.micro_batch, high.micro_batch - low.micro_batch, micro_batch)

@@ -1,1 +1,1 @@
-"""Reports that a decision is made on: page, Markdown, table and figure of one answer."""
+"""Reports for decisions: HTML page, Markdown, CSV table and PDF figure of one answer."""

@@ -1,6 +1,6 @@
-"""`Brief`: what a report says, before it is a page, Markdown, or a figure.
+"""`Brief`: the content of a report, for the writers of HTML, Markdown and figures.
 
-Texts are plain: each writer escapes them. Every chart names its unit.
+Texts are not escaped; each writer does it. Every chart has a unit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COLOURS = (BLUE, ORANGE, GREEN, "#8e6bbf", RED, "#3f9c96", "#c75f8b", "#7a6a4f")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One of the large numbers at the top; note  its interval, or what it is of."""
+    """A key figure at the top; note  its interval or explanation."""
 
     name: str
     value: str
@@ -26,9 +26,11 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """heads that begin with `>` are of numbers; the first row is marked where `chosen`.
+    """A table; a head with the prefix `>` marks a column of numbers.
 
-    Raises InputError for a row of another length than the heads.
+    chosen  highlight the first row
+
+    Raises InputError if a row and the heads differ in length.
     """
 
     heads: tuple[str, ...]
@@ -44,8 +46,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A horizontal bar from `low` to `high` with the words of its value; `high` may be less than
-    `low`."""
+    """A horizontal bar from `low` to `high`, in either order; `words` is the text of its value."""
 
     name: str
     low: float
@@ -58,8 +59,8 @@ class Bar:
 class BarChart:
     """Bars on one axis.
 
-    unit   what the axis counts in
-    mark   a line across all bars, None for none;  mark_words  what it is
+    unit   of the axis
+    mark   position of a line across all bars, None for none;  mark_words  its description
     """
 
     title: str
@@ -71,10 +72,10 @@ class BarChart:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The axis: all bars, the mark and, where nothing is below it, 0; never empty."""
-        found = [end for bar in self.bars for end in (bar.low, bar.high)]
-        found += [] if self.mark is None else [self.mark]
-        low, high = min(found, default=0.0), max(found, default=1.0)
+        """Range of the axis: all bars and the mark, from 0 if they are positive and far apart."""
+        values = [end for bar in self.bars for end in (bar.low, bar.high)]
+        values += [] if self.mark is None else [self.mark]
+        low, high = min(values, default=0.0), max(values, default=1.0)
         if 0 < low < 0.5 * high:
             low = 0.0
         return (low, high) if high > low else (low, low + 1.0)
@@ -82,7 +83,7 @@ class BarChart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading with what stands under it: pictures, bars and tables in this order."""
+    """A heading with pictures, bar charts and tables, in this order."""
 
     title: str
     pictures: tuple[Picture, ...] = ()
@@ -95,9 +96,9 @@ class Section:
 class Brief:
     """A report.
 
-    headline   one sentence that an executive reads
-    subtitle   what was asked and how sure the answer is proven
-    command    that answers it again, "" where it is not known
+    headline   one sentence for an executive
+    subtitle   the request, and the proof of the answer
+    command    to reproduce the answer, "" if unknown
     """
 
     title: str
@@ -110,7 +111,7 @@ class Brief:
 
 
 def between(low: float, high: float, written: Callable[[float], str]) -> str:
-    """Both ends, with their unit once where it is the same word behind both."""
+    """`low to high` as text; a common unit after both is printed once."""
     first, last = written(low), written(high)
     number, space, unit = first.rpartition(" ")
     if space and last.endswith(space + unit) and not first.startswith("$"):

@@ -1,4 +1,4 @@
-"""A brief's pictures and bars on pages for print, drawn by matplotlib (print_figure.py)."""
+"""Pictures and bar charts of a brief on pages for print, with matplotlib (print_figure.py)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _POINT = re.compile(r"([ML])(-?[\d.]+) (-?[\d.]+)")
 
 
 def write_brief_figure(path: Path, brief: Brief) -> None:
-    """A PDF of A4 pages; as .png or .svg one long page.
+    """Writes a PDF of A4 pages, or one long page as .png or .svg.
 
-    Raises InputError for another ending, and where there is nothing to draw (`has_charts`).
+    Raises InputError for another file extension, and without charts (`has_charts`).
     """
     need_format(path)
     rows = _rows(brief)
@@ -34,7 +34,7 @@ def write_brief_figure(path: Path, brief: Brief) -> None:
 
 
 def has_charts(brief: Brief) -> bool:
-    """Whether there is anything to draw: not where nothing fits."""
+    """Whether there is anything to draw; false if nothing fits."""
     return any(section.pictures or section.bars for section in brief.sections)
 
 
@@ -60,7 +60,7 @@ def _rows(brief: Brief) -> list[_Row]:
 
 
 def _paged(rows: list[_Row], most: float) -> list[list[_Row]]:
-    """In their order, as many to a page as there is room for."""
+    """The rows by page, in order; each page is filled to the height `most`."""
     pages: list[list[_Row]] = [[]]
     for row in rows:
         if pages[-1] and sum(one.height for one in pages[-1]) + row.height > most:
@@ -70,15 +70,15 @@ def _paged(rows: list[_Row], most: float) -> list[list[_Row]]:
 
 
 def _page(brief: Brief, rows: list[_Row], most: float) -> Any:
-    """A figure of matplotlib."""
+    """One page as a matplotlib figure."""
     heights = [row.height for row in rows]
     used = sum(heights)
     if math.isfinite(most) and used < most:
         heights.append(most - used)
     title = textwrap.fill(brief.title, 90)
-    said = textwrap.fill(brief.headline, 118)
+    headline = textwrap.fill(brief.headline, 118)
     figure = blank_page(_WIDTH, sum(heights) + _TITLE_INCHES)
-    figure.suptitle(f"{title}\n{said}", fontsize=9, x=0.02, ha="left", parse_math=False)
+    figure.suptitle(f"{title}\n{headline}", fontsize=9, x=0.02, ha="left", parse_math=False)
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     for number, row in enumerate(rows):
         if row.chart is not None:
@@ -91,7 +91,7 @@ def _page(brief: Brief, rows: list[_Row], most: float) -> Any:
 
 
 def _draw_picture(axes: Any, picture: Picture) -> None:
-    """The picture's own coordinates, so that it says the same as on the page."""
+    """Draws the picture in its own coordinates, so that it equals the HTML page."""
     below = 20.0 * len(picture.key)
     axes.set_xlim(0, picture.width)
     axes.set_ylim(picture.height + below, 0)
@@ -130,8 +130,8 @@ def _draw_picture(axes: Any, picture: Picture) -> None:
 
 
 def _spots(data: str) -> tuple[list[float], list[float]]:
-    found = _POINT.findall(data)
-    return [float(x) for _, x, _ in found], [float(y) for _, _, y in found]
+    points = _POINT.findall(data)
+    return [float(x) for _, x, _ in points], [float(y) for _, _, y in points]
 
 
 def _draw_bars(axes: Any, chart: BarChart) -> None:

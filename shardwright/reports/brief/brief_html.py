@@ -1,4 +1,4 @@
-"""A brief as one self-contained page: no script, nothing from elsewhere, everything escaped."""
+"""A brief as one self-contained HTML page: no scripts or external resources, all text escaped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRITTEN: dict[str, Callable[[float], str]] = {
 
 
 def brief_html(brief: Brief) -> str:
-    """The whole page."""
+    """The HTML of the whole page."""
     return str(
         template("brief/brief.html.j2").render(
             brief=brief, bars_of=bars_of, ticks_of=ticks_of, place=place
@@ -27,13 +27,13 @@ def brief_html(brief: Brief) -> str:
 
 
 def bars_of(chart: BarChart) -> list[dict[str, object]]:
-    """Every bar in per cent of the axis, at least a visible line wide."""
+    """Every bar in percent of the axis, at least as wide as a visible line."""
     low, high = chart.ends
-    found = []
+    bars = []
     for bar in chart.bars:
         left, right = sorted((place(bar.low, low, high), place(bar.high, low, high)))
         wide = max(right - left, 0.6)
-        found.append(
+        bars.append(
             {
                 "name": bar.name,
                 "words": bar.words,
@@ -42,11 +42,11 @@ def bars_of(chart: BarChart) -> list[dict[str, object]]:
                 "width": round(wide, 2),
             }
         )
-    return found
+    return bars
 
 
 def ticks_of(chart: BarChart) -> list[tuple[float, str]]:
-    """Places in per cent and texts of the axis' ticks: round values, four or five."""
+    """(position in percent, text) of the axis' ticks: four or five round values."""
     low, high = chart.ends
     written = WRITTEN.get(chart.unit, "{:.4g}".format)
     steps = even_ticks(high - low, 4)
@@ -57,5 +57,5 @@ def ticks_of(chart: BarChart) -> list[tuple[float, str]]:
 
 
 def place(value: float, low: float, high: float) -> float:
-    """Per cent of the way from low to high."""
+    """Position of a value between low (0) and high (100)."""
     return 100.0 * (value - low) / (high - low)

@@ -1,21 +1,21 @@
-"""A brief as Markdown for a pull request: headline, decision, what would change it."""
+"""A brief as Markdown for a pull request: headline, decision, sensitivities."""
 
 from __future__ import annotations
 
 from shardwright.reports.brief.brief import Brief, Section, Table
 from shardwright.reports.markdown_table import cell, table
 
-# Longer tables are folded away.
+# Longer tables are folded.
 _SHORT = 12
 
 
 def brief_markdown(brief: Brief) -> str:
-    """GitHub-flavoured; texts that come from outside cannot leave their place."""
+    """GitHub-flavored Markdown; texts from outside are escaped."""
     lines = [f"### {cell(brief.title)}", "", f"**{cell(brief.headline)}**", ""]
     lines += [cell(brief.subtitle), ""]
     facts = tuple((fact.name, fact.value, fact.note) for fact in brief.facts)
     if facts:
-        heads = ("", "value", "90 % interval, or of what")
+        heads = ("", "value", "90 % interval, or note")
         lines += [_table(Table(heads=heads, rows=facts)), ""]
     for section in brief.sections:
         lines += _section(section)

@@ -1,7 +1,7 @@
-"""Parts of a report as markup of their own, for pages that put them together: everything escaped.
+"""Parts of a report as separate HTML fragments for the web page, with all text escaped.
 
-They stand in elements of the class `shardwright`, which `parts_style` styles and nothing else; they
-take the text's colour from what is around them, so that they suit light and dark pages.
+Each is an element of the class `shardwright`, styled by `parts_style`. They inherit the text color,
+so they suit light and dark pages.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ _REPORTS = Path(__file__).parents[1]
 
 
 def facts_html(facts: Sequence[Fact]) -> str:
-    """The large numbers, each with its interval."""
+    """The key figures, each with its interval."""
     return _wrapped(_parts().facts(facts))
 
 
 def section_html(section: Section) -> str:
-    """Bars, tables and the note of a section; its pictures are `pictures_html`."""
+    """Bars, tables and note of a section, without its pictures (`pictures_html`)."""
     return _wrapped(_parts().inside(section))
 
 
 def pictures_html(pictures: Sequence[Picture]) -> str:
-    """Pictures side by side where there is room."""
+    """Pictures side by side if there is room."""
     return _wrapped(_parts().pictures(pictures))
 
 
 def picture_html(picture: Picture) -> str:
-    """One picture as wide as there is room."""
+    """One picture at full width."""
     return _wrapped(_parts().wide(picture))
 
 
 def words_html(kind: str, text: str) -> str:
-    """A text of its own: `headline`, `sub`, `note`, `told` (a message in a box), or `fault`, which
-    screen readers announce."""
+    """A text of the CSS class `headline`, `sub`, `note`, `told` (a message in a box), or `fault`
+    (announced by screen readers)."""
     return _wrapped(_parts().words(kind, text))
 
 
 @functools.cache
 def parts_style() -> str:
-    """A style element; what it says holds inside the class `shardwright` only (CSS nesting)."""
+    """A style element, limited to the class `shardwright` by CSS nesting."""
     files = ("page_style.css", "brief/brief.css", "brief/brief_parts.css")
-    said = "\n".join((_REPORTS / name).read_text(encoding="utf-8") for name in files)
-    return f"<style>\n.shardwright {{\n{said}\n}}\n</style>"
+    styles = "\n".join((_REPORTS / name).read_text(encoding="utf-8") for name in files)
+    return f"<style>\n.shardwright {{\n{styles}\n}}\n</style>"
 
 
 @functools.cache

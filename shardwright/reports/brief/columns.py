@@ -1,4 +1,4 @@
-"""A table for spreadsheets, and the dictionary of its columns."""
+"""CSV tables for spreadsheets, and their data dictionary."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from profiles.csv_text import csv_text
 
-# What a spreadsheet would take for a formula.
+# Prefixes that a spreadsheet interprets as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """unit  "" for text and plain numbers."""
+    """A column; unit  "" for text and plain numbers."""
 
     name: str
     unit: str
@@ -22,9 +22,9 @@ class Column:
 
 
 def with_interval(name: str, unit: str, meaning: str) -> tuple[Column, ...]:
-    """A number and the ends of its 90 % interval: `days`, `days_low`, `days_high`.
+    """Columns of a number and the ends of its 90 % interval: `days`, `days_low`, `days_high`.
 
-    A unit that ends the name stays its end: `step_time_s`, `step_time_low_s`.
+    A unit suffix stays at the end: `step_time_s`, `step_time_low_s`.
     """
     stem, end = name, ""
     for suffix in ("_s", "_bytes"):
@@ -37,8 +37,14 @@ def with_interval(name: str, unit: str, meaning: str) -> tuple[Column, ...]:
     )
 
 
+def ends_of(row: Mapping[str, Any], name: str) -> tuple[Any, Any]:
+    """The ends of a number's 90 % interval in a row, None if missing."""
+    _, low, high = with_interval(name, "", "")
+    return row.get(low.name), row.get(high.name)
+
+
 def table_csv(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line per row; what a row lacks is empty, numbers are in full."""
+    """One line per row; missing values are empty, numbers have full precision."""
     names = [column.name for column in columns]
     return csv_text(names, ([_cell(row.get(name)) for name in names] for row in rows))
 

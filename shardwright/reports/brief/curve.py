@@ -1,4 +1,4 @@
-"""The probability that a run has ended, over days."""
+"""Picture of the probability that a run has ended, over days."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def completion_picture(
     deadline: float | None = None,
     probability_of_deadline: float | None = None,
 ) -> Picture:
-    """The distribution of the end with its median and 90 % interval (low, median, high), and the
-    deadline where there is one."""
+    """Distribution of the duration with its median, 90 % interval and deadline.
+
+    interval  (low, median, high) in days
+    """
     low, middle, high = interval
     right = max(days[-1], high, deadline or 0.0) * 1.06
     across = Axis(high=right, begin=LEFT, end=WIDTH - RIGHT)
@@ -90,10 +92,10 @@ def completion_picture(
     if deadline is not None:
         x = across.at(deadline)
         paths.append(Path(data=line(x, up.at(0.0), x, TOP), colour=RED, dashed=True, width=1.8))
-        said = f"deadline, {deadline:.3g} days"
+        text = f"deadline, {deadline:.3g} days"
         if probability_of_deadline is not None:
-            said += f": {format_percent(probability_of_deadline)} sure"
-        key.append(Entry(name=said, colour=RED, shape="dash"))
+            text += f": probability {format_percent(probability_of_deadline)}"
+        key.append(Entry(name=text, colour=RED, shape="dash"))
     return Picture(
         name="completion",
         width=WIDTH,

@@ -1,4 +1,4 @@
-"""Charts of one layout: where its memory and its step go."""
+"""Charts of a layout's memory and step by part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GIB = 2**30
 def memory_chart(
     parts: Sequence[tuple[str, float]], peak: Interval, capacity_bytes: float, device: str
 ) -> BarChart:
-    """Bytes of the fullest device, part upon part, its peak's interval, and what it has."""
+    """Memory of the fullest device as stacked parts, the interval of its peak, and its capacity."""
     bars, at = [], 0.0
     for number, (name, size) in enumerate(parts):
         colour = COLOURS[number % len(COLOURS)]
@@ -32,7 +32,7 @@ def memory_chart(
         )
     )
     return BarChart(
-        title="GiB of the fullest device, part upon part",
+        title="GiB of the fullest device, stacked by part",
         unit="GiB",
         bars=tuple(bars),
         mark=capacity_bytes / _GIB,
@@ -41,13 +41,13 @@ def memory_chart(
 
 
 def parts_chart(parts: Mapping[str, float]) -> BarChart | None:
-    """Seconds of one step, the longest first; None without parts."""
+    """Seconds of one step by part, longest first; None without parts."""
     total = sum(parts.values())
     if not total > 0:
         return None
     ordered = sorted(parts.items(), key=lambda one: -one[1])
     return BarChart(
-        title="Seconds of one step, by what they go to",
+        title="Seconds of one step, by part",
         unit="seconds",
         bars=tuple(
             Bar(

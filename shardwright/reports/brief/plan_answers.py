@@ -1,4 +1,4 @@
-"""Answers of `plan` as what its report says of them."""
+"""Conversion of the answers of `plan` to the content of its report."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from simulator.values.prediction import Interval
 
 
 def _relaxations(why: Infeasibility | None) -> tuple[tuple[str, str, float], ...]:
-    found = () if why is None else why.relaxations
-    return tuple((one.change, one.flag, one.step_time_s) for one in found)
+    relaxations = () if why is None else why.relaxations
+    return tuple((one.change, one.flag, one.step_time_s) for one in relaxations)
 
 
 def planned_layouts(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -> Planned:
-    """The layouts of one framework, or of several, the fastest first."""
+    """Report of the layouts of one or several frameworks, fastest first."""
     best = answers[0]
     chosen = best.chosen
     rows = layout_rows(answers, refused)
@@ -35,10 +35,10 @@ def planned_layouts(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -
             model=best.model,
             cluster=best.cluster,
             rows=rows,
-            why="nothing is legal"
+            why="no layout is allowed"
             if why is None
             else f"the nearest, {why.nearest}, needs {format_bytes(why.needed_bytes)} of "
-            f"{format_bytes(why.capacity_bytes)}, most for {why.term}",
+            f"{format_bytes(why.capacity_bytes)}, mostly for {why.term}",
             relaxations=_relaxations(why),
             assumptions=best.assumptions,
         )
@@ -59,15 +59,14 @@ def planned_front(
     stack: str,
     choices: Sequence[tuple[Cluster, LayoutChoice]],
 ) -> Planned:
-    """A Pareto front, its fastest first."""
+    """Report of a Pareto front, fastest first."""
     rows = [layout_row("front", model, part.name, stack, choice) for part, choice in choices]
     return _of_choice(
         choices[0][1],
         model=model,
         cluster=on,
         rows=rows,
-        proof=f"{len(choices)} layouts that no other beats; what follows is of the first, the "
-        "fastest",
+        proof=f"Pareto front of {len(choices)} layouts; details are of the first, the fastest",
         helps=(),
         assumptions=choices[0][1].run.defaults,
     )
@@ -83,8 +82,8 @@ def _of_choice(
     helps: Sequence[tuple[str, float]],
     assumptions: Sequence[str],
 ) -> Planned:
-    run, found = chosen.run, chosen.prediction
-    price = found.price_usd_per_hour
+    run, prediction = chosen.run, chosen.prediction
+    price = prediction.price_usd_per_hour
     sources = [
         (one.name, one.value, one.method, one.source)
         for one in explain_run(run, shipped_coefficients()).sources
@@ -97,9 +96,9 @@ def _of_choice(
         cluster=cluster,
         rows=rows,
         proof=proof,
-        parts={part.words: seconds for part, seconds in found.seconds.items()},
+        parts={part.words: seconds for part, seconds in prediction.seconds.items()},
         memory=layout_memory(chosen),
-        peak=found.peak,
+        peak=prediction.peak,
         capacity_bytes=get_device(run.device).usable_bytes,
         device=run.device,
         helps=helps,
@@ -110,7 +109,7 @@ def _of_choice(
 
 
 def planned_plan(answer: PlanFile, model: str, cluster: str) -> Planned:
-    """A plan of our own executor."""
+    """Report of a plan for our executor."""
     rows, why = plan_rows(answer), answer.infeasibility
     prediction = answer.prediction
     if prediction is None:
@@ -118,10 +117,10 @@ def planned_plan(answer: PlanFile, model: str, cluster: str) -> Planned:
             model=model,
             cluster=cluster,
             rows=rows,
-            why="the pins leave none"
+            why="the fixed values allow none"
             if why is None
-            else f"the nearest, {why.nearest}, lacks {format_bytes(why.bytes_over)} for {why.term} "
-            f"of stage {why.stage}",
+            else f"the nearest, {why.nearest}, needs {format_bytes(why.bytes_over)} more for "
+            f"{why.term} of stage {why.stage}",
             relaxations=_relaxations(why),
             assumptions=answer.assumptions,
         )
@@ -150,12 +149,12 @@ def planned_plan(answer: PlanFile, model: str, cluster: str) -> Planned:
 
 
 def _peak(known: Interval, peak_bytes: float) -> Interval:
-    """The fullest rank's peak with the relative interval that is known of peaks."""
+    """The fullest rank's peak, with the relative interval of the predicted peak."""
     return known.scaled(peak_bytes / known.value) if known.value > 0 else known
 
 
 def planned_mixed(answer: PlanFile, comparison: Comparison) -> Planned:
-    """A plan on devices of several types."""
+    """Report of a plan on devices of several types."""
     planned = planned_plan(answer, comparison.model, comparison.cluster)
     left = "; ".join(f"{one.num_devices} {one.device}: {one.why}" for one in comparison.left_out)
     return replace(

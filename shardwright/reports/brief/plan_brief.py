@@ -1,5 +1,5 @@
-"""The report of `plan`, whatever was planned: layouts of frameworks, a front, a plan that runs, or
-one on mixed devices."""
+"""The report of `plan` for every kind of answer: layouts of frameworks, a Pareto front, a plan for
+our executor, or a plan on mixed devices."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from shardwright.reports.brief.brief import (
     Table,
     between,
 )
+from shardwright.reports.brief.columns import ends_of
 from shardwright.reports.brief.layout_charts import memory_chart, parts_chart
 from shardwright.reports.brief.scatter import AxisWords, Point, scatter
 from shardwright.reports.brief.size_words import probability
@@ -30,13 +31,14 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What is known beside the rows of plan_table.py.
+    """Content of the report: the rows of plan_table.py and details of the best plan.
 
-    proof      how sure the best is the best;  why  what lacks where nothing fits
+    proof      optimality of the best plan;  why  reason if nothing fits
     parts      seconds of the step;  memory  bytes of the fullest device
-    helps      changes and the step time under each
-    lost       share of a long run's time by what it is lost to
-    sources    name, value, how, source
+    helps      (change, step time with it)
+    relaxations  (change, flag, step time) that make a plan feasible
+    lost       share of a long run's time by cause of loss
+    sources    (name, value, method, source)
     """
 
     model: str
@@ -58,10 +60,10 @@ class Planned:
 
 
 def plan_brief(planned: Planned, *, command: str = "", version: str = "") -> Brief:
-    """Of an answer, and of one where nothing fits."""
-    found = [row for row in planned.rows if row.get("step_time_s") is not None]
-    best = found[0] if found else None
-    sections = [_decision(planned), _front(found)]
+    """The report of an answer, also if nothing fits."""
+    plans = [row for row in planned.rows if row.get("step_time_s") is not None]
+    best = plans[0] if plans else None
+    sections = [_decision(planned), _front(plans)]
     if best is not None:
         sections += [_money(planned, best), _inside(planned), _helps(planned, best)]
     sections.append(_assumed(planned))
@@ -79,12 +81,12 @@ def plan_brief(planned: Planned, *, command: str = "", version: str = "") -> Bri
 def _headline(planned: Planned, best: Mapping[str, Any] | None) -> str:
     if best is None:
         return f"No plan of {planned.model} fits on {planned.cluster}: {planned.why}."
-    said = f"{best['stack']} with {best['layout']}: a step takes {_value(best, 'step_time_s')}"
+    text = f"{best['stack']} with {best['layout']}: a step takes {_value(best, 'step_time_s')}"
     if best.get("rate") is not None:
-        said += f", {format_count(best['rate'])} {best['counted_in']} per second"
+        text += f", {format_count(best['rate'])} {best['counted_in']} per second"
     if best.get("usd_per_million") is not None:
-        said += f", {_value(best, 'usd_per_million')} per million {best['counted_in']}"
-    return said.replace("\n", " ") + "."
+        text += f", {_value(best, 'usd_per_million')} per million {best['counted_in']}"
+    return text.replace("\n", " ") + "."
 
 
 _WRITTEN = {
@@ -99,19 +101,15 @@ _WRITTEN = {
 
 
 def _range(row: Mapping[str, Any], name: str) -> str:
-    stem, end = name, ""
-    for suffix in ("_s", "_bytes"):
-        if name.endswith(suffix):
-            stem, end = name.removesuffix(suffix), suffix
-    low, high = row.get(f"{stem}_low{end}"), row.get(f"{stem}_high{end}")
+    low, high = ends_of(row, name)
     return "" if low is None or high is None else between(low, high, _WRITTEN[name])
 
 
 def _value(row: Mapping[str, Any], name: str) -> str:
     if row.get(name) is None:
         return "-"
-    said = _range(row, name)
-    return _WRITTEN[name](row[name]) + (f"\n[{said}]" if said else "")
+    interval = _range(row, name)
+    return _WRITTEN[name](row[name]) + (f"\n[{interval}]" if interval else "")
 
 
 def _facts(best: Mapping[str, Any]) -> tuple[Fact, ...]:
@@ -125,15 +123,15 @@ def _facts(best: Mapping[str, Any]) -> tuple[Fact, ...]:
         "kwh_per_million": f"Energy per million {per}s",
         "productive_time": "Productive time",
     }
-    found = [
+    facts = [
         Fact(name=words, value=_WRITTEN[name](best[name]), note=_range(best, name))
         for name, words in names.items()
         if best.get(name) is not None
     ]
     if best.get("out_of_memory_probability") is not None:
         risk = probability(best["out_of_memory_probability"])
-        found.append(Fact(name="Out of memory", value=risk, note="probability"))
-    return tuple(found)
+        facts.append(Fact(name="Out of memory", value=risk, note="probability"))
+    return tuple(facts)
 
 
 def _decision(planned: Planned) -> Section:
@@ -148,8 +146,8 @@ def _decision(planned: Planned) -> Section:
         first += [str(row.get("cluster") or "-")] if several else []
         numbers = ("step_time_s", "mfu", "peak_memory_bytes", "usd_per_million")
         why = row.get("why_not_first") or ("chosen" if row.get("row") == "chosen" else "")
-        said = tuple(_value(row, name) for name in numbers)
-        cells = (*first, str(row.get("layout") or "-"), *said)
+        values = tuple(_value(row, name) for name in numbers)
+        cells = (*first, str(row.get("layout") or "-"), *values)
         rows.append((*cells, why) if reasons else cells)
     tables = [Table(heads=heads, rows=tuple(rows), chosen=_has_chosen(planned))] if rows else []
     if planned.relaxations:
@@ -171,22 +169,24 @@ def _has_chosen(planned: Planned) -> bool:
 
 
 def _prices(rows: Sequence[Mapping[str, Any]]) -> str:
-    said = dict.fromkeys(
+    prices = dict.fromkeys(
         f"${row['usd_per_device_hour']:.2f} per device-hour: {row['price']}"
         if row.get("usd_per_device_hour") is not None
         else row["price"]
         for row in rows
         if row.get("price")
     )
-    return f"Price: {'; '.join(said)}." if said else "No price of the devices is known (--prices)."
+    if not prices:
+        return "No price of the devices is known (--prices)."
+    return f"Price: {'; '.join(prices)}."
 
 
-def _front(found: Sequence[Mapping[str, Any]]) -> Section | None:
-    """Step time against memory; against dollars where clusters differ."""
-    several = len({row["cluster"] for row in found}) > 1
+def _front(rows: Sequence[Mapping[str, Any]]) -> Section | None:
+    """Step time against memory, or against dollars for several clusters."""
+    several = len({row["cluster"] for row in rows}) > 1
     key, per = "peak_memory_bytes", float(_GIB)
     axis = AxisWords(name="GiB allocated on the fullest device", written="{:.3g}".format)
-    if several and all(row.get("usd_per_million") for row in found):
+    if several and all(row.get("usd_per_million") for row in rows):
         key, per = "usd_per_million", 1.0
         axis = AxisWords(name="US dollars per million tokens", written="${:.3g}".format)
     points = [
@@ -198,28 +198,29 @@ def _front(found: Sequence[Mapping[str, Any]]) -> Section | None:
             title=f"{row['layout']}: {_value(row, 'step_time_s')}, {_value(row, key)}",
             chosen=number == 0 and row["row"] == "chosen",
         )
-        for number, row in enumerate(found)
+        for number, row in enumerate(rows)
         if row.get(key)
     ]
     if len(points) < 2:
         return None
     across = AxisWords(name="time of one step", written=format_time)
-    note = "Numbers beside marks are devices." if several else "The ring is what was chosen."
+    note = "Numbers at the marks are devices." if several else "The ring marks the chosen plan."
     picture = scatter("front", points, across, axis, note=note)
-    return None if picture is None else Section(title="What it takes", pictures=(picture,))
+    title = "Time and memory" if key == "peak_memory_bytes" else "Time and cost"
+    return None if picture is None else Section(title=title, pictures=(picture,))
 
 
 def _money(planned: Planned, best: Mapping[str, Any]) -> Section | None:
-    """Dollars of a million tokens that are kept, by what the time goes to."""
+    """Dollars per million productive tokens, by part of the time."""
     usd, kept = best.get("usd_per_million"), best.get("productive_time")
     total = sum(planned.parts.values())
     if usd is None or not total > 0:
         return None
     bars, at = [], 0.0
-    shown = {name: usd * part / total for name, part in planned.parts.items() if part > total / 500}
-    parts = [(name, part, BLUE) for name, part in sorted(shown.items(), key=lambda one: -one[1])]
-    if usd - sum(shown.values()) > 1e-6 * usd:
-        parts.append(("the rest of the step", usd - sum(shown.values()), BLUE))
+    large = {name: usd * part / total for name, part in planned.parts.items() if part > total / 500}
+    parts = [(name, part, BLUE) for name, part in sorted(large.items(), key=lambda one: -one[1])]
+    if usd - sum(large.values()) > 1e-6 * usd:
+        parts.append(("the rest of the step", usd - sum(large.values()), BLUE))
     if kept:
         whole = usd / kept
         lost = {name: whole * share for name, share in planned.lost.items() if share > 5e-4}
@@ -231,13 +232,13 @@ def _money(planned: Planned, best: Mapping[str, Any]) -> Section | None:
         words = f"{'-' if part < 0 else ''}${abs(part):.3g}"
         bars.append(Bar(name=name, low=at, high=at + part, words=words, colour=colour))
         at += part
-    bars.append(Bar(name="in all", low=0.0, high=at, words=f"${at:.3g}", colour=GREEN))
-    per, kept_words = best["counted_in"], " that are kept" if kept else ""
+    bars.append(Bar(name="total", low=0.0, high=at, words=f"${at:.3g}", colour=GREEN))
+    per = f"productive {best['counted_in']}" if kept else best["counted_in"]
     return Section(
-        title="Where the money goes",
+        title="Cost by part",
         bars=(
             BarChart(
-                title=f"US dollars per million {per}{kept_words}, part upon part",
+                title=f"US dollars per million {per}, stacked by part",
                 unit="dollars",
                 bars=tuple(bars),
             ),
@@ -258,7 +259,7 @@ def _inside(planned: Planned) -> Section | None:
 
 
 def _helps(planned: Planned, best: Mapping[str, Any]) -> Section | None:
-    """A tornado: the step's own interval, and what each change makes of the step."""
+    """A tornado chart: the step's interval, and the step time with each change."""
     now = best["step_time_s"]
     bars = []
     if best.get("step_time_low_s") is not None:
@@ -281,7 +282,7 @@ def _helps(planned: Planned, best: Mapping[str, Any]) -> Section | None:
         unit="seconds",
         bars=tuple(bars),
         mark=now,
-        mark_words=f"the answer, {format_time(now)}; each change is solved anew",
+        mark_words=f"the answer, {format_time(now)}; each change is solved again",
     )
     return Section(title="What would change the answer", bars=(chart,))
 
@@ -293,7 +294,7 @@ def _assumed(planned: Planned) -> Section | None:
         tables.append(Table(heads=("assumed, with the flag that changes it",), rows=rows))
     if planned.sources:
         tables.append(
-            Table(heads=("rests on", "value", "how", "source"), rows=tuple(planned.sources))
+            Table(heads=("input", "value", "method", "source"), rows=tuple(planned.sources))
         )
     title = "Assumptions that can be challenged, and their sources"
     return Section(title=title, tables=tuple(tables)) if tables else None

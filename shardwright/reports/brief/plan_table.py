@@ -1,4 +1,4 @@
-"""The rows and columns of `plan --csv`, whatever was planned."""
+"""Rows and columns of `plan --csv`, for every kind of answer."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from simulator.values.prediction import Interval, Prediction
 
 PLAN_COLUMNS = (
     Column(name="row", unit="", meaning="chosen, alternative, framework, front or refused"),
-    Column(name="model", unit="", meaning="the model as it was named"),
-    Column(name="cluster", unit="", meaning="the devices as they were named"),
+    Column(name="model", unit="", meaning="the model as given by the user"),
+    Column(name="cluster", unit="", meaning="the devices as given by the user"),
     Column(name="stack", unit="", meaning="framework"),
     Column(name="layout", unit="", meaning="degrees, schedule, micro-batch, ZeRO, recomputation"),
-    Column(name="devices", unit="devices", meaning="that work"),
-    Column(name="devices_idle", unit="devices", meaning="of the cluster that do nothing"),
+    Column(name="devices", unit="devices", meaning="used devices"),
+    Column(name="devices_idle", unit="devices", meaning="unused devices of the cluster"),
     *with_interval("step_time_s", "s", "time of one optimizer step"),
     *with_interval("mfu", "fraction", MFU_DEFINITION),
-    *with_interval("peak_memory_bytes", "bytes", "allocated on the device that allocates most"),
+    *with_interval("peak_memory_bytes", "bytes", "largest peak of allocated memory on a device"),
     Column(name="out_of_memory_probability", unit="fraction", meaning="of running out of memory"),
-    Column(name="counted_in", unit="", meaning="what rates and costs are per: tokens or samples"),
+    Column(name="counted_in", unit="", meaning="unit of rates and costs: tokens or samples"),
     *with_interval("rate", "counted_in per second", "speed of all devices"),
     *with_interval("usd_per_million", "US dollars", "rent per million of counted_in"),
     *with_interval("kwh_per_million", "kWh", "energy per million of counted_in"),
     *with_interval("productive_time", "fraction", "of a long run in which steps are kept"),
     Column(name="usd_per_device_hour", unit="US dollars", meaning="rent of one device-hour"),
-    Column(name="price", unit="", meaning="whose price, of which kind, of which dates"),
+    Column(name="price", unit="", meaning="provider, kind and dates of the price"),
     Column(
-        name="why_not_first", unit="", meaning="what it has against the chosen one, or why none"
+        name="why_not_first",
+        unit="",
+        meaning="disadvantage to the chosen one, or why there is none",
     ),
 )
 
@@ -41,7 +43,7 @@ PLAN_COLUMNS = (
 def layout_row(
     row: str, model: str, cluster: str, stack: str, choice: LayoutChoice
 ) -> dict[str, Any]:
-    """A framework's layout."""
+    """The row of a framework's layout."""
     return {
         "row": row,
         "model": model,
@@ -78,23 +80,23 @@ def layout_rows(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -> li
     return rows
 
 
-def _figures(found: Prediction) -> dict[str, Any]:
-    price = found.price_usd_per_hour
+def _figures(prediction: Prediction) -> dict[str, Any]:
+    price = prediction.price_usd_per_hour
     return {
-        **_ends("step_time_s", found.step_time_s),
-        **_ends("mfu", found.mfu),
-        **_ends("peak_memory_bytes", found.peak_memory_bytes),
-        "counted_in": found.counted_in,
-        **_ends("rate", found.per_s),
-        **_ends("usd_per_million", found.usd_per_million),
-        **_ends("kwh_per_million", found.kwh_per_million),
+        **_ends("step_time_s", prediction.step_time_s),
+        **_ends("mfu", prediction.mfu),
+        **_ends("peak_memory_bytes", prediction.peak_memory_bytes),
+        "counted_in": prediction.counted_in,
+        **_ends("rate", prediction.per_s),
+        **_ends("usd_per_million", prediction.usd_per_million),
+        **_ends("kwh_per_million", prediction.kwh_per_million),
         "usd_per_device_hour": None if price is None else price.value,
         "price": None if price is None else price.source,
     }
 
 
 def plan_rows(answer: PlanFile) -> list[dict[str, Any]]:
-    """A plan of our own executor with its runners-up."""
+    """A plan for our executor, and its runners-up."""
     if answer.plan is None or answer.prediction is None:
         return []
     plan = answer.plan
@@ -134,7 +136,7 @@ def plan_rows(answer: PlanFile) -> list[dict[str, Any]]:
 
 
 def mixed_rows(answer: PlanFile, comparison: Comparison) -> list[dict[str, Any]]:
-    """The kinds of plans that were compared on mixed devices, the chosen one first."""
+    """The compared kinds of plans on mixed devices, the chosen one first."""
     rows: list[dict[str, Any]] = []
     prices = "; ".join(
         f"{name} ${price.value:.2f}: {price.source}"

@@ -1,4 +1,4 @@
-"""Marks over two axes by logarithms: what costs how much and takes how long."""
+"""Scatter plot with two logarithmic axes, for time against cost or memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FEW_DECADES = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """label  beside the mark, "" for none;  group  has a colour and a shape;  title  on hover."""
+    """A mark; label  next to it, "" for none;  group  sets color and shape;  title  on hover."""
 
     x: float
     y: float
@@ -40,7 +40,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisWords:
-    """What an axis is called, with its unit, and how its ticks are written."""
+    """Name of an axis with its unit, and the formatter of its ticks."""
 
     name: str
     written: Callable[[float], str]
@@ -49,7 +49,7 @@ class AxisWords:
 def scatter(
     name: str, points: Sequence[Point], across: AxisWords, up: AxisWords, *, note: str = ""
 ) -> Picture | None:
-    """Both axes by logarithms; None without points. The chosen one has a ring."""
+    """The plot, with a ring around the chosen point; None without positive points."""
     points = [one for one in points if one.x > 0 and one.y > 0]
     if not points:
         return None
@@ -98,7 +98,7 @@ def scatter(
 
 
 def frame(across: AxisWords, up: AxisWords) -> tuple[list[Path], list[Label]]:
-    """The two axes' lines and names."""
+    """Lines and names of both axes."""
     foot = HEIGHT - BOTTOM
     lines = [
         Path(data=line(LEFT, foot, WIDTH - RIGHT, foot), colour=INK, width=1),
@@ -115,7 +115,7 @@ _SHAPES = ("ring", "square", "diamond", "ring", "square", "diamond")
 
 
 def shape(number: int, x: float, y: float) -> str:
-    """A circle, a square or a diamond of straight lines."""
+    """Path data of a circle, a square or a diamond, as a polygon."""
     kind = _SHAPES[number % len(_SHAPES)]
     if kind == "ring":
         return _ring(x, y, _SIZE, 20)
@@ -145,9 +145,9 @@ def _axis(values: list[float], begin: float, end: float) -> Axis:
 
 
 def _ticks(axis: Axis) -> list[float]:
-    """Round values within an axis by logarithms, _MOST_TICKS at most."""
+    """At most _MOST_TICKS round values within a logarithmic axis."""
     if axis.high < _FEW_DECADES * axis.low:
-        # So short that even steps are nearly as far apart by logarithms.
+        # On a short axis even steps look almost even on a logarithmic scale too.
         steps = even_ticks(axis.high - axis.low, _MOST_TICKS)
         step = steps[1] if len(steps) > 1 else axis.high
         first = math.ceil(axis.low / step)
@@ -156,19 +156,19 @@ def _ticks(axis: Axis) -> list[float]:
     best: list[float] = []
     for heads in ((1,), (1, 3), (1, 2, 5)):
         values = (head * 10.0**power for power in decades for head in heads)
-        found = [value for value in values if axis.low <= value <= axis.high]
-        if len(found) > _MOST_TICKS:
+        inside = [value for value in values if axis.low <= value <= axis.high]
+        if len(inside) > _MOST_TICKS:
             break
-        best = found
+        best = inside
     return best
 
 
 def _placed(
     one: Point, x: float, y: float, taken: list[tuple[float, float, float, float]]
 ) -> Label | None:
-    """The label where nothing else stands: right, left, above, below; None where there is no room.
+    """The label in the first free place: right, left, above, below; None if there is no room.
 
-    Sized for the larger letters of narrow pages.
+    The size is that of the larger letters on narrow pages.
     """
     wide, high = 9.5 * len(one.label), 18.0
     spots = (

@@ -1,4 +1,4 @@
-"""The report of `size`: from its JSON with the details of size_details.py."""
+"""The report of `size`, from its JSON and the details of size_details.py."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _FLAG = re.compile(r"--[a-z][\w-]*")
 
 
 def size_brief(data: Mapping[str, Any], *, command: str = "", version: str = "") -> Brief:
-    """Of an answer, and of one where nothing keeps the limits."""
-    found = data.get("device") is not None
+    """The report of an answer, also if nothing keeps the limits."""
+    solved = data.get("device") is not None
     sections = [
         _decision(data),
-        *([_outlook(data), _money(data), _memory(data), _sensitivity(data)] if found else []),
+        *([_outlook(data), _money(data), _memory(data), _sensitivity(data)] if solved else []),
         *_compared(data),
         _compute(data),
         *_assumed(data),
@@ -36,7 +36,7 @@ def size_brief(data: Mapping[str, Any], *, command: str = "", version: str = "")
         title=f"Training {data['model']}: what to rent",
         headline=headline(data),
         subtitle=_subtitle(data),
-        facts=_facts(data) if found else (),
+        facts=_facts(data) if solved else (),
         sections=tuple(one for one in sections if one is not None),
         command=command,
         version=version,
@@ -49,25 +49,25 @@ def _subtitle(data: Mapping[str, Any]) -> str:
         limits.append(f"within {days(data['deadline_days'])}")
     if data.get("budget_usd") is not None:
         limits.append(f"for at most {format_usd(data['budget_usd'])}")
-    said = f"Asked for: {GOALS.get(data['minimised'], data['minimised'])}"
-    said += f" {' and '.join(limits)}" if limits else ""
+    goal = f"Goal: {GOALS.get(data['minimised'], data['minimised'])}"
+    goal += f" {' and '.join(limits)}" if limits else ""
     considered = f"{format_count(data['considered'])} layouts considered"
     if data.get("device") is None:
-        return f"{said}. {considered}."
+        return f"{goal}. {considered}."
     proof = (
-        "proven best of what was listed"
+        "proven best of the listed devices"
         if data["status"] == "optimal"
         else f"the search ended early: within {format_percent(data['gap'] or 0.0)} of the best"
     )
-    binds = f" What binds: {data['binds']}." if data.get("binds") else ""
-    return f"{said}; {proof}, {considered}. Ranges are 90 % intervals.{binds}"
+    binds = f" Binding limit: {data['binds']}." if data.get("binds") else ""
+    return f"{goal}; {proof}, {considered}. Ranges are 90 % intervals.{binds}"
 
 
 def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
     def ranged(name: str, key: str) -> Fact:
         return Fact(name=name, value=value_of(data, key), note=range_of(data, key))
 
-    found = [
+    facts = [
         ranged("Time", "days"),
         ranged("Cost", "usd"),
         ranged("Energy", "kwh"),
@@ -75,7 +75,7 @@ def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
         ranged("Device-hours", "device_hours"),
     ]
     if data.get("probability_of_deadline") is not None:
-        found.append(
+        facts.append(
             Fact(
                 name="In time",
                 value=probability(data["probability_of_deadline"]),
@@ -83,7 +83,7 @@ def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
             )
         )
     if data.get("probability_of_budget") is not None:
-        found.append(
+        facts.append(
             Fact(
                 name="In budget",
                 value=probability(data["probability_of_budget"]),
@@ -92,7 +92,7 @@ def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
         )
     kept, step = ranged("Productive time", "productive_time"), ranged("Step", "step_time_s")
     mfu = Fact(name="MFU", value=format_percent(data["mfu"]), note="of the devices' peak")
-    return (*found, kept, step, mfu)
+    return (*facts, kept, step, mfu)
 
 
 def _decision(data: Mapping[str, Any]) -> Section:
@@ -146,35 +146,35 @@ def _decision(data: Mapping[str, Any]) -> Section:
     note = ""
     if chosen:
         note = (
-            f"Layout of the chosen one: {data['layout']}; {data['global_batch']:,} sequences a "
-            f"step, {data['steps']:,.0f} steps. Prices: {_prices(data)}."
+            f"Chosen layout: {data['layout']}; {data['global_batch']:,} sequences per step, "
+            f"{data['steps']:,.0f} steps. Prices: {_prices(data)}."
         )
     return Section(title="Decision", tables=tuple(tables), note=note)
 
 
 def _prices(data: Mapping[str, Any]) -> str:
-    """Of every device in the table: dollars of a device-hour, whose, of which kind and dates."""
-    said = {}
+    """Dollars per device-hour of every device in the table, with provider, kind and dates."""
+    prices = {}
     for run in [data, *data["alternatives"]]:
         if run.get("usd_per_device_hour") is None:
-            said[run["device"]] = f"{run['device']} none known"
+            prices[run["device"]] = f"{run['device']} none known"
         else:
             usd = format_usd(run["usd_per_device_hour"])
-            said[run["device"]] = f"{run['device']} {usd} per device-hour ({run['price']})"
-    return "; ".join(said.values())
+            prices[run["device"]] = f"{run['device']} {usd} per device-hour ({run['price']})"
+    return "; ".join(prices.values())
 
 
 def _outlook(data: Mapping[str, Any]) -> Section:
     pictures = (charts.front_picture(data), charts.completion(data))
     lost = sorted(data["lost"].items(), key=lambda one: -one[1])
-    said = ", ".join(f"{name} {format_percent(share)}" for name, share in lost if share >= 5e-4)
+    causes = ", ".join(f"{name} {format_percent(share)}" for name, share in lost if share >= 5e-4)
     return Section(
-        title="What it takes: money against time, and when it is done",
+        title="Cost against time, and duration",
         pictures=tuple(one for one in pictures if one is not None),
-        note=f"Of the time {with_range(data, 'productive_time')} goes to steps that are kept; lost "
-        f"to: {said or 'nothing'}. {data['interruptions']:.0f} unexpected interruptions, a "
+        note=f"Productive share of the time: {with_range(data, 'productive_time')}. Lost to: "
+        f"{causes or 'nothing'}. {data['interruptions']:.0f} unexpected interruptions, a "
         f"checkpoint every {format_time(data['checkpoint_every_s'])}, {data['spare_nodes']} spare "
-        "nodes beside those that are rented.",
+        "nodes in addition to the rented ones.",
     )
 
 
@@ -182,9 +182,9 @@ def _money(data: Mapping[str, Any]) -> Section | None:
     chart = charts.waterfall(data)
     note = (
         f"Energy {with_range(data, 'kwh')}, CO2e {with_range(data, 'tco2e')}"
-        f"{_where(data)}; a rent contains the energy, an owner pays it beside."
+        f"{_where(data)}; a rent includes the energy, an owner pays it separately."
     )
-    return Section(title="Where the money goes", bars=_shown(chart), note=note)
+    return Section(title="Cost by part", bars=_present(chart), note=note)
 
 
 def _where(data: Mapping[str, Any]) -> str:
@@ -194,12 +194,12 @@ def _where(data: Mapping[str, Any]) -> str:
 
 
 def _memory(data: Mapping[str, Any]) -> Section | None:
-    bars = _shown(charts.memory(data), charts.step_parts(data))
+    bars = _present(charts.memory(data), charts.step_parts(data))
     return Section(title="Memory and step of the chosen layout", bars=bars) if bars else None
 
 
 def _sensitivity(data: Mapping[str, Any]) -> Section | None:
-    bars = _shown(
+    bars = _present(
         charts.swings(data, "days"),
         charts.swings(data, "usd"),
         charts.gains(data, "days"),
@@ -208,12 +208,12 @@ def _sensitivity(data: Mapping[str, Any]) -> Section | None:
     return Section(title="What would change the answer", bars=bars) if bars else None
 
 
-def _shown(*found: BarChart | None) -> tuple[BarChart, ...]:
-    return tuple(one for one in found if one is not None)
+def _present(*bars: BarChart | None) -> tuple[BarChart, ...]:
+    return tuple(chart for chart in bars if chart is not None)
 
 
 def _compared(data: Mapping[str, Any]) -> list[Section]:
-    """Other answers beside this one: --versus, --owned, --diff."""
+    """Comparisons with other answers: --versus, --owned, --diff."""
     sections = []
     if data.get("versus"):
         heads = (
@@ -228,7 +228,7 @@ def _compared(data: Mapping[str, Any]) -> list[Section]:
             )
         )
     if data.get("owned"):
-        ways = tuple(
+        options = tuple(
             (
                 one["title"],
                 "-" if one["days"] is None else days(one["days"]),
@@ -238,11 +238,11 @@ def _compared(data: Mapping[str, Any]) -> list[Section]:
             )
             for one in data["owned"]["options"]
         )
-        columns = ("with the devices one has", ">time", ">tokens a day", ">rent", "")
+        columns = ("with owned devices", ">time", ">tokens a day", ">rent", "")
         sections.append(
             Section(
-                title="Beside the devices one has",
-                tables=(Table(heads=columns, rows=ways),),
+                title="With owned devices",
+                tables=(Table(heads=columns, rows=options),),
                 note=" ".join((data["owned"]["sentence"], *data["owned"]["assumptions"])),
             )
         )
@@ -271,12 +271,12 @@ def _compared(data: Mapping[str, Any]) -> list[Section]:
 
 
 def _owning(data: Mapping[str, Any]) -> Section:
-    """Buying the devices against renting them."""
+    """Buying the devices compared with renting them."""
     one = data["owning"]
     rows = [
         ("purchase, with the network", format_usd(one["purchase_usd"]["value"])),
-        ("an hour of a device that is used all the time", format_usd(one["usd_per_hour"]["value"])),
-        ("this run at that", format_usd(one["run_usd"]["value"])),
+        ("device-hour at 100 % use", format_usd(one["usd_per_hour"]["value"])),
+        ("this run at that rate", format_usd(one["run_usd"]["value"])),
     ]
     if one.get("rent_usd") is not None:
         rows.append(("this run rented", format_usd(one["rent_usd"])))
@@ -330,11 +330,11 @@ def _compute(data: Mapping[str, Any]) -> Section | None:
 
 
 def _assumed(data: Mapping[str, Any]) -> list[Section]:
-    """What was assumed, each with the flag that changes it; then every input with its source."""
+    """Assumptions with the flags that change them, then every input with its source."""
     tables = []
     if data["assumptions"]:
-        said = tuple((one, ", ".join(_flags(one))) for one in data["assumptions"])
-        tables.append(Table(heads=("assumed", "changed by"), rows=said))
+        assumed = tuple((one, ", ".join(_flags(one))) for one in data["assumptions"])
+        tables.append(Table(heads=("assumed", "changed by"), rows=assumed))
     if data.get("sources"):
         rows = tuple(
             (one["name"], one["value"], one["source"], one["change"]) for one in data["sources"]

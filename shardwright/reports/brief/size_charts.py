@@ -1,4 +1,4 @@
-"""The charts of a sized run, from the JSON of `size` with its details."""
+"""Charts of an answer of `size`, from its JSON with details."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LEAST_SHARE = 0.0005
 
 
 def front_picture(data: Mapping[str, Any]) -> Picture | None:
-    """Days against dollars (energy without prices) of every run that no other beats."""
+    """Pareto front of days against dollars, or against energy without prices."""
     runs = [data, *data["alternatives"], *data["front"]] if data.get("device") else []
     priced = any(run.get("usd") is not None for run in runs)
     key, written = ("usd", format_usd) if priced else ("kwh", energy)
     seen: set[tuple[object, ...]] = set()
     points = []
     for number, run in enumerate(runs):
-        # The front names devices as they were asked for, and holds the chosen one in closed form.
+        # The front uses the user's device names, and repeats the chosen run in closed form.
         name = _family(run["device"], runs)
         same = (name, run["devices"], f"{run['days']:.2g}")
         if run.get(key) is None or same in seen:
@@ -42,15 +42,14 @@ def front_picture(data: Mapping[str, Any]) -> Picture | None:
                 chosen=number == 0,
             )
         )
-    what = "US dollars of the whole run" if priced else "energy of the whole run"
+    axis = "US dollars of the whole run" if priced else "energy of the whole run"
     return scatter(
         "front",
         points,
         AxisWords(name="days from the start to the end of the run", written="{:.3g}".format),
-        AxisWords(name=what, written=written),
-        note="Numbers beside marks are devices; the ring is what was chosen. A run stands here "
-        "where no other has fewer days, dollars, kWh and devices at once, or where it is the best "
-        "of its type of device.",
+        AxisWords(name=axis, written=written),
+        note="Numbers at the marks are devices; the ring marks the chosen run. The plot has the "
+        "Pareto front of days, dollars, kWh and devices, and the best run of each type of device.",
     )
 
 
@@ -61,13 +60,13 @@ def _family(name: str, runs: list[Mapping[str, Any]]) -> str:
 
 
 def completion(data: Mapping[str, Any]) -> Picture | None:
-    """When the run has ended with which probability."""
-    found = data.get("completion")
-    if not found:
+    """Probability that the run has ended, over days."""
+    distribution = data.get("completion")
+    if not distribution:
         return None
     return completion_picture(
-        found["probability"],
-        found["days"],
+        distribution["probability"],
+        distribution["days"],
         interval=(data["days_low"], data["days"], data["days_high"]),
         deadline=data.get("deadline_days"),
         probability_of_deadline=data.get("probability_of_deadline"),
@@ -75,10 +74,10 @@ def completion(data: Mapping[str, Any]) -> Picture | None:
 
 
 def cost_parts(data: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Dollars of the rent by what the time goes to; they add up to `usd`.
+    """Dollars by part of the time, and storage and egress; they add up to `usd`.
 
-    The contingency's share of the days is 1 - 1 / contingency; what is left is shared out as the
-    simulated time is.
+    The contingency's share of the days is 1 - 1 / contingency. The rest is distributed like the
+    simulated time.
     """
     usd = data.get("rent_usd") or data["usd"]
     factor = data.get("contingency", {}).get("value", 1.0)
@@ -86,15 +85,15 @@ def cost_parts(data: Mapping[str, Any]) -> list[tuple[str, float]]:
     lost = [(name, plain * share) for name, share in data["lost"].items() if share > _LEAST_SHARE]
     lost.sort(key=lambda one: -one[1])
     kept = plain - sum(part for _, part in lost)
-    found = [("steps that are kept", kept), *((f"lost: {name}", part) for name, part in lost)]
+    parts = [("productive steps", kept), *((f"lost: {name}", part) for name, part in lost)]
     if usd > plain:
-        found.append(("what whole runs took beyond", usd - plain))
-    beside = (("data and checkpoints kept", "storage_usd"), ("egress", "egress_usd"))
-    return found + [(name, data[key]) for name, key in beside if data.get(key)]
+        parts.append(("contingency of whole runs", usd - plain))
+    others = (("storage of data and checkpoints", "storage_usd"), ("egress", "egress_usd"))
+    return parts + [(name, data[key]) for name, key in others if data.get(key)]
 
 
 def waterfall(data: Mapping[str, Any]) -> BarChart | None:
-    """Rent, storage and egress, part upon part."""
+    """Rent, storage and egress, stacked by part."""
     if data.get("usd") is None:
         return None
     bars, at = [], 0.0
@@ -103,33 +102,33 @@ def waterfall(data: Mapping[str, Any]) -> BarChart | None:
         words = f"{format_usd(part)} ({format_percent(part / data['usd'])})"
         bars.append(Bar(name=name, low=at, high=at + part, words=words, colour=colour))
         at += part
-    bars.append(Bar(name="in all", low=0.0, high=data["usd"], words=with_range(data, "usd")))
+    bars.append(Bar(name="total", low=0.0, high=data["usd"], words=with_range(data, "usd")))
     return BarChart(
-        title="US dollars by what they go to",
+        title="US dollars, stacked by part",
         unit="dollars",
         bars=tuple(bars),
         note=f"{value_of(data, 'device_hours')} device-hours at "
-        f"{format_usd(data['usd_per_device_hour'])}: {data['price']}. A rent contains hosts, "
+        f"{format_usd(data['usd_per_device_hour'])}: {data['price']}. A rent includes hosts, "
         f"network inside the cluster, power and hosting. {_storage_words(data)}",
     )
 
 
 def _colour(part: str) -> str:
-    if part.startswith("steps"):
+    if part.startswith("productive"):
         return GREEN
     if part.startswith("lost"):
         return RED
-    return ORANGE if part.startswith("what whole runs") else BLUE
+    return ORANGE if part.startswith("contingency") else BLUE
 
 
 def _storage_words(data: Mapping[str, Any]) -> str:
     if data.get("storage_price") is None:
-        return "Storage and what leaves the provider's network are not counted."
+        return "Storage and egress are not included."
     return f"Storage and egress: {data['storage_price']}."
 
 
 def swings(data: Mapping[str, Any], of: str) -> BarChart | None:
-    """A tornado: `of` is `days` or `usd`; the widest first."""
+    """A tornado chart of `days` or `usd`, widest bar first."""
     value = data.get(of)
     if value is None or not data.get("swings"):
         return None
@@ -160,9 +159,9 @@ def swings(data: Mapping[str, Any], of: str) -> BarChart | None:
 
 
 def gains(data: Mapping[str, Any], of: str) -> BarChart | None:
-    """What the next node, dollar, GB/s, GiB and point of MFU change."""
-    found = [gain for gain in data["gains"] if gain[of] is not None]
-    if not found:
+    """Effect of one more node, dollar, GB/s, GiB and point of MFU."""
+    gains = [gain for gain in data["gains"] if gain[of] is not None]
+    if not gains:
         return None
 
     def words(change: float) -> str:
@@ -173,7 +172,7 @@ def gains(data: Mapping[str, Any], of: str) -> BarChart | None:
         return f"{'+' if change >= 0 else '-'}{format_usd(abs(change))}"
 
     return BarChart(
-        title=f"What one change brings, in {'days' if of == 'days' else 'US dollars'}",
+        title=f"Effect of single changes, in {'days' if of == 'days' else 'US dollars'}",
         unit="days" if of == "days" else "dollars",
         bars=tuple(
             Bar(
@@ -183,24 +182,24 @@ def gains(data: Mapping[str, Any], of: str) -> BarChart | None:
                 words=words(gain[of]),
                 colour=GREEN if gain[of] <= 0 else ORANGE,
             )
-            for gain in found
+            for gain in gains
         ),
         mark=0.0,
-        mark_words="as answered; each change is solved anew",
+        mark_words="the answer; each change is solved again",
     )
 
 
 def memory(data: Mapping[str, Any]) -> BarChart | None:
-    """The fullest device, part upon part, and what it has."""
-    found = data.get("memory")
-    if not found:
+    """Memory of the fullest device as stacked parts, and its capacity."""
+    memory = data.get("memory")
+    if not memory:
         return None
     peak = Interval(
-        low=found["peak_low_bytes"], value=found["peak_bytes"], high=found["peak_high_bytes"]
+        low=memory["peak_low_bytes"], value=memory["peak_bytes"], high=memory["peak_high_bytes"]
     )
-    return memory_chart(found["parts"], peak, found["capacity_bytes"], data["device"])
+    return memory_chart(memory["parts"], peak, memory["capacity_bytes"], data["device"])
 
 
 def step_parts(data: Mapping[str, Any]) -> BarChart | None:
-    """Seconds of a step by what they go to."""
+    """Seconds of a step by part."""
     return parts_chart(data.get("step_parts") or {})

@@ -1,4 +1,4 @@
-"""Words of a sized run: its numbers with their 90 % intervals, from the JSON of `size`."""
+"""Text of an answer of `size`: numbers with 90 % intervals, and the headline, from its JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.reports.brief.brief import between
+from shardwright.reports.brief.columns import ends_of
 
 GOALS = {
     "cost": "cheapest",
@@ -32,7 +33,7 @@ def carbon(tonnes: float) -> str:
     return f"{tonnes / 1e3:.3g} kt" if tonnes >= 1e3 else f"{tonnes:.3g} t"
 
 
-# How each number with an interval is written.
+# Formatter of each number with an interval.
 WRITTEN: Mapping[str, Callable[[float], str]] = {
     "days": days,
     "usd": format_usd,
@@ -45,31 +46,24 @@ WRITTEN: Mapping[str, Callable[[float], str]] = {
 
 
 def value_of(data: Mapping[str, Any], name: str) -> str:
-    """The number alone; a dash where there is none."""
+    """The number as text; a dash for a missing one."""
     return "-" if data.get(name) is None else WRITTEN[name](data[name])
 
 
 def range_of(data: Mapping[str, Any], name: str) -> str:
-    """`28.8 to 64.7 days`; "" where there is none."""
-    low, high = ends(data, name)
+    """`28.8 to 64.7 days`; "" without an interval."""
+    low, high = ends_of(data, name)
     return "" if low is None or high is None else between(low, high, WRITTEN[name])
 
 
-def ends(data: Mapping[str, Any], name: str) -> tuple[float | None, float | None]:
-    """The ends of a number's interval."""
-    if name == "step_time_s":
-        return data.get("step_time_low_s"), data.get("step_time_high_s")
-    return data.get(f"{name}_low"), data.get(f"{name}_high")
-
-
 def with_range(data: Mapping[str, Any], name: str) -> str:
-    """`44.7 days [28.8 to 64.7 days]`; in a table's cell the interval has a line of its own."""
-    said = range_of(data, name)
-    return f"{value_of(data, name)}\n[{said}]" if said else value_of(data, name)
+    """`44.7 days [28.8 to 64.7 days]`; the interval is on a new line."""
+    interval = range_of(data, name)
+    return f"{value_of(data, name)}\n[{interval}]" if interval else value_of(data, name)
 
 
 def probability(value: float | None) -> str:
-    """`91 %`; close to certain it says so instead of 100 %."""
+    """`91 %`, or `> 99 %` and `< 1 %` instead of 100 % and 0 %."""
     if value is None:
         return "-"
     if value > 0.995:
@@ -84,27 +78,27 @@ def rented(data: Mapping[str, Any]) -> str:
 
 
 def headline(data: Mapping[str, Any]) -> str:
-    """One sentence: what to get, when it is done, what it costs, how sure."""
+    """One sentence: devices to rent, duration, cost and probabilities."""
     return _headline(data).replace("\n", " ")
 
 
 def _headline(data: Mapping[str, Any]) -> str:
     if data.get("device") is None:
-        return f"Nothing that was listed keeps the limits of {data['model']}."
-    said = (
+        return f"None of the listed devices keeps the limits of {data['model']}."
+    text = (
         f"Rent {rented(data)}: {format_count(data['tokens'])} tokens in {with_range(data, 'days')}"
     )
     if data.get("probability_of_deadline") is not None:
-        said += (
+        text += (
             f", within {days(data['deadline_days'])} with probability "
             f"{probability(data['probability_of_deadline'])}"
         )
     if data.get("usd") is None:
-        return said + "; no price of the device is known."
-    said += f"; {with_range(data, 'usd')}"
+        return text + "; no price of the device is known."
+    text += f"; {with_range(data, 'usd')}"
     if data.get("probability_of_budget") is not None:
-        said += (
+        text += (
             f", within {format_usd(data['budget_usd'])} with probability "
             f"{probability(data['probability_of_budget'])}"
         )
-    return said + "."
+    return text + "."

@@ -1,1 +1,1 @@
-"""What `catalog` prints of prices and of owning."""
+"""Terminal reports of `catalog` about prices and ownership."""

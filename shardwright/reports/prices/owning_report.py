@@ -1,4 +1,4 @@
-"""Owning a device against renting it, as `catalog show --owning` prints it."""
+"""Terminal report of `catalog show --owning`: owning a device compared with renting it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ _USES = (1.0, 0.8, 0.5)
 
 
 def owning_report(owning: Owning, device: str, prices: Sequence[DevicePrice]) -> RenderableType:
-    """What an hour costs of one's own, from which use it is cheaper than each rent, and what of
-    it was assumed."""
+    """Cost per hour of an owned device, break-even use for each rent, and assumptions."""
     cost = owned_cost(owning, device)
     rows = table("an owned device, per hour of the calendar", ">")
     parts = (
         ("purchase and network", cost.capital_usd),
         ("hosting", cost.hosting_usd),
         ("staff", cost.staff_usd),
-        ("power while it is used", cost.power_usd),
-        ("power while it stands idle", cost.idle_power_usd),
+        ("power in use", cost.power_usd),
+        ("power when idle", cost.idle_power_usd),
     )
     for name, value in parts:
         rows.add_row(name, format_interval(value, format_usd))
@@ -59,7 +58,7 @@ def owning_report(owning: Owning, device: str, prices: Sequence[DevicePrice]) ->
 
 
 def assumed(owning: Owning) -> tuple[tuple[str, SourcedRange], ...]:
-    """The inputs that are usual values, because nobody said others."""
+    """The inputs with default (published) values."""
     named = (
         ("depreciation_years", owning.depreciation_years),
         ("hosting_usd_per_kw_month", owning.hosting_usd_per_kw_month),
@@ -71,12 +70,12 @@ def assumed(owning: Owning) -> tuple[tuple[str, SourcedRange], ...]:
 def _break_even(cost: OwnedCost, price: DevicePrice, owning: Owning) -> str:
     rent = Interval(value=price.usd_per_hour, low=price.low, high=price.high)
     try:
-        found = break_even(cost, rent, owning.depreciation_years.value)
+        even = break_even(cost, rent, owning.depreciation_years.value)
     except InputError:
         return "never: the rent is below the power"
-    low = format_percent(found.use.low)
-    high = "never" if found.use.high > 1 else format_percent(found.use.high)
-    if not found.ever:
-        return f"never [{low if found.use.low <= 1 else 'never'} - never]"
-    hours = f"{found.device_hours.value:,.0f} hours"
-    return f"{format_percent(found.use.value)} [{low} - {high}], {hours}"
+    low = format_percent(even.use.low)
+    high = "never" if even.use.high > 1 else format_percent(even.use.high)
+    if not even.ever:
+        return f"never [{low if even.use.low <= 1 else 'never'} - never]"
+    hours = f"{even.device_hours.value:,.0f} hours"
+    return f"{format_percent(even.use.value)} [{low} - {high}], {hours}"

@@ -1,4 +1,4 @@
-"""What `catalog` prints of prices: one line per device and kind, and the offers behind a number."""
+"""Terminal reports of prices: one line per device and kind, and the offers of a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RULE = (
 
 
 def prices_report(prices: Sequence[DevicePrice], today: str) -> RenderableType:
-    """Every price, by device and kind; `today` is an ISO day."""
+    """All prices, by device and kind; `today` is an ISO date."""
     rows = table(
         "device", "kind", ">$/hour", ">lowest", ">highest", ">providers", "oldest", "newest"
     )
@@ -38,15 +38,15 @@ def prices_report(prices: Sequence[DevicePrice], today: str) -> RenderableType:
     return Group(
         rows,
         Text(""),
-        Text(f"{_RULE} `shardwright catalog show h200` lists the offers behind a number."),
+        Text(f"{_RULE} `shardwright catalog show h200` lists the offers of a device."),
         Text(f"{_OLD} some of the offers are older than {STALE_DAYS} days on {today}"),
     )
 
 
 def offers_report(prices: Sequence[DevicePrice], today: str) -> RenderableType:
-    """Of a device the offers behind each of its prices, cheapest provider first."""
+    """The offers of each of a device's prices, cheapest provider first."""
     if not prices:
-        return Text("Prices: no provider's offer is known (--price, --prices)")
+        return Text("Prices: no offer of a provider is known (--price, --prices)")
     parts: list[RenderableType] = []
     addresses: dict[str, int] = {}
     for price in prices:
@@ -68,5 +68,5 @@ def offers_report(prices: Sequence[DevicePrice], today: str) -> RenderableType:
     parts.append(Text(""))
     parts += [labelled(f"[{number}] ", address) for address, number in addresses.items()]
     old = any(price.stale_offers(today) for price in prices)
-    said = f" {_OLD} older than {STALE_DAYS} days on {today}." if old else ""
-    return Group(*parts, Text(""), Text(_RULE + said))
+    note = f" {_OLD} older than {STALE_DAYS} days on {today}." if old else ""
+    return Group(*parts, Text(""), Text(_RULE + note))

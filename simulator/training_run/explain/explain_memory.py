@@ -1,4 +1,4 @@
-"""The peak memory of one described run as a sum of lines, and the tensors that they are made of."""
+"""Explanation of a run's peak memory: its terms, and the tensors in them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MemoryLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorLine:
-    """A tensor of the stack's file in this run: of one layer and micro-batch, or of the rank.
+    """A tensor of the framework's file in this run, per layer and micro-batch or per rank.
 
     where   `layer`, `always` or the moment's name
     """
@@ -36,7 +36,7 @@ class TensorLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryExplanation:
-    """lines add up to shown_bytes, the peak of pipeline rank `rank` in the sense `shows`."""
+    """lines add up to shown_bytes, the peak of pipeline rank `rank`; `shows` is its kind."""
 
     rank: int
     shows: str
@@ -50,14 +50,14 @@ class MemoryExplanation:
 
 
 def explain_memory(run: TrainingRun) -> MemoryExplanation:
-    """The parts of what the stack's own report would print.
+    """Terms of the peak as the framework itself reports it.
 
-    Raises InputError where the framework's file does not describe the ZeRO stage.
+    Raises InputError if the framework's file does not describe the ZeRO stage.
     """
     tensors = RunTensors(run, load_framework(run.stack))
     stack = tensors.memory
-    found = footprint(run)
-    rank, details = found.ranks[found.shown_rank], found.details[found.shown_rank]
+    memory = footprint(run)
+    rank, details = memory.ranks[memory.shown_rank], memory.details[memory.shown_rank]
     lines = [*_static(run, rank, details.here), *_kept(run, rank, details)]
     kind = run.memory_kind or stack.shows
     device = get_device(run.device)
@@ -83,31 +83,31 @@ def explain_memory(run: TrainingRun) -> MemoryExplanation:
         )
         lines.append(
             MemoryLine(
-                name="what the device has no room for, or the run needs beside",
+                name="limit of the device, or more if the run needs it",
                 memory_bytes=rank.held_bytes - reserved,
-                numbers=f"an allocator holds {format_bytes(device.usable_bytes)} at most, unless "
-                "the run needs more",
+                numbers=f"an allocator reserves at most {format_bytes(device.usable_bytes)}, "
+                "unless the run needs more",
             )
         )
     if kind == "device":
         held = device.reserved_bytes
         extra = stack.device_extra_gib
-        lines.append(MemoryLine(name="device's own", memory_bytes=held.value, numbers=held.source))
-        beside = found.shown_bytes - held.value - rank.held_bytes
-        full = ", as far as the device has room" if beside < extra.value * GIB else ""
+        lines.append(MemoryLine(name="driver", memory_bytes=held.value, numbers=held.source))
+        others = memory.shown_bytes - held.value - rank.held_bytes
+        full = ", limited by the device's memory" if others < extra.value * GIB else ""
         lines.append(
-            MemoryLine(name="kernels, NCCL", memory_bytes=beside, numbers=f"{extra.source}{full}")
+            MemoryLine(name="kernels, NCCL", memory_bytes=others, numbers=f"{extra.source}{full}")
         )
     return MemoryExplanation(
         rank=rank.rank,
         shows=kind,
-        shown_bytes=found.shown_bytes,
+        shown_bytes=memory.shown_bytes,
         lines=tuple(line for line in lines if line.memory_bytes),
         tensors=_tensors(tensors, details),
         stack=run.stack,
         source=stack.source,
         date=stack.date,
-        refused=found.refused,
+        refused=memory.refused,
     )
 
 
@@ -118,23 +118,23 @@ def _static(run: TrainingRun, rank: RankMemory, here: RankFacts) -> list[MemoryL
         ("gradients", rank.gradients_bytes, 2),
         ("optimizer states", rank.optimizer_bytes, 1),
     )
-    found = []
+    lines = []
     for name, held, stage in shards:
         each = f"{format_count(count)} of the rank x {held / count:.4g} bytes" if count else ""
         if run.zero_stage >= stage:
             dp, cp = run.degrees.dp, run.degrees.cp
             each += f", shared by dp {dp} x cp {cp} (experts by their own ranks)"
-        found.append(MemoryLine(name=name, memory_bytes=held, numbers=each))
-    return found
+        lines.append(MemoryLine(name=name, memory_bytes=held, numbers=each))
+    return lines
 
 
 def _kept(run: TrainingRun, rank: RankMemory, details: PeakDetails) -> list[MemoryLine]:
     each = " + ".join(f"{k.count} {k.name} x {format_bytes(k.bytes_each)}" for k in details.kept)
     away = run.activation_offload
-    offloaded = f"; {away:.0%} of them in host memory but two layers' buffers" if away else ""
+    offloaded = f"; {away:.0%} of them in host memory, except two layers' buffers" if away else ""
     return [
         MemoryLine(
-            name="always there",
+            name="permanent buffers",
             memory_bytes=rank.communication_bytes,
             numbers="buffers, workspaces",
         ),
@@ -145,7 +145,7 @@ def _kept(run: TrainingRun, rank: RankMemory, details: PeakDetails) -> list[Memo
             f"{offloaded}",
         ),
         MemoryLine(
-            name=details.moment, memory_bytes=rank.transient_bytes, numbers="there at the peak"
+            name=details.moment, memory_bytes=rank.transient_bytes, numbers="allocated at the peak"
         ),
     ]
 
@@ -154,11 +154,11 @@ def _tensors(tensors: RunTensors, details: PeakDetails) -> tuple[TensorLine, ...
     memory = tensors.memory
     groups = [("layer", memory.layers), ("always", memory.always)]
     groups += [(m.name, m.tensors) for m in memory.moments if m.name == details.moment]
-    found = [
+    lines = [
         TensorLine(
             where=where, name=tensor.name, memory_bytes=tensors.bytes_of(tensor, details.here)
         )
         for where, group in groups
         for tensor in group
     ]
-    return tuple(line for line in found if line.memory_bytes)
+    return tuple(line for line in lines if line.memory_bytes)

@@ -1,4 +1,4 @@
-"""`explain_run`: every number that the prediction of one described run is made of, and its source.
+"""`explain_run`: every number in the prediction of a run, with its source.
 
 Values only; `shardwright/reports/run_explanation.py` prints them.
 """
@@ -33,16 +33,16 @@ from simulator.training_run.step.step_time import step_parts
 from simulator.training_run.work.layer_work import matmul_type, wide_type
 from simulator.values.prediction import Interval
 
-# Weights that rounding makes of none.
+# Smallest weight above rounding error.
 _NO_WEIGHT = 1e-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoefficientUsed:
-    """A coefficient that the step depends on.
+    """A coefficient with an effect on the step.
 
     origin   `fitted`, `of its family`, `assumed` (the start of its kind) or `calibration`
-    weight   per cent that the step changes by when the coefficient changes by 1 %
+    weight   change of the step time in % for a change of the coefficient by 1 %
     spread   standard deviation of its logarithm for a new source (step_spread.py)
     sources  number of sources that determine it
     """
@@ -58,7 +58,7 @@ class CoefficientUsed:
 
 @dataclass(frozen=True, slots=True)
 class SourceUsed:
-    """Where seconds at full speed come from: a surface, a bandwidth, a link, a stack's counts."""
+    """Source of times before coefficients: kernel surface, bandwidth, link, or framework counts."""
 
     name: str
     value: str
@@ -70,7 +70,7 @@ class SourceUsed:
 class IntervalUsed:
     """An interval and its basis.
 
-    basis   the rows whose residuals it is made of, or the fitted model;  rows  their number
+    basis   rows whose residuals define it, or the fitted model;  rows  their number
     spread  standard deviation of the logarithm of a step (step_spread.py); None for memory
     """
 
@@ -82,8 +82,8 @@ class IntervalUsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunExplanation:
-    """lines add up to step.interval.value; memory is None where no file describes the stack, and
-    why_no_memory says so."""
+    """Explanation of a prediction. lines add up to step.interval.value; memory is None if no file
+    describes the framework's memory, with the reason in why_no_memory."""
 
     run: TrainingRun
     lines: tuple[StepLine, ...]
@@ -100,7 +100,7 @@ class RunExplanation:
 def explain_run(
     run: TrainingRun, shipped: CoefficientFile, calibration: Calibration | None = None
 ) -> RunExplanation:
-    """The explanation of a completed run's prediction."""
+    """The explanation of a completed run's prediction, with a calibration of the shipped file."""
     x = features([run])
     assigned = assign([run])
     file = calibrated(shipped, calibration)
@@ -157,7 +157,7 @@ def _origin(
 
 def _step(run: TrainingRun, time_s: float, spread: float, shipped: CoefficientFile) -> IntervalUsed:
     return IntervalUsed(
-        # Options without a measured run widen it, as in the batch predictions.
+        # Options without a measured run widen the interval, as in batch predictions.
         interval=widened(step_interval(run, time_s, spread), unfitted_s([run], [time_s])[0]),
         basis="the fitted model",
         rows=shipped.runs,
@@ -165,12 +165,12 @@ def _step(run: TrainingRun, time_s: float, spread: float, shipped: CoefficientFi
     )
 
 
-def _peak(run: TrainingRun, shown_bytes: float) -> IntervalUsed:
+def _peak(run: TrainingRun, peak_bytes: float) -> IntervalUsed:
     known = shipped_memory_intervals().spread
     basis = f"{known.sources} sources, each left out"
     if not memory_of(run).compared:
-        basis += "; no peak of this framework was ever compared"
-    return IntervalUsed(interval=memory_interval(run, shown_bytes), basis=basis, rows=known.rows)
+        basis += "; no measured peak of this framework"
+    return IntervalUsed(interval=memory_interval(run, peak_bytes), basis=basis, rows=known.rows)
 
 
 def _surfaces(run: TrainingRun, stack: Framework) -> Iterator[SourceUsed]:

@@ -1,7 +1,7 @@
-"""The step time of one described run as a sum of lines: each term's formula, in words and numbers.
+"""Explanation of a run's step time: each term's formula, as text and with numbers.
 
-The lines are the terms of `step_terms.py` run on symbols (formula_symbol.py) instead of arrays, so
-they add up to the prediction because they are the prediction.
+The terms of `step_terms.py` are evaluated on symbols (formula_symbol.py) instead of arrays, so the
+lines add up to the prediction by construction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simulator.training_run.step.step_term import Array, Coefficients
 from simulator.training_run.step.step_time import step_seconds
 from simulator.values.prediction import Part
 
-# What features are called, by the beginning or the end of their names; the first that fits.
+# Text for features in seconds, by prefix or suffix of their names; the first match wins.
 _SECONDS = {
     "peak": "datasheet peak",
     "matmul_": "kernels alone",
@@ -26,7 +26,7 @@ _SECONDS = {
     "state_": "kernels alone",
     "_inner": "time in the node",
     "_outer": "time between nodes",
-    "_far": "time at the slowest level beyond",
+    "_far": "time at the slowest level beyond the nodes' network",
     "wide_": "time in bf16 - time in the run's precision",
     "host_layer_s": "transfers",
     "head_matmul": "kernels alone",
@@ -35,7 +35,7 @@ _SECONDS = {
         "bytes / bandwidth",
     ),
 }
-# Those that are counts or shares.
+# Text for features that are counts or shares.
 _COUNTS = {
     "last_layers": "layers",
     "layers": "layers",
@@ -61,9 +61,9 @@ _COUNTS = {
 class StepLine:
     """One term of a step.
 
-    part      of the step that it belongs to
+    part      its part of the step
     time_s    its seconds in the step
-    formula   in words, coefficients by their names;  numbers  the same with numbers
+    formula   as text, with coefficient names;  numbers  the same with numbers
     """
 
     part: Part
@@ -74,17 +74,17 @@ class StepLine:
 
 
 def step_lines(x: Features, c: Coefficients) -> tuple[StepLine, ...]:
-    """The terms of one run's step that are not 0.
+    """The nonzero terms of one run's step.
 
-    x, c  features and coefficients of the run alone, [1] each
+    x, c  features and coefficients of that run only, shape [1]
     """
-    found = step_seconds(
+    terms = step_seconds(
         cast(Features, _Features(x)),
         cast(Coefficients, _Values(c)),
         lambda term: term,
     )
     lines = []
-    for term, seconds in found.items():
+    for term, seconds in terms.items():
         symbol = Symbol.of(seconds)
         if symbol.value == 0.0:
             continue

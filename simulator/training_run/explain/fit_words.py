@@ -1,4 +1,4 @@
-"""`fit_words`: whether a run fits, by how much and counting what, in one line."""
+"""`fit_words`: one line of text with a run's required memory, its parts, and the usable memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ _GIB = 2**30
 
 
 def fit_words(memory: Footprint, device: Device) -> str:
-    """What the fullest rank needs to run at all, part by part, of what a framework may use of its
-    device; parts below 0.05 GiB are left out. The parts add up to the need.
+    """Required memory of the fullest rank by part, and the usable memory of its device.
+
+    The parts add up to the required memory; parts below 0.05 GiB are omitted.
 
     `needs 71.2 of 77.4 GiB (rank 0: parameters 14.9, ...); 2.2 held by driver, context and NCCL`
     """
@@ -22,14 +23,14 @@ def fit_words(memory: Footprint, device: Device) -> str:
         "buffers": rank.communication_bytes,
         f"activations of {details.in_flight:g} micro-batches in flight": rank.activations_bytes,
         details.moment: rank.transient_bytes,
-        "what an allocator needs beside tensors": rank.limiting_bytes - rank.peak_bytes,
+        "allocator overhead": rank.limiting_bytes - rank.peak_bytes,
     }
     counted = ", ".join(
         f"{name} {size / _GIB:.1f}" for name, size in parts.items() if size >= 0.05 * _GIB
     )
     needed, usable = rank.limiting_bytes / _GIB, device.usable_bytes / _GIB
-    found = (
+    line = (
         f"needs {needed:.1f} of {usable:.1f} GiB (rank {rank.rank}: {counted}); "
         f"{device.reserved_bytes.value / _GIB:.1f} held by driver, context and NCCL"
     )
-    return f"{found}; refused: {memory.refused}" if memory.refused else found
+    return f"{line}; refused: {memory.refused}" if memory.refused else line

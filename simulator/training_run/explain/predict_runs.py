@@ -1,4 +1,4 @@
-"""Predicting many described runs at once: step time, memory, whether they fit, with intervals."""
+"""Batch prediction of runs: step time and memory with intervals, and whether each run fits."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import StepParts, step_parts
 from simulator.values.prediction import Interval, Prediction
 
-# Mamba-2's: runs of Nemotron 3 are among those fitted on.
+# Rule of Mamba-2, measured through runs of Nemotron 3 in the fit.
 _MEASURED_RULE = "ssd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedRow:
-    """A described run with its prediction.
+    """A run with its prediction.
 
-    run       the completed run, None where it is unsupported;  why_not  why
-    shown_memory_bytes   the peak by the count that the run's framework prints
-    memory_counted   what the need is made of (fit_words.py);  why_no_memory  why there is none
+    run       the completed run, None if unsupported;  why_not  the reason
+    shown_memory_bytes   peak by the count that the run's framework prints
+    memory_counted   required memory by part (fit_words.py);  why_no_memory  reason for no memory
     """
 
     id: str
@@ -49,7 +49,7 @@ class PredictedRow:
 
     @property
     def memory_left_bytes(self) -> float | None:
-        """What the fullest device has beyond the need, negative where it has less."""
+        """Free memory of the fullest device, negative for a shortfall; None if not predicted."""
         if self.prediction is None or not self.prediction.ranks:
             return None
         fullest = self.prediction.fullest
@@ -59,15 +59,15 @@ class PredictedRow:
 def predict_runs(
     runs: Sequence[PublishedRun], *, altered: Callable[[TrainingRun], TrainingRun] | None = None
 ) -> tuple[PredictedRow, ...]:
-    """A prediction per run, in their order, with the coefficients that the project ships.
+    """A prediction per run, in order, with the shipped coefficients.
 
-    altered  what becomes of a completed run before it is predicted (traced_run.py)
+    altered  changes a completed run before its prediction (traced_run.py)
     """
     ready: dict[int, TrainingRun] = {}
     why_not: dict[int, str] = {}
-    for place, asked in enumerate(runs):
+    for place, row in enumerate(runs):
         try:
-            completed = complete_run(asked)
+            completed = complete_run(row)
             ready[place] = completed if altered is None else altered(completed)
         except ShardwrightError as error:
             why_not[place] = str(error)
@@ -80,16 +80,16 @@ def predict_runs(
         parts, spreads = predicted_steps(tuple(ready.values()))
     totals = parts.total_s.tolist()
     unfitted = unfitted_s(tuple(ready.values()), totals)
-    found = [PredictedRow(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
-    for row, (place, run) in enumerate(ready.items()):
-        step = step_interval(run, totals[row], float(spreads[row]))
+    rows = [PredictedRow(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
+    for index, (place, run) in enumerate(ready.items()):
+        step = step_interval(run, totals[index], float(spreads[index]))
         made = PredictedRow(id=run.id, run=run)
         memory = None
         try:
             memory = footprint(run)
         except ShardwrightError as error:
-            # No file describes the stack and its sharding, or the schedule does not take its chunks
-            # or micro-batches.
+            # No file describes the framework with this sharding, or the schedule cannot run these
+            # chunks or micro-batches.
             made = replace(made, why_no_memory=str(error))
         else:
             device = get_device(run.device)
@@ -101,10 +101,10 @@ def predict_runs(
                     run, memory.needed_bytes, device.usable_bytes
                 ),
             )
-        step = widened(step, unfitted[row])
-        prediction = run_prediction(run, step, parts.components(row), memory)
-        found[place] = replace(made, prediction=prediction)
-    return tuple(found)
+        step = widened(step, unfitted[index])
+        prediction = run_prediction(run, step, parts.components(index), memory)
+        rows[place] = replace(made, prediction=prediction)
+    return tuple(rows)
 
 
 def unfitted_s(
@@ -112,23 +112,23 @@ def unfitted_s(
     totals: Sequence[float],
     coefficients: CoefficientFile | None = None,
 ) -> list[float]:
-    """Seconds of each run's step that no fitted run had: what its options change, and recurrences
-    of a kind of which no run was measured.
+    """Seconds of each run's step outside the fitted data: the effect of its unusual options, and
+    recurrences of an unmeasured kind.
 
-    coefficients  that the totals were predicted with, the shipped ones if None
+    coefficients  used for the totals, the shipped ones if None
     """
-    found = [0.0] * len(runs)
-    asked = [place for place, run in enumerate(runs) if run.as_published() != run]
-    if asked:
-        published = [runs[place].as_published() for place in asked]
+    seconds = [0.0] * len(runs)
+    unusual = [place for place, run in enumerate(runs) if run.as_published() != run]
+    if unusual:
+        published = [runs[place].as_published() for place in unusual]
         usual = predicted_parts(published, coefficients).total_s
-        for place, time_s in zip(asked, usual.tolist(), strict=True):
-            found[place] = abs(totals[place] - time_s)
+        for place, time_s in zip(unusual, usual.tolist(), strict=True):
+            seconds[place] = abs(totals[place] - time_s)
     for place, run in enumerate(runs):
         state = run.model.state
         if state is not None and state.rule != _MEASURED_RULE:
-            found[place] += _state_s(run, coefficients or shipped_coefficients())
-    return found
+            seconds[place] += _state_s(run, coefficients or shipped_coefficients())
+    return seconds
 
 
 def _state_s(run: TrainingRun, coefficients: CoefficientFile) -> float:
@@ -141,28 +141,28 @@ def _state_s(run: TrainingRun, coefficients: CoefficientFile) -> float:
 
 
 def _impossible(runs: Mapping[int, TrainingRun]) -> dict[int, str]:
-    """place -> why, of the runs whose step cannot be computed (a tp that does not divide the heads,
-    a schedule that its chunks or micro-batches do not fit): they cost no other run its own."""
-    found = {}
+    """Index -> reason for runs whose step cannot be computed: tp does not divide the heads, or the
+    schedule cannot run the chunks or micro-batches. The other runs are still predicted."""
+    reasons = {}
     for place, run in runs.items():
         try:
             features([run])
         except ShardwrightError as error:
-            found[place] = str(UnsupportedRunError(run.id, str(error)))
-    return found
+            reasons[place] = str(UnsupportedRunError(run.id, str(error)))
+    return reasons
 
 
 def predicted_parts(
     runs: Sequence[TrainingRun], coefficients: CoefficientFile | None = None
 ) -> StepParts:
-    """The parts of each run's step with the coefficients, the shipped ones if None."""
+    """Parts of each run's step with the coefficients, the shipped ones if None."""
     assigned = assign(runs)
     values = assigned.from_file(coefficients or shipped_coefficients())
     return step_parts(features(runs), assigned.of(values))
 
 
 def predicted_steps(runs: Sequence[TrainingRun]) -> tuple[StepParts, Array]:
-    """The same, and [runs] the spread of each step (step_spread.py)."""
+    """Parts of each run's step, and [runs] the spread of each step (step_spread.py)."""
     assigned = assign(runs)
     values = assigned.from_file(shipped_coefficients())
     x = features(runs)

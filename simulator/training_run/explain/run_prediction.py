@@ -1,9 +1,8 @@
-"""`run_prediction`: what a described run is predicted to do; `with_timeline` draws its step.
+"""`run_prediction`: the prediction of a run; `with_timeline` adds the timeline of its step.
 
-The passes of the timeline last as long as the terms of the step (step_terms.py) that they consist
-of, so that under 1F1B with the head's stage the busiest the timeline ends where the step's formula
-does. Others idle by an estimate (`idle_stages` in step_terms.py), and the timeline ends elsewhere:
-`Prediction.timeline_gap`.
+The duration of a pass in the timeline is the sum of its terms of the step (step_terms.py). Under
+1F1B with the head's stage as the slowest, the timeline ends exactly at the step time. For other
+schedules it is an estimate (`idle_stages` in step_terms.py): `Prediction.timeline_gap`.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ from simulator.values.prediction import (
 from simulator.values.timeline_events import timeline_events
 
 _FITTED = "profiles/data/calibration/runs.toml, fitted on published runs"
-# Parts that follow a rank's last pass, after its exchange.
+# Parts after a rank's last pass and its gradient exchange.
 _LAST = (Part.OPTIMIZER, Part.HOST, Part.OVERHEAD)
 
 
 def run_prediction(
     run: TrainingRun, step: Interval, parts: tuple[Component, ...], memory: Footprint | None
 ) -> Prediction:
-    """A described run's prediction, without dollars, energy and timeline.
+    """A run's prediction, without dollars, energy and timeline.
 
-    parts  of the step;  memory  its footprint, None where no file describes it
+    parts  of the step;  memory  its footprint, None if no file describes it
     """
     seconds = {part.name: part.time_s for part in parts}
     ranks = memory.ranks if memory else ()
@@ -73,7 +72,7 @@ def run_prediction(
 
 
 def tokens_per_s(run: TrainingRun, step_time_s: Interval) -> Interval:
-    """Tokens that a run trains on per second."""
+    """Tokens per second of a run."""
     tokens = run.global_batch * run.seq_len
     return Interval(
         value=tokens / step_time_s.value,
@@ -83,14 +82,14 @@ def tokens_per_s(run: TrainingRun, step_time_s: Interval) -> Interval:
 
 
 def mfu_of_run(run: TrainingRun, step: Interval) -> Interval:
-    """The MFU of a run's step."""
+    """MFU of a run's step."""
     flop = run.global_batch * run.seq_len * model_flop_per_token(run.model, run.seq_len)
     peak = get_device(run.device).peak(run.precision).value
     return mfu(flop, step, run.degrees.num_devices * peak)
 
 
 def with_timeline(made: Prediction, run: TrainingRun, plan: Plan) -> Prediction:
-    """A run's prediction with its stages, events, and the memory of its ranks over the step.
+    """A run's prediction with stages, events, and the memory of its ranks over time.
 
     plan  the run as stages of the model's blocks
     """
@@ -136,7 +135,7 @@ def with_timeline(made: Prediction, run: TrainingRun, plan: Plan) -> Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DrawnStep:
-    """Seconds of the passes, of one send, and of what follows the exchange."""
+    """Seconds of the passes, of one send, and of the work after the gradient exchange."""
 
     durations: Durations
     send_s: float
@@ -144,41 +143,41 @@ class _DrawnStep:
 
 
 def _drawn_step(run: TrainingRun, plan: Plan, seconds: Mapping[Part, float]) -> _DrawnStep:
-    """The terms of a step, per virtual stage and micro-batch.
+    """Durations per virtual stage and micro-batch, from the terms of a step.
 
-    seconds  of the prediction, by part: of a calibrated one, terms are scaled to them
+    seconds  of the prediction, by part; the terms are scaled to them (calibration)
     """
     x, assigned = features([run]), assign([run])
     c = assigned.of(assigned.from_file(shipped_coefficients()))
-    found = step_seconds(x, c, lambda term: (term.part, term.per is None))
+    terms = step_seconds(x, c, lambda term: (term.part, term.per is None))
 
     def calibrated(part: Part) -> float:
-        usual = sum(_one(found.get((part, once), np.zeros(1))) for once in (False, True))
+        usual = sum(_one(terms.get((part, once), np.zeros(1))) for once in (False, True))
         return seconds.get(part, 0.0) / usual if usual else 1.0
 
     shares = stage_split(run)[: len(plan.stages)]
     forward, backward, weight = ([0.0] * len(shares) for _ in range(3))
     for term, _, each in unit_seconds(x, c, Earlier(layer=np.zeros(1)), {}):
         unit_s = _one(c["level"] * each) * calibrated(term.part)
-        ahead, later = _ways(term, _one(passes(x)))
+        ahead, later = _shares(term, _one(passes(x)))
         for number, share in enumerate(shares):
             stage_s = unit_s * _units(term, x, share, number, len(shares))
             forward[number] += stage_s * ahead
             backward[number] += stage_s * (1.0 - ahead)
             weight[number] += stage_s * later
-    send_s = shown_s = 0.0
+    send_s = exposed_s = 0.0
     if run.degrees.pp > 1:
-        # Of every send a share shows, as `_sends` in step_terms.py counts it, of the ramp's all;
-        # messages that stall are spread over the passes.
+        # A share of every send is exposed, as in `_sends` of step_terms.py, and all of the ramp's
+        # sends. Stalled messages are distributed over the passes.
         rounds, ramp = run.num_microbatches * run.degrees.vpp, run.degrees.pp - 1.0
         exposed = _one(c["cut_exposed"])
         send_s = seconds.get(Part.CUT, 0.0) / (2.0 * (rounds * exposed + ramp))
-        shown_s = send_s * exposed + seconds.get(Part.STALL, 0.0) / (2.0 * (rounds + ramp))
+        exposed_s = send_s * exposed + seconds.get(Part.STALL, 0.0) / (2.0 * (rounds + ramp))
     none = (0.0,) * len(shares)
-    later_s = tuple(b + shown_s for b in backward)
+    later_s = tuple(b + exposed_s for b in backward)
     return _DrawnStep(
         durations=Durations(
-            forward_s=tuple(f + shown_s for f in forward),
+            forward_s=tuple(f + exposed_s for f in forward),
             backward_s=later_s,
             backward_input_s=tuple(b - w for b, w in zip(later_s, weight, strict=True)),
             backward_weight_s=tuple(weight),
@@ -187,7 +186,7 @@ def _drawn_step(run: TrainingRun, plan: Plan, seconds: Mapping[Part, float]) -> 
             ramp_send_s=max(0.0, send_s * (1.0 - _one(c["cut_exposed"]))),
         ),
         send_s=send_s,
-        last_s=sum(_one(found.get((part, True), np.zeros(1))) * calibrated(part) for part in _LAST),
+        last_s=sum(_one(terms.get((part, True), np.zeros(1))) * calibrated(part) for part in _LAST),
     )
 
 
@@ -195,9 +194,9 @@ def _one(values: Array) -> float:
     return float(values[0])  # arrays of one run
 
 
-def _ways(term: Term, passes: float) -> tuple[float, float]:
-    """The share of a term that is in the forward, and that is in a split backward's W: the products
-    for the weights, about half of the backward's matmuls (idle_share.py)."""
+def _shares(term: Term, passes: float) -> tuple[float, float]:
+    """(share of a term in the forward, share in the W of a split backward); W has the matmuls of
+    the weight gradients, about half of the backward's (idle_share.py)."""
     if term.per is LOGITS:
         return 1 / 3, 1 / 3
     ahead = {"forward": 1.0, "backward": 0.0}.get(term.way, 1.0 / passes)
@@ -205,7 +204,7 @@ def _ways(term: Term, passes: float) -> tuple[float, float]:
 
 
 def _units(term: Term, x: Features, share: StageShare, number: int, stages: int) -> float:
-    """How many of a term's units a virtual stage has."""
+    """Number of a term's units in a virtual stage."""
     if term.per is CHUNK:
         return 1.0
     if term.per is LOGITS:
@@ -230,8 +229,8 @@ def _timeline(plan: Plan, durations: Durations) -> Timeline:
 
 
 def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
-    """(time, share of the most) of the activations that a rank keeps: a forward adds its chunk's
-    when it starts, the backward, of a split one W, gives it back when it ends."""
+    """(time in s, share of the maximum) of the activations kept by a rank. A forward adds its
+    chunk's at its start. The backward, or the W of a split one, frees them at its end."""
     held, course = 0, [(0.0, 0.0)]
     for index, action in enumerate(timeline.actions):
         if timeline.ranks[index] != pp_rank or action.kind is ActionKind.BACKWARD_INPUT:
@@ -245,7 +244,7 @@ def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
 
 
 def _with_course(rank: RankMemory, pp_rank: int, timeline: Timeline) -> RankMemory:
-    """A pipeline rank's memory over the step."""
+    """A pipeline rank's memory with its timeline over the step."""
     base = rank.static_bytes + rank.communication_bytes
     samples = tuple(
         MemorySample(time_s=time_s, memory_bytes=base + rank.activations_bytes * share)
@@ -256,7 +255,7 @@ def _with_course(rank: RankMemory, pp_rank: int, timeline: Timeline) -> RankMemo
 
 
 def _sources(run: TrainingRun, seconds: Mapping[Part, float]) -> tuple[SourceTag, ...]:
-    """What the step rests on: kernels' surfaces and link rates, each with fitted coefficients."""
+    """Sources of the step time: kernel surfaces and link rates, with fitted coefficients."""
     surfaces = f"measured kernels of {run.device} or its nearest relative; {_FITTED}"
     rates = f"measured collectives and link rates; {_FITTED}"
     words = {"kernels": surfaces, "messages": rates, "optimizer and host": _FITTED}
@@ -265,9 +264,9 @@ def _sources(run: TrainingRun, seconds: Mapping[Part, float]) -> tuple[SourceTag
         kernels = part in (Part.COMPUTE, Part.BUBBLE)
         name = "kernels" if kernels else "optimizer and host" if part in _LAST else "messages"
         shares[name] += time_s / sum(seconds.values())
-    found = [
+    tags = [
         SourceTag(name=name, method="interpolated", source=words[name], share=share)
         for name, share in shares.items()
         if share > 0
     ]
-    return tuple(sorted(found, key=lambda tag: -tag.share))
+    return tuple(sorted(tags, key=lambda tag: -tag.share))

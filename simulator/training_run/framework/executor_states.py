@@ -1,4 +1,4 @@
-"""`ExecutorStates`: what runs a step, and its bytes per parameter."""
+"""`ExecutorStates`: bytes per parameter of our executor, and the software that launches kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Software(StrEnum):
-    """What starts the kernels of a step: how long the host takes for each."""
+    """Software that launches the kernels of a step; determines the host time of a launch."""
 
     EXECUTOR = "our executor"
     TORCH = "eager torch from 1.12 on"
@@ -17,7 +17,7 @@ class Software(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionBytes:
-    """Bytes per parameter: the stored weight, the copy that is computed with, the gradient."""
+    """Bytes per parameter: the stored weight, its working copy for computation, the gradient."""
 
     parameter_bytes: float
     working_copy_bytes: float
@@ -25,7 +25,7 @@ class PrecisionBytes:
 
     @property
     def compute_bytes(self) -> float:
-        """Bytes of a weight as it is gathered and computed with."""
+        """Bytes per weight in gathers and computation."""
         return self.working_copy_bytes or self.parameter_bytes
 
 
@@ -37,18 +37,19 @@ class OptimizerBytes:
     sgd: float
 
     def of(self, optimizer: str) -> float:
-        """Bytes a parameter of an optimizer's states."""
+        """Bytes per parameter of `adamw` or `sgd`."""
         return self.adamw if optimizer == "adamw" else self.sgd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorStates:
-    """What our executor, or a training loop of one device, keeps and moves per parameter; the
-    block-by-block model of memory and step (simulator/memory/held.py, traced/step_tail.py) counts
-    with it.
+    """Bytes per parameter kept and moved by our executor, or by a training loop on one device.
 
-    optimizer_kernels  that an update starts per parameter, 0 where one updates many
-    overlapped         gradients are summed during the backward
+    Used by the block-by-block model of memory and step (simulator/memory/held.py,
+    traced/step_tail.py).
+
+    optimizer_kernels  kernels per parameter in an update; 0 if one kernel updates many parameters
+    overlapped         gradients are reduced during the backward
     """
 
     date: str
@@ -63,5 +64,5 @@ class ExecutorStates:
     overlapped: bool = False
 
     def bytes_of(self, precision: str) -> PrecisionBytes:
-        """Of a precision: fp32, bf16 or fp16."""
+        """Bytes for a precision: fp32, bf16 or fp16."""
         return {"fp32": self.fp32, "bf16": self.bf16, "fp16": self.fp16}[precision]

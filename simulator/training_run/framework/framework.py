@@ -1,9 +1,9 @@
-"""`Framework`: a training framework of a generation as data, one file each.
+"""`Framework`: a version of a training framework as data, one file each.
 
-A file (profiles/data/frameworks, or any path that ends with .toml) has what the framework computes
-and moves at its top level, what it keeps under `[memory]`, and what it can run under `[rules]`.
-`[[memory_at]]` says what differs at some ZeRO stages. With `like = "NAME"` everything that a file
-does not state is that of another file, but for names, date and source.
+In a file (profiles/data/frameworks, or any path that ends with .toml) the top level describes
+computation and traffic, `[memory]` the tensors kept, and `[rules]` the supported options.
+`[[memory_at]]` overrides `[memory]` at some ZeRO stages. With `like = "NAME"` a file inherits all
+missing keys from another file, except names, date and source.
 """
 
 from __future__ import annotations
@@ -53,37 +53,38 @@ _EXCLUDED = ("pipeline", "recompute")
 _STAGE_SPLITS = ("even", "cost")
 _PEAK_RANKS = ("any", "first")
 _SHOWN = ("allocated", "reserved", "device")
-# Keys of a file that `like` does not hand on.
+# Keys that `like` does not inherit.
 _OWN: tuple[str, ...] = ("name", "names", "forks", "devices", "offered", "date", "source", "like")
 _OWN += ("compiled_name", "coefficients_of")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkMemory:
-    """What a framework keeps on a device at some ZeRO stages; files say where entries are read off.
+    """Device memory of a framework at some ZeRO stages; each file has the sources of its entries.
 
-    name               of what is kept, under which intervals of peaks are filed
-    zero_stages        that this describes
-    weight_bytes       per parameter, held by every data-parallel rank below ZeRO stage 3
-    gradient_bytes     per parameter as summed, held by every one below stage 2; `fp16_` and `fp8_`
-                       are those of runs in fp16 and in fp8 or less
-    frozen_fp8_weight_bytes   per parameter where fp8 runs train adapters alone
-    offloaded_weight_bytes, offloaded_gradient_bytes   per parameter, what stays on the device of
-                       weights and gradients where the optimizer is in host memory
+    name               identifies the intervals of peaks
+    zero_stages        described stages
+    weight_bytes       per parameter, on every data-parallel rank below ZeRO stage 3
+    gradient_bytes     per parameter, as reduced, on every rank below stage 2; `fp16_` and `fp8_`
+                       for runs in fp16 and in fp8 or less
+    frozen_fp8_weight_bytes   per parameter, in fp8 runs that train only adapters
+    offloaded_weight_bytes, offloaded_gradient_bytes   per parameter, on the device if the optimizer
+                       is in host memory
     state_bytes        per parameter: fp32 master weight and Adam's moments, sharded from stage 1
-    stage_split        `even`, or `cost` (nanotron: whole blocks by matmul cost, the head counts)
-    peak_rank, shows   what the framework's own report prints: of the fullest rank (`any`) or of the
-                       `first`; what is `allocated`, `reserved`, or what the `device` shows
+    stage_split        `even`, or `cost` (nanotron: whole blocks by matmul cost, including the head)
+    peak_rank, shows   peak in the framework's own report: of the fullest rank (`any`) or of the
+                       `first`; bytes `allocated`, `reserved` or in use on the `device`
     layers             tensors that a layer keeps from its forward to its backward
-    always             tensors of a rank that are there for the whole run
-    moments            what may be the peak
-    lingering          blocks that a host running ahead leaves waiting
-    cached_over_working_set   free blocks that the allocator keeps where there is room, over the
-                       working set: the tensors of the peak's moment and what one layer keeps
-    needed_over_allocated     for what comes and goes within a step: blocks over tensors where there
-                       is no room, so what a layout needs to run at all
-    compared           its counts were held against measured peaks, or are those of one that was
-    device_extra_gib   what nvidia-smi shows beyond torch's blocks, above the device's own figure
+    always             tensors kept for the whole run
+    moments            candidates for the peak
+    lingering          freed blocks not yet reusable because the host runs ahead
+    cached_over_working_set   free blocks cached by the allocator if there is room, divided by the
+                       working set: tensors of the peak's moment plus the kept tensors of one layer
+    needed_over_allocated     for tensors that live within a step: smallest ratio of blocks to
+                       tensors, when memory is short; gives the memory required to run
+    compared           whether its counts, or the counts it inherits, were compared with measured
+                       peaks
+    device_extra_gib   memory in nvidia-smi beyond torch's blocks and the device's reserved memory
     """
 
     name: str
@@ -118,21 +119,21 @@ class FrameworkMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkRules:
-    """What a framework can run; `name` is what `--stack` calls it.
+    """Options supported by a framework; `name` is its name for `--stack`.
 
     axes       degrees that may exceed 1: of tp, pp, dp, cp, ep, vpp
-    schedules  of pipelines of two ranks or more, which a search is free to choose; others that it
-               runs may be named
-    zero_stages  that it offers with every one of its axes
-    zero_stages_without_pipeline   beside them, where there is no pipeline
+    schedules  default candidates of a search with two or more pipeline ranks; users may request
+               other supported ones
+    zero_stages  supported with all of its axes
+    zero_stages_without_pipeline   additional ones without a pipeline
     recompute  kinds of `TrainingRun.recompute`
-    partial_recompute   whether full recomputation may be of some layers of each stage only
+    partial_recompute   whether full recomputation can be limited to some layers of each stage
     sequence_parallel   whether norms and residuals are split over tp
-    orders     how ranks are numbered (axis_order.AXIS_ORDERS), its usual one first
+    orders     axis orders of its ranks (AXIS_ORDERS), the default first
     precisions  of the matmuls
-    offers     of OFFERS, what it can do beside the axes; what is asked beyond is priced, and said
-    activation_offload_without  `pipeline`, `recompute`: what it refuses beside activations in host
-               memory
+    offers     supported features of OFFERS; others are priced with a warning
+    activation_offload_without  `pipeline`, `recompute`: not supported together with activations in
+               host memory
     """
 
     name: str
@@ -164,72 +165,70 @@ class FrameworkRules:
                 check_name(what, value, known, f"{self.name}: rules")
 
     def zero_stages_at(self, pp: int) -> tuple[int, ...]:
-        """The ZeRO stages that it offers with pp pipeline ranks."""
+        """ZeRO stages supported with pp pipeline ranks."""
         return self.zero_stages + (self.zero_stages_without_pipeline if pp == 1 else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """A framework of a generation; every file says where each entry is read off.
+    """A version of a framework; each file has the sources of its entries.
 
-    names      beginnings of the framework names that mean it, lower case
-    forks      words by which a longer name is that of a fork or wrapper of it, lower case
-    devices    beginnings of the names of devices that run nothing else
-    offered    among those that a plan for any framework tries: false for the old, for those of one
-               device, and for some of which no run was fitted
-    coefficients_of   the framework whose fitted coefficients it takes; "" for its own
-    attention  `fused` (the best kernel of the device), `flash-2` (FlashAttention-2, which
-               uses nothing newer than Ampere's) or `unfused` (scores in memory)
-    vocabulary_multiple   the vocabulary is padded to a multiple of this times tp; 1 for none
+    names      prefixes of framework names that refer to it, lower case
+    forks      words in the names of its forks and wrappers, lower case
+    devices    prefixes of the names of devices that run no other framework
+    offered    a candidate when planning for any framework; false for old versions, for frameworks
+               of one device, and for some without a fitted run
+    coefficients_of   framework whose fitted coefficients it uses; "" for its own
+    attention  `fused` (the best kernel of the device), `flash-2` (FlashAttention-2, without
+               features newer than Ampere) or `unfused` (scores in memory)
+    vocabulary_multiple   the vocabulary is padded to a multiple of this times tp; 1 for no padding
     splits_vocabulary   tables of embeddings, head and logits are split over tp
-    norm_passes, activation_passes   how often the elementwise work of a layer reads or writes a
-               token's activations, forward, in units of the hidden size (norms, residuals,
-               dropout) and of the feed-forward's inner width; backward does the same again
-               with the gradients (`backward_passes` times as many)
-    expert_bias_passes   the same of adding experts' output biases, in units of the width that
-               experts take tokens in; 0 where a kernel adds them, or where it was not counted
+    norm_passes, activation_passes   reads and writes of a token's activations by a layer's
+               elementwise ops in forward, in units of the hidden size (norms, residuals, dropout)
+               and of the feed-forward's inner width; backward has `backward_passes` times as many
+    expert_bias_passes   the same for adding experts' output biases, in units of the experts' token
+               width; 0 if fused into a kernel, or not counted
     loss_bytes   bytes moved per logit by the cross-entropy, forward and backward
-    kernels_forward, kernels_backward   kernels that one layer launches in each pass
-    layer_norm, unfused_gelu   the last five counts of models with biases, whose norms are
-               LayerNorms, and of models whose GELU is written in several ops; None where the
+    kernels_forward, kernels_backward   kernels launched by one layer in each pass
+    layer_norm, unfused_gelu   the last five counts for models with biases, whose norms are
+               LayerNorms, and for models whose GELU is written in several ops; None if the
                framework's kernels make no such difference, or it was not counted
-    expert_kernels   launched per local expert by a forward matmul of experts, in ops of PyTorch
-               that take the host as long; the backward has two such matmuls for each. 0 where
-               one kernel runs all experts
-    block_scale_kernels   beside, per operand with a scale per block of elements (mxfp8, nvfp4):
-               its cast and the reordering of its scales
-    sent_weight_bytes, summed_gradient_bytes   per parameter, as it is gathered and computed with,
-               and as gradients are summed
+    expert_kernels   launches per local expert in a forward matmul of experts, in equivalent PyTorch
+               ops of host time; backward has two such matmuls for each. 0 if one kernel runs all
+               experts
+    block_scale_kernels   additional launches per operand with a scale per block of elements (mxfp8,
+               nvfp4): its cast and the reordering of its scales
+    sent_weight_bytes, summed_gradient_bytes   per parameter: weights in gathers and computation,
+               gradients in reductions
     optimizer_traffic_bytes   read and written per parameter by one optimizer step
-    accumulation_bytes   read and written per parameter to add a micro-batch's gradient to its sum,
-               beyond writing a 16-bit gradient, less what hides under the matmul that does it
-    step_ms   milliseconds of a step of any size beside its passes and its optimizer, as measured;
-               0 where the fitted coefficient of that name applies
-    tensor_dispatch   host time of an op on a tensor that is split over ranks, over a plain one's
-    sends_tokens_once   a token goes to each node once, whatever the number of its experts there
+    accumulation_bytes   read and written per parameter to accumulate a micro-batch's gradient, in
+               addition to writing a 16-bit gradient, minus the part hidden under its matmul
+    step_ms   measured constant time of a step in addition to passes and optimizer, in ms; 0 if the
+               fitted coefficient of that name applies
+    tensor_dispatch   host time of an op on a tensor split over ranks, relative to a plain tensor
+    sends_tokens_once   a token is sent once to each node, independent of its experts there
                (message_row.py)
-    overlaps_host   transfers to and from host memory go on beside computing
-    overlapped_exchange   share of the bytes of the gradients' and weights' exchange that are sent
-               beside the passes of one micro-batch: gradients under its backward as they are made,
-               weights under the next step's first forward
-    own_executor   exchanges gradients and parameters as ours does (step_messages.py)
+    overlaps_host   transfers to and from host memory overlap with compute
+    overlapped_exchange   share of the bytes of the gradient and weight exchange that overlaps with
+               one micro-batch: gradients with its backward, weights with the next step's first
+               forward
+    own_executor   exchanges gradients and parameters as our executor does (step_messages.py)
     splits_sends   tensor-parallel ranks send a share each between stages and gather it there
-    blocking_messages   the host waits for every message between stages, whose size it reads first
+    blocking_messages   the host waits for the size of every message between stages
                (blocked_host.py)
     bucket_bytes   size limit of a separately exchanged bucket of gradients; 0 for no buckets
     copied_tensors   weight tensors per layer that ZeRO 1 copies from a gathered buffer, one slice
                per rank at a time; 0 if it gathers in place
-    usual_zero_stage, usual_sequence_parallel   what it does where a source is silent
-    gathered_in_pipelines   ZeRO 3 keeps a stage's parameters and gradients whole beside a pipeline
-    microbatch_per_stage   silent sources have as many micro-batches as stages
-    usual_chunks   chunks per rank of an interleaved pipeline, where a source is silent; 0 for the
-               fewest that split the layers evenly
-    prunes_recompute   full recomputation leaves out a layer's last matmul, which no gradient reads
-    selective      the kind of `TrainingRun.recompute` that its "selective" means
-    compiled_name  the framework that it is under torch.compile; "" where that is not told apart
-    memory         what it keeps, by ZeRO stage
-    rules          what it can run
-    executor       of our own executor: what a traced model's memory and step are counted with
+    usual_zero_stage, usual_sequence_parallel   defaults if a source does not give them
+    gathered_in_pipelines   with a pipeline, ZeRO 3 keeps a stage's parameters and gradients whole
+    microbatch_per_stage   default: as many micro-batches as stages
+    usual_chunks   default chunks per rank of an interleaved pipeline; 0 for the smallest even split
+    prunes_recompute   full recomputation skips a layer's last matmul, which no gradient needs
+    selective      the kind of `TrainingRun.recompute` called "selective" by the framework
+    compiled_name  its name under torch.compile; "" if not distinguished
+    memory         by ZeRO stage
+    rules          supported options
+    executor       only for our executor: bytes used for a traced model's memory and step
     """
 
     name: str
@@ -286,10 +285,10 @@ class Framework:
         for stage in (*self.rules.zero_stages_at(1), self.usual_zero_stage):
             self.memory_at(stage)
 
-    def recompute_meant(self, kind: str) -> str:
-        """The kind that a word means: `selective` and `attention` are what it does of that sort.
+    def resolved_recompute(self, kind: str) -> str:
+        """The framework's recompute kind for a name; `selective` and `attention` are translated.
 
-        >>> load_framework("torchtitan").recompute_meant("selective")
+        >>> load_framework("torchtitan").resolved_recompute("selective")
         'alternate'
         """
         own = kind in self.rules.recompute or kind not in ("selective", "attention")
@@ -310,31 +309,31 @@ class Framework:
         )
 
     def memory_at(self, zero_stage: int) -> FrameworkMemory:
-        """What it keeps at a ZeRO stage; raises InputError where its file does not say."""
+        """Its memory at a ZeRO stage; raises InputError if its file does not describe the stage."""
         for memory in self.memory:
             if zero_stage in memory.zero_stages:
                 return memory
         known = sorted(stage for memory in self.memory for stage in memory.zero_stages)
         raise InputError(
-            f"{self.name} keeps nothing that is known at ZeRO stage {zero_stage} (its file "
-            f"describes stages {', '.join(map(str, known))})"
+            f"the memory of {self.name} at ZeRO stage {zero_stage} is unknown (its file describes "
+            f"stages {', '.join(map(str, known))})"
         )
 
 
 @functools.cache
 def framework_names() -> tuple[str, ...]:
-    """The frameworks that ship."""
+    """Names of the shipped frameworks."""
     return tuple(sorted(path.stem for path in FRAMEWORK_FOLDER.glob("*.toml")))
 
 
 def offered_frameworks() -> tuple[str, ...]:
-    """Those that ship and that a plan for any framework tries."""
+    """Names of the shipped frameworks that are candidates when planning for any framework."""
     return tuple(name for name in framework_names() if load_framework(name).offered)
 
 
 @functools.cache
 def framework_of_device(name: str) -> str:
-    """The framework that is all that a device runs, or ""."""
+    """The only framework of a device, or "" if it runs several."""
     return next(
         (each for each in framework_names() if name.startswith(load_framework(each).devices)), ""
     )
@@ -342,9 +341,9 @@ def framework_of_device(name: str) -> str:
 
 @functools.cache
 def load_framework(name: str) -> Framework:
-    """A framework that ships, or that of a file whose path ends with .toml.
+    """A shipped framework by name, or the framework in a file with a path that ends with .toml.
 
-    Raises UnknownNameError, which names what an alias (`nemo`, `fsdp`) stands for.
+    Raises UnknownNameError, which resolves aliases (`nemo`, `fsdp`) as a suggestion.
     """
     path, data = _merged_file(name, ())
     if data.pop("schema", None) != FRAMEWORK_SCHEMA:
@@ -352,23 +351,25 @@ def load_framework(name: str) -> Framework:
     memory = data.get("memory", {})
     data["memory"] = [memory, *(_over(memory, each) for each in data.pop("memory_at", ()))]
     data.setdefault("rules", {})["name"] = name
-    found: Framework = decode(Framework, data, where=str(path))
-    return found
+    framework: Framework = decode(Framework, data, where=str(path))
+    return framework
 
 
 def load_stack() -> ExecutorStates:
-    """What our executor keeps: the section `executor` of profiles/data/frameworks/torch.toml."""
-    found = load_framework("torch").executor
-    assert found is not None
-    return found
+    """Bytes of our executor: the section `executor` of profiles/data/frameworks/torch.toml."""
+    states = load_framework("torch").executor
+    assert states is not None
+    return states
 
 
 def _merged_file(name: str, before: tuple[str, ...]) -> tuple[Path, dict[str, Any]]:
-    """A file's path and what it says, over what the file says that it is like."""
+    """A file's path, and its content merged over the files it inherits from (`like`)."""
     path = Path(name) if name.endswith(".toml") else FRAMEWORK_FOLDER / f"{name}.toml"
     if not name.endswith(".toml") and name not in framework_names():
-        meant = framework_of(name) or fork_of(name)
-        raise UnknownNameError("framework", name, framework_names(), where="--stack", meant=meant)
+        suggestion = framework_of(name) or fork_of(name)
+        raise UnknownNameError(
+            "framework", name, framework_names(), where="--stack", suggestion=suggestion
+        )
     if name in before:
         raise DocumentError(f"{path}: like goes round in a circle: {' -> '.join((*before, name))}")
     own = read_mapping(path)
@@ -380,51 +381,52 @@ def _merged_file(name: str, before: tuple[str, ...]) -> tuple[Path, dict[str, An
 
 
 def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """What `own` says, over `base`; tables are merged, all else is replaced."""
+    """`own` merged over `base`; tables are merged, other values replaced."""
     tables = {k: _over(base[k], v) for k, v in own.items() if _is_table(v) and k in base}
     return {**base, **own, **tables}
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping) and "value" not in value  # a number with its source is one
+    # A number with its source has the key "value" and counts as one value.
+    return isinstance(value, Mapping) and "value" not in value
 
 
 def framework_of(text: str) -> str:
-    """The framework that a name in words means, or "" for none: the longest matching beginning.
+    """The framework for a free-form name, by the longest matching prefix; "" for none.
 
-    A name with "compile" in it means the compiled one of a framework that tells them apart.
+    A name that contains "compile" gives the compiled version of a framework that has one.
 
     >>> framework_of("Megatron-Bridge 26.04")
     'megatron-bridge'
     >>> framework_of("torchtitan (FSDP2, torch.compile)")
     'torchtitan-compiled'
     """
-    asked = text.strip().lower()
-    found = [
+    text = text.strip().lower()
+    matches = [
         (len(start), name)
         for name in framework_names()
         for start in load_framework(name).names
-        if asked.startswith(start)
+        if text.startswith(start)
     ]
-    name = max(found)[1] if found else ""
-    return (load_framework(name).compiled_name or name) if name and "compile" in asked else name
+    name = max(matches)[1] if matches else ""
+    return (load_framework(name).compiled_name or name) if name and "compile" in text else name
 
 
 def fork_of(text: str) -> str:
-    """The framework that a longer name is a fork or wrapper of, or "": the first word decides.
+    """The framework that the named one is a fork or wrapper of, by the first match; "" for none.
 
     >>> fork_of("Megatron-Kwai"), fork_of("XTuner (DeepSpeed)")
     ('megatron-core', 'transformers')
     """
-    found = [
+    matches = [
         (match.start(), -len(word), name)
         for name in framework_names()
         for word in load_framework(name).forks
         if (match := re.search(rf"(?<![a-z0-9]){re.escape(word)}(?![a-z])", text.lower()))
     ]
-    return min(found)[2] if found else ""
+    return min(matches)[2] if matches else ""
 
 
 def memory_of(run: TrainingRun) -> FrameworkMemory:
-    """What the run's framework keeps at its ZeRO stage; raises what `memory_at` raises."""
+    """Memory of the run's framework at its ZeRO stage; raises the errors of `memory_at`."""
     return load_framework(run.stack).memory_at(run.zero_stage)

@@ -1,4 +1,4 @@
-"""`KeptTensor`: what a framework keeps in memory, and the moments of a step that may peak."""
+"""`KeptTensor`: tensors that a framework keeps in memory, and moments of a step that may peak."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ PLACES = ("layer", "head", "embedding", "step")
 class KeptTensor:
     """A tensor that stays in memory.
 
-    part    of a layer, which says what recomputation frees it: `input` is the layer's own input,
-            `core` the attention itself, `-again` what keeping every second matmul leaves out,
+    part    of a layer, which decides the recompute kinds that free it: `input` is the layer's
+            input, `core` the attention core, `-again` is freed if every second matmul is kept,
             `normed` the output of a norm, `activation` that of an activation function
     width   elements per token, or of a whole weight (framework/tensor_width.py)
     bytes   per element;  count  tensors of this kind
-    split   over what it is divided: `tp`, `sequence` (tp where sequence parallelism is on), `none`
-    only    conditions that must all hold
-    most    of the width `parameters`: at most so many elements (a bucket's size); 0 for no limit
+    split   sharding: `tp`, `sequence` (tp, with sequence parallelism only) or `none`
+    only    conditions, all required
+    most    for the width `parameters`: largest number of elements (bucket size); 0 for no limit
 
-    Raises UnknownNameError for a name that is none of these, InputError for a negative size.
+    Raises UnknownNameError for an unknown name, InputError for a negative size.
     """
 
     name: str
@@ -96,16 +96,16 @@ class KeptTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LingeringTensor:
-    """Freed tensors whose blocks the allocator may not hand out again yet.
+    """Freed tensors whose blocks the allocator cannot reuse yet.
 
-    A tensor that a collective on another stream reads is free for the host at once, for the device
-    only when that stream has passed it (torch, Tensor.record_stream). A host that runs ahead so
-    takes new blocks for each, until the device's queue of launches is full. Such blocks count as
-    reserved, not as allocated (c10/cuda/CUDACachingAllocator.cpp, `free`), and an allocator in need
-    waits for them.
+    A tensor read by a collective on another stream is free for the host at once, but for the device
+    only after that stream has passed the collective (torch, Tensor.record_stream). A host that runs
+    ahead allocates new blocks for each, until the device's launch queue is full. Such blocks count
+    as reserved, not as allocated (c10/cuda/CUDACachingAllocator.cpp, `free`). The allocator waits
+    for them if memory is short.
 
-    width, bytes, split, only   as a KeptTensor's
-    each   per layer and micro-batch in flight;  most  at most so many on a rank
+    width, bytes, split, only   as in KeptTensor
+    each   number per layer and micro-batch in flight;  most  largest number on a rank
     """
 
     name: str
@@ -124,7 +124,7 @@ class LingeringTensor:
         self.one()
 
     def one(self) -> KeptTensor:
-        """One of them; raises what KeptTensor raises."""
+        """A single tensor; raises the errors of KeptTensor."""
         return KeptTensor(
             name=self.name, width=self.width, bytes=self.bytes, split=self.split, only=self.only
         )
@@ -132,7 +132,7 @@ class LingeringTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A moment of a step that may be the peak: what is there besides the kept activations.
+    """A moment of a step that may be the peak: tensors in addition to the kept activations.
 
     where   `layer` (backward of a layer), `head` (rank of the loss), `embedding` (rank of the
             tokens) or `step` (the optimizer runs and no activation is kept)
@@ -146,7 +146,7 @@ class Moment:
         check_name("place", self.where, PLACES, self.name)
 
 
-def check_name(what: str, value: str, names: Collection[str], where: str) -> None:
+def check_name(kind: str, value: str, names: Collection[str], where: str) -> None:
     """Raises UnknownNameError unless `value` is one of `names`."""
     if value not in names:
-        raise UnknownNameError(what, value, names, where=where)
+        raise UnknownNameError(kind, value, names, where=where)

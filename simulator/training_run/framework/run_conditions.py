@@ -1,5 +1,5 @@
-"""Conditions on which a framework keeps a tensor: facts of a run; those of one pipeline rank are in
-stage_share.py."""
+"""Conditions of a run under which a framework keeps a tensor. stage_share.py has the conditions of
+a pipeline rank."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from simulator.training_run.framework.framework import Framework
 from simulator.training_run.run.training_run import TrainingRun
 
 LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
-# A scale for every 32 or 16 elements, not one per tensor.
+# One scale per 32 or 16 elements instead of one per tensor.
 BLOCK_SCALED = ("mxfp8", "nvfp4")
 
 
 def run_conditions(run: TrainingRun, framework: Framework) -> frozenset[str]:
-    """Those that hold for every rank; `trained-weights` fails where only adapters are trained,
-    `host-ahead` says what most jobs of such a layout do (framework/blocked_host.py)."""
+    """Conditions true on every rank. `trained-weights` is false if only adapters are trained;
+    `host-ahead` is true if most jobs of this layout run ahead (framework/blocked_host.py)."""
     degrees = run.degrees
     low = run.precision in LOW_PRECISIONS
     held = {

@@ -1,4 +1,4 @@
-"""How wide the tensors of a run are: elements per token, and elements of whole weights."""
+"""Widths of a run's tensors: elements per token, and elements of whole weights."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from profiles.model.figures.transformer import Transformer
 from simulator.training_run.run.training_run import TrainingRun
 
 Width = Callable[[TrainingRun, int], float]
-"""Of a run and its padded vocabulary."""
+"""(run, padded vocabulary) -> elements."""
 
 
 def padded_vocabulary(model: Transformer, multiple: int, tp: int) -> int:
     """The vocabulary padded to a multiple of `multiple` times tp (Megatron-LM,
-    `_vocab_size_with_padding`); unpadded where `multiple` is 1."""
+    `_vocab_size_with_padding`); not padded if `multiple` is 1."""
     step = multiple * tp if multiple > 1 else 1
     return -(-model.vocab_size // step) * step
 
@@ -32,7 +32,7 @@ def _heads(model: Transformer, count: int) -> float:
 
 
 def _keys(model: Transformer) -> float:
-    """Heads of keys and of values."""
+    """Number of key (or value) heads."""
     return _heads(model, model.num_kv_heads if model.latent is None else model.num_heads)
 
 
@@ -71,11 +71,10 @@ TOKEN_WIDTHS: dict[str, Width] = {
 }
 """Elements per token of the activations of a layer and of the head, before any split.
 
-Of the average layer where not all have attention or a feed-forward. `core` is the attention's
+For the average layer if some layers have no attention or feed-forward. `core` is the attention's
 output, `scores` a token's row of every head. `routed` and `routed_expert` count every token top_k
-times, and as often more as the fullest rank's experts get tokens beyond the mean (without a
-capacity that drops them, a rank holds what it is sent: Megatron-Core,
-transformer/moe/token_dispatcher.py)."""
+times, multiplied by the expert imbalance of the fullest rank. (Without a capacity factor no tokens
+are dropped: Megatron-Core, transformer/moe/token_dispatcher.py.)"""
 
 WEIGHT_WIDTHS: dict[str, Width] = {
     "bytes": lambda run, _: 1,
@@ -87,9 +86,9 @@ WEIGHT_WIDTHS: dict[str, Width] = {
     "all_expert_weights": lambda run, _: run.model.num_experts * run.model.expert_parameters,
     "shared_weights": lambda run, _: run.model.shared_expert_parameters,
 }
-"""Elements of whole weights, before any split; `bytes` is one, for what has a fixed size."""
+"""Elements of whole weights, before any split; `bytes` is 1, for tensors of a fixed size."""
 
-# `parameters` are those of a rank, after tensor, pipeline and expert parallelism.
+# `parameters` is the number per rank, after tensor, pipeline and expert parallelism.
 WIDTHS = (*TOKEN_WIDTHS, *WEIGHT_WIDTHS, "parameters")
 
 

@@ -1,4 +1,4 @@
-"""Buckets in which gradients are exchanged, and the copies after sharded weights are gathered."""
+"""Buckets of the gradient exchange, and copies after a gather of sharded weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIRST_BUCKET_BYTES = 2.0**20  # kDefaultFirstBucketBytes, torch/csrc/distribute
 
 
 def gradient_buckets(run: TrainingRun, stack: Framework) -> float:
-    """Buckets per step of the rank with most layers; 1 if all gradients are exchanged at once."""
+    """Buckets per step on the rank with the most layers; 1 if all are exchanged at once."""
     if not stack.bucket_bytes:
         return 1.0
     layers, _ = stage_layers(run)
@@ -26,7 +26,7 @@ def gradient_buckets(run: TrainingRun, stack: Framework) -> float:
 
 
 def waiting_buckets(run: TrainingRun, stack: Framework) -> float:
-    """Buckets times ranks of their all-reduces, in jobs whose collectives wait for the host."""
+    """Buckets times ranks of their all-reduces, if collectives wait for the host; otherwise 0."""
     if not stack.bucket_bytes or run.zero_stage > 0 or run.sharing_ranks == 1:
         return 0.0
     if not collectives_wait(run, stack):
@@ -35,8 +35,8 @@ def waiting_buckets(run: TrainingRun, stack: Framework) -> float:
 
 
 def copied_slices(run: TrainingRun, stack: Framework) -> float:
-    """Slices per step that a rank copies after ZeRO 1 gathers weights: tensors times ranks. The
-    vocabulary table is one more tensor."""
+    """Slices per step that a rank copies after ZeRO 1 gathers weights: tensors times ranks,
+    including the vocabulary table."""
     if run.zero_stage != 1 or run.sharing_ranks == 1 or not stack.copied_tensors:
         return 0.0
     layers, _ = stage_layers(run)
@@ -47,11 +47,11 @@ def copied_slices(run: TrainingRun, stack: Framework) -> float:
 def _buckets(
     layer: tuple[float, ...], layers: int, head: float, table: float, limits: tuple[float, float]
 ) -> int:
-    """DistributedDataParallel closes a bucket with the tensor that reaches the limit
-    (`compute_bucket_assignment_by_size`, torch/csrc/distributed/c10d/reducer.cpp). Gradients come
-    in the order of the backward: head, layers, embedding.
+    """Buckets of DistributedDataParallel, which closes a bucket at the tensor that reaches the
+    limit (`compute_bucket_assignment_by_size`, torch/csrc/distributed/c10d/reducer.cpp).
+    Gradients arrive in the order of the backward: head, layers, embedding.
 
-    limits  weights that close the first bucket and each later one
+    limits  weights that close the first bucket, and each later one
     """
     count, held = 0, 0.0
     for size in (head, *layer * layers, table):
@@ -62,11 +62,12 @@ def _buckets(
 
 
 def _matrix_sizes(run: TrainingRun) -> tuple[float, ...]:
-    """Weights per matrix of a layer on one tp rank, in the order of the backward; queries, keys
-    and values are one matrix, and so are gate and up. Norms are too small to matter."""
+    """Weights per matrix of a layer on one tp rank, in the order of the backward.
+
+    Query, key and value are one matrix, as are gate and up. Norms are negligible."""
     model = run.model
     core = model.num_heads * model.head_size
     keys_values = 2 * model.num_kv_heads * model.head_size
-    ways = 2 if model.gated else 1
-    widths = (model.ffn_size, ways * model.ffn_size, core, core + keys_values)
+    inputs = 2 if model.gated else 1
+    widths = (model.ffn_size, inputs * model.ffn_size, core, core + keys_values)
     return tuple(model.hidden_size * width / run.degrees.tp for width in widths)

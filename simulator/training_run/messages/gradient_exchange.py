@@ -1,17 +1,17 @@
-"""What the exchange of gradients moves and computes: reduction precision, compression, local steps.
+"""Bytes and traffic of the gradient exchange: reduction precision, compression, local steps.
 
-All three change the numerics of training, which is the user's decision; here is what they cost.
+All three change the numerics of training, which is the user's decision; this file has their cost.
 
 Compression. PowerSGD of rank r (Vogels, Karimireddy and Jaggi, arXiv 1905.13727, algorithm 1) sends
-for a matrix n x m its factors P [n, r] and Q [m, r], all-reduced one after the other, and computes
-M Q, M^T P and P Q^T; vectors go whole. Top-k (Lin et al., Deep Gradient Compression, arXiv
-1712.01887, section 3) sends a share of the entries, value and index, gathered from every replica,
-since their places differ. Both keep what was not sent and add it to the next step's gradient.
+the factors P [n, r] and Q [m, r] of an n x m matrix M, all-reduced one after the other. It computes
+M Q, M^T P and P Q^T; vectors are sent whole. Top-k (Lin et al., Deep Gradient Compression, arXiv
+1712.01887, section 3) sends a share of the entries as value and index, gathered from every replica
+because their indices differ. Both add the unsent part to the next step's gradient.
 
-Local steps. Replicas in `local_workers` parts take `local_steps` steps each and then average: Lin
-et al., arXiv 1808.07217 (post-local SGD), Douillard et al., arXiv 2311.08105 (DiLoCo: the average
-is an outer gradient for a Nesterov step). What is exchanged is as large as the weights, in fp32, at
-once and with nothing to hide it; the outer momentum and the last common weights are in host memory.
+Local steps. Replicas form `local_workers` groups. Each takes `local_steps` steps, then all are
+averaged: Lin et al., arXiv 1808.07217 (post-local SGD), Douillard et al., arXiv 2311.08105 (DiLoCo:
+the average is an outer gradient for a Nesterov step). The exchange has the size of the weights in
+fp32 and no overlap. The outer momentum and the last common weights are in host memory.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from simulator.training_run.run.compression import compression_of
 from simulator.training_run.run.training_run import TrainingRun
 
 REDUCTION_BYTES = {"fp32": 4.0, "bf16": 2.0}
-_FACTOR_BYTES = 4.0  # PowerSGD's factors and top-k's values are sent as they are summed, in fp32
+_FACTOR_BYTES = 4.0  # PowerSGD's factors and top-k's values are sent and summed in fp32
 _INDEX_BYTES = 4.0
-# How often an fp32 entry is read or written. PowerSGD: the residual is added (2 reads, 1 write),
-# M is read for M Q and for M^T P, and P Q^T is written and taken off the residual (2 reads, 2
-# writes). Top-k: residual added (3), compared with a threshold (1), sent entries cleared (1) and
-# the gathered ones added (1).
+# Reads and writes per fp32 entry. PowerSGD: add the residual (2 reads, 1 write), read M for M Q and
+# for M^T P, write P Q^T and subtract it from the residual (2 reads, 2 writes). Top-k: add the
+# residual (3), compare with a threshold (1), clear sent entries (1), add gathered ones (1).
 _POWERSGD_PASSES = 9.0
 _TOPK_PASSES = 6.0
 # The outer Nesterov step: gradient, weights and momentum read, weights and momentum written.
@@ -37,7 +36,7 @@ _OUTER_PASSES = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientMessage:
-    """A collective of the gradients' exchange, and the bytes that making it moves on the device."""
+    """A collective of the gradient exchange, and the memory traffic of preparing it, in bytes."""
 
     operation: str
     size_bytes: float
@@ -45,21 +44,21 @@ class GradientMessage:
 
 
 def gradient_bytes(run: TrainingRun, of_stack: float) -> float:
-    """Bytes per gradient between replicas. fp16 training of 2021 reduced its 16-bit gradients; bf16
-    is reduced in fp32 where the stack does so and nothing else is asked."""
+    """Bytes per gradient in the reduction between replicas. fp16 training of 2021 reduced 16-bit
+    gradients; bf16 training uses the framework's type, unless another is requested."""
     if run.gradient_reduction:
         return REDUCTION_BYTES[run.gradient_reduction]
     return 2.0 if run.precision == "fp16" else of_stack
 
 
 def compressed(run: TrainingRun, count: float, sides: float, ranks: int) -> GradientMessage:
-    """The message of `count` gradients in matrices whose rows and columns add up to `sides`.
+    """Compressed message for `count` gradients; raises InputError for a run without compression.
 
-    Raises InputError where nothing is compressed.
+    sides  sum of the matrices' rows and columns
     """
     how = compression_of(run.compression)
     if how is None:
-        raise InputError(f"{run.id} compresses nothing")
+        raise InputError(f"{run.id} has no gradient compression")
     if how.kind == "powersgd":
         # A rank above the matrix's own sends no more than the matrix.
         size = min(how.rank * sides, count) * _FACTOR_BYTES
@@ -72,7 +71,7 @@ def compressed(run: TrainingRun, count: float, sides: float, ranks: int) -> Grad
 
 
 def shared_sides(run: TrainingRun) -> float:
-    """Rows and columns of an average layer's matrices on one tp rank, but for routed experts'."""
+    """Sum of rows and columns of an average layer's matrices on one tp rank, except experts."""
     model = run.model
     h, tp = model.hidden_size, run.degrees.tp
     core = model.num_heads * model.head_size / tp
@@ -85,7 +84,7 @@ def shared_sides(run: TrainingRun) -> float:
 
 
 def expert_sides(run: TrainingRun, expert_ranks: int) -> float:
-    """Rows and columns of an average layer's expert matrices on one rank."""
+    """Sum of rows and columns of an average layer's expert matrices on one rank."""
     model = run.model
     if not model.num_experts:
         return 0.0
@@ -98,12 +97,12 @@ def expert_sides(run: TrainingRun, expert_ranks: int) -> float:
 
 
 def _feed_forward_sides(run: TrainingRun, inner: float) -> float:
-    ways = 2 if run.model.gated else 1
-    return (run.model.hidden_size + ways * inner) + (inner + run.model.hidden_size)
+    inputs = 2 if run.model.gated else 1
+    return (run.model.hidden_size + inputs * inner) + (inner + run.model.hidden_size)
 
 
 def outer_pass_bytes(run: TrainingRun, count: float) -> float:
-    """Bytes per step that the outer optimizer of local steps moves for `count` weights."""
+    """Traffic per step of the outer optimizer of local steps for `count` weights, in bytes."""
     if run.local_workers < 2:
         return 0.0
     return _OUTER_PASSES * 4.0 * count / run.local_steps

@@ -1,4 +1,4 @@
-"""The messages of a run as features: those of a layer and between stages, and those of a mesh."""
+"""The messages of a run as features: of a layer, between stages, and of data parallelism."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from simulator.collectives import NOTHING, CollectiveTime
 from simulator.training_run.framework.framework import Framework
-from simulator.training_run.messages.far_seconds import FarCut, far_cut
+from simulator.training_run.messages.level_cut import LevelCut, level_cut
 from simulator.training_run.messages.rank_group import (
     RankGroup,
     context_group,
@@ -30,16 +30,15 @@ def cuts_cross_nodes(run: TrainingRun) -> bool:
 
 
 def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, float]:
-    """The features that messages of a layer and sends between stages make, by their names in
-    `Features`."""
+    """Features of a layer's messages and of sends between stages, by their names in `Features`."""
     degrees = run.degrees
     h, width = run.model.hidden_size, element_bytes(run)
     boundary = run.tokens * h * width
     tensor = NOTHING
     if degrees.tp > 1:
-        # Two all-reduces per pass, or with sequence parallelism as many pairs of all-gather and
-        # reduce-scatter (Korthikanti et al., arXiv 2205.05198, section 4.2.2), which switches that
-        # reduce do not speed up.
+        # Two all-reduces per pass, or with sequence parallelism two pairs of all-gather and
+        # reduce-scatter (Korthikanti et al., arXiv 2205.05198, section 4.2.2). In-network reduction
+        # does not speed up the latter.
         operations = ("all_gather", "reduce_scatter") if run.sequence_parallel else ("all_reduce",)
         for operation in operations:
             each = moved(operation, boundary, tensor_group(run), links)
@@ -47,7 +46,7 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
     expert = NOTHING
     if degrees.ep > 1 and run.model.num_experts:
         share = run.model.num_expert_layers / run.model.num_layers
-        # The fullest rank is sent more than the others, and all wait for it.
+        # All ranks wait for the fullest rank, which receives more tokens.
         routed = run.tokens * run.model.expert_width * width * run.model.top_k
         routed *= run.expert_imbalance / (degrees.tp if run.sequence_parallel else 1)
         expert = moved("all_to_all", routed, expert_group(run), links) * (2.0 * share)
@@ -57,12 +56,12 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
     if degrees.cp > 1:
         kv = run.tokens * width * 2 * run.model.head_size * run.model.num_kv_heads / degrees.tp
         context = moved("all_gather", kv * degrees.cp, context_group(run), links)
-    cut, far = NOTHING, FarCut()
+    cut, level = NOTHING, LevelCut()
     crosses = degrees.pp > 1 and cuts_cross_nodes(run)
     if degrees.pp > 1:
         share = degrees.tp if run.sequence_parallel or stack.splits_sends else 1
         cut = sent(boundary / share, links, crosses_nodes=crosses)
-        far = far_cut(run, boundary / share, run.far_levels)
+        level = level_cut(run, boundary / share, run.far_levels)
     tensor_steps = steps(tensor)
     return {
         "tensor_inner": tensor.inner_s,
@@ -83,14 +82,14 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
         "cut_inner": cut.inner_s,
         "cut_outer": cut.outer_s,
         "cut_steps": float(degrees.pp > 1),
-        "cut_far": far.bytes_s,
-        "cut_far_latency": far.latency_s,
-        "cut_crossings": float(far.crossings),
+        "cut_far": level.bytes_s,
+        "cut_far_latency": level.latency_s,
+        "cut_crossings": float(level.crossings),
     }
 
 
 def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, float]:
-    """The features that gathering weights and exchanging gradients make."""
+    """Features of weight gathering and gradient exchange, by their names in `Features`."""
     gather, reduce = data_messages(run, stack, links)
     sync = worker_messages(run, stack, links)
     reduce_steps, gather_steps = steps(reduce), steps(gather)
@@ -113,12 +112,13 @@ def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[
 def _sent_once(
     copies: CollectiveTime, top_k: int, group: RankGroup, links: Links
 ) -> CollectiveTime:
-    """The all-to-all of a group where a token is sent to a node once, however many of its experts
-    are there; `copies` where a copy goes to every expert.
+    """The all-to-all of a group if a token is sent once per node, instead of once per expert.
+
+    copies  the all-to-all with a copy per expert
 
     DeepEP (github.com/deepseek-ai/DeepEP, README, "normal kernels": forwarding from the network to
-    the links inside the node) and NVIDIA's HybridEP do so; Megatron-Core's older `alltoall`
-    dispatcher sends a copy to each expert.
+    the links inside the node) and NVIDIA's HybridEP send once per node. Megatron-Core's older
+    `alltoall` dispatcher sends a copy to each expert.
     """
     nodes = group.ranks / group.within(links.node_devices)
     share = reached(nodes, top_k) / top_k
@@ -126,8 +126,9 @@ def _sent_once(
 
 
 def reached(nodes: float, top_k: int) -> float:
-    """Nodes that a token is sent to, whose k experts are picked evenly among n nodes; routers that
-    are limited to fewer nodes (DeepSeek-V3, four) reach less.
+    """Expected number of nodes per token, if its k experts are uniformly distributed over n nodes.
+
+    Routers with a limit (DeepSeek-V3: four nodes) reach fewer.
 
     >>> reached(1, 8), round(reached(8, 8), 2)
     (1.0, 5.25)

@@ -1,4 +1,4 @@
-"""Where the ranks of a run's groups lie: ranks and strides, by the order of its axes."""
+"""Communication groups of a run: sizes and strides of their ranks, by the order of its axes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from simulator.values.degrees import Axis, Degrees
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """Ranks that communicate: (ranks, stride in devices) per axis, inner first."""
+    """A communication group: (ranks, stride in devices) per axis, innermost first."""
 
     axes: tuple[tuple[int, int], ...]
 
     @property
     def ranks(self) -> int:
-        """Ranks of the group."""
+        """Number of ranks in the group."""
         return math.prod(count for count, _ in self.axes)
 
     def nodes(self, node_devices: int) -> float:
-        """Nodes from the group's first rank to its last, where it lies densest.
+        """Smallest number of nodes from the group's first rank to its last.
 
         >>> RankGroup(((8, 8),)).nodes(8)
         8.0
@@ -33,8 +33,8 @@ class RankGroup:
         return float(math.ceil(extent / node_devices))
 
     def within(self, part_devices: int) -> int:
-        """Ranks that surely lie together in a part of so many consecutive devices: of an axis
-        those of the largest blocks that divide both it and the part.
+        """Ranks guaranteed to share a part of `part_devices` consecutive devices: for each axis,
+        the largest block that divides both the axis and the part.
 
         >>> RankGroup(((16, 8),)).within(64)
         8
@@ -44,16 +44,16 @@ class RankGroup:
         return math.prod(_together(count, stride, part_devices) for count, stride in self._joined())
 
     def _joined(self) -> list[tuple[int, int]]:
-        """The axes, those that go on where the one before ends as one."""
-        found: list[tuple[int, int]] = []
+        """The axes by stride, with contiguous ones merged."""
+        merged: list[tuple[int, int]] = []
         for count, stride in sorted(self.axes, key=lambda axis: axis[1]):
             if count == 1:
                 continue
-            if found and stride == found[-1][0] * found[-1][1]:
-                found[-1] = (found[-1][0] * count, found[-1][1])
+            if merged and stride == merged[-1][0] * merged[-1][1]:
+                merged[-1] = (merged[-1][0] * count, merged[-1][1])
             else:
-                found.append((count, stride))
-        return found
+                merged.append((count, stride))
+        return merged
 
 
 def _together(count: int, stride: int, part_devices: int) -> int:
@@ -63,13 +63,12 @@ def _together(count: int, stride: int, part_devices: int) -> int:
 
 
 def torus_share(group: RankGroup, sides: Sequence[int]) -> float:
-    """Share (above 0, at most 1) of the links of a chip of a torus that a group uses: those of the
-    axes that it spans. Ranks are numbered with the first of `sides` innermost.
+    """Share (above 0, at most 1) of a torus chip's links used by a group: links of its axes.
 
-    A chip of a torus of d axes has two links per axis, and a link file's bandwidth is that of all
-    together. A ring along one whole axis uses that axis's share, both ways round; ranks that fill a
-    part of an axis have no link that closes the ring, so that data passes one way and back: half of
-    it (Austin et al., How to Scale Your Model, 2025, chapter 3).
+    Ranks are numbered with the first of `sides` innermost. A chip of a torus with d axes has two
+    links per axis; a link file's bandwidth is the sum of all. A ring along a whole axis uses both
+    directions of that axis. Ranks along a part of an axis cannot close the ring, so they use half
+    of that bandwidth (Austin et al., How to Scale Your Model, 2025, chapter 3).
 
     >>> torus_share(RankGroup(((16, 1),)), (4, 4, 4))  # two of three axes
     0.6666666666666666
@@ -87,12 +86,12 @@ def torus_share(group: RankGroup, sides: Sequence[int]) -> float:
         elif covered > 1:
             used += 0.5 / axes
         begins = ends
-    # Ranks that fill no axis in whole blocks still have a link each to the next one.
+    # Ranks without a whole block on any axis still have one link to the next rank.
     return min(1.0, used) if used else 0.5 / axes
 
 
 def _on_axis(count: int, stride: int, begins: int, ends: int) -> int:
-    """Ranks of an axis of a group that a torus axis tells apart."""
+    """Number of distinct positions of a group's axis on a torus axis."""
     first, last = max(begins, stride), min(ends, stride * count)
     return max(1, last // first) if last > first else 1
 
@@ -108,20 +107,20 @@ def context_group(run: TrainingRun) -> RankGroup:
 
 
 def data_group(run: TrainingRun) -> RankGroup:
-    """Ranks that exchange gradients in every step: of one worker, where there are local steps."""
+    """Ranks that exchange gradients in every step; with local steps, those of one worker."""
     inner = run.degrees.dp // run.local_workers
     return RankGroup((_axis(run.degrees, "cp"), (inner, run.degrees.stride("dp"))))
 
 
 def worker_group(run: TrainingRun) -> RankGroup:
-    """Ranks that hold the same weights in the workers of local steps, which are outermost."""
+    """Ranks with the same weights in different workers of local steps; workers are outermost."""
     inner = run.degrees.dp // run.local_workers
     return RankGroup(((run.local_workers, run.degrees.stride("dp") * inner),))
 
 
 def expert_group(run: TrainingRun) -> RankGroup:
-    """Ranks over which experts are spread: context-parallel ones, then replicas; the ranks of a
-    tensor group too where those are fewer."""
+    """Ranks of expert parallelism: context-parallel ranks, then replicas, then tensor-parallel
+    ranks if more are needed."""
     degrees = run.degrees
     taken = max(1, degrees.ep // (degrees.dp * degrees.cp))
     spread = degrees.ep // taken
@@ -130,8 +129,8 @@ def expert_group(run: TrainingRun) -> RankGroup:
 
 
 def expert_replicas(run: TrainingRun) -> RankGroup:
-    """Ranks that hold the same experts and exchange their gradients in every step: those of a
-    tensor group are among them where experts are spread, since then none is split."""
+    """Ranks with the same experts, which exchange their gradients in every step. With expert
+    parallelism experts are not split, so the ranks of a tensor group are included."""
     degrees = run.degrees
     taken = max(1, degrees.ep // (degrees.dp * degrees.cp))
     tensor = degrees.tp // taken if degrees.ep > 1 else 1

@@ -1,4 +1,4 @@
-"""The links of a run, level by level, and one collective over them where its ranks lie."""
+"""The links of a run by level, and the time of a collective or send over them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from simulator.collectives import (
     message_share,
 )
 from simulator.training_run.messages.rank_group import RankGroup, torus_share
-from simulator.training_run.run.far_level import FarLevel
+from simulator.training_run.run.network_level import NetworkLevel
 from simulator.training_run.run.training_run import TrainingRun
 
-# Latencies are counted in steps of InfiniBand's (profiles/data/links/ib-ndr.toml): a link of twice
-# its latency takes two steps for one.
+# Unit of latencies: InfiniBand's (profiles/data/links/ib-ndr.toml). A link with twice its latency
+# counts two steps per message.
 STEP_S = 12e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """What joins the devices of a run.
+    """Links between the devices of a run.
 
-    inner_*       of a device's link inside a node: bandwidth x efficiency, latency of a message,
-                  neighbours that share its cables (0 behind a switch), axes of a torus of them
-    curve         what was measured of collectives inside a node, or None
-    torus         chips per axis of a node that is a torus, () for none
-    outer         the network that leaves a node;  far  the levels beyond it
+    inner_*       of a device's link inside a node: bandwidth x efficiency, latency of a message
+    direct_peers  neighbors that share its cables, 0 behind a switch;  torus_axes  axes of a torus
+    curve         measured collectives inside a node, or None
+    torus         chips per axis if a node is a torus, otherwise ()
+    outer         network between nodes;  far  levels beyond it
     """
 
     node_devices: int
     inner_bytes_per_s: float
     inner_latency_s: float
     outer: NodeNetwork
-    far: tuple[FarLevel, ...] = ()
+    far: tuple[NetworkLevel, ...] = ()
     direct_peers: int = 0
     torus_axes: int = 0
     curve: ScaledCurves | None = None
@@ -47,19 +47,19 @@ class Links:
 
     @property
     def outer_bytes_per_s(self) -> float:
-        """One device's share of what leaves its node, as collectives reach it."""
+        """One device's share of its node's network bandwidth, at the efficiency of collectives."""
         return self.outer.bytes_per_s_per_node * self.outer.efficiency / self.node_devices
 
     @property
     def outer_message_bytes_per_s(self) -> float:
-        """The same as one message alone reaches it."""
+        """One device's share of its node's network bandwidth, at the efficiency of one message."""
         reached = self.outer.bytes_per_s_per_node * self.outer.message_efficiency
         return reached / self.node_devices
 
 
 def links_of(run: TrainingRun) -> Links:
-    """The links of a run: measured curves or rate and efficiency inside a node, rate and efficiency
-    of the network between nodes."""
+    """The links of a run: measured curves, or rate and efficiency, inside a node; rate and
+    efficiency of the network between nodes."""
     device = get_device(run.device)
     design = node_design(run.device)
     inner = get_link(design.inner_link)
@@ -80,8 +80,8 @@ def links_of(run: TrainingRun) -> Links:
 
 
 def hops_of(group: RankGroup, links: Links) -> tuple[Hop, ...]:
-    """The levels that a group spans, inner first. Every device of a part belongs to such a group
-    and all communicate at once: each has its even share of the cards."""
+    """The levels that a group spans, innermost first. Every device of a part is in a group of this
+    kind and all communicate at once, so each has an even share of the network cards."""
     ranks = group.ranks
     inside = group.within(links.node_devices)
     hops = []
@@ -131,19 +131,19 @@ def hops_of(group: RankGroup, links: Links) -> tuple[Hop, ...]:
 
 
 def moved(operation: str, size_bytes: float, group: RankGroup, links: Links) -> CollectiveTime:
-    """One collective of a group of a run; of an all-to-all `size_bytes` is what a rank sends."""
+    """Time of a collective of a group; for an all-to-all `size_bytes` is sent by each rank."""
     if group.ranks < 2:
         return NOTHING
     return collective(operation, size_bytes, hops_of(group, links))
 
 
 def sent(size_bytes: float, links: Links, *, crosses_nodes: bool) -> CollectiveTime:
-    """One message from a device to another, in its node or in the next one."""
+    """Time of one message from a device to another, in its node or in the next one."""
     apart = links.node_devices if crosses_nodes else 1
     near = replace(links, node_devices=links.node_devices if crosses_nodes else 2, far=(), torus=())
     return collective("send", size_bytes, hops_of(RankGroup(((2, apart),)), near))
 
 
-def steps(found: CollectiveTime) -> tuple[float, float]:
-    """Latencies inside nodes and between them, in steps of `STEP_S`."""
-    return found.inner_latency_s / STEP_S, found.outer_latency_s / STEP_S
+def steps(time: CollectiveTime) -> tuple[float, float]:
+    """Latencies inside nodes and between them, in units of `STEP_S`."""
+    return time.inner_latency_s / STEP_S, time.outer_latency_s / STEP_S

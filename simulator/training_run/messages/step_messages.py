@@ -1,4 +1,4 @@
-"""What data parallelism sends: gradients and weights, compressed or not, and workers' averages."""
+"""Messages of data parallelism: gradients and weights, and averages of local steps' workers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ from simulator.training_run.work.stage_layers import stage_layers
 def data_messages(
     run: TrainingRun, stack: Framework, links: Links
 ) -> tuple[CollectiveTime, CollectiveTime]:
-    """Of ZeRO-3 per layer and micro-batch (gathered twice, reduced once), and once per step.
+    """(messages per layer and micro-batch, messages per step). ZeRO 3 has the former: two gathers
+    and one reduction.
 
-    Our executor (executor/parallelize.py, rank.py; FSDP2) without a pipeline frees what ZeRO 2 and
-    3 shard after each backward and sums gradients in it: stage 2 gathers for the forward, stage 3
-    for the backward too. Under torch's pipeline runtime weights stay whole after a backward: stage
-    3 gathers once per micro-batch, stage 2 once per step, and gradients are summed once per step.
-    Its ZeRO 1 sums whole gradients and hands out what each rank updated, in fp32 as it is stored.
+    Our executor (executor/parallelize.py, rank.py; FSDP2) without a pipeline frees the tensors
+    sharded by ZeRO 2 and 3 after each backward and reduces gradients in it. Stage 2 gathers for the
+    forward, stage 3 for the backward too. Under torch's pipeline runtime weights stay gathered
+    after a backward. There stage 3 gathers once per micro-batch, stage 2 once per step, and
+    gradients are reduced once per step. Its ZeRO 1 all-reduces gradients, then gathers the updated
+    weights in fp32, as stored.
     """
     group = data_group(run)
     if group.ranks < 2:
@@ -50,14 +52,14 @@ def data_messages(
         return _gathered_frozen(run, stack, group, links, weight), NOTHING
     gradient = gradient_bytes(run, stack.summed_gradient_bytes)
     gathers, reduces = _per_micro_batch(run, stack)
-    once = NOTHING
+    per_layer = NOTHING
     if gathers or reduces:
         layer = layer_parameters(run)
         gather = moved("all_gather", layer * weight, group, links)
         reduce = moved("reduce_scatter", layer * gradient, group, links)
-        once = gather * gathers + reduce * reduces
+        per_layer = gather * gathers + reduce * reduces
     if reduces:
-        return once, NOTHING
+        return per_layer, NOTHING
     shared, experts = rank_parameters(run, stack)
     reduce = NOTHING
     replicas = expert_replicas(run)
@@ -75,14 +77,15 @@ def data_messages(
         if run.zero_stage >= 1 and not gathers:
             stored = count * 4.0 if stack.own_executor and run.zero_stage == 1 else weights
             reduce += moved("all_gather", stored, ranks, links)
-    return once, reduce
+    return per_layer, reduce
 
 
 def _gathered_frozen(
     run: TrainingRun, stack: Framework, group: RankGroup, links: Links, weight: float
 ) -> CollectiveTime:
-    """Sharded frozen weights are gathered as trained ones are, in as few bits as they are kept; of
-    adapters there is one small message a step, which is left out."""
+    """Gathers of sharded frozen weights, in their stored type.
+
+    The adapters' one small message per step is ignored."""
     gathers, _ = _per_micro_batch(run, stack)
     if not gathers:
         return NOTHING
@@ -91,7 +94,7 @@ def _gathered_frozen(
 
 
 def _per_micro_batch(run: TrainingRun, stack: Framework) -> tuple[float, float]:
-    """How often a layer is gathered, and its gradients reduced, per micro-batch."""
+    """(gathers of a layer, reductions of its gradients) per micro-batch."""
     if not stack.own_executor:
         return (2.0, 1.0) if run.zero_stage == 3 else (0.0, 0.0)
     if run.degrees.pp > 1:
@@ -100,36 +103,37 @@ def _per_micro_batch(run: TrainingRun, stack: Framework) -> tuple[float, float]:
 
 
 def _compressed(run: TrainingRun, stack: Framework) -> list[tuple[GradientMessage, RankGroup]]:
-    """The compressed gradients' messages: of what all replicas have alike, and of experts."""
+    """Messages of compressed gradients: of weights equal on all replicas, and of experts."""
     shared, experts = rank_parameters(run, stack)
     full, _ = stage_layers(run)
     tables = vocabulary_share(run, stack) + run.model.hidden_size
-    found = []
+    messages = []
     for count, sides, ranks in (
         (shared, full * shared_sides(run) + tables, data_group(run)),
         (experts, full * expert_sides(run, expert_ranks(run)), expert_replicas(run)),
     ):
         if count and ranks.ranks > 1:
-            found.append((compressed(run, count, sides, ranks.ranks), ranks))
-    return found
+            messages.append((compressed(run, count, sides, ranks.ranks), ranks))
+    return messages
 
 
 def worker_messages(run: TrainingRun, stack: Framework, links: Links) -> CollectiveTime:
-    """Averaging the workers' weights in fp32 every `local_steps` steps, per step: every rank of a
-    worker averages its share with the other workers' and the worker gathers them."""
+    """Time per step of averaging the workers' weights in fp32 every `local_steps` steps.
+
+    Every rank averages its share with the other workers, then each worker gathers the shares."""
     if run.local_workers < 2 or run.lora:
         return NOTHING
     size = 4.0 * sum(rank_parameters(run, stack))
     across, inside = worker_group(run), data_group(run)
     share = size / run.sharing_ranks
-    found = moved("all_reduce", share, across, links)
+    time = moved("all_reduce", share, across, links)
     if run.zero_stage < 3:
-        found += moved("all_gather", size, inside, links)
-    return found * (1.0 / run.local_steps)
+        time += moved("all_gather", size, inside, links)
+    return time * (1.0 / run.local_steps)
 
 
 def extra_pass_bytes(run: TrainingRun, stack: Framework) -> float:
-    """Bytes that compression and the outer optimizer of local steps stream, per step."""
+    """Memory traffic per step of compression and of local steps' outer optimizer, in bytes."""
     if run.local_workers < 2 and not run.compression:
         return 0.0
     moved = outer_pass_bytes(run, sum(rank_parameters(run, stack)))

@@ -82,7 +82,7 @@ def recompute_of(row: DescribedRow) -> str:
     if _SELECTIVE_WORDS.search(text):
         return "selective"
     if text in RECOMPUTE_KINDS:
-        return stack.recompute_meant(text)
+        return stack.resolved_recompute(text)
     if _FULL_WORDS.search(text):
         said.append(f"recompute {printed!r} taken as 'full'")
         return "full"

@@ -1,19 +1,19 @@
-"""Weights and optimizer states in few bits: what a user may name, and bytes of each.
+"""Low-bit weights and optimizer states: names of the options, and bytes of each.
 
-Values are kept in blocks with a scale of their own:
+Values are stored in blocks, each with a scale:
 
     b + s / B   bytes per value: b of the value, s of a scale, B values to a block
 
 - `nf4`: 4-bit NormalFloat of QLoRA (Dettmers et al., arXiv 2305.14314, section 3): B = 64, the fp32
   scales themselves in 8 bits in blocks of 256 (double quantization), 0.127 bits per weight.
-- `int8`: a row of the weight to a block with one fp32 scale (LLM.int8, arXiv 2208.07339, section
+- `int8`: a block is a row of the weight, with one fp32 scale (LLM.int8, arXiv 2208.07339, section
   3.1; bitsandbytes, functional.py, int8_vectorwise_quant).
 - `adamw8bit`: both moments in 8 bits, B = 256 with an fp32 scale (Dettmers et al., arXiv
   2110.02861, section 2; bitsandbytes, optim/optimizer.py; torchao, optim/subclass_8bit.py).
 - `adamw4bit`: both in 4 bits, B = 128 (Li et al., arXiv 2309.01507, section 4; torchao,
   optim/subclass_4bit.py).
 
-Tensors of fewer than 4,096 values keep fp32 states in both libraries; norms are counted in anyway.
+Both libraries keep fp32 states for tensors below 4,096 values. This exception is not modeled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIMIZERS = ("adamw", "adamw8bit", "adamw4bit")
 USUAL_OPTIMIZER = OPTIMIZERS[0]
 
 _SCALE_BYTES = 4.0
-# 4 bits, an 8-bit scale to 64 of them, an fp32 scale to 256 such scales.
+# 4 bits, an 8-bit scale per 64 values, an fp32 scale per 256 such scales.
 _NF4_BYTES = 0.5 + 1.0 / 64 + _SCALE_BYTES / (64 * 256)
 # Both of Adam's moments.
 _MOMENTS_BYTES = {
@@ -36,7 +36,7 @@ _MOMENTS_BYTES = {
 
 
 def frozen_bytes(frozen_type: str, row: int) -> float:
-    """Bytes per weight of a frozen linear layer with `row` inputs, its scales with it.
+    """Bytes per weight of a frozen linear layer with `row` inputs, including scales.
 
     Raises UnknownNameError.
 
@@ -60,5 +60,5 @@ def moments_bytes(optimizer: str) -> float:
 
 
 def saved_moments_bytes(optimizer: str) -> float:
-    """Bytes per trained parameter that fp32 moments take beyond these."""
+    """Bytes per trained parameter saved relative to fp32 moments."""
     return moments_bytes(USUAL_OPTIMIZER) - moments_bytes(optimizer)

@@ -1,4 +1,4 @@
-"""`UnsupportedRunError`: a described run that cannot be predicted, with the reason."""
+"""`UnsupportedRunError`: a run that cannot be predicted, with the reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from profiles.errors import InputError
 
 
 class UnsupportedRunError(InputError):
-    """A published run that cannot be predicted; `reason` says why, without the run's id."""
+    """A run that cannot be predicted; `reason` is the message without the run's id."""
 
     def __init__(self, run_id: str, reason: str) -> None:
         super().__init__(f"run {run_id!r} cannot be predicted: {reason}")

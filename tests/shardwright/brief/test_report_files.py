@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_reported(tmp_path):
     write_layout_reports(files, [answer], {})
     text = Page(files.html.read_text(encoding="utf-8")).text
     assert "No plan of m fits on 8xa" in text
-    assert "needs 400 GiB of 80.0 GiB, most for optimizer states" in text
+    assert "needs 400 GiB of 80.0 GiB, mostly for optimizer states" in text
     assert "128 devices --on 48.4 s" in text
     assert not files.figure.exists()
 

@@ -12,11 +12,11 @@ from profiles.errors import InputError
 from shardwright.reports.brief.brief_figure import write_brief_figure
 from shardwright.reports.brief.brief_html import brief_html
 from shardwright.reports.brief.brief_markdown import brief_markdown
-from shardwright.reports.brief.columns import dictionary_csv, table_csv
+from shardwright.reports.brief.columns import dictionary_csv, ends_of, table_csv
 from shardwright.reports.brief.size_brief import size_brief
 from shardwright.reports.brief.size_charts import cost_parts, swings, waterfall
 from shardwright.reports.brief.size_table import SIZE_COLUMNS, size_rows
-from shardwright.reports.brief.size_words import ends, range_of, value_of
+from shardwright.reports.brief.size_words import range_of, value_of
 from tests.shardwright.golden import FOLDER, check_golden
 
 COMMAND = "shardwright size llama-3.1-70b --budget '300M$'"
@@ -107,7 +107,7 @@ def test_parts_of_the_rent_add_up(data):
     assert sum(part for _, part in parts) == pytest.approx(data["usd"])
     # Contingency c takes 1 - 1 / c of the days; of the rest each loss its simulated share.
     rest = data["usd"] / data["contingency"]["value"]
-    assert dict(parts)["what whole runs took beyond"] == pytest.approx(data["usd"] - rest)
+    assert dict(parts)["contingency of whole runs"] == pytest.approx(data["usd"] - rest)
     assert dict(parts)["lost: restart"] == pytest.approx(rest * data["lost"]["restart"])
     bars = waterfall(data).bars
     for before, after in itertools.pairwise(bars[:-1]):
@@ -132,7 +132,7 @@ def test_columns_of_the_table_are_those_of_the_dictionary(data):
     assert [row["row"] for row in rows].count("chosen") == 1
     assert len(rows) == 1 + len(data["alternatives"]) + len(data["front"]) + len(data["refused"])
     for name in HEADLINE:
-        low, high = ends(data, name)
+        low, high = ends_of(data, name)
         stem, end = (name[:-2], "_s") if name == "step_time_s" else (name, "")
         found = [float(rows[0][f"{stem}{side}{end}"]) for side in ("_low", "", "_high")]
         assert found == [low, data[name], high]
@@ -166,7 +166,7 @@ def test_nothing_found_is_reported_and_not_drawn(data, tmp_path):
     ]  # fmt: skip
     brief = size_brief(empty)
     text = Page(brief_html(brief)).text
-    assert "Nothing that was listed keeps the limits of llama-3.1-70b" in text
+    assert "None of the listed devices keeps the limits of llama-3.1-70b" in text
     assert "a deadline of 90 days" in text
     with pytest.raises(InputError, match="nothing to draw"):
         write_brief_figure(tmp_path / "a.pdf", brief)

@@ -171,7 +171,7 @@ def test_a_size_is_typed_and_read(view: Any, site: str, environment: dict[str, s
     view.get_by_role("textbox", name="Tokens of the run").fill("50B")
     view.keyboard.press("Enter")
     settled(view, "--tokens 50B")
-    view.wait_for_selector("text=What one change brings")
+    view.wait_for_selector("text=Effect of single changes")
     found = answer(command(view), environment)
     assert fact(view, "Time") == f"{found['days']:.3g} days"
     assert fact(view, "Cost") == format_usd(found["usd"])

@@ -92,8 +92,8 @@ def test_a_size_says_what_the_command_line_says() -> None:
     assert f"Time {found['days']:.3g} days " in text
     assert f"Step {format_time(found['step_time_s'])} " in text
     assert f"{found['usd_per_device_hour']:.2f} per device-hour ({found['price']})" in text
-    assert "Of the time" in text
-    assert "What one change brings" in text
+    assert "Productive share of the time" in text
+    assert "Effect of single changes" in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`followed_run`: a run beside its prediction while it runs."""
+"""`followed_run`: comparison of a run with its prediction while it runs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ def followed_run(
     *,
     failed: Callable[[], None] | None = None,
 ) -> Iterator[LogComparison]:
-    """A comparison of the last steps whenever the log has new ones and FEWEST_STEPS of them are
-    steady, until the log says that the run has finished. One that failed may start again in it.
+    """A comparison of the last steps for every new part of the log, until the run has finished.
 
-    interval_s  between two looks at the log, which may be missing at first
-    failed      called whenever the log says anew that the run has failed
+    Needs at least FEWEST_STEPS steady steps. A failed run may restart in the same log.
+
+    interval_s  seconds between reads of the log, which may not exist at first
+    failed      called when the log reports a new failure
     """
     seen, before = (0, 0), "open"
     while True:
         if followed.look():
-            found = followed.log()
-            # A start from a checkpoint does steps once more.
-            last = (len(found.attempts), found.attempts[-1].last_step) if found.attempts else seen
-            if last != seen and found.steady_lines >= FEWEST_STEPS:
+            log = followed.log()
+            # A restart from a checkpoint repeats steps.
+            last = (len(log.attempts), log.attempts[-1].last_step) if log.attempts else seen
+            if last != seen and log.steady_lines >= FEWEST_STEPS:
                 seen = last
-                yield compare_log(planned, found, recent=True)
-            if found.ended == "finished":
+                yield compare_log(planned, log, recent=True)
+            if log.ended == "finished":
                 return
-            if failed is not None and found.ended == "failed" and before != "failed":
+            if failed is not None and log.ended == "failed" and before != "failed":
                 failed()
-            before = found.ended
+            before = log.ended
         time.sleep(interval_s)

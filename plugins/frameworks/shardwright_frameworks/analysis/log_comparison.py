@@ -1,4 +1,4 @@
-"""A prediction beside what a log of the run tells, and by part where a profile does."""
+"""Comparison of a prediction with a log of the run, and by part with a profile."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from shardwright_frameworks.traces.opened_log import open_log
 from shardwright_frameworks.traces.trace_time import TraceTime
 from simulator.values.prediction import Interval, Part, PartGroup
 
-# What a run that is off is told about: a drift, a wait, a share of lost time from here on.
+# Relative changes reported as reasons: drift of step times, lost time, difference of the inputs.
 _DRIFT, _LOST, _BATCH = 0.03, 0.05, 0.01
-# A step's steady lines before it can be said to be inside or outside.
+# Steady steps needed to decide whether the step is in its interval.
 FEWEST_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRow:
-    """Seconds per step of a part, predicted and as a profile shows them."""
+    """Seconds per step of a part, predicted and measured by a profile."""
 
     name: str
     predicted_s: float
@@ -32,11 +32,11 @@ class PartRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogComparison:
-    """A plan's step beside a log's.
+    """Predicted and logged step.
 
-    parts         of a profile's critical device, where there is one
-    memory        predicted and printed peak in GiB, where the log prints one;  kind  of what
-    reasons       what the log says of a difference, the likeliest first
+    parts         of a profile's critical device; () without a profile
+    memory_gib    predicted peak, and the peak printed in the log; None without one
+    reasons       for a difference, from the log, likeliest first
     """
 
     planned: PlannedStep
@@ -61,7 +61,7 @@ class LogComparison:
 
     @property
     def inside(self) -> bool:
-        """Whether the steady step lies in the interval."""
+        """Whether the steady step is in the interval."""
         return self.step_time_s.low <= self.measured_s <= self.step_time_s.high
 
 
@@ -72,14 +72,16 @@ def compare_log(
     *,
     recent: bool = False,
 ) -> LogComparison:
-    """The two beside each other; `recent` takes the last lines for the whole log's steady step.
+    """Comparison of the prediction and the log.
 
-    Raises MismatchError where the log tells no step time.
+    recent  use the last steps instead of the whole log's steady step
+
+    Raises MismatchError for a log without step times.
     """
     if log.steady_step_time_s is None:
         raise MismatchError(
-            f"{log.path} tells no step time ({'; '.join(log.notes) or 'no reason known'}); name a "
-            "log with times of its steps"
+            f"{log.path} has no step times ({'; '.join(log.notes) or 'unknown reason'}); use a log "
+            "with times of its steps"
         )
     measured_s = log.steady_step_time_s
     if recent and log.recent_step_time_s is not None:
@@ -99,77 +101,79 @@ def compare_log(
 
 
 def compare_logs(planned: PlannedStep, paths: Sequence[str | Path]) -> LogComparison:
-    """A prediction beside the files that a run left: one training log, and profiles of it.
+    """Comparison of a prediction with the files of a run: one training log, and profiles.
 
-    Raises InputError without exactly one training log, and what open_log and compare_log raise.
+    Raises InputError unless there is exactly one training log, and the errors of open_log and
+    compare_log.
     """
-    found = [open_log(path) for path in paths]
-    training = [each for each in found if isinstance(each, TrainingLog)]
+    logs = [open_log(path) for path in paths]
+    training = [each for each in logs if isinstance(each, TrainingLog)]
     if len(training) != 1:
         raise InputError(
-            f"{len(training)} training logs are named; name one, and profiles of the same run "
-            "beside it"
+            f"{len(training)} training logs are given; give one, with profiles of the same run"
         )
-    traces = [each for each in found if isinstance(each, TraceTime)]
+    traces = [each for each in logs if isinstance(each, TraceTime)]
     return compare_log(planned, training[0], traces)
 
 
 def _parts(planned: PlannedStep, traces: Sequence[TraceTime]) -> tuple[PartRow, ...]:
-    """Of the device that waits least: it is what the others wait for."""
+    """Parts of the critical device: the one with the least waiting, which delays the others."""
     device = next((each.critical for each in traces if each.critical is not None), None)
     if device is None or not planned.parts:
         return ()
-    said = planned.grouped()
+    predicted = planned.grouped()
     measured = {
         PartGroup.COMPUTE: device.compute_s,
         PartGroup.COMMUNICATION: device.exposed_communication_s,
         PartGroup.IDLE: device.idle_s + device.copy_s,
     }
     return tuple(
-        PartRow(name=name.value, predicted_s=said[name], measured_s=measured[name]) for name in said
+        PartRow(name=name.value, predicted_s=predicted[name], measured_s=measured[name])
+        for name in predicted
     )
 
 
 def _reasons(
     planned: PlannedStep, log: TrainingLog, measured_s: float, parts: Sequence[PartRow]
 ) -> tuple[str, ...]:
-    """What the log itself says of a difference."""
-    found = []
-    for name, said, seen in (
+    """Reasons in the log for a difference, likeliest first."""
+    reasons = []
+    for name, expected, seen in (
         ("batch", planned.global_batch, log.global_batch),
         ("sequence", planned.seq_len, log.seq_len),
         ("devices", planned.num_devices, log.devices),
     ):
-        if said and seen and abs(seen / said - 1.0) > _BATCH:
-            found.append(f"another {name}: the log has {seen}, the plan {said}")
+        if expected and seen and abs(seen / expected - 1.0) > _BATCH:
+            reasons.append(f"another {name}: the log has {seen}, the plan {expected}")
     off_s = measured_s - planned.step_time_s.value
     grown = [(abs(row.measured_s - row.predicted_s), row) for row in parts]
     for _, row in sorted(grown, key=lambda pair: -pair[0]):
         gap_s = row.measured_s - row.predicted_s
         if gap_s * off_s > 0 and abs(gap_s) > 0.25 * abs(off_s):
-            found.append(
+            reasons.append(
                 f"{row.name}: {format_time(row.measured_s)} in the profile, "
                 f"{format_time(row.predicted_s)} predicted"
             )
     if log.slow_ranks:
         rank = log.slow_ranks[0]
-        found.append(f"rank {rank.rank} is {format_percent(rank.over_median)} slower than the rest")
+        over = format_percent(rank.over_median)
+        reasons.append(f"rank {rank.rank} is {over} slower than the rest")
     steady_s = log.steady_step_time_s
     if steady_s is not None and measured_s > (1.0 + _LOST) * steady_s:
-        found.append(
+        reasons.append(
             f"it became slower: {format_time(measured_s)} now, {format_time(steady_s)} over the "
             "whole log"
         )
     drift = log.spread.drift
     if drift is not None and abs(drift) > _DRIFT:
         word = "slower" if drift > 0 else "faster"
-        found.append(f"steps get {word}: the last third by {format_percent(abs(drift))}")
-    found += _from_parts(planned, log)
-    return tuple(found)
+        reasons.append(f"steps get {word}: the last third by {format_percent(abs(drift))}")
+    reasons += _from_parts(planned, log)
+    return tuple(reasons)
 
 
 def _from_parts(planned: PlannedStep, log: TrainingLog) -> list[str]:
-    """Of timers that the log prints, those of exchange and optimizer against the prediction."""
+    """Reasons from the log's timers of gradient exchange and optimizer."""
     names = {
         Part.REDUCE: (
             "all-grads-sync",
@@ -179,31 +183,31 @@ def _from_parts(planned: PlannedStep, log: TrainingLog) -> list[str]:
         ),
         Part.OPTIMIZER: ("optimizer", "step"),
     }
-    found = []
+    reasons = []
     for part, timers in names.items():
-        said_s = planned.parts.get(part)
+        expected_s = planned.parts.get(part)
         seen_s = next((log.parts[name] for name in timers if name in log.parts), None)
-        if said_s is None or seen_s is None:
+        if expected_s is None or seen_s is None:
             continue
-        if seen_s - said_s > _LOST * planned.step_time_s.value:
+        if seen_s - expected_s > _LOST * planned.step_time_s.value:
             name = "gradient exchange" if part is Part.REDUCE else "optimizer"
-            found.append(
-                f"{name}: {format_time(seen_s)} by the log's timers, {format_time(said_s)} "
+            reasons.append(
+                f"{name}: {format_time(seen_s)} by the log's timers, {format_time(expected_s)} "
                 "predicted"
             )
-    return found
+    return reasons
 
 
 def likely_part(compared: LogComparison) -> str:
-    """The likeliest reason of a run outside its interval, in one line."""
+    """The likeliest reason for a run outside its interval, in one line."""
     if compared.reasons:
         return compared.reasons[0]
     if compared.measured_s > compared.step_time_s.high:
         return (
-            "nothing in the log says why; profile some steps (torch profiler or nsys) and compare "
-            "with --log TRACE"
+            "the log has no reason; profile some steps (torch profiler or nsys) and compare with "
+            "--log TRACE"
         )
-    return "faster than any such run: check that batch, sequence and model are those of the plan"
+    return "faster than the interval: check that batch, sequence and model match the plan"
 
 
 def log_comparison_data(compared: LogComparison) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`RankedChanges`: the single changes of an imported run that are predicted to bring most."""
+"""`RankedChanges`: single changes of an imported run, sorted by predicted gain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedChanges:
-    """The run as it was imported, its prediction, and the changes, the largest gain first."""
+    """The imported run, its prediction, and the changes, largest gain first."""
 
     imported: ImportedRun
     prediction: PredictedRow
@@ -27,11 +27,11 @@ class RankedChanges:
 def changes_of(
     run: ImportedRun, path: Path, on: str, *, precisions: tuple[str, ...] = ()
 ) -> RankedChanges:
-    """The changes of an imported run on the devices that `on` names.
+    """The changes of an imported run on the devices `on`.
 
-    precisions  that may be changed to
+    precisions  allowed new precisions
 
-    Raises InputError where the run cannot be predicted.
+    Raises InputError if the run cannot be predicted.
     """
     made = predicted_import(imported_row(run, path, on))
     assert made.run is not None
@@ -41,7 +41,7 @@ def changes_of(
 
 
 def change_data(run: ImportedRun, priced: PricedChange) -> dict[str, Any]:
-    """A change as plain values, in the words of the run's framework."""
+    """A change as plain values, with the option names of the run's framework."""
     change = priced.change
     return {
         "setting": change.setting,

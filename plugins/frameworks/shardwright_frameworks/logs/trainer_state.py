@@ -27,7 +27,7 @@ def read_trainer_state(path: str | Path) -> TrainingLog:
 
     Raises DocumentError for JSON that is no such state.
     """
-    state = read_mapping(path, meant=_MEANT)
+    state = read_mapping(path, expected=_MEANT)
     history = state.get("log_history")
     if not isinstance(history, list):
         raise DocumentError(f"{path}: log_history is missing; is it {_MEANT}?")

@@ -1,4 +1,4 @@
-"""An exported folder, and a configuration beside its plan."""
+"""Text reports of an exported folder, and of a configuration compared with its plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shardwright_frameworks.requests.checked_config import CheckedConfig
 
 
 def export_words(folder: ExportFolder) -> str:
-    """What of the plan the folder does not say, and what that costs."""
+    """Decisions of the plan without an option in the exported files, with their cost."""
     gaps = folder.costs.gaps
     if not gaps:
         return "all of the plan is expressed"
@@ -16,12 +16,12 @@ def export_words(folder: ExportFolder) -> str:
         cost = "not priced" if priced.slower is None else f"step {priced.slower:+.1%}"
         lines.append(f"  {priced.gap.option}: {priced.gap.planned} -> {priced.gap.written}; {cost}")
     if folder.costs.fits is False:
-        lines.append("  as it is written the run needs more memory than the device has")
+        lines.append("  the exported run needs more memory than the device has")
     return "\n".join(lines)
 
 
 def check_words(checked: CheckedConfig) -> str:
-    """What is as planned, what is not and where, what the configuration does not say."""
+    """Number of settings as planned, different settings with their place, and missing settings."""
     agreement = checked.agreement
     lines = [
         f"{checked.against} ({checked.framework}): {len(agreement.same)} settings as planned, "
@@ -31,6 +31,6 @@ def check_words(checked: CheckedConfig) -> str:
         where = f"  {each.where}" if each.where else ""
         lines.append(f"  {each.key}: planned {each.planned}, found {each.found}{where}")
     if agreement.silent:
-        lines.append("  it says nothing of " + ", ".join(agreement.silent))
+        lines.append("  not set: " + ", ".join(agreement.silent))
     lines += [f"  not expressed, as exported: {words}" for words in checked.not_expressed]
     return "\n".join(lines)

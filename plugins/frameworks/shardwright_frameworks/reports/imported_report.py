@@ -1,4 +1,4 @@
-"""An imported run, its prediction and its changes for the terminal."""
+"""Terminal reports of an imported run, its prediction and its changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEYS = (
 
 
 def imported_report(run: ImportedRun) -> RenderableType:
-    """What the files say, where, and what they leave open."""
+    """The settings with their sources, the defaults, contradictions and unknown options."""
     parts: list[RenderableType] = [
         Text.assemble(
             ("Imported  ", "bold"),
@@ -38,14 +38,14 @@ def imported_report(run: ImportedRun) -> RenderableType:
         value = getattr(run, key)
         if value is not None:
             by = run.options.get(key) or f"follows: {run.derived.get(key, '')}"
-            rows.add_row(key, _shown(value), by)
+            rows.add_row(key, _text(value), by)
     model = _model_words(run)
     if model:
         rows.add_row("model", model, run.model.figures_of and f"figures: {run.model.figures_of}")
     parts.append(rows)
     if run.defaults:
-        said = ", ".join(f"{key} {_shown(d.value)}" for key, d in sorted(run.defaults.items()))
-        parts.append(Text(f"Not set, so the defaults of the framework hold: {said}", style="dim"))
+        unset = ", ".join(f"{key} {_text(d.value)}" for key, d in sorted(run.defaults.items()))
+        parts.append(Text(f"Not set, using the framework's defaults: {unset}", style="dim"))
     for contradiction in run.contradictions:
         parts.append(Text.assemble(("contradiction: ", "bold red"), contradiction.text))
     for unresolved in run.unresolved:
@@ -68,7 +68,7 @@ def imported_report(run: ImportedRun) -> RenderableType:
 def changes_report(
     run: ImportedRun, made: PredictedRow, changes: Sequence[PricedChange]
 ) -> RenderableType:
-    """The single changes that bring most, with the framework's own options."""
+    """The single changes with the largest gain, with the framework's options."""
     if not changes:
         none = f"No single change that fits saves {format_percent(LEAST_GAIN)} of the step or more."
         return Group(prediction_report(made), Text(none))
@@ -91,12 +91,12 @@ def changes_report(
 def _model_words(run: ImportedRun) -> str:
     named = [part for part in (run.model.name, run.model.flavor) if part]
     figures = [
-        f"{name} {_shown(getattr(run.model, name))}"
+        f"{name} {_text(getattr(run.model, name))}"
         for name in MODEL_FIGURES
         if getattr(run.model, name) is not None
     ]
     return ", ".join([" ".join(named)] * bool(named) + figures)
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

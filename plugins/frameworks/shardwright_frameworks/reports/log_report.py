@@ -1,4 +1,4 @@
-"""What a log tells, and a prediction beside it, for the terminal."""
+"""Terminal reports of logs, profiles, benchmarks and snapshots, and of a log's comparison."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _SOURCES = {
 }
 
 
-def opened_log_report(found: OpenedLog) -> RenderableType:
-    """A log, a profile, a benchmark or a snapshot."""
-    if isinstance(found, TrainingLog):
-        return log_report(found)
-    if isinstance(found, TraceTime):
-        return trace_report(found)
-    if isinstance(found, NcclOutput):
-        return Group(*(nccl_report(curve) for curve in found.curves))
-    return snapshot_report(found)
+def opened_log_report(log: OpenedLog) -> RenderableType:
+    """Report of a log, a profile, a benchmark or a snapshot."""
+    if isinstance(log, TrainingLog):
+        return log_report(log)
+    if isinstance(log, TraceTime):
+        return trace_report(log)
+    if isinstance(log, NcclOutput):
+        return Group(*(nccl_report(curve) for curve in log.curves))
+    return snapshot_report(log)
 
 
 def log_report(log: TrainingLog) -> RenderableType:
-    """A log in a dozen lines; what it does not tell is not named."""
+    """A log in about twelve lines, without missing values."""
     step = log.steady_step_time_s
     head = "no step time" if step is None else f"steady step {format_time(step)}"
     lines: list[RenderableType] = [
@@ -50,7 +50,7 @@ def log_report(log: TrainingLog) -> RenderableType:
     if spread.drift is not None:
         rows.add_row("last third over the first", f"{spread.drift:+.1%}")
     if log.from_:
-        rows.add_row("read off", _SOURCES[log.from_])
+        rows.add_row("source of times", _SOURCES[log.from_])
     if log.steps is not None:
         rows.add_row("steps", _steps(log))
     if log.tokens_per_s is not None:
@@ -93,7 +93,7 @@ def _plain_table() -> Table:
 
 
 def trace_report(trace: TraceTime) -> RenderableType:
-    """Where each device's time goes."""
+    """Time of each device by kind of work."""
     rows = table(
         "device", ">step", ">compute", ">exposed comm.", ">hidden comm.", ">copies", ">idle"
     )
@@ -121,7 +121,7 @@ def _parts(device: DeviceTime) -> tuple[float, ...]:
 
 
 def nccl_report(curve: NcclCurve) -> RenderableType:
-    """A collective over sizes."""
+    """Time and bandwidth of a collective by size."""
     rows = table(">size", ">time", ">bus bandwidth")
     for point in curve.points:
         rows.add_row(
@@ -135,10 +135,10 @@ def nccl_report(curve: NcclCurve) -> RenderableType:
     return Group(Text(title, "bold"), rows)
 
 
-def snapshot_report(found: tuple[MemorySnapshot, ...]) -> RenderableType:
+def snapshot_report(snapshots: tuple[MemorySnapshot, ...]) -> RenderableType:
     """Memory by device."""
     rows = table("device", ">allocated", ">reserved", ">peak")
-    for each in found:
+    for each in snapshots:
         peak = "-" if each.peak_bytes is None else format_bytes(each.peak_bytes)
         rows.add_row(
             str(each.device),
@@ -150,7 +150,7 @@ def snapshot_report(found: tuple[MemorySnapshot, ...]) -> RenderableType:
 
 
 def log_comparison_report(compared: LogComparison) -> RenderableType:
-    """The predicted step beside the log's, with its distribution and what the log says of it."""
+    """Predicted and logged step, distribution of the logged steps, and reasons in the log."""
     place = "inside" if compared.inside else "outside"
     spread = compared.log.spread
     lines: list[RenderableType] = [
@@ -176,7 +176,7 @@ def log_comparison_report(compared: LogComparison) -> RenderableType:
             )
         lines.append(rows)
     if compared.memory_gib is not None:
-        said, seen = compared.memory_gib
-        lines.append(Text(f"peak memory {seen:.3g} GiB, predicted {said.value:.3g} GiB"))
+        predicted, seen = compared.memory_gib
+        lines.append(Text(f"peak memory {seen:.3g} GiB, predicted {predicted.value:.3g} GiB"))
     lines += [Text(f"Likely: {reason}.") for reason in compared.reasons]
     return Group(*lines, *(Text(f"Note: {note}.") for note in compared.log.notes))

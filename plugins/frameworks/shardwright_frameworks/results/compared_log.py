@@ -6,12 +6,12 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from shardwright.results.shown import Shown
+from shardwright.results.result import Result
 from shardwright_frameworks.analysis.log_comparison import LogComparison
 from shardwright_frameworks.reports.log_report import log_comparison_report
 
 
-class LogComparisonResult(Shown, LogComparison):
+class LogComparisonResult(Result, LogComparison):
     """A prediction beside a log; a row for the step, one per part where a profile tells, in
     seconds."""
 

@@ -1,4 +1,4 @@
-"""What `export` and `check` give in Python."""
+"""Results of `export` and `check` in Python."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardwright.results.shown import Shown
+from shardwright.results.result import Result
 from shardwright_frameworks.exports.agreement import Disagreement
 from shardwright_frameworks.exports.export_plan import ExportFolder, unexpressed_data
 from shardwright_frameworks.reports.export_report import check_words, export_words
 from shardwright_frameworks.requests.checked_config import CheckedConfig
 
 
-class ExportResult(Shown, ExportFolder):
-    """A plan in the files of a framework; a row per decision that they cannot say, with its cost
-    by our prediction (shares of the step, bytes)."""
+class ExportResult(Result, ExportFolder):
+    """A plan in the files of a framework; one row per decision without an option there, with its
+    predicted cost (shares of the step, bytes)."""
 
     __slots__ = ()
 
@@ -25,30 +25,31 @@ class ExportResult(Shown, ExportFolder):
         return Text(f"{len(self.files)} files: {files}\n{export_words(self)}\nstart: {self.start}")
 
     def table(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = unexpressed_data("", self.costs)["unexpressed"]
-        return found
+        rows: list[dict[str, Any]] = unexpressed_data("", self.costs)["unexpressed"]
+        return rows
 
 
-class CheckResult(Shown, CheckedConfig):
-    """A configuration beside its plan; a row per setting: `same`, `different` or `silent`."""
+class CheckResult(Result, CheckedConfig):
+    """Comparison of a configuration with its plan; one row per setting: `same`, `different`, or
+    `silent` if the configuration does not set it."""
 
     __slots__ = ()
 
     @property
     def different(self) -> tuple[Disagreement, ...]:
-        """The settings that differ: planned, found, and where."""
+        """Different settings: planned value, value in the configuration, and its place."""
         return self.agreement.different
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing that the configuration says differs from the plan."""
+        """Whether all settings in the configuration equal the plan."""
         return not self.different
 
     def report(self) -> RenderableType:
         return Text(check_words(self))
 
     def table(self) -> list[dict[str, Any]]:
-        found = self.agreement
+        agreement = self.agreement
         empty = {"planned": None, "found": None, "where": None}
         return [
             *(
@@ -59,8 +60,8 @@ class CheckResult(Shown, CheckedConfig):
                     "found": each.found,
                     "where": each.where,
                 }
-                for each in found.different
+                for each in agreement.different
             ),
-            *({"setting": key, "verdict": "same", **empty} for key in found.same),
-            *({"setting": key, "verdict": "silent", **empty} for key in found.silent),
+            *({"setting": key, "verdict": "same", **empty} for key in agreement.same),
+            *({"setting": key, "verdict": "silent", **empty} for key in agreement.silent),
         ]

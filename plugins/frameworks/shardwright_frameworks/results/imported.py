@@ -1,4 +1,4 @@
-"""What reading the files of other frameworks gives in Python: configurations, logs, changes."""
+"""Results of reading other frameworks' files in Python: configurations, logs, changes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.console import RenderableType
 
 from profiles.errors import DocumentError
 from shardwright.asking.imported_run import ImportedRun, imported_json
-from shardwright.results.shown import Shown, flat
+from shardwright.results.result import Result, flat
 from shardwright_frameworks.analysis.ranked_changes import RankedChanges, change_data
 from shardwright_frameworks.logs.training_log import TrainingLog
 from shardwright_frameworks.reports.imported_report import changes_report, imported_report
 from shardwright_frameworks.reports.log_report import opened_log_report
 from shardwright_frameworks.traces.opened_log import OpenedLog, opened_log_data
 
-# Keys of an import that tell about the reading, not about the run.
+# Keys of an import that describe the reading, not the run.
 _ABOUT = frozenset(
     {
         *("schema", "options", "derived", "defaults", "contradictions", "overridden"),
@@ -26,9 +26,9 @@ _ABOUT = frozenset(
 )
 
 
-class ImportResult(Shown, ImportedRun):
-    """A configuration as a run; a row per setting: what the files say and where, else what follows,
-    else the framework's default and its source."""
+class ImportResult(Result, ImportedRun):
+    """A configuration as a run; one row per setting, with its value and its source (a place in the
+    files, a derivation, or the framework's default)."""
 
     __slots__ = ()
 
@@ -36,25 +36,25 @@ class ImportResult(Shown, ImportedRun):
         return imported_report(self)
 
     def table(self) -> list[dict[str, Any]]:
-        said = {name: value for name, value in imported_json(self).items() if name not in _ABOUT}
+        data = {name: value for name, value in imported_json(self).items() if name not in _ABOUT}
         rows = []
-        for key, value in flat(said).items():
+        for key, value in flat(data).items():
             default = self.defaults.get(key)
             where = self.options.get(key) or self.derived.get(key, "")
-            silent = value is None and default is not None
+            missing = value is None and default is not None
             rows.append(
                 {
                     "setting": key,
-                    "value": default.value if silent and default is not None else value,
-                    "said_by": default.source if silent and default is not None else where,
-                    "default": silent,
+                    "value": default.value if missing and default is not None else value,
+                    "said_by": default.source if missing and default is not None else where,
+                    "default": missing,
                 }
             )
         return rows
 
 
-class ChangesResult(Shown, RankedChanges):
-    """Single changes of an imported run, the largest gain first; a row per change."""
+class ChangesResult(Result, RankedChanges):
+    """Single changes of an imported run, largest gain first; one row per change."""
 
     __slots__ = ()
 
@@ -66,10 +66,10 @@ class ChangesResult(Shown, RankedChanges):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogResult(Shown):
-    """A file that a run left behind: a training log, a profile, a benchmark, memory snapshots.
+class LogResult(Result):
+    """An output file of a run: a training log, profile, benchmark or memory snapshots.
 
-    found   what was read; a row of the log, of each device of a profile, of each size of nccl-tests
+    found   the content; one row for a log, one per device of a profile, one per size of nccl-tests
     """
 
     path: Path
@@ -77,9 +77,9 @@ class LogResult(Shown):
 
     @property
     def training(self) -> TrainingLog:
-        """The training log; raises DocumentError where the file is another kind."""
+        """The training log; raises DocumentError for a file of another kind."""
         if not isinstance(self.found, TrainingLog):
-            raise DocumentError(f"{self.path}: is a profile or a benchmark, no log of steps")
+            raise DocumentError(f"{self.path}: is a profile or a benchmark, not a training log")
         return self.found
 
     def report(self) -> RenderableType:

@@ -49,7 +49,7 @@ def read_memory_snapshot(path: str | Path) -> tuple[MemorySnapshot, ...]:
             f"{path}: is a pickle, which runs code when it is read; where you trust it, write it "
             f"as JSON: {_AS_JSON}"
         )
-    data = read_mapping(path, meant=_MEANT)
+    data = read_mapping(path, expected=_MEANT)
     segments = data.get("segments")
     if not isinstance(segments, list):
         raise DocumentError(f"{path}: has no segments; is it {_MEANT}?")

@@ -27,7 +27,7 @@ from profiles.model.tracing.trace_block_boundaries import (
     cut_candidates,
     repeated,
 )
-from profiles.model.tracing.trace_errors import traced_loss, what_failed
+from profiles.model.tracing.trace_errors import failure_text, traced_loss
 from profiles.model.tracing.trace_ops import dtype_name
 from shardwright_placements.op_graph.op_calls import OpCall, Program, Repeat, TensorSlot
 from shardwright_placements.op_graph.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
@@ -76,7 +76,7 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
         except Exception as error:
             raise TraceError(
                 f"the forward pass of {name} fails in module {tracer.path[-1] or 'the model'} on "
-                f"meta tensors: {what_failed(error)}"
+                f"meta tensors: {failure_text(error)}"
             ) from error
     return tracer.program(name, [x for x in tree_leaves(output) if isinstance(x, Tensor)])
 

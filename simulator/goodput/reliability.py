@@ -1,24 +1,23 @@
-"""What failures leave of a long run's time, in closed form: fast enough for every layout of a
-search.
+"""Goodput of a long run in closed form, fast enough for every layout of a search.
 
-`reliability` has the figures of `time_to_train` without the luck of one run; `expected` the share
-of time that is kept in each cluster, and what the rest went to.
+`reliability` returns the figures of `time_to_train` without the randomness of a single run.
+`expected` returns each cluster's productive share of time and its losses by cause.
 
-Per second of training time (steady steps, slow hosts and evaluations in it) a run with exponential
+Per second of training time (steady steps, slow hosts and evaluations) a run with exponential
 interruptions takes
 
     M e^(R/M) (e^((t+d)/M) - 1) / t        M, R, d, t as in clusters.py
 
-seconds (Daly, FGCS 22(3), 2006, eq. 20), of which d/t are saves, N R' restarts (N failures, R'
-seconds each) and the rest is work that was done twice. Capacity that is taken back after its states
-are saved loses no work. Planned interruptions come at a saved state. A run of weeks has so many
-interruptions that its own luck hardly matters; what differs is the cluster.
+seconds (Daly, FGCS 22(3), 2006, eq. 20). Of these, d/t are saves, N R' are restarts (N failures of
+R' seconds) and the rest is repeated work. Spot capacity reclaimed after a save loses no work.
+Planned interruptions follow a save. A run of weeks has so many interruptions that their randomness
+averages out; the differences between clusters remain.
 
-Spare nodes: broken nodes come at a rate r while the run makes progress, and each is whole again
-after a time T on average, all repaired at once. With S spares a run waits while S + 1 are broken,
-and nothing breaks then: the number of broken nodes is that of busy lines in a telephone exchange of
-S + 1 lines that is offered a = r T, and the share of time with all of them busy is Erlang's B
-(Erlang 1917; it holds for any distribution of T).
+Spare nodes: nodes break at a rate r while the run makes progress. Each is repaired after a time T
+on average, all in parallel. With S spares a run waits while S + 1 nodes are broken, and none breaks
+during the wait. So the broken nodes are the busy lines of a telephone exchange with S + 1 lines and
+offered load a = r T. The share of time with all lines busy is Erlang's B (Erlang 1917; valid for
+any distribution of T).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from simulator.values.prediction import Interval
 
 _DRAWS = 2000
 _MOST_SPARES = 100_000
-# Exponents beyond which nothing is ever finished: e^40 intervals for one.
+# Largest exponent, to avoid overflow: with e^40 attempts per interval no run ends.
 _MOST = 40.0
 PARTS = (
     *("checkpoint", "lost work", "restart", "spot", "waiting for spares", "maintenance"),
@@ -47,7 +46,7 @@ Load = TypeVar("Load", float, Array)
 
 
 def waiting_share(spares: int, load: Load) -> Load:
-    """Share of the time that a run waits for a node; load is a.
+    """Share of the time that a run waits for a spare node, at the load a = r T.
 
     >>> round(waiting_share(1, 1.0), 3)  # two lines: (1/2) / (1 + 1 + 1/2)
     0.2
@@ -56,13 +55,13 @@ def waiting_share(spares: int, load: Load) -> Load:
 
 
 def spares_for(load: float, *, most_waiting: float = 0.01) -> int:
-    """The fewest spares with which a run waits for at most this share of its time."""
+    """Smallest number of spares for which a run waits at most this share of its time."""
     shares = enumerate(islice(_waiting_shares(load), _MOST_SPARES - 1))
     return next((spares for spares, share in shares if share <= most_waiting), _MOST_SPARES)
 
 
 def _waiting_shares(load: Load) -> Iterator[Load]:
-    """With 0 spares, 1, and so on."""
+    """Waiting share for 0, 1, 2, ... spares, by the recursion of Erlang's B."""
     blocked, lines = load / (1 + load), 1
     while True:
         yield blocked
@@ -72,15 +71,15 @@ def _waiting_shares(load: Load) -> Iterator[Load]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExpectedTime:
-    """Per cluster: seconds of wall-clock time per second of steady steps, and of those the seconds
-    by what they were lost to (PARTS); contingency left out. wall_s = 1 + the sum of the parts."""
+    """Per cluster: wall-clock seconds per second of steady steps, and the seconds lost by cause
+    (PARTS), without contingency. wall_s = 1 + the sum of the parts."""
 
     wall_s: Array
     lost_s: dict[str, Array]
 
     @property
     def productive(self) -> Array:
-        """Share of the time that steady steps which are kept take."""
+        """Share of the time spent in steady steps that are kept."""
         return 1.0 / self.wall_s
 
 
@@ -95,14 +94,14 @@ def expected(clusters: Clusters) -> ExpectedTime:
     by_failure = (
         clusters.recovery_s + inputs.manual_share * inputs.manual_restart_s + clusters.load_s
     )
-    # A save that is still being written when a failure strikes is no help.
+    # A failure during a save makes that save useless.
     lag_s = clusters.save_s - d
     mended_s = (1.0 - spot_share) * by_failure + spot_share * spot_s + lag_s
     working = np.expm1(np.minimum(rate * (t + d), _MOST)) / rate / t
     # An interruption of either kind may strike before the last one is mended.
     every = clusters.failure_rate + clusters.spot_rate
     mending = working * rate / every * np.expm1(np.minimum(every * mended_s, _MOST))
-    # Capacity taken back after its states are saved costs no work.
+    # Spot capacity reclaimed after a save loses no work.
     waited_s = np.expm1(np.minimum(every * spot_s, _MOST)) / every
     noticed = working * saved * (waited_s + clusters.save_s)
     running = working + mending + noticed
@@ -123,7 +122,7 @@ def expected(clusters: Clusters) -> ExpectedTime:
 
 
 def _waiting(clusters: Clusters) -> Array:
-    """Seconds of waiting for a spare node per second of all else."""
+    """Seconds of waiting for a spare node per second of all other time."""
     inputs = clusters.inputs
     if inputs.spare_nodes is None:
         return np.zeros_like(clusters.failure_rate)
@@ -134,13 +133,13 @@ def _waiting(clusters: Clusters) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """Of a long run.
+    """Goodput and failures of a long run.
 
     between_failures_s     mean time between unexpected interruptions
-    checkpoint_every_s     the interval that loses least;  checkpoint_s  what a save takes
+    checkpoint_every_s     the optimal interval;  checkpoint_s  duration of a save
     goodput                share (0 to 1) of time spent on steps that are kept
-    lost                   mean share of time by what it is lost to
-    spare_nodes            with which a run waits for one for less than 1 % of its time
+    lost                   mean share of time by cause of loss
+    spare_nodes            needed to wait for a spare at most 1 % of the time
     """
 
     between_failures_s: Interval
@@ -162,32 +161,32 @@ def reliability(
     device_name: str = "",
     inputs: ReliabilityInputs = DEFAULT,
 ) -> Reliability:
-    """Of a model of so many parameters, whose states all devices write together.
+    """Reliability of a run whose devices write the model's states together.
 
-    device_name  in the catalogue; "" for a device of which nothing is known
+    device_name  name in the catalog; "" for an unknown device
 
-    >>> found = reliability(405e9, 16384, "h100-sxm-80gb")
-    >>> round(found.between_failures_s.value / 3600, 1)  # hours
+    >>> h100s = reliability(405e9, 16384, "h100-sxm-80gb")
+    >>> round(h100s.between_failures_s.value / 3600, 1)  # hours
     2.4
     """
     rng = np.random.default_rng(0)
     clusters = draw_clusters(
         num_parameters, num_devices, device_name, inputs, draws=_DRAWS, rng=rng
     )
-    found = expected(clusters)
+    time = expected(clusters)
     return Reliability(
         between_failures_s=interval_of(clusters.between_s),
         checkpoint_every_s=clusters.every_s,
         checkpoint_s=interval_of(clusters.save_s),
-        goodput=interval_of(found.productive),
-        lost={name: float(np.mean(found.lost_s[name] / found.wall_s)) for name in PARTS},
+        goodput=interval_of(time.productive),
+        lost={name: float(np.mean(time.lost_s[name] / time.wall_s)) for name in PARTS},
         spare_nodes=spares_for(inputs.broken_nodes(num_devices, device_name)),
     )
 
 
 def delivered(cost: Interval | None, goodput: Interval) -> Interval | None:
-    """A cost per token that is kept: what was lost is paid too. None without a cost, or where
-    nothing may be left."""
+    """Cost per token divided by goodput, since lost time is paid too. None without a cost, or if
+    the goodput may be 0."""
     if cost is None or goodput.low <= 0:
         return None
     return Interval(

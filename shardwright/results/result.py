@@ -1,4 +1,4 @@
-"""`Shown`: results of the Python door as a notebook shows them, and as tables."""
+"""`Result`: base class of the Python API's results, as notebook output and as tables."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ T = TypeVar("T")
 _PAGE = '<pre style="line-height: 1.25; white-space: pre; overflow-x: auto">{code}</pre>'
 
 
-class Shown(ABC):
-    """A result that shows what its command tells, in a notebook too, and that is a table.
+class Result(ABC):
+    """A result with the report of its command, for terminal and notebook, and a table.
 
-    `print(result)` gives it as text, the end of a cell the same as HTML: no script, no address,
-    every character of the inputs escaped.
+    `print(result)` gives text. A notebook displays the same as HTML, without scripts or URLs and
+    with all inputs escaped.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def report(self) -> RenderableType:
-        """What is shown of it."""
+        """The report for display."""
 
     @abstractmethod
     def table(self) -> Sequence[Mapping[str, Any]]:
-        """The result as a table: one mapping per row, column names with their unit, None where
-        there is no value."""
+        """The result as a table: one mapping per row, column names with their units, None for a
+        missing value."""
 
     def to_pandas(self) -> DataFrame:
-        """`table()` as a data frame; raises InputError where pandas is not installed."""
+        """`table()` as a data frame; raises InputError if pandas is not installed."""
         try:
             import pandas
         except ImportError as error:
             raise InputError(
-                "to_pandas() needs pandas, which is not installed; `pip install "
-                "'shardwright[notebook]'` brings it, and table() gives the same table without it"
+                "to_pandas() needs pandas, which is not installed; run `pip install "
+                "'shardwright[notebook]'`, or use table(), the same table without pandas"
             ) from error
         return pandas.DataFrame(list(self.table()))
 
     def __eq__(self, other: object) -> bool:
-        """A result equals the plain value that it holds."""
+        """A result equals the plain value with the same fields."""
         if not (is_dataclass(other) and isinstance(self, type(other))):
             return NotImplemented
         return all(value == getattr(other, name) for name, value in self._held().items())
@@ -69,7 +69,7 @@ class Shown(ABC):
         return self._written().export_html(inline_styles=True, code_format=_PAGE)
 
     def _written(self) -> Console:
-        """A console that has written the report into its record, and nowhere else."""
+        """A console with the report in its record only."""
         made = Console(
             file=io.StringIO(),
             record=True,
@@ -77,23 +77,23 @@ class Shown(ABC):
             highlight=False,
             markup=False,
             emoji=False,
-            force_jupyter=False,  # else rich shows it in the cell by itself
+            force_jupyter=False,  # otherwise rich displays it in the cell a second time
         )
         made.print(self.report())
         return made
 
 
-def shown_as(kind: Callable[..., T], value: Any) -> T:
-    """A dataclass value as `kind`, its subclass that a notebook shows."""
+def as_result(kind: Callable[..., T], value: Any) -> T:
+    """A dataclass value as `kind`, its subclass among the results."""
     return kind(**{each.name: getattr(value, each.name) for each in fields(value)})
 
 
 def flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with names joined by dots; lists are left out."""
-    found: dict[str, Any] = {}
+    """Nested mappings as one mapping, with keys joined by dots; lists are omitted."""
+    items: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{name}.")
+            items |= flat(value, f"{before}{name}.")
         elif not isinstance(value, (list, tuple)):
-            found[f"{before}{name}"] = value
-    return found
+            items[f"{before}{name}"] = value
+    return items

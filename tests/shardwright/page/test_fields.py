@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from profiles.errors import InputError
 from shardwright.cli import app
-from shardwright.page.asked_fields import (
+from shardwright.page.field_errors import FieldErrors, near, need_options
+from shardwright.page.fields import (
     Field,
     address_of,
     command_of,
     starting_values,
     unknown_parameters,
 )
-from shardwright.page.field_errors import FieldErrors, near, need_options
 from shardwright.page.plan_question import PLAN_FIELDS, read_plan
 from shardwright.page.size_question import SIZE_FIELDS, read_size
 
@@ -76,7 +76,7 @@ def test_an_address_with_nonsense_names_the_nearest() -> None:
     assert "unknown parameter 'tokns' (the page's address). Did you mean 'tokens'?" in said
     with pytest.raises(FieldErrors) as caught:
         need_options(PLAN_FIELDS, started(PLAN_FIELDS, pareto="moon", explain="perhaps"))
-    assert [name for name, _ in caught.value.said] == ["pareto", "explain"]
+    assert [name for name, _ in caught.value.messages] == ["pareto", "explain"]
     assert "'moon' is not one of 'memory', 'usd'" in str(caught.value)
 
 
@@ -104,7 +104,7 @@ def test_what_is_wrong_with_a_plan_stands_at_its_field(
 ) -> None:
     with pytest.raises(FieldErrors) as caught:
         read_plan(started(PLAN_FIELDS, **changed), today=TODAY)
-    ((name, said),) = caught.value.said
+    ((name, said),) = caught.value.messages
     assert name == field
     assert text in said
 
@@ -112,10 +112,10 @@ def test_what_is_wrong_with_a_plan_stands_at_its_field(
 def test_each_error_of_a_size_stands_at_its_field() -> None:
     with pytest.raises(FieldErrors) as caught:
         read_size(started(SIZE_FIELDS, tokens="15TB", deadline="soon", nodes="8..2"), today=TODAY)
-    assert [name for name, _ in caught.value.said] == ["tokens", "deadline", "nodes"]
+    assert [name for name, _ in caught.value.messages] == ["tokens", "deadline", "nodes"]
     with pytest.raises(FieldErrors) as caught:
         read_size(started(SIZE_FIELDS, tokens="", deadline=""), today=TODAY)
-    assert caught.value.said[0][0] == "tokens"
+    assert caught.value.messages[0][0] == "tokens"
 
 
 def test_an_error_without_a_flag_goes_where_it_was_read() -> None:
@@ -124,4 +124,4 @@ def test_an_error_without_a_flag_goes_where_it_was_read() -> None:
 
     with pytest.raises(FieldErrors) as caught:
         near(PLAN_FIELDS, "on", fail)
-    assert caught.value.said == (("on", "something else"),)
+    assert caught.value.messages == (("on", "something else"),)

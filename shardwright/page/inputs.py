@@ -1,4 +1,4 @@
-"""The inputs of a page, in step with its address."""
+"""The inputs of a page, synchronized with its URL."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import streamlit as st
 
-from shardwright.page.asked_fields import (
+from shardwright.page.field_errors import FieldErrors, need_options
+from shardwright.page.fields import (
     Field,
     address_of,
     starting_values,
     unknown_parameters,
 )
-from shardwright.page.field_errors import FieldErrors, need_options
 from shardwright.reports.brief.brief_parts import words_html
 
 COLUMNS = 4
@@ -27,19 +27,19 @@ _NODES = "its nodes"
 
 @dataclass
 class Inputs:
-    """The inputs of one page as they are drawn.
+    """The inputs of one page.
 
-    values  of every field;  said  what was wrong with the address, by field
+    values  of every field;  errors  (field, message) for the URL
     """
 
     page: str
     fields: Sequence[Field]
     values: dict[str, str] = field(default_factory=dict)
-    said: list[tuple[str, str]] = field(default_factory=list)
+    errors: list[tuple[str, str]] = field(default_factory=list)
     _slots: dict[str, Any] = field(default_factory=dict)
 
     def draw(self) -> None:
-        """The inputs; those that are seldom needed folded away."""
+        """Draws the inputs, rarely needed ones in a folded section."""
         self._from_address()
         usual = [one for one in self.fields if not one.more]
         self._rows(usual)
@@ -51,10 +51,10 @@ class Inputs:
         self.values = {one.name: self._typed(one) for one in self.fields}
         self._to_address()
 
-    def tell(self, said: Sequence[tuple[str, str]]) -> None:
-        """Errors beside their fields."""
-        for name in dict.fromkeys(name for name, _ in said):
-            texts = "\n".join(dict.fromkeys(text for one, text in said if one == name))
+    def show_errors(self, errors: Sequence[tuple[str, str]]) -> None:
+        """Draws (field, message) next to the fields."""
+        for name in dict.fromkeys(name for name, _ in errors):
+            texts = "\n".join(dict.fromkeys(text for one, text in errors if one == name))
             self._slots.get(name, st).html(words_html("fault", texts))
 
     def _rows(self, fields: Sequence[Field]) -> None:
@@ -67,7 +67,7 @@ class Inputs:
                     self._slots[name] = st.empty()
 
     def _cells(self, one: Field) -> list[tuple[str, Callable[[], None]]]:
-        """What is drawn of a field, each with the name under which errors are told."""
+        """Drawing functions of a field, each with its key for errors."""
         cells: list[tuple[str, Callable[[], None]]] = [
             (one.name, functools.partial(self._input, one))
         ]
@@ -92,15 +92,15 @@ class Inputs:
             st.text_input(one.label, key=key, help=one.help)
 
     def _nodes(self, one: Field) -> None:
-        """The number of nodes that a cluster's name begins with, as a stepper."""
+        """The number of nodes at the start of a cluster's name, as a stepper."""
         key, nodes = self._key(one.name), self._key(_NODES)
-        found = _COUNTED.match(str(self._state(one.name)).strip().lower())
-        st.session_state[nodes] = int(found[1] or 1) if found else None
+        match = _COUNTED.match(str(self._state(one.name)).strip().lower())
+        st.session_state[nodes] = int(match[1] or 1) if match else None
 
         def renamed() -> None:
             count = st.session_state[nodes]
-            if found and count:
-                st.session_state[key] = f"{count}x{found[2]}" if count > 1 else found[2]
+            if match and count:
+                st.session_state[key] = f"{count}x{match[2]}" if count > 1 else match[2]
 
         st.number_input(
             "Nodes",
@@ -109,47 +109,47 @@ class Inputs:
             step=1,
             key=nodes,
             on_change=renamed,
-            disabled=found is None,
-            help="of the cluster, where its name begins with their number",
+            disabled=match is None,
+            help="of the cluster, if its name begins with their number",
         )
 
     def _from_address(self) -> None:
-        """Fills the inputs at the first run, where the address was changed from outside, and with
-        what they were where the reader comes back from the other page."""
+        """Fills the inputs from the URL at the first run and after an external change of the URL;
+        restores them when the user returns from the other page."""
         address, state = st.query_params.to_dict(), st.session_state
         kept: tuple[dict[str, str], dict[str, str]] | None = state.get(self._key("kept"))
         fresh = self._key(self.fields[0].name) not in state
         if kept is not None and not fresh and address == kept[0]:
-            self.said = state[self._key("said")]
+            self.errors = state[self._key("errors")]
             return
-        said = [("", text) for text in unknown_parameters(self.fields, address)]
+        errors = [("", text) for text in unknown_parameters(self.fields, address)]
         values = starting_values(self.fields, address)
         if kept is not None and fresh and not address:
             values = kept[1]
         try:
             need_options(self.fields, values)
         except FieldErrors as error:
-            said += error.said
-            values |= {name: self._field(name).start for name, _ in error.said}
+            errors += error.messages
+            values |= {name: self._field(name).start for name, _ in error.messages}
         for one in self.fields:
             state[self._key(one.name)] = (
                 values[one.name] == "yes" if one.switch else values[one.name]
             )
         state[self._key("kept")] = (address, values)
-        state[self._key("said")] = self.said = said
+        state[self._key("errors")] = self.errors = errors
 
     def _to_address(self) -> None:
-        """Makes the address say what the inputs do, once they are not what it said."""
+        """Updates the URL after a change of the inputs."""
         state = st.session_state
         address, values = state[self._key("kept")]
         if values == self.values and address:
             return
         if values != self.values:
-            self.said = state[self._key("said")] = []
-        told = address_of(self.fields, self.values)
-        if told != address and not self.said:
-            st.query_params.from_dict(told)
-            address = told
+            self.errors = state[self._key("errors")] = []
+        new = address_of(self.fields, self.values)
+        if new != address and not self.errors:
+            st.query_params.from_dict(new)
+            address = new
         state[self._key("kept")] = (address, dict(self.values))
 
     def _typed(self, one: Field) -> str:

@@ -1,4 +1,4 @@
-"""What a page asks for: its fields, as parameters of its address and as flags of a command line."""
+"""Input fields of a page, as URL parameters and as flags of a command line."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from profiles.errors import UnknownNameError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One input, its value the text of a flag.
+    """One input field; its value is the text of a flag.
 
-    name     of the flag without its dashes, and of the parameter of the address
-    usual    what the command takes where the flag is absent
-    start    what an address without the parameter means
-    help     what may be typed
-    options  to choose from; others may be typed
-    fixed    only the options may be chosen
+    name     of the flag without its dashes, and of the URL parameter
+    usual    default of the command
+    start    default of the page
+    help     allowed input
+    options  values to select; others can be typed unless `fixed`
     switch   a flag without a value: "" or "yes"
-    empty    what an empty value means, where it is among the options
-    argument   the command's argument and no flag
-    counted  a cluster, whose number of nodes has an input of its own
-    more     seldom needed: folded away
+    empty    label of the empty option
+    argument   the command's argument instead of a flag
+    counted  a cluster, with a separate input for its number of nodes
+    more     rarely needed, in the folded section
     """
 
     name: str
@@ -41,17 +40,17 @@ class Field:
 
     @property
     def flag(self) -> str:
-        """As it is typed."""
+        """The flag with its dashes."""
         return f"--{self.name}"
 
 
 def starting_values(fields: Sequence[Field], address: Mapping[str, str]) -> dict[str, str]:
-    """The value of every field under the parameters of an address."""
+    """The value of every field for the parameters of a URL."""
     return {field.name: address.get(field.name, field.start) for field in fields}
 
 
 def unknown_parameters(fields: Sequence[Field], address: Mapping[str, str]) -> list[str]:
-    """What is wrong with an address: parameters that no field has, each with the nearest."""
+    """Error messages for unknown URL parameters, each with the nearest known name."""
     known = [field.name for field in fields]
     return [
         str(UnknownNameError("parameter", name, known, where="the page's address"))
@@ -61,7 +60,7 @@ def unknown_parameters(fields: Sequence[Field], address: Mapping[str, str]) -> l
 
 
 def address_of(fields: Sequence[Field], values: Mapping[str, str]) -> dict[str, str]:
-    """The parameters that stand for the values: those that differ from the start.
+    """The URL parameters for the values, without defaults.
 
     >>> one = Field(name="seq", label="", start="4096", help="")
     >>> address_of([one], {"seq": "8192"}), address_of([one], {"seq": "4096"})
@@ -91,17 +90,17 @@ def command_of(command: str, fields: Sequence[Field], values: Mapping[str, str])
 
 
 def field_named(fields: Sequence[Field], text: str) -> str:
-    """The field that an error is about: the first whose flag its text names; "" for none.
+    """The field of an error: the first field with its flag in the text; "" for none.
 
     >>> field_named([Field(name="seq", label="", help="")], "--seq must be 1 or more")
     'seq'
     """
-    found = [(at, field.name) for field in fields if (at := _place(text, field)) >= 0]
-    return min(found)[1] if found else ""
+    matches = [(at, field.name) for field in fields if (at := _place(text, field)) >= 0]
+    return min(matches)[1] if matches else ""
 
 
 def _place(text: str, field: Field) -> int:
-    """Where a flag stands in a text as a word of its own; -1 for nowhere."""
+    """Index of a flag in a text, as a whole word; -1 if missing."""
     at = text.find(field.flag)
     while at >= 0:
         after = text[at + len(field.flag) : at + len(field.flag) + 1]
@@ -112,5 +111,5 @@ def _place(text: str, field: Field) -> int:
 
 
 def typed_values(fields: Sequence[Field], values: Mapping[str, str]) -> dict[str, str]:
-    """The values without spaces around them; what is usual where one is empty."""
+    """The values without surrounding spaces; empty ones are replaced by the command's default."""
     return {field.name: values[field.name].strip() or field.usual for field in fields}

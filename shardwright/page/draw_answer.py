@@ -1,4 +1,4 @@
-"""An answer as a page draws it; all text from outside goes through templates that escape it."""
+"""Drawing of an answer on a page; templates escape all text from outside."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import streamlit as st
 
 from planner.layout.layout_answer import LayoutChoice
-from shardwright.page.shown import Shown
+from shardwright.page.page_answer import PageAnswer
 from shardwright.page.step_pictures import step_pictures
 from shardwright.reports.brief.brief import Brief
 from shardwright.reports.brief.brief_html import brief_html
@@ -20,7 +20,7 @@ from shardwright.reports.brief.brief_parts import (
 )
 
 _FOLDED = "Assumptions"
-# Streamlit's own element of markup leaves out every SVG.
+# Streamlit's markup element removes SVG.
 _PICTURE = st.components.v2.component(
     "shardwright.picture",
     html="<div></div>",
@@ -36,19 +36,19 @@ def draw_command(command: str) -> None:
     st.code(command, language="bash", wrap_lines=True)
 
 
-def draw_shown(shown: Shown, command: str, *, stage: str = "") -> None:
-    """The headline, the figures, the pictures of the step, then the report's sections.
+def draw_answer(answer: PageAnswer, command: str, *, stage: str = "") -> None:
+    """Headline, figures, pictures of the step, and the report's sections.
 
-    stage  keeps apart what is drawn twice in one run of the page
+    stage  distinguishes the keys of elements drawn twice in one run of the page
     """
-    brief = shown.brief
-    if shown.fault:
-        st.html(words_html("fault", shown.fault))
+    brief = answer.brief
+    if answer.fault:
+        st.html(words_html("fault", answer.fault))
     st.html(words_html("headline", brief.headline))
     st.html(words_html("sub", brief.subtitle))
     if brief.facts:
         st.html(facts_html(brief.facts))
-    for text in shown.told:
+    for text in answer.notes:
         st.html(words_html("told", text))
     for number, section in enumerate(brief.sections):
         if section.title.startswith(_FOLDED):
@@ -59,21 +59,21 @@ def draw_shown(shown: Shown, command: str, *, stage: str = "") -> None:
             if section.pictures:
                 _PICTURE(data=pictures_html(section.pictures), key=f"{stage} section {number}")
             st.html(section_html(section))
-        if number == 0 and shown.chosen is not None:
+        if number == 0 and answer.chosen is not None:
             step = st.container()
     _draw_download(brief, command, stage)
-    # Last: it takes longer than all the rest.
-    if shown.chosen is not None:
+    # Last, as it takes the longest.
+    if answer.chosen is not None:
         with step:
-            _draw_step(shown.chosen, stage)
+            _draw_step(answer.chosen, stage)
 
 
 def _draw_step(chosen: LayoutChoice, stage: str) -> None:
     st.subheader("One step over time, and its memory", anchor=False)
-    found = step_pictures(chosen)
-    for picture in found.pictures:
+    drawn = step_pictures(chosen)
+    for picture in drawn.pictures:
         _PICTURE(data=picture_html(picture), key=f"{stage} {picture.name}")
-    st.html(words_html("note", found.note))
+    st.html(words_html("note", drawn.note))
 
 
 def _draw_download(brief: Brief, command: str, stage: str) -> None:

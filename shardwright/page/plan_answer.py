@@ -1,4 +1,4 @@
-"""What the page says of a plan: the answer and the report of `plan`, with pictures of the step."""
+"""The answer of `plan` for the page: report, notes, and the plan for the pictures of the step."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from shardwright.asking.answered import how_it_came_about
 from shardwright.asking.layout_answers import LayoutAsker, none_fits, stacks_of
 from shardwright.asking.places import answer_cache
 from shardwright.asking.plan_request import PlanRequest
-from shardwright.page.shown import Shown
+from shardwright.page.page_answer import PageAnswer
 from shardwright.reports.brief.plan_answers import planned_front, planned_layouts
 from shardwright.reports.brief.plan_brief import Planned, plan_brief
 from shardwright.reports.layout_report import best_of_others
 
 
-def plan_shown(request: PlanRequest, *, explain: bool) -> Shown:
-    """The answer, from the cache of answers where it is known; `explain` solves what would help.
+def plan_answer(request: PlanRequest, *, explain: bool) -> PageAnswer:
+    """The answer, from the cache if present; `explain` adds sensitivities.
 
-    Raises InputError, and InfeasibleError where no framework or no front has a layout.
+    Raises InputError, and InfeasibleError if no framework or no front has a layout.
     """
     asker = LayoutAsker(request=request, explain=explain, cache=AnswerCache(folder=answer_cache()))
     stacks = stacks_of(request.stack)
     if request.pareto:
         choices = asker.front()
         planned = planned_front(request.model, request.on, stacks[0], choices)
-        return _shown(request, planned, choices[0][1])
+        return _page_answer(request, planned, choices[0][1])
     if len(stacks) > 1:
-        found = asker.by_framework()
-        if not found.answers:
-            raise InfeasibleError(none_fits(request, found.refused))
-        planned = planned_layouts(found.answers, found.refused)
-        return _shown(request, planned, found.answers[0].chosen)
+        by_framework = asker.by_framework()
+        if not by_framework.answers:
+            raise InfeasibleError(none_fits(request, by_framework.refused))
+        planned = planned_layouts(by_framework.answers, by_framework.refused)
+        return _page_answer(request, planned, by_framework.answers[0].chosen)
     one = asker.one()
     planned = planned_layouts([one.answer], {})
-    # What comes from the cache is what a search would find.
+    # A cached answer equals that of a search, so it needs no note.
     ended = "" if one.found.cached else how_it_came_about(one.found, request.time_limit_s)
-    told = (ended, best_of_others(one.answer, one.others))
-    shown = _shown(request, planned, one.answer.chosen)
+    notes = (ended, best_of_others(one.answer, one.others))
+    answer = _page_answer(request, planned, one.answer.chosen)
     fault = ""
     if one.answer.chosen is None:
         fault = f"no layout of {request.model} fits on {request.on} with {stacks[0]}"
-    return replace(shown, told=tuple(filter(None, told)), fault=fault)
+    return replace(answer, notes=tuple(filter(None, notes)), fault=fault)
 
 
-def _shown(request: PlanRequest, planned: Planned, chosen: LayoutChoice | None) -> Shown:
+def _page_answer(request: PlanRequest, planned: Planned, chosen: LayoutChoice | None) -> PageAnswer:
     planned = replace(planned, assumptions=(*request.price_told, *planned.assumptions))
-    return Shown(brief=plan_brief(planned), chosen=chosen)
+    return PageAnswer(brief=plan_brief(planned), chosen=chosen)

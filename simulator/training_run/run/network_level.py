@@ -1,4 +1,4 @@
-"""`FarLevel`: a level of interconnect beyond the network that leaves a node."""
+"""`NetworkLevel`: a level of interconnect beyond the network between nodes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from profiles.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FarLevel:
-    """What joins parts of a machine (racks over a spine, sites over a line between them).
+class NetworkLevel:
+    """Connection between parts of a machine (racks over a spine, sites over a line).
 
     part_devices             devices of each part; consecutive ranks fill a part
-    bytes_per_s_per_device   of what leaves a part, one direction, over its devices: efficiency,
-                             cards shared by several devices and oversubscription are in it
+    bytes_per_s_per_device   bandwidth out of a part, one direction, divided by its devices; with
+                             efficiency, shared network cards and oversubscription included
     latency_s                of one message between parts
     """
 

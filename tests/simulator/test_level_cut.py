@@ -15,11 +15,11 @@ from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import simulate
 from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.messages.far_seconds import far_cut
+from simulator.training_run.messages.level_cut import level_cut
 from simulator.training_run.messages.rank_group import RankGroup, torus_share
 from simulator.training_run.messages.run_links import links_of, moved
 from simulator.training_run.run.compression import compression_of
-from simulator.training_run.run.far_level import FarLevel
+from simulator.training_run.run.network_level import NetworkLevel
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_term import Earlier
@@ -30,12 +30,12 @@ from simulator.values.prediction import Part
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, at_starts, changed, of_each, plain
 
 # Two sites of 32 devices; 12.8 GB/s leave a site, 0.4 GB/s for each of its devices.
-LINE = FarLevel(name="line", part_devices=32, bytes_per_s_per_device=0.4e9, latency_s=1e-3)
+LINE = NetworkLevel(name="line", part_devices=32, bytes_per_s_per_device=0.4e9, latency_s=1e-3)
 GB = 1e9
 
 
 def far_collective_s(
-    operation: str, size_bytes: float, group: RankGroup, levels: tuple[FarLevel, ...]
+    operation: str, size_bytes: float, group: RankGroup, levels: tuple[NetworkLevel, ...]
 ) -> float:
     """Bytes and latency beyond the nodes' network."""
     found = moved(operation, size_bytes, group, replace(links_of(GPT_RUN), far=levels))
@@ -71,14 +71,14 @@ def test_stages_over_two_sites_by_hand() -> None:
     """64 devices, 4 stages of 16: the second sends to the third over the whole line of its site,
     16 senders of 32 devices' shares."""
     run = changed(GPT_RUN, tp=8, pp=4, dp=2)
-    found = far_cut(run, GB, (LINE,))
+    found = level_cut(run, GB, (LINE,))
     assert (found.crossings, found.latency_s) == (1, 1e-3)
     assert found.bytes_s == pytest.approx(16 / 12.8)
     turned = changed(run, axis_order="tp-cp-pp-dp")  # a replica of 32 devices fills a site
-    assert far_cut(turned, GB, (LINE,)).crossings == 0
+    assert level_cut(turned, GB, (LINE,)).crossings == 0
     # 8 stages of 8 in the usual order: still one crossing, half as many senders.
     deep = changed(GPT_RUN, tp=8, pp=8, dp=1)
-    assert far_cut(deep, GB, (LINE,)).bytes_s == pytest.approx(8 / 12.8)
+    assert level_cut(deep, GB, (LINE,)).bytes_s == pytest.approx(8 / 12.8)
 
 
 def test_chunks_that_pass_a_slow_line_wait_for_each_micro_batch() -> None:
@@ -103,8 +103,8 @@ def test_the_slowest_of_several_lines_counts_its_latency() -> None:
     """Two lines of equal bandwidth: the one with the longer latency is the slower."""
     run = changed(GPT_RUN, tp=8, pp=4, dp=2)
     far = replace(LINE, latency_s=5e-3)
-    assert far_cut(run, GB, (LINE, far)).latency_s == 5e-3
-    assert far_cut(run, GB, (far, LINE)).latency_s == 5e-3
+    assert level_cut(run, GB, (LINE, far)).latency_s == 5e-3
+    assert level_cut(run, GB, (far, LINE)).latency_s == 5e-3
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_full_spine_adds_nothing_and_a_thin_one_does() -> None:
     rate = 25e9  # an HDR card each
 
     def total(shared: float) -> float:
-        spine = FarLevel(
+        spine = NetworkLevel(
             name="spine", part_devices=64, bytes_per_s_per_device=rate / shared, latency_s=0.0
         )
         return float(at_starts([replace(run, far_levels=(spine,))])[Part.REDUCE][0])
