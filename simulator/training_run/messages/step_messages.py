@@ -52,14 +52,14 @@ def data_messages(
         return _gathered_frozen(run, stack, group, links, weight), NOTHING
     gradient = gradient_bytes(run, stack.summed_gradient_bytes)
     gathers, reduces = _per_micro_batch(run, stack)
-    per_layer = NOTHING
+    once = NOTHING
     if gathers or reduces:
         layer = layer_parameters(run)
         gather = moved("all_gather", layer * weight, group, links)
         reduce = moved("reduce_scatter", layer * gradient, group, links)
-        per_layer = gather * gathers + reduce * reduces
+        once = gather * gathers + reduce * reduces
     if reduces:
-        return per_layer, NOTHING
+        return once, NOTHING
     shared, experts = rank_parameters(run, stack)
     reduce = NOTHING
     replicas = expert_replicas(run)
@@ -77,7 +77,7 @@ def data_messages(
         if run.zero_stage >= 1 and not gathers:
             stored = count * 4.0 if stack.own_executor and run.zero_stage == 1 else weights
             reduce += moved("all_gather", stored, ranks, links)
-    return per_layer, reduce
+    return once, reduce
 
 
 def _gathered_frozen(

@@ -70,7 +70,7 @@ def _far_sends(x: Features, c: Coefficients, e: Earlier) -> Array:
     the micro-batches that the last part has in flight then wait for none. Interleaved chunks, which
     pass from the last stage to the first over the same line too, hide half a chunk's time; beyond
     that 1/2 + 1/p sends per chunk of p stages show. Both are read off the timeline, and
-    tests/simulator/test_far_seconds.py holds them beside it, within 10 % (interleaved: 20 %).
+    tests/simulator/test_level_cut.py holds them beside it, within 10 % (interleaved: 20 %).
     Besides, a line that is slower than the stages falls behind them, and no send hides better than
     one between nodes.
     """
