@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,7 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
+from profiles.model.loaders import resolve_model
 from shardwright.asking.answered import Answered, layout_answered
 from shardwright.asking.asked_price import price_for
 from shardwright.asking.executor_layouts import executor_space, way_of
@@ -28,11 +30,14 @@ from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import PlanRequest, default_precision
+from simulator.training_run.fit.evidence import ENOUGH_RUNS, supporting_runs
 from simulator.training_run.fit.logged_source import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 
-# What the best framework would bring is asked of so many, for so many seconds at most.
-_BESIDE, _BESIDE_S = 3, 6.0
+# Seconds of the search for each framework after the first, where the request names none.
+_OTHER_S = 6.0
+# Compared frameworks in addition to our executor.
+_MOST_COMPARED = 3
 
 Watched = Callable[[], AbstractContextManager[Progress | None]]
 """Opens what watches one search, and gives its progress."""
@@ -46,8 +51,7 @@ def _unwatched() -> AbstractContextManager[Progress | None]:
 class OneAnswer:
     """A framework's answer.
 
-    found   how it came about;  others  answers of other frameworks, fastest first, where the
-            question names none
+    found   how it came about;  others  answers of the other compared frameworks, fastest first
     """
 
     answer: LayoutFile
@@ -89,7 +93,7 @@ class LayoutAsker:
         precision, told = first_precision(request.precision), tuple[str, ...]()
         if not request.precision:
             precision, told = default_precision(request.cluster)
-        stack = stacks_of(request.stack)[0]
+        stack = self.compared[0]
         question = LayoutQuestion(
             name=request.model,
             model=described.figures,
@@ -106,16 +110,54 @@ class LayoutAsker:
         )
         return question, (*sample.assumptions, *told)
 
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The requested framework; without one, the frameworks to compare, our executor last.
+
+        A front, and a module of the user, which only our executor runs, are not compared.
+        """
+        request = self.request
+        if request.stack or request.pareto or resolve_model(request.model).factory:
+            return stacks_of(request.stack)[:1]
+        return compared_frameworks(request.cluster.groups[0].device.name)
+
     def one(self) -> OneAnswer:
-        """The answer of the framework that is asked for, or of our own executor; where that has
-        none and the question names no framework, the fastest other's."""
+        """The answer of the requested framework; without one, the fastest of the compared
+        frameworks with enough evidence. If none has an answer, our executor's."""
         question, assumed = self.question()
-        found = self._answered(question, self.request.time_limit_s)
-        answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
-        others = () if self.request.stack else self._others(question)
-        if answer.chosen is None and others:
-            answer = _instead_of(answer, others[0])
-        return OneAnswer(answer=answer, found=found, others=others)
+        names = self.compared
+        if len(names) == 1:
+            found = self._answered(question, self.request.time_limit_s)
+            return OneAnswer(answer=_assuming(found.answer, assumed), found=found)
+        own = self._one_of(question, EXECUTOR)
+        others = [self._one_of(question, name) for name in names if name != EXECUTOR]
+        fitting = sorted(
+            (each for each in (*others, own) if each and each.answer.chosen),
+            key=lambda each: _step_s(each.answer),
+        )
+        device = question.cluster.groups[0].device.name
+        able = [each for each in fitting if is_supported(each.answer.stack, device)]
+        most = sorted(fitting, key=lambda each: -supporting_runs(each.answer.stack, device).runs)
+        best = next(iter(able or most), own)
+        if best is None:
+            raise InputError(f"no framework takes this request: {' '.join(names)} (--stack)")
+        listed = ", ".join(name for name in names if name not in (EXECUTOR, best.answer.stack))
+        compared = (
+            f"compared with {listed or 'no other'} and our executor (--stack names one, or any)"
+        )
+        answer = _assuming(best.answer, (*assumed, compared))
+        rest = tuple(each.answer for each in fitting if each is not best)
+        return OneAnswer(answer=answer, found=best, others=rest)
+
+    def _one_of(self, question: LayoutQuestion, name: str) -> Answered[LayoutFile] | None:
+        """The answer of one of several frameworks; None if the request does not suit it."""
+        first = name == self.compared[0]
+        limit_s = self.request.time_limit_s if first else min(_OTHER_S, self.request.time_limit_s)
+        try:
+            space = self._space(question.model, name)
+            return self._answered(replace(question, stack=name, space=space), limit_s)
+        except InputError:
+            return None
 
     def by_framework(self) -> FrameworkAnswers:
         """The answers of every framework that is asked for."""
@@ -200,19 +242,35 @@ class LayoutAsker:
         answers.sort(key=_step_s)
         return FrameworkAnswers(answers=tuple(answers), refused=refused)
 
-    def _others(self, question: LayoutQuestion) -> tuple[LayoutFile, ...]:
-        """The answers of other frameworks to a question that names none, fastest first: those with
-        the most axes, as many as a few seconds allow."""
-        rules = {
-            name: load_framework(name).rules for name in offered_frameworks() if name != EXECUTOR
-        }
-        able = [name for name, each in rules.items() if each is not None]
-        names = sorted(
-            able, key=lambda name: (-len(rules[name].axes), -int(rules[name].date[:4]), name)
-        )
-        beside = replace(self, explain=False, watched=_unwatched)
-        limit_s = min(_BESIDE_S, self.request.time_limit_s)
-        return beside._by_framework(question, tuple(names[:_BESIDE]), limit_s).answers
+
+def is_supported(framework: str, device: str) -> bool:
+    """Whether enough fitted runs know the framework on the device."""
+    return supporting_runs(framework, device).runs >= ENOUGH_RUNS
+
+
+@functools.cache
+def compared_frameworks(device: str) -> tuple[str, ...]:
+    """The frameworks that a request without one compares, our executor last.
+
+    Those that are offered for new runs and have enough evidence on the device, the one with the
+    most axes and runs first; if there is none, the one with the most runs.
+    """
+    runs = {
+        name: supporting_runs(name, device).runs
+        for name in offered_frameworks()
+        if name != EXECUTOR
+    }
+    known = sorted(
+        (name for name, count in runs.items() if count > 0),
+        key=lambda name: (-len(load_framework(name).rules.axes), -runs[name], name),
+    )
+    enough = [name for name in known if runs[name] >= ENOUGH_RUNS]
+    most = sorted(known, key=lambda name: -runs[name])[:1]
+    return (*(enough or most)[:_MOST_COMPARED], EXECUTOR)
+
+
+def _assuming(answer: LayoutFile, assumed: Sequence[str]) -> LayoutFile:
+    return replace(answer, assumptions=(*assumed, *answer.assumptions))
 
 
 def stacks_of(text: str) -> tuple[str, ...]:
@@ -234,16 +292,6 @@ def none_fits(request: PlanRequest, refused: dict[str, str]) -> str:
     """That none of several frameworks has a layout, and why each has none."""
     said = "; ".join(f"{name}: {why}" for name, why in refused.items())
     return f"no layout of {request.model} fits on {request.cluster.name}: {said}"
-
-
-def _instead_of(answer: LayoutFile, other: LayoutFile) -> LayoutFile:
-    """Another framework's answer where our own executor has none."""
-    why = answer.infeasibility
-    lacks = f"the nearest, {why.nearest}, lacks {why.term}" if why else "no layout is legal"
-    told = (
-        f"{other.stack} is planned for, since nothing fits with {answer.stack}: {lacks} (--stack)"
-    )
-    return replace(other, assumptions=(told, *other.assumptions))
 
 
 def why_no_layouts(request: PlanRequest) -> str:

@@ -26,12 +26,12 @@ from shardwright.findings.answer_json import (
     front_json,
 )
 from shardwright.reports.layout_report import (
-    best_of_others,
     frameworks_report,
     front_report,
     largest_difference,
     layout_report,
 )
+from shardwright.reports.layout_summary import framework_rows, layout_summary
 from simulator.training_run.fit.logged_source import Calibration
 from simulator.values.plan_file import write_plan_file
 
@@ -76,11 +76,13 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
             data |= delivered_json(answer.chosen)
         print_json(data | {"price_notes": list(request.price_told)})
         return
-    show(layout_report(answer))
-    tell_price(request.price_told)
+    brief = not output.explain and answer.chosen is not None
+    show(layout_summary(answer, one.others) if brief else layout_report(answer))
+    if not brief:
+        for row in framework_rows(answer, one.others):
+            show(f"Next:   {row}")
+        tell_price(request.price_told)
     if told := how_it_came_about(one.found, request.time_limit_s):
-        show(told)
-    if told := best_of_others(answer, one.others):
         show(told)
     if output.file is not None and answer.chosen is not None:
         more = "--html report.html" if plan is not None else "--explain"

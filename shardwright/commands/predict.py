@@ -106,7 +106,7 @@ def predict(
             flag = "--trace" if trace is not None else "--figure"
             raise InputError(
                 f"{flag}: {plan_file} is a layout of {answer.stack}, whose prediction has no "
-                "events; plan without --stack for a timeline"
+                "events; plan with --stack torch for a timeline"
             )
         # Here, since only layouts are predicted from figures.
         from shardwright.commands.predict_layout import predict_layout

@@ -14,7 +14,7 @@ from shardwright.asking.plan_request import PlanRequest
 from shardwright.page.page_answer import PageAnswer
 from shardwright.reports.brief.plan_answers import planned_front, planned_layouts
 from shardwright.reports.brief.plan_brief import Planned, plan_brief
-from shardwright.reports.layout_report import best_of_others
+from shardwright.reports.layout_summary import framework_rows
 
 
 def plan_answer(request: PlanRequest, *, explain: bool) -> PageAnswer:
@@ -38,7 +38,7 @@ def plan_answer(request: PlanRequest, *, explain: bool) -> PageAnswer:
     planned = planned_layouts([one.answer], {})
     # A cached answer equals that of a search, so it needs no note.
     ended = "" if one.found.cached else how_it_came_about(one.found, request.time_limit_s)
-    notes = (ended, best_of_others(one.answer, one.others))
+    notes = (ended, *framework_rows(one.answer, one.others))
     answer = _page_answer(request, planned, one.answer.chosen)
     fault = ""
     if one.answer.chosen is None:

@@ -67,7 +67,7 @@ def layout_report(answer: LayoutFile) -> RenderableType:
         rows,
         Text(""),
         *_batches(answer),
-        labelled("Step:   ", _parts(chosen)),
+        labelled("Step:   ", parts_of_step(chosen)),
         *_ranges(chosen),
         *price_lines(prediction.price_usd_per_hour),
         labelled("Energy: ", _power(chosen)),
@@ -260,7 +260,7 @@ def _range(name: str, value: Interval, formatted: Callable[[float], str]) -> str
     return f"{middle} {name} [{low} - {high}]"
 
 
-def _parts(choice: LayoutChoice) -> str:
+def parts_of_step(choice: LayoutChoice) -> str:
     """The parts of the step, largest first, with their shares."""
     parts = choice.prediction.components
     total = sum(part.time_s for part in parts)
@@ -270,17 +270,3 @@ def _parts(choice: LayoutChoice) -> str:
         if part.time_s > 0.005 * total
     ]
     return ", ".join(said)
-
-
-def best_of_others(answer: LayoutFile, others: Sequence[LayoutFile]) -> str:
-    """One line of what the best framework would bring; empty where it is this one."""
-    best = others[0] if others else answer
-    if best.chosen is None or answer.chosen is None:
-        return ""
-    best_s, own_s = (each.prediction.step_time_s.value for each in (best.chosen, answer.chosen))
-    if best_s >= own_s:
-        return ""
-    return (
-        f"Best:   {best.stack} would take {format_time(best_s)}: {answer.stack} is "
-        f"{largest_difference(answer.chosen, best.chosen)}; --stack any compares all"
-    )

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from profiles.document import read_document
+from profiles.errors import InputError
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficient_owner import software_of
+from simulator.training_run.step.coefficient_owner import processor_of, software_of
 from simulator.training_run.step.coefficients import COEFFICIENTS_FILE
 
 EVIDENCE_SCHEMA = "shardwright/run-evidence@1"
@@ -29,6 +31,11 @@ class EvidenceFile:
 
     date: str
     step: Mapping[str, Evidence] = field(default_factory=dict)
+
+
+ENOUGH_RUNS = 10
+"""A framework with fewer fitted runs on a device is not chosen for a user who names none. Assumed:
+with fewer, its coefficients are mostly those of its relatives."""
 
 
 @functools.cache
@@ -55,3 +62,24 @@ def evidence_words(run: TrainingRun, known: EvidenceFile | None = None) -> str:
     sources = "1 source" if len(found.sources) == 1 else f"{len(found.sources)} sources"
     listed = ", ".join(found.sources)
     return f"coefficients fitted on {runs} of {software} on {run.device}, of {sources} ({listed})"
+
+
+def supporting_runs(framework: str, device: str, known: EvidenceFile | None = None) -> Evidence:
+    """The fitted runs of a framework on devices with the same processor (H800 and H100)."""
+    software = load_framework(framework).coefficients_of or framework
+    processor = processor_of(device)
+    runs, sources = 0, set[str]()
+    for name, found in (known or shipped_evidence()).step.items():
+        owner, where = name.split(", ")
+        if owner == software and _processor(where) == processor:
+            runs += found.runs
+            sources |= set(found.sources)
+    return Evidence(runs=runs, sources=tuple(sorted(sources)))
+
+
+def _processor(device: str) -> str:
+    """The processor; the name itself for a device that is not in the catalogue."""
+    try:
+        return processor_of(device)
+    except InputError:
+        return device

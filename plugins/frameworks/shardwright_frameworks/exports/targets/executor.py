@@ -14,7 +14,7 @@ def export_executor(planned: PlannedRun) -> Exported:
     if not planned.plan_text:
         raise InputError(
             f"--to torchrun: {planned.plan} is a layout for {planned.run.stack}, and torchrun runs "
-            "plans of our own executor; plan without --stack, or export to that framework"
+            "plans of our own executor; plan with --stack torch, or export to that framework"
         )
     device = "cpu" if planned.device_type == "cpu" else "cuda"
     return Exported(
