@@ -142,9 +142,8 @@ class LayoutAsker:
         if best is None:
             raise InputError(f"no framework takes this request: {' '.join(names)} (--stack)")
         listed = ", ".join(name for name in names if name not in (EXECUTOR, best.answer.stack))
-        compared = (
-            f"compared with {listed or 'no other'} and our executor (--stack names one, or any)"
-        )
+        listed = f"{listed} and " if listed else ""
+        compared = f"compared with {listed}our executor (--stack names one, or any)"
         answer = _assuming(best.answer, (*assumed, compared))
         rest = tuple(each.answer for each in fitting if each is not best)
         return OneAnswer(answer=answer, found=best, others=rest)

@@ -72,7 +72,7 @@ class OpenedPlan:
         if isinstance(self.answer, LayoutFile):
             raise DocumentError(
                 f"{self.path} is a layout of {self.answer.model} for {self.answer.stack}, which "
-                "has its own launcher; export it (`export --to`), or plan with --stack torch for `run`"
+                "has its own launcher; export it, or plan with --stack torch for `run`"
             )
         return self.answer
 

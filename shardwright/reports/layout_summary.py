@@ -58,7 +58,7 @@ def layout_summary(answer: LayoutFile, others: Sequence[LayoutFile] = ()) -> Ren
             labelled("Next    " if not number else "        ", row)
             for number, row in enumerate(rows)
         ),
-        labelled("Rests on", f" {evidence}"),
+        labelled("Rests   ", f"on {evidence}"),
         *_assumed([each for each in answer.assumptions if each != evidence]),
         labelled(
             "More    ", "--explain: ranges, failures, energy, prices, assumptions", style="dim"
