@@ -12,6 +12,7 @@ from interop.configs.collected import Collected
 from interop.configs.command_options import Options, read_options
 from interop.configs.hydra_defaults import hydra_parts
 from interop.configs.keyed_file import read_keyed
+from interop.configs.unused_keys import report_unused
 from interop.frameworks import (
     accelerate,
     colossalai,
@@ -103,6 +104,18 @@ def _read_arguments(
     if framework is None:
         framework = _collect_named(_files_in_program(launch, folder), folder, collected, launch)
     if framework is not None:
+        options = read_options(launch.arguments, reading.unknowns)
+        report_unused(
+            (
+                (
+                    tuple(option.key.split(".")),
+                    " ".join(word.plain for word in option.values) or True,
+                    option.place,
+                )
+                for option in options.given
+            ),
+            collected,
+        )
         program = without_unknowns(launch.program).lstrip("/")
         collected.set("framework", framework, launch.place, program or "launcher")
     return collected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from interop.configs.imported_run import ImportedRun
+from interop.configs.imported_run import ImportedRun, need_possible
 from interop.reading.table_row import row_of_import
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
@@ -21,6 +21,8 @@ def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
     Raises InputError where no device is named, or not how many.
     """
     device, devices = on, None
+    if not (on and (on[0].isdigit() or on.endswith((".toml", ".json")))):
+        need_possible(run, str(path))
     if on and (on[0].isdigit() or on.endswith((".toml", ".json"))):
         cluster = get_cluster(on)
         kinds = {group.device.name for group in cluster.groups}

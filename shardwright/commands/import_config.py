@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from interop.configs.imported_file import write_imported
-from interop.configs.imported_run import imported_json
-from interop.reading.read_config import read_command, read_config
+from interop.configs.imported_run import imported_json, need_possible
+from interop.reading.read_config import COMMAND, read_command, read_config
 from interop.traces.opened_log import OpenedLog, open_log, opened_log_data
 from profiles.errors import InputError
 from shardwright.console.flags import Json
@@ -71,6 +71,7 @@ def import_config(
     elif output is None or str(output) != "-":
         show(imported_report(run))
         read_logs(logs or (), False)
+    need_possible(run, str(config or COMMAND))
 
 
 def read_logs(paths: Sequence[Path], as_json: bool) -> tuple[OpenedLog, ...]:
