@@ -8,7 +8,7 @@ from pathlib import Path
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.published.run import PublishedRun
-from shardwright.asking.imported_run import ImportedRun
+from shardwright.asking.imported_run import ImportedRun, need_possible
 from shardwright.asking.table_row import row_of_import
 from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
 
@@ -21,6 +21,8 @@ def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
     Raises InputError where no device is named, or not how many.
     """
     device, devices = on, None
+    if not (on and (on[0].isdigit() or on.endswith((".toml", ".json")))):
+        need_possible(run, str(path))
     if on and (on[0].isdigit() or on.endswith((".toml", ".json"))):
         cluster = get_cluster(on)
         kinds = {group.device.name for group in cluster.groups}

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from profiles.errors import InputError
+
 IMPORTED_SCHEMA = "shardwright/imported@1"
 
 Value = int | float | bool | str | None
@@ -69,11 +71,13 @@ class Contradiction:
     field   the key of the import that they are about, or ""
     text    both values with their places, and which of them is taken
     places  `file:line` of both
+    impossible  no run can have both, so that the layout cannot start
     """
 
     field: str
     text: str
     places: tuple[str, ...]
+    impossible: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,16 @@ class UnknownOption:
 
     option: str
     place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnusedOption:
+    """A key about parallelism, precision, the model or the optimizer that no value was taken from,
+    or that has no effect."""
+
+    option: str
+    place: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +163,7 @@ class ImportedRun:
     overridden: tuple[Contradiction, ...] = ()
     unknown: tuple[UnknownOption, ...] = ()
     unresolved: tuple[Unresolved, ...] = ()
+    unused: tuple[UnusedOption, ...] = ()
     runs: int = 1
     files: tuple[str, ...] = ()
 
@@ -170,6 +185,15 @@ class ImportedRun:
         if placed is None and key in self.defaults:
             return self.defaults[key].value
         return placed
+
+
+def need_possible(run: ImportedRun, path: str) -> None:
+    """Raises InputError for a layout that cannot start, with every reason."""
+    reasons = [each.text for each in run.contradictions if each.impossible]
+    if reasons:
+        raise InputError(
+            f"{path}: this run cannot start: {'; '.join(reasons)}. Correct one of them"
+        )
 
 
 def imported_json(run: ImportedRun) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import typer
 
 from profiles.errors import InputError
 from shardwright.asking.imported_file import write_imported
-from shardwright.asking.imported_run import imported_json
+from shardwright.asking.imported_run import imported_json, need_possible
 from shardwright.console.flags import Json
 from shardwright.console.output import need_room_for, note, print_json, show
-from shardwright_frameworks.reading.read_config import read_command, read_config
+from shardwright_frameworks.reading.read_config import COMMAND, read_command, read_config
 from shardwright_frameworks.reports.imported_report import imported_report
 from shardwright_frameworks.reports.log_report import opened_log_report
 from shardwright_frameworks.traces.opened_log import OpenedLog, open_log, opened_log_data
@@ -71,6 +71,7 @@ def import_config(
     elif output is None or str(output) != "-":
         show(imported_report(run))
         read_logs(logs or (), False)
+    need_possible(run, str(config or COMMAND))
 
 
 def read_logs(paths: Sequence[Path], as_json: bool) -> tuple[OpenedLog, ...]:

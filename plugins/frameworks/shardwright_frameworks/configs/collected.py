@@ -6,6 +6,7 @@ contradiction; the later one wins, as it does on a command line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -17,6 +18,7 @@ from shardwright.asking.imported_run import (
     ImportedRun,
     UnknownOption,
     Unresolved,
+    UnusedOption,
     Value,
 )
 from shardwright_frameworks.shell.text_marks import Place
@@ -25,7 +27,7 @@ DEGREES = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_
 MODEL_KEYS = frozenset(each.name for each in fields(ImportedModel))
 RUN_KEYS = frozenset(each.name for each in fields(ImportedRun)) - {
     "model", "options", "derived", "defaults", "contradictions", "overridden", "unknown",
-    "unresolved", "runs", "files",
+    "unresolved", "unused", "runs", "files",
 }  # fmt: skip
 
 
@@ -50,6 +52,7 @@ class Collected:
     is_incomplete  a file with the run's degrees is named and missing: they have no defaults
     open_keys      keys with an unknown value, which have no default
     overriding     values set now override those of files, as options of a command line do
+    used           the keys that a value was taken from, with their places
     """
 
     placed: dict[str, PlacedValue] = field(default_factory=dict)
@@ -62,6 +65,8 @@ class Collected:
     open_keys: set[str] = field(default_factory=set)
     unknown: list[UnknownOption] = field(default_factory=list)
     unresolved: list[Unresolved] = field(default_factory=list)
+    unused: list[UnusedOption] = field(default_factory=list)
+    used: set[tuple[Place, str]] = field(default_factory=set)
     runs: int = 1
     files: list[str] = field(default_factory=list)
 
@@ -70,6 +75,7 @@ class Collected:
         assert key in RUN_KEYS or key.removeprefix("model.") in MODEL_KEYS, key
         if value is None:
             return
+        self.use(option, place)
         if key in self.open_keys and not over:
             return
         self.open_keys.discard(key)
@@ -88,6 +94,24 @@ class Collected:
         if old is None or over:
             self.placed[key] = new
 
+    def use(self, option: str, place: Place) -> None:
+        """Marks a key, or several words of one option, as taken into account."""
+        for word in option.split():
+            name = word.lstrip("-").replace("-", "_").rpartition(".")[2].lower()
+            self.used.add((place, name))
+
+    def is_told(self, name: str, place: Place) -> bool:
+        """Whether a value was taken from a key, by the last part of its path, or something was
+        reported about it."""
+        if (place, name) in self.used or any(
+            str(place) in each.places and name in each.text.replace("-", "_").lower()
+            for each in (*self.contradictions, *self.overridden)
+        ):
+            return True
+        told = {(one.place, one.option) for one in (*self.unknown, *self.unresolved)}
+        words = ((at, re.split(r"[.=\s]", option.lstrip("-"))[-1]) for at, option in told)
+        return any(at == str(place) and word.replace("-", "_") == name for at, word in words)
+
     def set_first(self, key: str, value: Value, place: Place, option: str) -> None:
         """Sets a value that is not set yet."""
         if key not in self.placed:
@@ -105,6 +129,8 @@ class Collected:
         self.overridden += other.overridden
         self.unknown += other.unknown
         self.unresolved += other.unresolved
+        self.unused += other.unused
+        self.used |= other.used
         self.files += [name for name in other.files if name not in self.files]
 
     def default(self, source: str, **values: Value) -> None:
@@ -117,10 +143,17 @@ class Collected:
         if key not in self.placed and key not in self.derived:
             self.derived[key] = (value, how)
 
-    def report_contradiction(self, key: str, text: str, *places: Place | None) -> None:
-        """Two things that do not agree."""
+    def report_contradiction(
+        self, key: str, text: str, *places: Place | None, impossible: bool = False
+    ) -> None:
+        """Two things that do not agree.
+
+        impossible  no run can have both
+        """
         named = tuple(str(place) for place in places if place is not None)
-        found = Contradiction(field=key.removeprefix("model."), text=text, places=named)
+        found = Contradiction(
+            field=key.removeprefix("model."), text=text, places=named, impossible=impossible
+        )
         if found not in self.contradictions:
             self.contradictions.append(found)
 
@@ -162,6 +195,7 @@ class Collected:
         default is used. The option is omitted if the reason was reported before."""
         if place is not None:
             self.report_unresolved(option, why, place)
+            self.use(option, place)
         self.placed.pop(key, None)
         self.derived.pop(key, None)
         self.open_keys.add(key)
@@ -176,6 +210,12 @@ class Collected:
         found = UnknownOption(option=option, place=str(place))
         if found not in self.unknown:
             self.unknown.append(found)
+
+    def report_unused(self, option: str, place: Place, why: str) -> None:
+        """A key that is not taken into account, or that has no effect."""
+        found = UnusedOption(option=option, place=str(place), why=why)
+        if found not in self.unused:
+            self.unused.append(found)
 
     def get(self, key: str) -> Value:
         """The value of a key, set or derived; otherwise None."""
@@ -227,6 +267,7 @@ class Collected:
             overridden=tuple(self.overridden),
             unknown=tuple(sorted(self.unknown, key=lambda each: each.option)),
             unresolved=tuple(self.unresolved),
+            unused=tuple(self.unused),
             runs=self.runs,
             files=tuple(dict.fromkeys(self.files)),
         )

@@ -101,6 +101,8 @@ def collect_accelerate(file: KeyedFile, collected: Collected) -> str | None:
         for kind in ("replicate", "shard")
     ]
     if any(sizes):
+        copies = "parallelism_config_dp_replicate_size"
+        collected.use(copies, file.place(("parallelism_config", copies)))
         path = ("parallelism_config", "parallelism_config_dp_shard_size")
         collected.set("dp", (sizes[0] or 1) * (sizes[1] or 1), file.place(path), path[-1])
     offload = file.get("deepspeed_config", "offload_optimizer_device")
@@ -119,6 +121,7 @@ def collect_accelerate(file: KeyedFile, collected: Collected) -> str | None:
 
 def _collect_fsdp(file: KeyedFile, collected: Collected) -> None:
     version = str(file.get("fsdp_config", "fsdp_version") or "1")
+    collected.use("fsdp_version", file.place(("fsdp_config", "fsdp_version")))
     for option in ("fsdp_reshard_after_forward", "fsdp_sharding_strategy"):
         path = ("fsdp_config", option)
         if path not in file.values:

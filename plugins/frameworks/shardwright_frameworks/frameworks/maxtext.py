@@ -159,6 +159,10 @@ def _axes(given: Given, collected: Collected) -> None:
             continue
         if degree is not None and place is not None and not (name == "sequence" and degree == 1):
             collected.set(key, degree, place, f"ici_{name}_parallelism")
+    for key in ("fsdp", "data"):
+        for where in ("ici", "dcn"):
+            if (option := f"{where}_{key}_parallelism") in given:
+                collected.use(option, given[option][1])
     data, _ = _degree(given, "data")
     fully, place = _degree(given, "fsdp")
     left = [given[k][1] for k in ("ici_fsdp_parallelism", "dcn_fsdp_parallelism")

@@ -142,6 +142,8 @@ def _precision(options: Options, collected: Collected) -> None:
                     option.place,
                 )
             wide.append(option)
+    for option in (*wide, *options.of("fp8_recipe")):
+        collected.use(option.name, option.place)
     named = {option.key for option in wide}
     low = options.last("fp8_format", "fp8_hybrid", "fp8_e4m3", "fp4_format")
     if low is not None and low.key in ("fp8_hybrid", "fp8_e4m3") and not options.switched(low):
@@ -200,6 +202,8 @@ def _sharding(options: Options, collected: Collected) -> None:
     fully = options.last("use_megatron_fsdp", "use_custom_fsdp")
     torch = options.last("use_torch_fsdp2")
     distributed = options.last("use_distributed_optimizer")
+    if fully is not None and strategy is not None:
+        collected.use(fully.name, fully.place)
     if strategy is not None and (fully is None or options.switched(fully)):
         written = options.value_of(strategy, collected)
         if written in _STRATEGIES:

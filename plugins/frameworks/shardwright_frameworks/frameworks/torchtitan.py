@@ -269,6 +269,8 @@ def _collect_sharding(last: Mapping[str, tuple[Any, Place, str]], collected: Col
     where they stay whole behind the forward pass."""
     shard = last.get("data_parallel_shard_degree") or last.get("data_parallel_degree")
     replicate = last.get("data_parallel_replicate_degree")
+    if replicate is not None and shard is not None:
+        collected.use(replicate[2], replicate[1])
     shards = count_of(shard[0]) if shard is not None else None
     replicas = degree_of(replicate[0]) if replicate is not None else None
     raw = shard[0] if shard is not None else None

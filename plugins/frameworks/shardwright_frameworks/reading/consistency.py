@@ -114,6 +114,7 @@ def _data_parallel(collected: Collected, variables: Variables) -> None:
             or collected.place("nodes")
             or collected.place("devices_per_node"),
             collected.place("pp") or collected.place("tp"),
+            impossible=True,
         )
         return
     dp = devices // ranks
@@ -125,6 +126,7 @@ def _data_parallel(collected: Collected, variables: Variables) -> None:
             f"dp is {placed} ({collected.place('dp')}), but {devices} devices / ({words}) = {dp}",
             collected.place("dp"),
             collected.place("devices") or collected.place("devices_per_node"),
+            impossible=True,
         )
     named = number_of(variables, *_DP)
     if named is not None and named[0] != (placed or dp):
@@ -201,7 +203,10 @@ def _shares(collected: Collected) -> None:
                 f"({collected.place(figure)})",
                 collected.place(axis),
                 collected.place(figure),
+                impossible=True,
             )
+    _expert_groups(collected)
+    _without_effect(collected)
     ep, experts = collected.count("ep"), collected.count("model.num_experts")
     open_ = any("experts" in each.option for each in collected.unresolved)
     if ep and ep > 1 and not experts and not open_ and collected.count("model.num_layers"):
@@ -209,3 +214,48 @@ def _shares(collected: Collected) -> None:
             "ep", f"ep {ep} ({collected.place('ep')}), but the model has no experts",
             collected.place("ep"),
         )  # fmt: skip
+
+
+# Frameworks whose expert groups are cut out of the ranks of one pipeline stage.
+_EXPERTS_INSIDE = frozenset(
+    {"megatron-lm", "megatron-deepspeed", "megatron-bridge", "nemo", "primus", "flagscale",
+     "torchtitan"}
+)  # fmt: skip
+
+
+def _expert_groups(collected: Collected) -> None:
+    """A stage has devices / pp ranks, which ep (times etp where it is set) must divide."""
+    ep, devices = collected.count("ep"), collected.count("devices")
+    pp = collected.count_or_default("pp")
+    if not (ep and devices and pp) or collected.get("framework") not in _EXPERTS_INSIDE:
+        return
+    ranks, etp = devices // pp, collected.count("etp") or 1
+    if devices % pp == 0 and ranks % (ep * etp):
+        words = f"ep {ep} x etp {etp}" if etp > 1 else f"ep {ep}"
+        collected.report_contradiction(
+            "ep",
+            f"{words} ({collected.place('ep')}) does not divide the {ranks} ranks of a stage "
+            f"({devices} devices / pp {pp})",
+            collected.place("ep"),
+            collected.place("pp") or collected.place("devices") or collected.place("nodes"),
+            impossible=True,
+        )
+
+
+def _without_effect(collected: Collected) -> None:
+    """Keys that are set and change nothing beside the others."""
+    rules = (
+        ("sequence_parallel", "tp", "tensor parallelism"),
+        ("vpp", "pp", "a pipeline"),
+        ("schedule", "pp", "a pipeline"),
+    )
+    for key, axis, words in rules:
+        placed = collected.placed.get(key)
+        is_on = placed is not None and (
+            placed.value is True or str(placed.value) not in ("False", "1", "none")
+        )
+        told = any(each.field == key for each in collected.contradictions)
+        if placed is None or not is_on or told or collected.count_or_default(axis) != 1:
+            continue
+        why = f"no effect without {words} ({axis} 1)"
+        collected.report_unused(placed.option, placed.place, why)

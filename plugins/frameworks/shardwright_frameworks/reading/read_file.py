@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from profiles.errors import DocumentError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import degree_of
 from shardwright_frameworks.configs.python_values import read_python
+from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
     accelerate,
+    axolotl,
     deepspeed_config,
     hf_trainer,
     maxtext,
@@ -33,18 +36,16 @@ def keyed_framework(file: KeyedFile) -> str | None:
     if file.name.endswith(".toml"):
         return "torchtitan" if torchtitan.is_torchtitan(file) else None
     keys = {path[0] for path in file.values}
-    checks = (
-        ("nanotron", nanotron.is_nanotron(file)),
-        ("accelerate", accelerate.is_accelerate(file)),
-        ("gpt-neox", other_yaml.is_neox(file)),
-        ("composer", other_yaml.is_composer(file)),
-        ("torchtune", torchtune.is_torchtune(file)),
-        ("llama-factory", bool({"finetuning_type", "cutoff_len"} & keys)),
-        ("nemo", nemo.is_nemo([path for path in file.values if path])),
-        (
-            "axolotl",
-            {"base_model", "micro_batch_size"} <= keys or {"base_model", "datasets"} <= keys,
-        ),
+    named = [name for name, is_it in _own_forms(file, keys) if is_it]
+    if "llama-factory" in named and "nemo" in named:
+        named.remove("nemo")  # its Megatron adapter takes Megatron-Core's names
+    if len(named) > 1:
+        raise DocumentError(
+            f"{file.name}: matches two frameworks, {named[0]} and {named[1]}; name the command "
+            "that reads it (shardwright import --command '...'), or remove the keys of one"
+        )
+    # Keys of these stand in files of others, too.
+    shared = (
         ("transformers", hf_trainer.is_trainer(keys)),
         ("deepspeed", deepspeed_config.is_deepspeed(file)),
         ("maxtext", maxtext.is_maxtext(keys)),
@@ -53,7 +54,22 @@ def keyed_framework(file: KeyedFile) -> str | None:
             {"model", "train"} <= file.sections() and file.has("model", "seq_length"),
         ),
     )
-    return next((name for name, is_it in checks if is_it), None)
+    return next((name for name in named), next((name for name, is_it in shared if is_it), None))
+
+
+def _own_forms(file: KeyedFile, keys: set[str]) -> Iterator[tuple[str, bool]]:
+    """Whether a file has keys that only one framework has, by framework."""
+    is_axolotl = axolotl.is_axolotl(file)
+    yield "nanotron", nanotron.is_nanotron(file)
+    yield "accelerate", accelerate.is_accelerate(file)
+    yield "gpt-neox", other_yaml.is_neox(file)
+    yield "composer", other_yaml.is_composer(file)
+    yield "torchtune", torchtune.is_torchtune(file)
+    yield "llama-factory", bool({"finetuning_type", "cutoff_len"} & keys)
+    yield "axolotl", is_axolotl
+    nemo_paths = [path for path in file.values if path and not (is_axolotl and len(path) == 1)]
+    yield "nemo", nemo.is_nemo(nemo_paths)
+    yield "maxtext", any(key.startswith(("ici_", "dcn_")) for key in keys)
 
 
 def collect_keyed(
@@ -119,14 +135,20 @@ def collect_keyed(
         ):
             framework = "flagscale"
     else:
-        named = hf_trainer.collect_trainer(hf_trainer.given_by_file(file, collected), collected)
-        if nemo.is_nemo([path for path in file.values if path]):
+        if framework == "axolotl":
+            named = axolotl.collect_axolotl(file, collected)
+        else:
+            given = hf_trainer.given_by_file(file, collected)
+            named = hf_trainer.collect_trainer(given, collected)
+        if framework == "llama-factory" and nemo.is_nemo([path for path in file.values if path]):
             # LLaMA-Factory's Megatron adapter takes Megatron-Core's names.
             nemo.collect_nemo([values], collected, folder.environment)
         if named:
             collect_deepspeed_file(named, folder, collected, file.place(("deepspeed",)), name)
         elif file.has("deepspeed") and deepspeed_config.is_deepspeed(_section(file, "deepspeed")):
             deepspeed_config.collect_deepspeed(_section(file, "deepspeed"), collected)
+    for _, part in used_parts:
+        report_unused(((p, v, part.place(p)) for p, v in part.values.items()), collected)
     return framework
 
 
@@ -224,6 +246,7 @@ def collect_python(
     collected.files.append(name)
     if framework == "internevo":
         python_config.collect_internevo(file.top, collected)
+        report_unused(((p, v, place) for p, (v, place) in file.top.values.items()), collected)
         return framework
     function, names = python_config.chosen_function(file, requested)
     if function is None and names:
@@ -237,4 +260,5 @@ def collect_python(
         python_config.collect_python_torchtitan(values, overrides, collected)
     else:
         python_config.collect_python_nemo(values, collected)
+    report_unused(((p, v, place) for p, (v, place) in values.values.items()), collected)
     return framework

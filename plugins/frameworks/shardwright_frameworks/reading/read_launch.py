@@ -13,6 +13,7 @@ from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, read_options
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.keyed_file import read_keyed
+from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
     accelerate,
     colossalai,
@@ -110,6 +111,18 @@ def _read_arguments(
     if framework is None:
         framework = _collect_named(_files_in_program(launch, folder), folder, collected, launch)
     if framework is not None:
+        options = read_options(launch.arguments, reading.unknowns)
+        report_unused(
+            (
+                (
+                    tuple(option.key.split(".")),
+                    " ".join(word.plain for word in option.values) or True,
+                    option.place,
+                )
+                for option in options.given
+            ),
+            collected,
+        )
         program = without_unknowns(launch.program).lstrip("/")
         collected.set("framework", framework, launch.place, program or "launcher")
     return collected

@@ -62,6 +62,10 @@ def imported_report(run: ImportedRun) -> RenderableType:
                 f"{unknown.option} ({unknown.place}): no known version has this option",
             )
         )
+    for unused in run.unused:
+        parts.append(
+            Text.assemble(("unused: ", "yellow"), f"{unused.option} ({unused.place}): {unused.why}")
+        )
     return Group(*parts)
 
 

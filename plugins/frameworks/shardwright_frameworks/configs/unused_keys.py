@@ -1,0 +1,45 @@
+"""`report_unused`: keys about parallelism, precision, the model or the optimizer that no reader
+took a value from. One rule for all frameworks: a reader marks what it takes (`Collected.set`,
+`Collected.use`), and what is left is named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.shell.text_marks import Place
+
+_ABOUT = re.compile(
+    r"parallel|(^|_)(tp|pp|cp|ep|dp|vp|vpp|etp)(_(size|degree|shard_size|replicate_size|engine))?$|"
+    r"zero_(stage|quantized)|shard(ing)?_(strategy|degree|size)|^reshard|virtual_|"
+    r"distributed_optimizer|precision|(^|_)dtype$|^(bf16|fp16|fp8|fp4|tf32|bfloat16)(_\w+)?$|"
+    r"quantiz|^optim(izer)?(_(type|name))?$|offload|muon|^(use_)?(\w+_)?fsdp2?(_version)?$|recompute_(granularity|layers|num_layers|modules)|"
+    r"(^|_)num_\w*(layers|heads|experts|query_groups)$|^n_(layers|heads|kv_heads|embd)$|"
+    r"hidden_(size|dim)$|ffn_|intermediate_size$|(^|_)head_dim$|vocab_size$|sliding_window|"
+    r"^window_size|^d_model$|lora_(r|rank|dim)$|(^|_)shared_experts?|latent|experts_per_tok|"
+    r"moe_layer_freq|first_k_dense"
+)
+# Sections of other programs and models, of data and of what a run prints.
+_ELSEWHERE = re.compile(
+    r"tokenizer|dataset|validation|eval|^data$|rollout|critic|reward|^ref$|wandb|logging|export|"
+    r"vision|checkpoint$|^actor_infer$|generation|comment|profil"
+)
+# Values that switch nothing on.
+_NEUTRAL = ("", "none", "null", "no", "false", "auto", "0", "-1", "[]", "false,")
+Keys = Iterable[tuple[tuple[str, ...], Any, Place]]
+
+
+def report_unused(keys: Keys, collected: Collected) -> None:
+    """Reports the keys that no value was taken from, with their places."""
+    for path, value, place in keys:
+        name = path[-1].lower().replace("-", "_") if path else ""
+        if len(path) == 1 and path[0].isupper():
+            continue  # a constant of a Python file
+        if not _ABOUT.search(name) or any(_ELSEWHERE.search(part) for part in path[:-1]):
+            continue
+        if str(value).strip().lower() in _NEUTRAL or collected.is_told(name, place):
+            continue
+        collected.report_unused(".".join(path), place, "no value was taken from it")

@@ -1,0 +1,80 @@
+"""axolotl's YAML as a run (github.com/axolotl-ai-cloud/axolotl, docs/config-reference and
+docs/nd_parallelism, 0.12)."""
+
+from __future__ import annotations
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.keyed_values import (
+    Reader,
+    collect_keys,
+    count_of,
+    degree_of,
+    truth_of,
+)
+from shardwright_frameworks.frameworks.accelerate import strategy_stage
+from shardwright_frameworks.frameworks.hf_trainer import collect_trainer, given_by_file
+
+_DEFAULTS = "axolotl 0.12, utils/schemas/config.py"
+_KEYS: dict[str, tuple[str, Reader]] = {
+    "sequence_parallel_degree": ("cp", degree_of),  # before context_parallel_size
+    "expert_parallel_size": ("ep", degree_of),
+    "fsdp_config.offload_params": ("optimizer_offload", truth_of),
+    "fsdp_config.fsdp_offload_params": ("optimizer_offload", truth_of),
+}
+_STRATEGY = ("sharding_strategy", "fsdp_sharding_strategy")
+_RESHARD = ("reshard_after_forward", "fsdp_reshard_after_forward")
+
+
+def is_axolotl(file: KeyedFile) -> bool:
+    """Whether a file is one of axolotl's."""
+    keys = file.sections()
+    return "base_model" in keys and bool({"micro_batch_size", "datasets", "sequence_len"} & keys)
+
+
+def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
+    """Collects a configuration; returns the DeepSpeed file that it names, if any."""
+    given = [each for each in given_by_file(file, collected) if each[0] != "fsdp_config"]
+    deepspeed = collect_trainer(given, collected, defaults=False)
+    collect_keys(file, collected, _KEYS)
+    _collect_sharding(file, collected)
+    _collect_mesh(file, collected)
+    if str(file.get("bf16")).lower() == "full":  # weights and states too
+        collected.set("precision", "bf16", file.place(("bf16",)), "bf16")
+    collected.default(
+        _DEFAULTS, tp=1, pp=1, cp=1, ep=1, gradient_accumulation=1, micro_batch=1, recompute="none"
+    )
+    return deepspeed
+
+
+def _collect_sharding(file: KeyedFile, collected: Collected) -> None:
+    """FSDP 2 keeps or drops gathered parameters by `reshard_after_forward`, and has no strategy;
+    FSDP 1 has only that."""
+    version = file.get("fsdp_version") or file.get("fsdp_config", "fsdp_version")
+    is_second = str(version) == "2"
+    names = _RESHARD if is_second else _STRATEGY
+    for name in names:
+        path = ("fsdp_config", name)
+        if path in file.values:
+            value = file.get(*path)
+            on = truth_of(value)
+            stage = strategy_stage(value) if not is_second else None if on is None else 2 + on
+            collected.set("zero_stage", stage, file.place(path), ".".join(path))
+    for path in (("fsdp_version",), ("fsdp_config", "fsdp_version"), ("fsdp_config",)):
+        if file.has(*path):
+            collected.use(path[-1], file.place(path))
+            collected.set_first("zero_stage", 3, file.place(path), ".".join(path))
+
+
+def _collect_mesh(file: KeyedFile, collected: Collected) -> None:
+    """`dp_replicate_size` x `dp_shard_size` x `expert_parallel_size` are replicas: experts have
+    an axis of their own."""
+    shard, path = count_of(file.get("dp_shard_size")), ("dp_shard_size",)
+    if not shard:
+        return
+    copies = degree_of(file.get("dp_replicate_size")) or 1
+    collected.use("dp_replicate_size", file.place(("dp_replicate_size",)))
+    replicas = shard * copies * (collected.count("ep") or 1)
+    collected.set("dp", replicas, file.place(path), path[-1])
+    if shard == 1 and not (file.has("fsdp_config") or file.has("fsdp_version")):
+        collected.set_first("zero_stage", 0, file.place(path), path[-1])
