@@ -52,6 +52,7 @@ def config_of_figures(figures: Transformer, num_layers: int) -> dict[str, Any]:
         return _named("LlamaForCausalLM", "llama", usual, figures)
     if learned:
         usual["max_position_embeddings"] = figures.learned_positions
+        usual["activation_function"] = "gelu_new" if figures.unfused_gelu else "gelu"
         if kv_heads == heads:
             return _named("GPT2LMHeadModel", "gpt2", usual, figures)
         usual["multi_query"] = True
