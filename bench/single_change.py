@@ -21,9 +21,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from evidence.cross_fit import fit, fit_table, predicted_s
 from interop.changes.ranked_changes import LEAST_GAIN, ranked_changes
 from profiles.published.run_table import read_measured, read_runs
-from shardwright.validate.cross_fit import fit, fit_table, predicted_s
 from simulator.training_run.explain.predict_runs import predict_runs
 from simulator.training_run.run.training_run import TrainingRun, setting_of
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from profiles.errors import InputError, ShardwrightError
 from shardwright.plugins.plugin import Command, plugin_commands
 
 # What each command is for, in the order of the help.
@@ -54,7 +55,6 @@ COMMANDS = {
         "steps and the cost of what the framework cannot express."
     ),
     "check": "Check that a configuration matches its plan; exit code 4 if it does not.",
-    "validate": "Compare predictions with published measurements, by source.",
     "catalog": "List devices and prices, with the source of each number.",
     "import": (
         "Read the configuration or logs of another framework (Megatron-LM, torchtitan, DeepSpeed, "
@@ -67,6 +67,13 @@ COMMANDS = {
     "demo": "Profile this machine, plan, run on two processes and compare.",
 }
 
+
+# Commands of this repository's plug-ins, and what to install for each.
+PLUGIN_FOLDERS = {
+    "fleet": "plugins/fleet",
+    "shard": "plugins/placements",
+    "validate": "evidence",
+}
 
 # Commands whose name is a keyword of Python.
 _FILES = {"import": "import_config"}
@@ -88,6 +95,12 @@ class _Commands(typer.core.TyperGroup):
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        folder = PLUGIN_FOLDERS.get(args[0])
+        if folder is not None and args[0] not in self.known:
+            raise InputError(
+                f"the command {args[0]!r} is not installed: run `pip install ./{folder}` in a "
+                "clone of the repository"
+            )
         name, _, rest = super().resolve_command(ctx, args)
         assert name is not None  # an unknown command has ended in an error
         command = self.known[name]
@@ -143,7 +156,6 @@ def main() -> None:
 
 def _run() -> None:
     """The command; turns errors into one paragraph on stderr and an exit status."""
-    from profiles.errors import ShardwrightError
     from shardwright.console.leave import INTERRUPTED, PIPE_CLOSED
 
     try:

@@ -84,7 +84,6 @@ ORDER = {
         "shardwright/reports/frameworks",
         "shardwright/sweeps",
         "shardwright/results",
-        "shardwright/validate",
         "shardwright/console",
         "shardwright/page",
         "shardwright/commands/tables",
