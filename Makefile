@@ -6,7 +6,8 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
   done)
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := $(patsubst %,-e ./%,$(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
+PROJECTS := $(wildcard plugins/*/pyproject.toml) evidence/pyproject.toml
+PLUGINS := $(patsubst %/pyproject.toml,-e ./%,$(PROJECTS))
 READY := $(VENV)/.ready
 
 .PHONY: help install demo test page frameworks lint docs bench validate clean
@@ -23,7 +24,7 @@ help:
 	@echo "make validate  predictions against runs on this machine and published ones, and long studies"
 	@echo "make clean     remove .venv and caches"
 
-$(READY): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
+$(READY): pyproject.toml constraints.txt $(PROJECTS)
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed, none was found; set PYTHON=/path/to/python" >&2; exit 2; }
 	@echo "Setting up $(VENV) (once; a few minutes) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

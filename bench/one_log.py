@@ -7,7 +7,7 @@ device and framework with three runs or more, one run is taken as the log that t
 (its step time is written as a log and read back), the coefficients are calibrated on it alone, and
 all runs of another configuration are predicted with and without; those of the log's own model and
 precision are counted apart too. Which run is taken is by hash, `--picks` of them in turn; errors
-are means over both. Locked sources (shardwright/validate/prospective.py) are left out.
+are means over both. Locked sources (evidence/prospective.py) are left out.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 from shardwright_frameworks.logs.read_log import read_training_log
 
+from evidence.cross_fit import FitTable, fit, fit_table
+from evidence.groups import source_of
+from evidence.prospective import is_locked
 from profiles.errors import InputError
 from profiles.published.run_table import read_measured, read_runs
-from shardwright.validate.cross_fit import FitTable, fit, fit_table
-from shardwright.validate.groups import source_of
-from shardwright.validate.prospective import is_locked
 from simulator.training_run.fit.fit import Fitted
 from simulator.training_run.fit.logged_source import recalibrate
 from simulator.training_run.fit.step_spread import Knowledge, knowledge_of

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from shardwright_frameworks.changes.ranked_changes import LEAST_GAIN, ranked_changes
 
+from evidence.cross_fit import fit, fit_table, predicted_s
 from profiles.published.run_table import read_measured, read_runs
-from shardwright.validate.cross_fit import fit, fit_table, predicted_s
 from simulator.training_run.explain.predict_runs import predict_runs
 from simulator.training_run.run.training_run import TrainingRun, setting_of
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from profiles.errors import InputError, ShardwrightError
 from shardwright.plugins.plugin import Command, plugin_commands
 
 # What each command is for, in the order of the help.
@@ -48,13 +49,24 @@ COMMANDS = {
         "Compare a prediction with a measurement, part by part; or two plans; or a plan with a "
         "training log (--log)."
     ),
-    "validate": "Compare predictions with published measurements, by source.",
     "catalog": "List devices and prices, with the source of each number.",
     "ui": (
         "Open a local web page for `plan` and `size`, with charts. Every view has an address and a "
         "command line."
     ),
     "demo": "Profile this machine, plan, run on two processes and compare.",
+}
+
+
+# Commands of this repository's plug-ins, and what to install for each.
+PLUGIN_FOLDERS = {
+    "check": "plugins/frameworks",
+    "export": "plugins/frameworks",
+    "fleet": "plugins/fleet",
+    "import": "plugins/frameworks",
+    "shard": "plugins/placements",
+    "validate": "evidence",
+    "watch": "plugins/frameworks",
 }
 
 
@@ -73,6 +85,12 @@ class _Commands(typer.core.TyperGroup):
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        folder = PLUGIN_FOLDERS.get(args[0])
+        if folder is not None and args[0] not in self.known:
+            raise InputError(
+                f"the command {args[0]!r} is not installed: run `pip install ./{folder}` in a "
+                "clone of the repository"
+            )
         name, _, rest = super().resolve_command(ctx, args)
         assert name is not None  # an unknown command has ended in an error
         command = self.known[name]
@@ -128,7 +146,6 @@ def main() -> None:
 
 def _run() -> None:
     """The command; turns errors into one paragraph on stderr and an exit status."""
-    from profiles.errors import ShardwrightError
     from shardwright.console.leave import INTERRUPTED, PIPE_CLOSED
 
     try:

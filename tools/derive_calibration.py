@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.cross_fit import FitTable, LeftOut, fit, fit_table, left_out
+from evidence.crossvalidate import plain_folds, source_folds
+from evidence.groups import source_of
+from evidence.prospective import Half, half_of
 from profiles.document import write_bytes, write_text
 from profiles.published.run_table import read_measured, read_runs
-from shardwright.validate.cross_fit import FitTable, LeftOut, fit, fit_table, left_out
-from shardwright.validate.crossvalidate import plain_folds, source_folds
-from shardwright.validate.groups import source_of
-from shardwright.validate.prospective import Half, half_of
 from simulator.training_run.fit.evidence import EVIDENCE_FILE, EVIDENCE_SCHEMA, evidence_name
 from simulator.training_run.fit.fit import Fitted
 from simulator.training_run.fit.step_spread import (

@@ -17,12 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from profiles.document import write_text
-from profiles.published.run import FIGURES, PublishedRun
-from profiles.published.run_table import Measured, read_measured, read_runs
-from shardwright.validate.crossvalidate import plain_folds, source_folds
-from shardwright.validate.groups import source_of
-from shardwright.validate.memory_fit import (
+from evidence.crossvalidate import plain_folds, source_folds
+from evidence.groups import source_of
+from evidence.memory_fit import (
     Array,
     MemoryTable,
     fit_memory,
@@ -33,6 +30,9 @@ from shardwright.validate.memory_fit import (
     ratios_by_framework,
     ratios_by_source,
 )
+from profiles.document import write_text
+from profiles.published.run import FIGURES, PublishedRun
+from profiles.published.run_table import Measured, read_measured, read_runs
 from simulator.training_run.fit.memory_interval import (
     MEMORY_INTERVALS_FILE,
     MEMORY_INTERVALS_SCHEMA,

@@ -17,13 +17,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from profiles.document import content_hash
-from profiles.errors import InputError, ShardwrightError
-from profiles.published.run_table import read_measured, read_runs
-from shardwright.commands.tables.predict_runs import predicted_runs
-from shardwright.validate.compared import ComparedRun, compare_runs
-from shardwright.validate.groups import source_of
-from shardwright.validate.ledger import (
+from evidence.compared import ComparedRun, compare_runs
+from evidence.groups import source_of
+from evidence.ledger import (
     LEDGER_FILE,
     MOST_OPENINGS,
     LedgerEntry,
@@ -31,7 +27,7 @@ from shardwright.validate.ledger import (
     check_ledger,
     read_ledger,
 )
-from shardwright.validate.prospective import (
+from evidence.prospective import (
     LATER_SOURCES,
     SCORE_TARGETS,
     Half,
@@ -39,6 +35,10 @@ from shardwright.validate.prospective import (
     half_of,
     score,
 )
+from profiles.document import content_hash
+from profiles.errors import InputError, ShardwrightError
+from profiles.published.run_table import read_measured, read_runs
+from shardwright.commands.tables.predict_runs import predicted_runs
 from simulator.training_run.fit.evidence import shipped_evidence
 
 

@@ -67,7 +67,6 @@ ORDER = {
         "shardwright/reports/brief",
         "shardwright/sweeps",
         "shardwright/results",
-        "shardwright/validate",
         "shardwright/console",
         "shardwright/page",
         "shardwright/commands/tables",

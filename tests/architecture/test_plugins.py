@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
+from shardwright.cli import PLUGIN_FOLDERS
 from shardwright.plugins.plugin import GROUP, PUBLIC_MODULES, plugins
 from tests.architecture.test_imports import ROOT, imported_names, modules
 
@@ -24,7 +26,7 @@ def test_the_core_imports_no_plugin() -> None:
         str(path.relative_to(ROOT))
         for path in modules()
         for name in imported_names(path.read_text(encoding="utf-8"))
-        if name.startswith("shardwright_")
+        if name.startswith("shardwright_") or name.split(".")[0] == "evidence"
     }
     assert importers == {"shardwright/__init__.py"}
 
@@ -40,6 +42,22 @@ def test_the_core_works_without_plugins() -> None:
         "assert set(group.commands) == set(COMMANDS), group.commands\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(("command", "folder"), PLUGIN_FOLDERS.items())
+def test_a_command_that_is_not_installed_names_its_plugin(command: str, folder: str) -> None:
+    """Each folder provides its command; without it one line says what to install."""
+    assert tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))
+    code = (
+        "import importlib.metadata, sys\n"
+        "importlib.metadata.entry_points = lambda **_: ()\n"
+        "from shardwright.cli import main\n"
+        f"sys.argv = ['shardwright', {command!r}]\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"pip install ./{folder}`" in " ".join(done.stderr.split())
 
 
 def test_an_entry_point_that_is_no_plugin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from shardwright.asking.provenance import provenance
 from shardwright.cli import app
 from shardwright.commands.tables.predict_modules import predicted_modules
 from shardwright.commands.tables.predict_runs import predicted_runs, row_of
-from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
+from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.plan_file import PlanFile, write_plan_file

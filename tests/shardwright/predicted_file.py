@@ -6,7 +6,7 @@ from pathlib import Path
 
 from profiles.errors import DocumentError
 from profiles.published.table import flag_cell, number_cell, read_table
-from shardwright.validate.predicted import PREDICTED_COLUMNS, PredictedRun
+from shardwright.commands.tables.predicted_run import PREDICTED_COLUMNS, PredictedRun
 
 
 def read_predicted(path: str | Path) -> tuple[PredictedRun, ...]:

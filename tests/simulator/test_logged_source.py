@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from evidence.groups import source_of
 from profiles.errors import InputError, UnknownNameError
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
-from shardwright.validate.groups import source_of
 from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.logged_source import (
     ROW_SPREAD,

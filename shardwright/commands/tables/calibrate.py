@@ -21,10 +21,10 @@ from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_measured, read_runs
 from profiles.units import format_percent
 from shardwright.commands.tables.predict_runs import predicted_runs, write_predictions
+from shardwright.commands.tables.predicted_run import PredictedRun
 from shardwright.console.output import note, show
 from shardwright.reports.run_explanation import explanation_report
 from shardwright.reports.terminal import table
-from shardwright.validate.predicted import PredictedRun
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.fit.logged_source import (
     CALIBRATION_SCHEMA,

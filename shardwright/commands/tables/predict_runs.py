@@ -8,8 +8,8 @@ from pathlib import Path
 from profiles.csv_text import csv_text
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
+from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
 from shardwright.console.output import note, write_or_print
-from shardwright.validate.predicted import OK, PREDICTED_COLUMNS, PredictedRun
 from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
 
 _GIB = 2**30

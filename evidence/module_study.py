@@ -1,0 +1,120 @@
+"""Predicted steps of modules beside measured ones: errors by group, and whether batches fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiles.published.module_table import MeasuredModule
+from shardwright.commands.tables.predicted_run import OK, PredictedRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedModule:
+    """A row's measurement, its prediction, and that of the next batch, which did not fit (None
+    where the table names none)."""
+
+    measured: MeasuredModule
+    predicted: PredictedRun
+    following: PredictedRun | None = None
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the step time, None where either is missing."""
+        return _error(self.predicted.step_time_s, self.measured.step_time_s)
+
+    @property
+    def memory_error(self) -> float | None:
+        """Relative error of the peak, None where either is missing."""
+        return _error(self.predicted.peak_memory_gib, self.measured.peak_memory_gib)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured step lies in the predicted interval."""
+        low, high = self.predicted.step_time_low_s, self.predicted.step_time_high_s
+        step_s = self.measured.step_time_s
+        return low is not None and high is not None and step_s is not None and low <= step_s <= high
+
+    @property
+    def fits_right(self) -> bool | None:
+        """Whether the batch that fitted is said to fit and the next one not to."""
+        if self.following is None or self.predicted.fits is None or self.following.fits is None:
+            return None
+        return self.predicted.fits and not self.following.fits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleErrors:
+    """Of one group of rows; nan where nothing was measured.
+
+    rows, predicted   all of them, and those with a prediction and a measured step
+    inside            share in the 90 % interval;  bias  median signed error
+    memory, fits_right   rows with a figure, and their median error or share that is right
+    """
+
+    name: str
+    rows: int
+    predicted: int
+    median: float
+    mean: float
+    bias: float
+    inside: float
+    memory_rows: int
+    memory: float
+    fits_rows: int
+    fits_right: float
+
+
+def module_errors(name: str, rows: Sequence[ComparedModule]) -> ModuleErrors:
+    """The errors of a group."""
+    known = [row for row in rows if row.error is not None]
+    errors = [row.error for row in known if row.error is not None]
+    memory = [abs(row.memory_error) for row in rows if row.memory_error is not None]
+    fits = [row.fits_right for row in rows if row.fits_right is not None]
+    return ModuleErrors(
+        name=name,
+        rows=len(rows),
+        predicted=len(known),
+        median=_median([abs(error) for error in errors]),
+        mean=_mean([abs(error) for error in errors]),
+        bias=_median(errors),
+        inside=_mean([row.inside for row in known]),
+        memory_rows=len(memory),
+        memory=_median(memory),
+        fits_rows=len(fits),
+        fits_right=_mean(fits),
+    )
+
+
+def by_group(
+    rows: Sequence[ComparedModule], of: Callable[[MeasuredModule], str]
+) -> tuple[ModuleErrors, ...]:
+    """The errors of each group, by name."""
+    groups: dict[str, list[ComparedModule]] = {}
+    for row in rows:
+        groups.setdefault(of(row.measured) or "-", []).append(row)
+    return tuple(module_errors(name, groups[name]) for name in sorted(groups))
+
+
+def unpredicted(rows: Sequence[ComparedModule]) -> tuple[tuple[str, int], ...]:
+    """Why rows have no prediction, and how many each."""
+    found: dict[str, int] = {}
+    for row in rows:
+        if row.predicted.status != OK:
+            found[row.predicted.status] = found.get(row.predicted.status, 0) + 1
+    return tuple(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _error(predicted: float | None, measured: float | None) -> float | None:
+    return predicted / measured - 1 if predicted is not None and measured else None
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if values else math.nan
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else math.nan

@@ -1,1 +1,0 @@
-"""Predictions of published runs against measurements: errors, choices, pages."""
