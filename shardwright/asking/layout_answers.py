@@ -129,18 +129,18 @@ class LayoutAsker:
         if len(names) == 1:
             found = self._answered(question, self.request.time_limit_s)
             return OneAnswer(answer=_assuming(found.answer, assumed), found=found)
-        own = self._one_of(question, EXECUTOR)
-        others = [self._one_of(question, name) for name in names if name != EXECUTOR]
+        refused: list[InputError] = []
+        found = [self._one_of(question, name, refused) for name in names]
         fitting = sorted(
-            (each for each in (*others, own) if each and each.answer.chosen),
+            (each for each in found if each and each.answer.chosen),
             key=lambda each: _step_s(each.answer),
         )
         device = question.cluster.groups[0].device.name
         able = [each for each in fitting if is_supported(each.answer.stack, device)]
         most = sorted(fitting, key=lambda each: -supporting_runs(each.answer.stack, device).runs)
-        best = next(iter(able or most), own)
+        best = next((each for each in (*able, *most, *found[::-1]) if each), None)
         if best is None:
-            raise InputError(f"no framework takes this request: {' '.join(names)} (--stack)")
+            raise refused[0]
         listed = ", ".join(name for name in names if name not in (EXECUTOR, best.answer.stack))
         listed = f"{listed} and " if listed else ""
         compared = f"compared with {listed}our executor (--stack names one, or any)"
@@ -148,14 +148,18 @@ class LayoutAsker:
         rest = tuple(each.answer for each in fitting if each is not best)
         return OneAnswer(answer=answer, found=best, others=rest)
 
-    def _one_of(self, question: LayoutQuestion, name: str) -> Answered[LayoutFile] | None:
-        """The answer of one of several frameworks; None if the request does not suit it."""
+    def _one_of(
+        self, question: LayoutQuestion, name: str, refused: list[InputError]
+    ) -> Answered[LayoutFile] | None:
+        """The answer of one of several frameworks; None if it does not take the request, with the
+        reason added to `refused`."""
         first = name == self.compared[0]
         limit_s = self.request.time_limit_s if first else min(_OTHER_S, self.request.time_limit_s)
         try:
             space = self._space(question.model, name)
             return self._answered(replace(question, stack=name, space=space), limit_s)
-        except InputError:
+        except InputError as error:
+            refused.append(error)
             return None
 
     def by_framework(self) -> FrameworkAnswers:

@@ -81,7 +81,7 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
     if not brief:
         for row in framework_rows(answer, one.others):
             show(f"Next:   {row}")
-        tell_price(request.price_told)
+    tell_price(request.price_told)
     if told := how_it_came_about(one.found, request.time_limit_s):
         show(told)
     if output.file is not None and answer.chosen is not None:

@@ -14,6 +14,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.layout_report import parts_of_step, risk_words
+from shardwright.reports.price_words import price_lines
 from shardwright.reports.terminal import format_interval, memory_words
 from simulator.log_interval import probability_less
 from simulator.training_run.fit.evidence import evidence_words
@@ -59,6 +60,7 @@ def layout_summary(answer: LayoutFile, others: Sequence[LayoutFile] = ()) -> Ren
             for number, row in enumerate(rows)
         ),
         labelled("Rests   ", f"on {evidence}"),
+        *price_lines(prediction.price_usd_per_hour),
         *_assumed([each for each in answer.assumptions if each != evidence]),
         labelled(
             "More    ", "--explain: ranges, failures, energy, prices, assumptions", style="dim"

@@ -49,7 +49,6 @@ def test_the_surface_is_frozen() -> None:
         "size",
         "sweep",
         "ui",
-        "validate",
     ]
     for name, command in commands.items():
         examples = re.findall(rf"shardwright {name}", command.epilog or "")
@@ -58,7 +57,17 @@ def test_the_surface_is_frozen() -> None:
 
 def test_a_70b_plan_comes_with_bound_and_runners_up(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    done = shardwright(*PLAN_70B, "--on", "16x8xh100-sxm", "--json", "--no-cache", "-o", str(path))
+    done = shardwright(
+        *PLAN_70B,
+        "--stack",
+        "torch",
+        "--on",
+        "16x8xh100-sxm",
+        "--json",
+        "--no-cache",
+        "-o",
+        str(path),
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     for key in (

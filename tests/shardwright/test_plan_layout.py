@@ -92,7 +92,7 @@ def test_what_cannot_be_asked() -> None:
     with pytest.raises(UnknownNameError, match="megatron-core"):
         typed(*ASKED, "megatron-cor", *ON)
     with pytest.raises(InputError, match="--cp 2: torch has no such axis"):
-        typed("plan", "gpt2", *ON, "--global-batch", "8", "--cp", "2")
+        typed("plan", "gpt2", *ON, "--global-batch", "8", "--cp", "2", "--stack", "torch")
     with pytest.raises(InputError, match="--pareto is of layouts, and this is planned block by"):
         typed("plan", TWO_TOWERS, *ON, "--global-batch", "8", "--pareto", "memory")
     with pytest.raises(InputError, match="its trace does not give a transformer's figures"):
@@ -100,10 +100,10 @@ def test_what_cannot_be_asked() -> None:
 
 
 def test_options_beside_the_axes() -> None:
-    text = typed(*ASKED, "megatron-core", *ON, "--cp", "1", "--precision", "any")
+    text = typed(*ASKED, "megatron-core", *ON, "--cp", "1", "--precision", "any", "--explain")
     assert "fp8" in text
     assert "whether the" in text
-    text = typed(*ASKED, "megatron-core", *ON, "--cp", "1", "--compress", "powersgd-4")
+    text = typed(*ASKED, "megatron-core", *ON, "--cp", "1", "--compress", "powersgd-4", "--explain")
     assert "powersgd-4" in text
     assert "productive time" in " ".join(text.split())
     for flags, words in (
@@ -233,7 +233,7 @@ def test_own_failures_and_the_grid(tmp_path: Path) -> None:
         assert kg / kwh == pytest.approx(grid_of(found["region"]).kg_per_kwh.value)
         plain = found["chosen"]["prediction"]["kwh_per_million_tokens"]["value"]
         assert kwh == pytest.approx(plain / found["productive_time"])
-    text = typed(*ASKED, "megatron-core", *ON, *pins[:-1], "--region", "FRA")
+    text = typed(*ASKED, "megatron-core", *ON, *pins[:-1], "--region", "FRA", "--explain")
     assert "from the grid of FRA" in " ".join(text.split())
     done = CliRunner().invoke(app, [*ASKED, "megatron-core", *ON, "--region", "Atlantis"])
     assert done.exit_code == 2 or "unknown region" in str(done.exception)

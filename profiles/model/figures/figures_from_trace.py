@@ -249,7 +249,7 @@ class _Chain:
         return ModelFigures(figures=found, sequence_length=self.sequence, notes=_notes(layers))
 
     def _has_unfused_gelu(self, inner: int) -> bool:
-        """Whether the feed-forward of the first layer computes a tanh of its own."""
+        """Whether the first layer computes the tanh of a GELU as a separate op."""
         ops = self.graph.blocks[self.first].forward_ops
         return any(op.name == "tanh" and op.written_bytes >= self.tokens * inner for op in ops)
 
