@@ -126,6 +126,7 @@ class FrameworkRules:
     recompute  kinds of `TrainingRun.recompute`
     partial_recompute   whether full recomputation may be of some layers of each stage only
     sequence_parallel   whether norms and residuals are split over tp
+    uneven_chunks   whether layers may lie unevenly on the stages of an interleaved schedule
     orders     how ranks are numbered (axis_order.AXIS_ORDERS), its usual one first
     precisions  of the matmuls
     offers     of OFFERS, what it can do beside the axes; what is asked beyond is priced, and said
@@ -142,6 +143,7 @@ class FrameworkRules:
     recompute: tuple[str, ...]
     partial_recompute: bool
     sequence_parallel: bool
+    uneven_chunks: bool = False
     zero_stages_without_pipeline: tuple[int, ...] = ()
     orders: tuple[str, ...] = AXIS_ORDERS[:1]
     precisions: tuple[str, ...] = ("bf16", "fp16", "fp32")
