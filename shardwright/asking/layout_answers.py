@@ -130,15 +130,15 @@ class LayoutAsker:
             found = self._answered(question, self.request.time_limit_s)
             return OneAnswer(answer=_assuming(found.answer, assumed), found=found)
         refused: list[InputError] = []
-        found = [self._one_of(question, name, refused) for name in names]
+        every = [self._one_of(question, name, refused) for name in names]
         fitting = sorted(
-            (each for each in found if each and each.answer.chosen),
+            (each for each in every if each and each.answer.chosen),
             key=lambda each: _step_s(each.answer),
         )
         device = question.cluster.groups[0].device.name
         able = [each for each in fitting if is_supported(each.answer.stack, device)]
         most = sorted(fitting, key=lambda each: -supporting_runs(each.answer.stack, device).runs)
-        best = next((each for each in (*able, *most, *found[::-1]) if each), None)
+        best = next((each for each in (*able, *most, *every[::-1]) if each), None)
         if best is None:
             raise refused[0]
         listed = ", ".join(name for name in names if name not in (EXECUTOR, best.answer.stack))

@@ -131,7 +131,7 @@ def test_the_oldest_answers_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_repeated_plan_is_the_same_file_and_says_so(tmp_path: Path) -> None:
     asked = ["plan", "tiny-llama-demo", "--on", "2xh100-sxm", "--global-batch", "8", "--seq", "128"]
-    asked += ["--micro-batch", "2", "--recompute", "none"]
+    asked += ["--micro-batch", "2", "--recompute", "none", "--stack", "torch"]
 
     def once(name: str, *more: str) -> tuple[str, dict[str, object]]:
         done = shardwright(*asked, "-o", name, *more, cwd=tmp_path)

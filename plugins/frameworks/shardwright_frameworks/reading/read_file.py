@@ -60,7 +60,8 @@ def keyed_framework(file: KeyedFile) -> str | None:
 def _own_forms(file: KeyedFile, keys: set[str]) -> Iterator[tuple[str, bool]]:
     """Whether a file has keys that only one framework has, by framework."""
     is_axolotl = axolotl.is_axolotl(file)
-    yield "nanotron", nanotron.is_nanotron(file)
+    is_nanotron = nanotron.is_nanotron(file)
+    yield "nanotron", is_nanotron
     yield "accelerate", accelerate.is_accelerate(file)
     yield "gpt-neox", other_yaml.is_neox(file)
     yield "composer", other_yaml.is_composer(file)
@@ -68,7 +69,8 @@ def _own_forms(file: KeyedFile, keys: set[str]) -> Iterator[tuple[str, bool]]:
     yield "llama-factory", bool({"finetuning_type", "cutoff_len"} & keys)
     yield "axolotl", is_axolotl
     nemo_paths = [path for path in file.values if path and not (is_axolotl and len(path) == 1)]
-    yield "nemo", nemo.is_nemo(nemo_paths)
+    # Nanotron has the section `parallelism` with keys of its own, some of which NeMo has elsewhere.
+    yield "nemo", not is_nanotron and nemo.is_nemo(nemo_paths)
     yield "maxtext", any(key.startswith(("ici_", "dcn_")) for key in keys)
 
 
