@@ -191,9 +191,7 @@ def need_possible(run: ImportedRun, path: str) -> None:
     """Raises InputError for a layout that cannot start, with every reason."""
     reasons = [each.text for each in run.contradictions if each.impossible]
     if reasons:
-        raise InputError(
-            f"{path}: this run cannot start: {'; '.join(reasons)}. Correct one of them"
-        )
+        raise InputError(f"{path}: cannot start: {'; '.join(reasons)}. Correct one of them")
 
 
 def imported_json(run: ImportedRun) -> dict[str, Any]:

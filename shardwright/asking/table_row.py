@@ -55,7 +55,7 @@ def row_of_import(
     return PublishedRun(
         row=1,
         id=id,
-        source=", ".join(run.files[:4]),
+        source="",  # files of a user: nothing of them is corrected
         model=_model_name(run),
         family="lora" if run.model.lora_rank else "moe" if run.model.num_experts else "",
         device=device or run.device or "",

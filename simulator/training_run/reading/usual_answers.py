@@ -135,12 +135,12 @@ def _expert_parallel(row: DescribedRow, degrees: Degrees, experts: int) -> int:
     ranks = degrees.stage_ranks
     ep = math.gcd(row.run.ep, ranks, experts)
     if ep != row.run.ep:
-        if not row.run.source.startswith("http"):
+        if not row.run.source:
             raise row.refused(
                 f"ep {row.run.ep} does not divide the {ranks} ranks of a stage and {experts} "
                 f"experts; the largest that does is {ep}"
             )
-        # A publication's misprint: what ran is near it.
+        # A row that names its source is a publication's: a misprint, what ran is near it.
         row.said.append(
             f"ep {ep}: {row.run.ep} as printed does not divide the {ranks} ranks of a stage and "
             f"{experts} experts"

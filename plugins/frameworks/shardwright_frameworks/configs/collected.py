@@ -108,9 +108,13 @@ class Collected:
             for each in (*self.contradictions, *self.overridden)
         ):
             return True
-        told = {(one.place, one.option) for one in (*self.unknown, *self.unresolved)}
-        words = ((at, re.split(r"[.=\s]", option.lstrip("-"))[-1]) for at, option in told)
-        return any(at == str(place) and word.replace("-", "_") == name for at, word in words)
+        reported = [(one.place, one.option) for one in self.unknown]
+        reported += [(one.place, one.option) for one in self.unresolved]
+        for at, option in reported:
+            last = re.split(r"[.=\s]", option)[-1].lstrip("-").replace("-", "_")
+            if at == str(place) and last == name:
+                return True
+        return False
 
     def set_first(self, key: str, value: Value, place: Place, option: str) -> None:
         """Sets a value that is not set yet."""

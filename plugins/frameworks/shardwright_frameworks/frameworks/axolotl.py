@@ -60,10 +60,11 @@ def _collect_sharding(file: KeyedFile, collected: Collected) -> None:
             on = truth_of(value)
             stage = strategy_stage(value) if not is_second else None if on is None else 2 + on
             collected.set("zero_stage", stage, file.place(path), ".".join(path))
-    for path in (("fsdp_version",), ("fsdp_config", "fsdp_version"), ("fsdp_config",)):
-        if file.has(*path):
-            collected.use(path[-1], file.place(path))
-            collected.set_first("zero_stage", 3, file.place(path), ".".join(path))
+    for key in ("fsdp_version", "fsdp_config.fsdp_version", "fsdp_config"):
+        place = file.place(tuple(key.split(".")))
+        if file.has(*key.split(".")):
+            collected.use(key, place)
+            collected.set_first("zero_stage", 3, place, key)
 
 
 def _collect_mesh(file: KeyedFile, collected: Collected) -> None:

@@ -160,8 +160,8 @@ def _axes(given: Given, collected: Collected) -> None:
         if degree is not None and place is not None and not (name == "sequence" and degree == 1):
             collected.set(key, degree, place, f"ici_{name}_parallelism")
     for key in ("fsdp", "data"):
-        for where in ("ici", "dcn"):
-            if (option := f"{where}_{key}_parallelism") in given:
+        for part in ("ici", "dcn"):
+            if (option := f"{part}_{key}_parallelism") in given:
                 collected.use(option, given[option][1])
     data, _ = _degree(given, "data")
     fully, place = _degree(given, "fsdp")
@@ -175,7 +175,8 @@ def _axes(given: Given, collected: Collected) -> None:
         str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
     )
     if not filled and fully is not None and place is not None and "dp" not in collected.open_keys:
-        dp = (data or 1) * fully
+        # Experts have an axis of their own, whose devices compute other sequences.
+        dp = (data or 1) * fully * (collected.count("ep") or 1)
         if dp % _cores(collected):
             collected.leave_open("dp")
             return
@@ -184,7 +185,7 @@ def _axes(given: Given, collected: Collected) -> None:
         ranks = 1
         for axis in ("tp", "pp", "cp"):
             ranks *= collected.count(axis) or 1
-        if not {"tp", "pp", "cp"} & collected.open_keys:
+        if not {"tp", "pp", "cp", "ep"} & collected.open_keys:
             collected.derive("devices", dp * ranks, "the product of the parallelisms")
 
 

@@ -251,9 +251,7 @@ def _without_effect(collected: Collected) -> None:
     )
     for key, axis, words in rules:
         placed = collected.placed.get(key)
-        is_on = placed is not None and (
-            placed.value is True or str(placed.value) not in ("False", "1", "none")
-        )
+        is_on = placed is not None and str(placed.value) not in ("False", "1", "none")
         told = any(each.field == key for each in collected.contradictions)
         if placed is None or not is_on or told or collected.count_or_default(axis) != 1:
             continue

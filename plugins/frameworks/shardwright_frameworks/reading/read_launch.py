@@ -112,17 +112,9 @@ def _read_arguments(
         framework = _collect_named(_files_in_program(launch, folder), folder, collected, launch)
     if framework is not None:
         options = read_options(launch.arguments, reading.unknowns)
-        report_unused(
-            (
-                (
-                    tuple(option.key.split(".")),
-                    " ".join(word.plain for word in option.values) or True,
-                    option.place,
-                )
-                for option in options.given
-            ),
-            collected,
-        )
+        for option in options.given:
+            value = " ".join(word.plain for word in option.values) or True
+            report_unused([(tuple(option.key.split(".")), value, option.place)], collected)
         program = without_unknowns(launch.program).lstrip("/")
         collected.set("framework", framework, launch.place, program or "launcher")
     return collected

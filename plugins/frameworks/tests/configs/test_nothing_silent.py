@@ -99,3 +99,12 @@ def test_a_layout_that_cannot_start_is_a_contradiction(
 ) -> None:
     run = read(tmp_path, "a.sh", MEGATRON + options + "\n")
     assert any(each.impossible and reason in each.text for each in run.contradictions)
+
+
+def test_maxtext_counts_the_devices_of_experts(tmp_path: Path) -> None:
+    text = (
+        "base_emb_dim: 4096\nnum_experts: 8\nper_device_batch_size: 4\n"
+        "ici_fsdp_parallelism: 8\nici_expert_parallelism: 8\n"
+    )
+    run = read(tmp_path, "a.yml", text)
+    assert (run.devices, run.dp, run.global_batch) == (64, 64, 256)
