@@ -30,7 +30,7 @@ from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import PlanRequest, default_precision
-from simulator.training_run.fit.evidence import ENOUGH_RUNS, supporting_runs
+from simulator.training_run.fit.evidence import ENOUGH_RUNS, ENOUGH_SOURCES, supporting_runs
 from simulator.training_run.fit.logged_source import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 
@@ -247,25 +247,31 @@ class LayoutAsker:
 
 
 def is_supported(framework: str, device: str) -> bool:
-    """Whether enough fitted runs know the framework on the device."""
-    return supporting_runs(framework, device).runs >= ENOUGH_RUNS
+    """Whether enough runs of enough sources were fitted for the framework on the device."""
+    known = supporting_runs(framework, device)
+    return known.runs >= ENOUGH_RUNS and len(known.sources) >= ENOUGH_SOURCES
 
 
 @functools.cache
 def compared_frameworks(device: str) -> tuple[str, ...]:
     """The frameworks that a request without one compares, our executor last.
 
-    Those that are offered for new runs and have enough evidence on the device, the one with the
-    most axes and runs first; if there is none, the one with the most runs.
+    Those with enough fitted runs on the device, supported ones first, then those with the most axes
+    and runs; if there is none, the one with the most runs. Old generations are left out.
     """
     runs = {
         name: supporting_runs(name, device).runs
         for name in offered_frameworks()
-        if name != EXECUTOR
+        if name != EXECUTOR and not name[-4:].isdigit()
     }
     known = sorted(
         (name for name, count in runs.items() if count > 0),
-        key=lambda name: (-len(load_framework(name).rules.axes), -runs[name], name),
+        key=lambda name: (
+            not is_supported(name, device),
+            -len(load_framework(name).rules.axes),
+            -runs[name],
+            name,
+        ),
     )
     enough = [name for name in known if runs[name] >= ENOUGH_RUNS]
     most = sorted(known, key=lambda name: -runs[name])[:1]

@@ -59,7 +59,7 @@ def layout_summary(answer: LayoutFile, others: Sequence[LayoutFile] = ()) -> Ren
             labelled("Next    " if not number else "        ", row)
             for number, row in enumerate(rows)
         ),
-        labelled("Rests   ", f"on {evidence}"),
+        labelled("Basis   ", evidence),
         *price_lines(prediction.price_usd_per_hour),
         *_assumed([each for each in answer.assumptions if each != evidence]),
         labelled(
@@ -95,7 +95,7 @@ def framework_rows(answer: LayoutFile, others: Sequence[LayoutFile]) -> list[str
             if faster >= 0.05:
                 words += f"; faster with probability {format_percent(faster)}"
         else:
-            words += ", but with too little evidence"
+            words += ", but its runs are of too few sources"
         rows.append(words)
     return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -33,9 +34,11 @@ class EvidenceFile:
     step: Mapping[str, Evidence] = field(default_factory=dict)
 
 
-ENOUGH_RUNS = 10
-"""A framework with fewer fitted runs on a device is not chosen for a user who names none. Assumed:
-with fewer, its coefficients are mostly those of its relatives."""
+ENOUGH_RUNS, ENOUGH_SOURCES = 10, 2
+"""A framework with fewer fitted runs or sources on a device is not chosen unless it is named. The fit
+cannot separate the habits of one source from the framework's; with fewer runs, one unusual run moves
+the coefficients. Both numbers are assumed."""
+_GENERATION = re.compile(r"-\d{4}$|-\d\d\.\d\d$")
 
 
 @functools.cache
@@ -65,13 +68,14 @@ def evidence_words(run: TrainingRun, known: EvidenceFile | None = None) -> str:
 
 
 def supporting_runs(framework: str, device: str, known: EvidenceFile | None = None) -> Evidence:
-    """The fitted runs of a framework on devices with the same processor (H800 and H100)."""
-    software = load_framework(framework).coefficients_of or framework
+    """The fitted runs of a framework and its other generations (megatron-core-2023), on devices
+    with the same processor (H800 and H100)."""
+    family = _GENERATION.sub("", load_framework(framework).coefficients_of or framework)
     processor = processor_of(device)
     runs, sources = 0, set[str]()
     for name, found in (known or shipped_evidence()).step.items():
         owner, where = name.split(", ")
-        if owner == software and _processor(where) == processor:
+        if _GENERATION.sub("", owner) == family and _processor(where) == processor:
             runs += found.runs
             sources |= set(found.sources)
     return Evidence(runs=runs, sources=tuple(sorted(sources)))
