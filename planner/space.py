@@ -223,16 +223,16 @@ def _chunk_counts(axes: Axes, ground: Ground, pp: int) -> list[int]:
         for vpp in range(2, layers // pp + 2)
         if layers % (pp * vpp) == 0
         or (layers + 2) % (pp * vpp) == 0
-        or (ground.rules.uneven_chunks and _fills(ground, pp * vpp))
+        or (ground.rules.uneven_chunks and _fills(layers, ground.predicted_ahead, pp * vpp))
     ]
 
 
-def _fills(ground: Ground, stages: int) -> bool:
+def _fills(layers: int, predicted_ahead: int, stages: int) -> bool:
     """Whether every stage holds something in the split of `stage_split`: a layer, or where further
     tokens are predicted one of its units (layers, predictors, their logits, the loss)."""
-    if not ground.predicted_ahead:
-        return stages <= ground.num_layers
-    units = ground.num_layers + 2 * ground.predicted_ahead + 1
+    if not predicted_ahead:
+        return stages <= layers
+    units = layers + 2 * predicted_ahead + 1
     return -(-units // stages) * (stages - 1) < units
 
 

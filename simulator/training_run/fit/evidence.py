@@ -35,9 +35,9 @@ class EvidenceFile:
 
 
 ENOUGH_RUNS, ENOUGH_SOURCES = 10, 2
-"""A framework with fewer fitted runs or sources on a device is not chosen unless it is named. The fit
-cannot separate the habits of one source from the framework's; with fewer runs, one unusual run moves
-the coefficients. Both numbers are assumed."""
+"""A framework with fewer fitted runs or sources on a device is not chosen unless it is named.
+The fit cannot separate the habits of one source from the framework's, and one unusual run of few
+moves the coefficients. Both numbers are assumed."""
 _GENERATION = re.compile(r"-\d{4}$|-\d\d\.\d\d$")
 
 

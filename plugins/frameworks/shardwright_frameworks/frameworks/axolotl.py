@@ -69,7 +69,7 @@ def _collect_sharding(file: KeyedFile, collected: Collected) -> None:
 
 def _collect_mesh(file: KeyedFile, collected: Collected) -> None:
     """`dp_replicate_size` x `dp_shard_size` x `expert_parallel_size` are replicas: experts have
-    an axis of their own."""
+    a separate axis."""
     shard, path = count_of(file.get("dp_shard_size")), ("dp_shard_size",)
     if not shard:
         return

@@ -175,7 +175,7 @@ def _axes(given: Given, collected: Collected) -> None:
         str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
     )
     if not filled and fully is not None and place is not None and "dp" not in collected.open_keys:
-        # Experts have an axis of their own, whose devices compute other sequences.
+        # Experts have a separate axis, whose devices compute other sequences.
         dp = (data or 1) * fully * (collected.count("ep") or 1)
         if dp % _cores(collected):
             collected.leave_open("dp")

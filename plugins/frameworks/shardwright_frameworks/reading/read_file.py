@@ -69,7 +69,7 @@ def _own_forms(file: KeyedFile, keys: set[str]) -> Iterator[tuple[str, bool]]:
     yield "llama-factory", bool({"finetuning_type", "cutoff_len"} & keys)
     yield "axolotl", is_axolotl
     nemo_paths = [path for path in file.values if path and not (is_axolotl and len(path) == 1)]
-    # Nanotron has the section `parallelism` with keys of its own, some of which NeMo has elsewhere.
+    # Nanotron has the section `parallelism`, some keys of which NeMo has elsewhere.
     yield "nemo", not is_nanotron and nemo.is_nemo(nemo_paths)
     yield "maxtext", any(key.startswith(("ici_", "dcn_")) for key in keys)
 
