@@ -211,7 +211,7 @@ def pipelines(axes: Axes, ground: Ground, pp: int, microbatches: int) -> list[tu
 
 def _chunk_counts(axes: Axes, ground: Ground, pp: int) -> list[int]:
     """Stages per rank of an interleaved schedule: alike layers divide evenly, where the first and
-    the last stage may hold one less, unless the framework lays them unevenly; blocks need not."""
+    the last stage may hold one less; blocks need not."""
     layers = ground.num_layers
     if "vpp" not in ground.rules.axes:
         return []
@@ -221,19 +221,8 @@ def _chunk_counts(axes: Axes, ground: Ground, pp: int) -> list[int]:
     return [
         vpp
         for vpp in range(2, layers // pp + 2)
-        if layers % (pp * vpp) == 0
-        or (layers + 2) % (pp * vpp) == 0
-        or (ground.rules.uneven_chunks and _fills(layers, ground.predicted_ahead, pp * vpp))
+        if layers % (pp * vpp) == 0 or (layers + 2) % (pp * vpp) == 0
     ]
-
-
-def _fills(layers: int, predicted_ahead: int, stages: int) -> bool:
-    """Whether every stage holds something in the split of `stage_split`: a layer, or where further
-    tokens are predicted one of its units (layers, predictors, their logits, the loss)."""
-    if not predicted_ahead:
-        return stages <= layers
-    units = layers + 2 * predicted_ahead + 1
-    return -(-units // stages) * (stages - 1) < units
 
 
 def why_none(axes: Axes, ground: Ground) -> str:

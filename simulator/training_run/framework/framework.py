@@ -129,7 +129,6 @@ class FrameworkRules:
     recompute  kinds of `TrainingRun.recompute`
     partial_recompute   whether full recomputation can be limited to some layers of each stage
     sequence_parallel   whether norms and residuals are split over tp
-    uneven_chunks   whether stages of an interleaved schedule may differ in layers
     orders     axis orders of its ranks (AXIS_ORDERS), the default first
     precisions  of the matmuls
     offers     supported features of OFFERS; others are priced with a warning
@@ -146,7 +145,6 @@ class FrameworkRules:
     recompute: tuple[str, ...]
     partial_recompute: bool
     sequence_parallel: bool
-    uneven_chunks: bool = False
     zero_stages_without_pipeline: tuple[int, ...] = ()
     orders: tuple[str, ...] = AXIS_ORDERS[:1]
     precisions: tuple[str, ...] = ("bf16", "fp16", "fp32")

@@ -73,12 +73,8 @@ def partly_recomputed(run):
         question(
             "llama-3.1-70b", "4x8xh100-sxm", batch=16, recompute=("full", "none"), tp=(4,), pp=(8,)
         ),
-        question("llama-3.1-8b", "4x8xh100-sxm", batch=24, pp=(3, 6), schedule=("interleaved",)),
     ],
-    ids=[
-        *("dense", "2021", "nanotron", "experts", "zero-bubble", "tight", "full", "partly"),
-        "uneven chunks",
-    ],
+    ids=["dense", "2021", "nanotron", "experts", "zero-bubble", "tight", "full", "partly"],
 )
 def test_the_optimum_of_enumeration(asked):
     answer, best = enumerated(asked)
