@@ -72,7 +72,7 @@ def test_every_report_that_formats_dollars_says_what_they_rest_on() -> None:
 def test_a_layout_on_the_terminal_in_json_and_as_a_page(tmp_path: Path) -> None:
     assert PRICE is not None
     path, page = tmp_path / "layout.json", tmp_path / "layout.html"
-    text = typed(*NANOTRON, "-o", str(path))
+    text = typed(*NANOTRON, "--explain", "-o", str(path))
     assert max(map(len, text.splitlines())) <= 100
     assert PRICE.words in explained(text)
     assert "W per board and 28% for hosts and network" in explained(text)
