@@ -136,8 +136,10 @@ def test_a_recipe_may_complete_a_printed_layout() -> None:
 
 
 def test_expert_parallelism_is_bounded_by_its_ranks() -> None:
+    """A misprint of a publication is corrected and reported; a user's row is refused."""
     run = replace(
         GPT_ROW,
+        source="paper",
         model="DeepSeekV3",
         family="moe",
         device="gb200-nvl72",
@@ -156,6 +158,8 @@ def test_expert_parallelism_is_bounded_by_its_ranks() -> None:
     assert complete_run(run).degrees.ep == 32
     assert "ep 32: 64 as printed" in said(run)
     assert complete_run(replace(run, ep=16)).degrees.ep == 16
+    with pytest.raises(UnsupportedRunError, match="ep 64 does not divide the 32 ranks"):
+        complete_run(replace(run, source=""))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.shardwright.test_cross_fit import MEASURED, PUBLISHED
+from tests.evidence.test_cross_fit import MEASURED, PUBLISHED
 
 from bench.one_log import _file
 from evidence.cross_fit import fit, fit_table

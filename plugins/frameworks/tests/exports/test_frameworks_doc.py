@@ -36,7 +36,10 @@ def test_its_commands_run(tmp_path: Path) -> None:
         printed += done.stdout
     (shown,) = fenced(PAGE, "text")
     assert shown in printed
-    steps = [re.findall(r"step ([\d.]+) s \[", printed), re.findall(r"([\d.]+) s\s+\d+ %", printed)]
+    steps = [
+        re.findall(r"[Ss]tep +([\d.]+) s \[", printed),
+        re.findall(r"([\d.]+) s\s+\d+ %", printed),
+    ]
     quoted = re.search(
         r"predicted at ([\d.]+) s .* at ([\d.]+) s, the plan at ([\d.]+) s", PAGE.read_text()
     )
