@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.evidence.test_cross_fit import MEASURED, PUBLISHED
 
 from bench.one_log import _file
 from evidence.cross_fit import fit, fit_table
+from tests.evidence.test_cross_fit import MEASURED, PUBLISHED
 
 
 def test_a_fit_is_a_coefficient_file_that_gives_its_values_back() -> None:
