@@ -58,7 +58,7 @@ class ThroughMainMemory(dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         # torch's stub lacks this form of the base class, which has no store.
-        super().__init__(rank, size)  # type: ignore[call-arg]
+        super().__init__(rank, size)  # type: ignore[call-arg] # not in the stubs of torch
         self._rank, self._size = rank, size
         # The stub tells of the constructor alone.
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
@@ -172,7 +172,7 @@ def _finished(result: Any) -> Any:
     future: Future[Any] = Future()
     future.set_result(result)
     # The stubs lack it; torch offers no public way to make a `Work` that is done.
-    return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
+    return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined] # not in the stubs of torch
 
 
 def main() -> None:

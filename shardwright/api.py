@@ -32,7 +32,7 @@ from shardwright.asking.python_plan import tp_degrees_for as tp_degrees_for
 from shardwright.asking.python_plan import trace as trace
 from shardwright.findings.comparison import compare_run
 from shardwright.findings.plan_diff import diff_plans
-from shardwright.plugins.plugin import plugin_function
+from shardwright.plugins.plugin import missing_plugin, plugin_function
 from shardwright.python_size import size as size
 from shardwright.results.compared import ComparisonResult, DiffResult
 from shardwright.results.planned import (
@@ -275,9 +275,7 @@ def compare(
     if logs:
         compare_log = plugin_function("compare_log")
         if compare_log is None:
-            raise InputError(
-                "log= needs the plug-in for other frameworks: pip install 'shardwright[frameworks]'"
-            )
+            raise missing_plugin("log=", "plugins/frameworks")
         found: Result = compare_log(plan, logs, on=on)
         return found
     if on:

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from profiles.errors import InputError, ShardwrightError
-from shardwright.plugins.plugin import Command, plugin_commands
+from profiles.errors import ShardwrightError
+from shardwright.plugins.plugin import Command, missing_plugin, plugin_commands
 
 # What each command is for, in the order of the help.
 COMMANDS = {
@@ -87,10 +87,7 @@ class _Commands(typer.core.TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         folder = PLUGIN_FOLDERS.get(args[0])
         if folder is not None and args[0] not in self.known:
-            raise InputError(
-                f"the command {args[0]!r} is not installed: run `pip install ./{folder}` in a "
-                "clone of the repository"
-            )
+            raise missing_plugin(f"the command {args[0]!r}", folder)
         name, _, rest = super().resolve_command(ctx, args)
         assert name is not None  # an unknown command has ended in an error
         command = self.known[name]

@@ -278,7 +278,7 @@ class _Search:
         order = np.argsort(bounds, kind="stable")
         numbers = itertools.count(self.priced)
         places = zip(itertools.repeat(left), order.tolist())
-        candidates = list(zip(bounds[order].tolist(), numbers, places))  # noqa: B905
+        candidates = list(zip(bounds[order].tolist(), numbers, places))  # noqa: B905 # `numbers` has no end
         self.priced += len(candidates)
         rest = self.search.explore(candidates, self._refine)
         if self.goal is None:

@@ -21,9 +21,9 @@ def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
     Raises InputError where no device is named, or not how many.
     """
     device, devices = on, None
-    if not (on and (on[0].isdigit() or on.endswith((".toml", ".json")))):
+    if not on or not (on[0].isdigit() or on.endswith((".toml", ".json"))):
         need_possible(run, str(path))
-    if on and (on[0].isdigit() or on.endswith((".toml", ".json"))):
+    else:
         cluster = get_cluster(on)
         kinds = {group.device.name for group in cluster.groups}
         if len(kinds) > 1:

@@ -131,6 +131,7 @@ class LayoutAsker:
             return OneAnswer(answer=_assuming(found.answer, assumed), found=found)
         refused: list[InputError] = []
         every = [self._one_of(question, name, refused) for name in names]
+        took = [name for name, each in zip(names, every, strict=True) if each]
         fitting = sorted(
             (each for each in every if each and each.answer.chosen),
             key=lambda each: _step_s(each.answer),
@@ -141,10 +142,10 @@ class LayoutAsker:
         best = next((each for each in (*able, *most, *every[::-1]) if each), None)
         if best is None:
             raise refused[0]
-        listed = ", ".join(name for name in names if name not in (EXECUTOR, best.answer.stack))
-        listed = f"{listed} and " if listed else ""
-        compared = f"compared with {listed}our executor (--stack names one, or any)"
-        answer = _assuming(best.answer, (*assumed, compared))
+        listed = ", ".join(name for name in took if name != best.answer.stack)
+        compared = f"compared with {listed or 'no other framework'} (--stack names one, or any)"
+        reasons = [f"not compared: {error}" for error in refused]
+        answer = _assuming(best.answer, (*assumed, compared, *reasons))
         rest = tuple(each.answer for each in fitting if each is not best)
         return OneAnswer(answer=answer, found=best, others=rest)
 

@@ -121,11 +121,16 @@ def hook(option: Hook) -> Callable[..., Any]:
     """The function that carries out an option; raises InputError if no plug-in has it."""
     places = [plugin.hooks[option] for plugin in plugins() if option in plugin.hooks]
     if not places:
-        raise InputError(
-            f"`{option}` needs the plug-in for other frameworks: "
-            "pip install 'shardwright[frameworks]'"
-        )
-    return _loaded(places[0])  # type: ignore[no-any-return]
+        raise missing_plugin(f"`{option}`", "plugins/frameworks")
+    found: Callable[..., Any] = _loaded(places[0])
+    return found
+
+
+def missing_plugin(feature: str, folder: str) -> InputError:
+    """The error for a feature whose plug-in, of this folder of the repository, is not installed."""
+    return InputError(
+        f"{feature} is not installed: run `pip install ./{folder}` in a clone of the repository"
+    )
 
 
 def _loaded(place: str) -> Any:

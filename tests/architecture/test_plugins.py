@@ -9,8 +9,9 @@ import tomllib
 
 import pytest
 
+from profiles.errors import InputError
 from shardwright.cli import PLUGIN_FOLDERS
-from shardwright.plugins.plugin import GROUP, PUBLIC_MODULES, plugins
+from shardwright.plugins.plugin import GROUP, PUBLIC_MODULES, Hook, hook, plugins
 from tests.architecture.test_imports import ROOT, imported_names, modules
 
 
@@ -61,9 +62,13 @@ def test_a_command_that_is_not_installed_names_its_plugin(command: str, folder: 
 
 
 def test_an_entry_point_that_is_no_plugin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from profiles.errors import InputError
-
     point = importlib.metadata.EntryPoint("odd", "profiles.units:format_usd", GROUP)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: (point,))
     with pytest.raises(InputError, match="'odd'"):
         plugins.__wrapped__()
+
+
+def test_an_option_without_its_plugin_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardwright.plugins.plugin.plugins", lambda: ())
+    with pytest.raises(InputError, match=r"`compare --log` is not installed.*plugins/frameworks"):
+        hook(Hook.COMPARE_LOG)

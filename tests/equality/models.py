@@ -104,4 +104,4 @@ def towers(batch: int = 2) -> Any:
 
 
 for _factory in (alike, tied, unlike, towers):
-    _factory.tokens_per_sample = TOKENS  # type: ignore[attr-defined]
+    _factory.tokens_per_sample = TOKENS  # type: ignore[attr-defined] # an attribute of a function

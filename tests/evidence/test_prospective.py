@@ -49,7 +49,7 @@ def row(
     **figures: object,
 ) -> ComparedRun:
     """A run measured at 1 s, and at 10 GiB where a predicted peak is given."""
-    run = replace(PublishedRun(row=1, id=name), **figures)  # type: ignore[arg-type]
+    run = replace(PublishedRun(row=1, id=name), **figures)  # type: ignore[arg-type] # fields by name
     low, high = (None, None) if ratio is None else interval
     return ComparedRun(
         run=run,
@@ -135,7 +135,7 @@ def test_memory_has_scores_of_its_own() -> None:
     ],
 )
 def test_groups(figures: dict[str, object], groups: set[str]) -> None:
-    made = row("a-1", 1.2, **figures)  # type: ignore[arg-type]
+    made = row("a-1", 1.2, **figures)  # type: ignore[arg-type] # fields by name
     assert {name for name, _, member in GROUPS if member(made)} == groups
     found = score([made])
     for name, _, _ in GROUPS:

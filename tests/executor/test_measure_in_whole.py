@@ -59,7 +59,7 @@ def model(name: str) -> tuple[ModelSpec, TracedModel]:
 
 
 def machine(count: int, **changes: object) -> Cluster:
-    return cluster(1, count, of=replace(device(), type="cpu", **changes))  # type: ignore[arg-type]
+    return cluster(1, count, of=replace(device(), type="cpu", **changes))  # type: ignore[arg-type] # fields by name
 
 
 def measured(name: str, micro_batch: int, count: int = 1) -> dict[str, BlockPoint]:

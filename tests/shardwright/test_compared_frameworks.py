@@ -52,3 +52,14 @@ def test_the_answer_without_a_framework_is_short_and_names_the_next() -> None:
     assert len(lines) <= 20
     assert any(line.lstrip().startswith("torch (runs here)") for line in lines)
     assert "Basis   no run of megatron-core on h800-sxm-80gb was fitted" in done.stdout
+
+
+def test_a_framework_that_refuses_the_request_is_named_with_its_reason() -> None:
+    done = shardwright(
+        *("plan", "llama-3.1-8b", "--on", "1x8xh100-sxm", "--global-batch", "64"),
+        *("--seq", "8192", "--cp", "2", "--no-cache", "--explain"),
+    )
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "not compared: --cp 2: torch has no such axis" in words
+    assert "and torch" not in words

@@ -49,7 +49,7 @@ def layout(name: str, stack: str, **axes: object) -> TrainingRun:
     model = figures_of_config(resolve_model(name).config, name)
     settings.setdefault("sequence_parallel", settings["tp"] != 1)
     named = {each.name for each in fields(Degrees)} & set(settings)
-    degrees = Degrees(**{axis: settings.pop(axis) for axis in named})  # type: ignore[arg-type]
+    degrees = Degrees(**{axis: settings.pop(axis) for axis in named})  # type: ignore[arg-type] # fields by name
     return TrainingRun(
         id=name,
         model=model,

@@ -251,7 +251,8 @@ class _Chain:
     def _has_unfused_gelu(self, inner: int) -> bool:
         """Whether the first layer computes the tanh of a GELU as a separate op."""
         ops = self.graph.blocks[self.first].forward_ops
-        return any(op.name == "tanh" and op.written_bytes >= self.tokens * inner for op in ops)
+        size = self.tokens * inner  # 0 without a dense feed-forward
+        return size > 0 and any(op.name == "tanh" and op.written_bytes >= size for op in ops)
 
     def _learned(self) -> int:
         """Rows of all tables of the hidden size except the vocabulary's."""

@@ -52,7 +52,7 @@ def quick_plans(folder: Path) -> dict[str, Plan]:
     full = Recompute.FULL
 
     def llama(name: str = "none", **rest: object) -> Plan:
-        return make_plan(models["llama"], LLAMA_ENTRIES, schedule=name, **rest)  # type: ignore[arg-type]
+        return make_plan(models["llama"], LLAMA_ENTRIES, schedule=name, **rest)  # type: ignore[arg-type] # fields by name
 
     return {
         "zero-0": llama(dp=8),

@@ -44,7 +44,9 @@ def keyed_framework(file: KeyedFile) -> str | None:
             f"{file.name}: matches two frameworks, {named[0]} and {named[1]}; name the command "
             "that reads it (shardwright import --command '...'), or remove the keys of one"
         )
-    # Keys of these stand in files of others, too.
+    if named:
+        return named[0]
+    # Files of others have keys of these, too.
     shared = (
         ("transformers", hf_trainer.is_trainer(keys)),
         ("deepspeed", deepspeed_config.is_deepspeed(file)),
@@ -54,7 +56,7 @@ def keyed_framework(file: KeyedFile) -> str | None:
             {"model", "train"} <= file.sections() and file.has("model", "seq_length"),
         ),
     )
-    return next((name for name in named), next((name for name, is_it in shared if is_it), None))
+    return next((name for name, is_it in shared if is_it), None)
 
 
 def _own_forms(file: KeyedFile, keys: set[str]) -> Iterator[tuple[str, bool]]:
