@@ -23,6 +23,8 @@ from simulator.values.degrees import AXIS_ORDERS
 # AMD CDNA 4 white paper, 2025): a device without an FP4 rate scales no blocks.
 _BLOCK_SCALED = ("mxfp8", "nvfp4")
 _FP4 = PRECISION_TYPES["nvfp4"]
+# Narrowest first; of equal width the faster ones.
+_BY_WIDTH = ("nvfp4", "mxfp8", "fp8", "int8", "bf16", "fp16", "fp32")
 ANY = "any"
 EVERY_REPLICA = 0
 # What of the offers changes what is computed.
@@ -269,18 +271,31 @@ def _must_have(name: str, rules: FrameworkRules, device: Device) -> None:
     """Raises InputError for a precision that the device or the framework lacks."""
     if name not in PRECISION_TYPES:
         raise UnknownNameError("precision", name, PRECISION_TYPES, where="--precision")
-    device.peak(name)
-    if name in _BLOCK_SCALED and not _has(device, name):
-        raise InputError(
-            f"--precision {name}: {device.name} has no block-scaled tensor cores (its file has "
-            f"no rate for {_FP4}); it runs "
-            + ", ".join(found for found in PRECISION_TYPES if _has(device, found))
+    if _offered(name, rules, device):
+        return
+    narrow = [name for name in _BY_WIDTH if _offered(name, rules, device)]
+    wider = [other for other in narrow if _BY_WIDTH.index(other) > _BY_WIDTH.index(name)]
+    use = f"Use --precision {(wider or narrow[::-1])[0]}." if narrow else "Name another device."
+    if not _has(device, name):
+        runs = ", ".join(each for each in PRECISION_TYPES if _has(device, each))
+        dtype = PRECISION_TYPES[name]
+        missing = (
+            f"block-scaled tensor cores (its file has no rate for {_FP4})"
+            if dtype in device.peak_flop_per_s
+            else f"rate for {dtype}"
         )
-    if name in LOW_PRECISIONS and name not in rules.precisions:
         raise InputError(
-            f"--precision {name}: {rules.name} trains in {', '.join(rules.precisions)} "
-            f"(rules of its framework file)"
+            f"--precision {name}: {device.name} has no {missing}, it runs {runs}. {use}"
         )
+    raise InputError(
+        f"--precision {name}: {rules.name} trains in {', '.join(rules.precisions)} (rules of its "
+        f"framework file). {use}"
+    )
+
+
+def _offered(name: str, rules: FrameworkRules, device: Device) -> bool:
+    """Whether the device and the framework have a precision."""
+    return _has(device, name) and (name not in LOW_PRECISIONS or name in rules.precisions)
 
 
 def _has(device: Device, precision: str) -> bool:

@@ -165,7 +165,9 @@ def layout_ground(
         predicted_ahead=model.predicted_ahead,
         may_idle=not run.torus,  # a torus is used as a whole
         options=options,
-        why_not_tensor_parallel=f"tp must divide its {model.num_heads} attention heads",
+        why_not_tensor_parallel=f"tp must divide the model's {model.num_heads} attention heads",
+        why_not_context_parallel=f"every rank has two equal parts of the {run.seq_len} tokens, so "
+        "cp must divide half of them (--seq)",
         assumptions=assumptions,
     )
 

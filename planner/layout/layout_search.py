@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 
 from planner.axes import Axes
 from planner.best_first import BestFirst, Candidate, Progress
+from planner.broken_pins import why_none
 from planner.layout.layouts import Layouts, layouts_of
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.mesh_bound import MeshBounds
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import Candidates, PricedLayout, candidates_of
-from planner.space import Counts, Ground, Meshes, meshes_of, why_none
+from planner.space import Counts, Ground, Meshes, meshes_of
 from profiles.errors import InputError
 from simulator.memory.footprint import Footprint, footprint
 from simulator.memory.host_offload import host_memory_short

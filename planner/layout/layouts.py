@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.axes import Axes
+from planner.broken_pins import why_none
 from planner.run_option import RunOption
-from planner.space import Counts, Ground, Meshes, meshes_of, pipelines, why_none, zero_stages
+from planner.space import Counts, Ground, Meshes, alike_meshes, choices_of, meshes_of
 from profiles.errors import InputError
 from simulator.schedules.schedule import pipeline_names
 from simulator.training_run.run.training_run import TrainingRun
@@ -106,19 +107,8 @@ def legal_layouts(axes: Axes, ground: Ground) -> Layouts:
 
 def layouts_of(axes: Axes, ground: Ground, meshes: Meshes) -> Layouts:
     """The legal layouts of some meshes, mesh by mesh."""
-    plain = ground.options == (RunOption(),)
     counts = ground.global_batch // (meshes.dp * meshes.micro_batch)
-    # Meshes that are alike in these have the same schedules, ZeRO stages, recompute kinds, options.
-    keys = np.stack(
-        [
-            meshes.pp,
-            counts,
-            meshes.dp * meshes.cp > 1,
-            *(() if plain else (meshes.dp, meshes.cp)),
-        ],
-        axis=1,
-    )
-    _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    first, where = alike_meshes(ground, meshes)
     tables = [
         _choices(
             axes,
@@ -130,7 +120,6 @@ def layouts_of(axes: Axes, ground: Ground, meshes: Meshes) -> Layouts:
         )
         for i in first.tolist()
     ]
-    where = where.ravel()
     sizes = np.asarray([len(table) for table in tables], dtype=np.int64)
     of = np.repeat(np.arange(len(meshes)), sizes[where] if len(meshes) else 0)
     rows = (
@@ -155,15 +144,10 @@ def _choices(
     axes: Axes, ground: Ground, *, pp: int, dp: int, cp: int, microbatches: int
 ) -> NDArray[np.int64]:
     """[choices, 5] schedule, stages per rank, ZeRO stage, recompute kind and option of a mesh."""
-    zeros = zero_stages(axes, ground.rules, pp, dp * cp)
-    kinds = [RECOMPUTE.index(k) for k in ground.rules.recompute if axes.allows("recompute", k)]
     rows = [
-        (SCHEDULES.index("1f1b" if pp == 1 else schedule), vpp, zero, kind, number)
-        for schedule, vpp in pipelines(axes, ground, pp, microbatches)
-        for zero in zeros
-        for kind in kinds
-        for number, option in enumerate(ground.options)
-        if option.sensible(pp=pp, dp=dp, cp=cp)
-        and option.allowed(pp=pp, zero_stage=zero, recompute=RECOMPUTE[kind], rules=ground.rules)
+        (SCHEDULES.index("1f1b" if pp == 1 else schedule), vpp, zero, RECOMPUTE.index(kind), option)
+        for schedule, vpp, zero, kind, option in choices_of(
+            axes, ground, pp=pp, dp=dp, cp=cp, microbatches=microbatches
+        )
     ]
     return np.asarray(rows, dtype=np.int64).reshape(-1, 5)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from planner.axes import NO_PIPELINE, Axes
+from planner.broken_pins import why_none
 from planner.cell import Cell
-from planner.space import EXECUTOR, Ground, meshes_of, pipelines, why_none, zero_stages
+from planner.space import EXECUTOR, Ground, meshes_of, pipelines, zero_stages
 from profiles.errors import InputError
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.values.degrees import Degrees

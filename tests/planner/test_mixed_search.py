@@ -244,8 +244,8 @@ def test_the_ordinary_search_keeps_stages_to_a_type():
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (Axes(tp=(16,)), r"obeys --tp 16. fast alone; .*: --tp 16 does not suit the model"),
-        (Axes(zero=(3,), pp=(3,)), r"--pp 3 with --zero 3 cannot use all 2 devices"),
+        (Axes(tp=(16,)), r"obeys --tp 16. fast alone; .*: --tp 16: tp is one of 1, 2, 4, 8"),
+        (Axes(zero=(3,), pp=(3,)), r"--pp 3: tp x cp x pp x dp must use the 2 devices"),
     ],
 )
 def test_pins_that_contradict_are_named(space, message):

@@ -96,7 +96,7 @@ def test_a_free_tp_divides_its_node():
 def test_interleaved_needs_whole_rounds():
     # dp 2 x micro-batch 8 leaves one micro-batch: no round of pp = 2 stages.
     space = Axes(schedule=("interleaved",), pp=(2,), tp=(2,), micro_batch=(8,))
-    with pytest.raises(InputError, match=r"interleaved \(vpp of 2 or more"):
+    with pytest.raises(InputError, match=r"interleaved needs .* micro-batches in multiples of pp"):
         legal_cells(space, GROUND)
 
 
@@ -106,16 +106,16 @@ def test_interleaved_needs_whole_rounds():
         (
             Axes(pp=(3,), tp=(2,)),
             GROUND,
-            r"--tp 2 with --pp 3 cannot use all 8 devices: tp x cp x pp x dp must be 8",
+            r"^--pp 3: tp x cp x pp x dp must use the 8 devices of --on, .* Use --pp 2 or 4\.$",
         ),
-        (Axes(dp=(8,), pp=(2,)), GROUND, r"--pp 2 with --dp 8 cannot use all 8 devices"),
-        (Axes(tp=(3,)), GROUND, r"--tp 3 does not suit the model: its degrees are 1, 2, 4, 8"),
+        (Axes(dp=(8,), pp=(2,)), GROUND, r"^--pp 2 with --dp 8: .* Use --pp 1, or --dp 4\.$"),
+        (Axes(tp=(3,)), GROUND, r"^--tp 3: tp is one of 1, 2, 4, 8. Use --tp 2 or 4\.$"),
         (
             Axes(tp=(2,)),
             replace(GROUND, tp_degrees=(1,), why_not_tensor_parallel="it has convolutions"),
-            "--tp 2 does not suit the model: it has convolutions",
+            r"^--tp 2: it has convolutions. Use --tp 1\.$",
         ),
-        (Axes(pp=(8,)), GROUND, r"--pp 8 does not suit the model: it has 6 blocks"),
+        (Axes(pp=(8,)), GROUND, r"^--pp 8: every stage has one of the model's 6 blocks or more"),
         (
             Axes(pp=(2,)),
             replace(GROUND, why_not_cuttable="skips join every block"),
@@ -124,17 +124,23 @@ def test_interleaved_needs_whole_rounds():
         (
             Axes(pp=(1,), tp=(1,)),
             replace(GROUND, global_batch=7),
-            r"--global-batch 7 cannot be shared .* dp can be 8 .* --global-batch 8",
+            r"--pp 1: dp must divide --global-batch 7, and .* the 8 devices .* --global-batch 8",
         ),
         (
             Axes(micro_batch=(3,)),
             GROUND,
-            r"--micro-batch 3 does not divide the share of a replica",
+            r"^--micro-batch 3: micro-batch must divide --global-batch 16. "
+            r"Use --micro-batch 2 or 4, or --global-batch 24\.$",
         ),
         (
             Axes(schedule=("1f1b",), vpp=(2,)),
             GROUND,
-            r"no plan obeys --vpp 2 with --schedule 1f1b",
+            r"^--vpp 2 with --schedule 1f1b: 1f1b has vpp 1. Use --vpp 1, or --schedule interlea",
+        ),
+        (
+            Axes(tp=(3,), zero=(1,), dp=(1,)),
+            GROUND,
+            r"^--tp 3: .* --dp 1 with --zero 1: without replicas .* there is nothing to shard",
         ),
     ],
 )

@@ -143,11 +143,25 @@ def test_a_pin_that_leaves_no_memory_is_offered_back():
 @pytest.mark.parametrize(
     ("pins", "words"),
     [
-        ({"tp": (3,)}, "--tp 3 does not suit the model: tp must divide its 32 attention heads"),
-        ({"pp": (64,)}, "--pp 64 does not suit the model: it has 32 layers"),
-        ({"dp": (5,)}, "no mesh of 16 devices"),
-        ({"micro_batch": (7,)}, "--micro-batch 7 does not divide the share of a replica"),
-        ({"schedule": ("none",), "pp": (2,)}, "none is for one pipeline stage.*--pp asks for 2"),
+        ({"tp": (3,)}, "^--tp 3: tp must divide the model's 32 attention heads. Use --tp 2 or 4"),
+        ({"cp": (3,)}, "^--cp 3: .* the 4096 tokens, so cp must divide half of them"),
+        ({"ep": (2,)}, "^--ep 2: the model has no experts. Use --ep 1.$"),
+        ({"pp": (64,)}, "^--pp 64: every stage has one of the model's 32 layers or more"),
+        ({"dp": (5,)}, "^--dp 5: dp must divide .* 32. Use --dp 4 or 8, or --global-batch 30.$"),
+        ({"tp": (8,), "dp": (4,)}, "dp, here 32, may use the 16 devices .* or 32 devices"),
+        ({"micro_batch": (7,)}, "^--micro-batch 7: micro-batch must divide --global-batch 32"),
+        ({"dp": (4,), "micro_batch": (16,)}, "dp x micro-batch must divide --global-batch 32"),
+        ({"schedule": ("none",), "pp": (2,)}, "schedule none is for one stage.* Use --pp 1, or"),
+        ({"pp": (1,), "vpp": (2,)}, "vpp of 2 or more needs a pipeline.*Use --pp 2, or --vpp 1.$"),
+        ({"pp": (4,), "vpp": (3,)}, "here 12, must cut 32 layers into .* Use --vpp 2 or 4.$"),
+        ({"vpp": (2,), "dp": (16,)}, "pp is 2 or more with it, and .*32, may use the 16 devices"),
+        ({"zero": (3,)}, "megatron-core has ZeRO 0, 1; with it: .*torch.* Use --zero 1.$"),
+        ({"zero": (1,), "tp": (16,)}, "^--tp 16 with --zero 1: without replicas"),
+        ({"recompute": ("alternate",)}, "no such kind; with it: torchtitan.* none, selective or"),
+        (
+            {"schedule": ("interleaved",), "pp": (2,), "dp": (8,), "micro_batch": (4,)},
+            "interleaved needs .* there are 1 per replica",
+        ),
     ],
 )
 def test_contradictions_name_the_pins(pins, words):
@@ -156,7 +170,10 @@ def test_contradictions_name_the_pins(pins, words):
 
 
 def test_axes_that_a_framework_lacks():
-    with pytest.raises(InputError, match="nanotron has no such axis"):
+    with pytest.raises(
+        InputError,
+        match=r"nanotron has no such axis.*; with it: .*megatron-core.*\(--stack\)\. Use --cp 1",
+    ):
         solved(question(stack="nanotron", cp=(2,)))
 
 

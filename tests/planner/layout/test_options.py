@@ -227,10 +227,14 @@ def test_what_device_or_framework_lack(stack, on, options, words):
 def test_a_single_precision_is_checked_too():
     with pytest.raises(UnknownNameError, match="'bf16'"):
         solved(question(precision="bf61"))
-    with pytest.raises(InputError, match="nanotron trains in bf16"):
+    with pytest.raises(InputError, match=r"nanotron trains in bf16.* Use --precision bf16"):
         solved(question(stack="nanotron", precision="fp8"))
-    with pytest.raises(InputError, match="no block-scaled tensor cores"):
+    with pytest.raises(InputError, match=r"no block-scaled tensor cores.* Use --precision fp8"):
         solved(question(precision="mxfp8"))
+    with pytest.raises(InputError, match=r"no rate for float4_e2m1fn_x2.* Use --precision fp8"):
+        solved(question(precision="nvfp4"))
+    with pytest.raises(InputError, match=r"no rate for float8_e4m3fn.* Use --precision bf16"):
+        solved(question(on="1x8xa100-sxm-80gb", precision="fp8"))
 
 
 def test_any_precision_is_what_both_have():

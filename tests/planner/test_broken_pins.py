@@ -1,0 +1,152 @@
+"""Pins that leave nothing: their conflicts are smallest ones, and the proposed values work."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.axes import AXES, NO_PIPELINE, Axes, axes_of
+from planner.layout.layout_question import ground_of
+from planner.layout.layouts import legal_layouts
+from planner.run_option import AskedOptions
+from planner.search.space import block_rules, legal_cells
+from planner.space import Ground
+from profiles.errors import InputError
+from tests.planner.layout.asked import question
+
+BLOCKS = Ground(
+    rules=block_rules(),
+    blocks=True,
+    may_idle=False,
+    num_devices=12,
+    node_devices=6,
+    num_layers=7,
+    tp_degrees=(1, 2, 3, 6),
+    global_batch=24,
+)
+
+
+def layouts(stack: str, model: str = "llama-3.1-8b", batch: int = 32) -> Ground:
+    return ground_of(question(model, stack=stack, batch=batch))[1]
+
+
+GROUNDS = {
+    "megatron": layouts("megatron-core"),
+    "torch": layouts("torch", batch=24),
+    "torchtitan": layouts("torchtitan"),
+    "deepspeed": layouts("megatron-deepspeed"),
+    "experts": layouts("megatron-core", "mixtral-8x7b"),
+    "61 layers": layouts("megatron-bridge", "deepseek-v3", batch=48),
+    "blocks": BLOCKS,
+}
+COUNTS = (1, 2, 3, 4, 5, 7, 8, 16, 32)
+PINS = {
+    **dict.fromkeys(("tp", "cp", "ep", "pp", "dp", "vpp", "micro_batch"), COUNTS),
+    "zero": (0, 1, 2, 3),
+    "schedule": (NO_PIPELINE, "1f1b", "gpipe", "interleaved"),
+    "recompute": ("none", "attention", "full"),
+}
+
+
+def refusal(axes: Axes, ground: Ground) -> str:
+    """The message of the enumeration, "" if the pins leave something."""
+    try:
+        legal_cells(axes, ground) if ground.blocks else legal_layouts(axes, ground)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def pins_of(words: str) -> dict[str, str]:
+    """The pins that a part of a message names."""
+    pairs = re.findall(r"--([a-z-]+) ([\w,-]+)", words)
+    named = ((flag.replace("-", "_"), value) for flag, value in pairs)
+    return {axis: value for axis, value in named if axis in AXES}
+
+
+def conflicts(message: str) -> list[tuple[dict[str, str], str]]:
+    """The pins and the proposal of each conflict of a message."""
+    sentences = re.findall(
+        r"(?:^|(?<=\. ))(--(?:(?!\. --).)*?): .*?\. Use (.*?)\.(?= --|$)", message
+    )
+    return [(pins_of(pins), proposal) for pins, proposal in sentences]
+
+
+def proposals(text: str) -> list[dict[str, str | int]]:
+    """Changes that `--tp 2 or 4, --pp 3 --vpp 3, or --global-batch 8` proposes."""
+    text = re.sub(r" or (?!--|\d+ devices)", ", ", text).replace(", or ", ", ")
+    found: list[dict[str, str | int]] = []
+    flag = ""
+    for part in text.split(", "):
+        if part.endswith(" devices (--on)"):
+            found.append({"num_devices": int(part.split()[0])})
+        elif part.startswith("--global-batch"):
+            found.append({"global_batch": int(part.split()[1])})
+        elif part.startswith("--"):
+            found.append(dict(pins_of(part)))
+            flag = part.split()[0][2:].replace("-", "_")
+        else:
+            found.append({flag: part})
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(sorted(GROUNDS)),
+    st.dictionaries(st.sampled_from(sorted(PINS)), st.integers(0, 8), min_size=1, max_size=5),
+)
+def test_conflicts_are_smallest_and_proposals_work(name: str, drawn: dict[str, int]) -> None:
+    ground = GROUNDS[name]
+    if ground.blocks:
+        drawn = {axis: index for axis, index in drawn.items() if axis not in ("cp", "ep")}
+    pins = {axis: str(PINS[axis][index % len(PINS[axis])]) for axis, index in drawn.items()}
+    message = refusal(axes_of(pins), ground)
+    if not message:
+        return
+    found = conflicts(message)
+    assert found, message
+    assert "fewer of these options" not in message
+    for named, proposal in found:
+        assert named.items() <= pins.items()
+        assert refusal(axes_of(named), ground), message
+        if set(named) != {"pp", "vpp"}:  # pp is named with vpp for its meaning
+            for axis in named:
+                less = {other: value for other, value in named.items() if other != axis}
+                if less:
+                    assert not refusal(axes_of(less), ground), (message, axis)
+        others = [axis for each, _ in found if each is not named for axis in each]
+        kept = {axis: value for axis, value in pins.items() if axis not in others}
+        for change in proposals(proposal):
+            sizes = {k: v for k, v in change.items() if k in ("num_devices", "global_batch")}
+            changed = {k: str(v) for k, v in change.items() if k not in sizes}
+            again = refusal(axes_of(kept | changed), replace(ground, **sizes))
+            assert not again, (message, change, again)
+
+
+def test_chunks_of_a_prime_number_of_layers() -> None:
+    message = refusal(axes_of({"pp": "4", "vpp": "4"}), GROUNDS["61 layers"])
+    assert message == (
+        "--pp 4 with --vpp 4: pp x vpp, here 16, must cut 61 layers into equal chunks, or 63 with "
+        "the embedding and the head as one each. Use --vpp 1, or --pp 3 --vpp 3."
+    )
+
+
+def test_two_conflicts_are_both_named() -> None:
+    message = refusal(axes_of({"tp": "5", "micro_batch": "7"}), GROUNDS["megatron"])
+    assert [pins for pins, _ in conflicts(message)] == [{"tp": "5"}, {"micro_batch": "7"}]
+
+
+def test_options_that_the_pins_exclude() -> None:
+    asked = question(stack="torch", options=AskedOptions(compressions=("powersgd-4",)), zero=(2,))
+    with pytest.raises(InputError, match=r"^--zero 2: none of the requested options .* --zero 1"):
+        legal_layouts(asked.space, ground_of(asked)[1])
+
+
+def test_experts_that_a_stage_does_not_hold() -> None:
+    message = refusal(axes_of({"ep": "8", "pp": "4"}), GROUNDS["experts"])
+    assert "ep must divide the tp x cp x dp ranks of a stage" in message
+    assert "32 devices (--on)" in message
