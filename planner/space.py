@@ -43,7 +43,7 @@ class Ground:
     num_layers     layers, or blocks, that a pipeline is cut into
     tp_degrees, cp_degrees, ep_degrees   that suit the model, rising
     blocks         whether it is cut into blocks that differ, not into alike layers
-    predicted_ahead  tokens: layers of their own on the last stage
+    predictor_units  what is cut like layers beside them for multi-token prediction (stage_share)
     may_idle       whether it may leave devices idle
     options        its choices in addition to the axes
     precision      of the workload
@@ -61,7 +61,7 @@ class Ground:
     cp_degrees: tuple[int, ...] = (1,)
     ep_degrees: tuple[int, ...] = (1,)
     blocks: bool = False
-    predicted_ahead: int = 0
+    predictor_units: int = 0
     may_idle: bool = True
     options: tuple[RunOption, ...] = (RunOption(),)
     precision: str = "bf16"
@@ -193,7 +193,7 @@ def _stage_counts(axes: Axes, space: Ground) -> Iterator[int]:
     fullest and last rank hold the same, only the least: the others take more devices and idle
     longer."""
     layers, seen = space.num_layers, set()
-    every = axes.pp is not None or space.blocks or space.predicted_ahead > 0
+    every = axes.pp is not None or space.blocks or space.predictor_units > 0
     for pp in _degrees(axes, space, "pp"):
         shape = (-(-layers // pp), layers // pp)
         if every or layers % pp == 0 or shape not in seen:
@@ -250,10 +250,10 @@ def _chunk_counts(axes: Axes, space: Ground, pp: int) -> list[int]:
 
 
 def equal_chunks(space: Ground, chunks: int) -> bool:
-    """Whether alike layers divide evenly into chunks, where the first and the last may hold one
-    less."""
+    """Whether alike layers divide evenly into chunks, alone or with what counts as layers: the
+    embedding and the head, or multi-token prediction and the loss."""
     layers = space.num_layers
-    return layers % chunks == 0 or (layers + 2) % chunks == 0
+    return layers % chunks == 0 or (layers + (space.predictor_units or 2)) % chunks == 0
 
 
 def alike_meshes(space: Ground, meshes: Meshes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -90,7 +90,7 @@ class LayoutAsker:
         """
         request = self.request
         stack = stack or self.compared[0]
-        described = described_of(request.model, request.seq)
+        described = described_of(request.model, request.seq, runs_here=stack == EXECUTOR)
         sample = described.sample
         precision, told = first_precision(request.precision), tuple[str, ...]()
         if not request.precision:

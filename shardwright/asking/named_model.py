@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,10 +99,13 @@ class Described:
 
 
 @functools.cache
-def described_of(model: str, seq: int | None) -> Described:
+def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Described:
     """The figures of a shipped name, a config.json or `package.module:factory`.
 
     Figures hold at any length: a --seq that a factory's inputs have not is planned, and told.
+
+    runs_here  as our executor runs the model: transformers builds no layers that predict further
+               tokens
     """
     from profiles.model.figures.described_model import describe_model
     from shardwright.asking.places import trace_cache
@@ -123,5 +126,9 @@ def described_of(model: str, seq: int | None) -> Described:
             f"--seq {length} is above the {positions} learned positions of {model}; use "
             f"{positions} or less"
         )
-    sample = Sample(sequence_length=length, assumptions=(*assumed, *found.notes))
-    return Described(figures=found.figures, sample=sample)
+    figures, notes = found.figures, found.notes
+    if runs_here and figures.predicted_ahead:
+        figures = replace(figures, predicted_ahead=0)
+        notes = (*notes, "our executor trains no layers that predict further tokens")
+    sample = Sample(sequence_length=length, assumptions=(*assumed, *notes))
+    return Described(figures=figures, sample=sample)

@@ -277,9 +277,10 @@ def _executor_layouts(question: Question, cluster: Cluster) -> LayoutAsk | None:
 
 
 def _layout_question(question: Question, asked: LayoutAsk, cluster: Cluster) -> LayoutQuestion:
+    length, runs_here = question.workload.sequence_length, asked.stack == EXECUTOR
     return LayoutQuestion(
         name=question.model,
-        model=described_of(question.model, question.workload.sequence_length).figures,
+        model=described_of(question.model, length, runs_here=runs_here).figures,
         cluster=cluster,
         stack=asked.stack,
         global_batch=question.workload.global_batch,

@@ -134,7 +134,11 @@ def pass_seconds(row: Mapping[str, Any]) -> tuple[Any, Any]:
     forward = forward + row["pass_forward"] + row["score_forward"]
     backward = row["matmul_backward"] + row["grouped_backward"] + row["attention_backward"]
     backward = backward + row["pass_backward"] + 1.5 * row["score_forward"]
-    return forward, backward + row["recomputed_matmul"] * forward
+    again = row["recomputed_matmul"] * row["matmul_forward"]
+    again = again + row["recomputed_routed"] * row["grouped_forward"]
+    attention = row["attention_forward"] + row["score_forward"]
+    again = again + row["recomputed_attention"] * attention
+    return forward, backward + again + row["recomputed_pass"] * row["pass_forward"]
 
 
 def least_idle_share(

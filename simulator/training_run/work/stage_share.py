@@ -121,13 +121,20 @@ class _Cuts:
     predicting: tuple[int, ...] = ()
 
 
+def predictor_units(model: Transformer) -> int:
+    """What is cut into stages like layers, where the model predicts further tokens: per token its
+    layers and its logits, and the loss; 0 where it predicts one token."""
+    if not model.predicted_ahead:
+        return 0
+    return model.predicted_ahead * (model.predicting_layers + 1) + 1
+
+
 def _with_predictors(model: Transformer, count: int) -> _Cuts:
     """Stages of equal units, in order: layers, then per further token its layers and its logits,
     then the loss, each a unit (Megatron-Bridge, recipes/deepseek: layouts of DeepSeek-V3 on 4, 8,
     16 and 32 stages). The head is on the stage of the loss."""
-    ahead = model.predicted_ahead
     block = model.predicting_layers
-    units = model.num_layers + ahead * (block + 1) + 1
+    units = model.num_layers + predictor_units(model)
     each = math.ceil(units / count)
     layers, predicting = [0] * count, [0] * count
     for unit in range(units - 1):
