@@ -23,7 +23,7 @@ EXTRA_OF = {
 def need_package(package: str, request: str, *, extra: str = "", otherwise: str = "") -> None:
     """Raises InputError with the command that installs `package` if it is not installed.
 
-    request    what needs the package: an option, a command or a file
+    request    the option, command or file that needs the package
     extra      the extra to name, if not the package's own
     otherwise  a way without the package
     """

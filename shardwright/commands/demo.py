@@ -27,6 +27,7 @@ from shardwright.reports import terminal
 from shardwright.reports.chrome_trace import chrome_trace
 from shardwright.reports.html import report_html
 from shardwright.reports.roofline import roofline
+from shardwright.reports.terminal_console import console
 from simulator.values.plan_file import write_plan_file
 from simulator.values.workload import Workload
 
@@ -138,11 +139,11 @@ def demo(
 
 
 def _step(number: int, what: str, command: str) -> None:
-    console = terminal.console(stderr=True)
-    console.print(Text.assemble((f"{number}/7 ", "bold"), what))
+    to_user = console(stderr=True)
+    to_user.print(Text.assemble((f"{number}/7 ", "bold"), what))
     if command:
-        console.print(Text(f"    shardwright {command}", style="dim"))
+        to_user.print(Text(f"    shardwright {command}", style="dim"))
 
 
 def _say(what: str) -> None:
-    terminal.console(stderr=True).print(Text(f"    {what}"))
+    console(stderr=True).print(Text(f"    {what}"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console, RenderableType
 
 from profiles.extras import need_package
-from shardwright.reports.terminal import WIDTH
+from shardwright.reports.terminal_console import WIDTH
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -100,6 +100,22 @@ def test_planning_by_figures_loads_no_torch(tmp_path: Path) -> None:
     assert set(done.stdout.split()) & set(OPTIONAL) == set()
 
 
+def test_the_help_of_plan_imports_no_search(tmp_path: Path) -> None:
+    """Measured 0.3 s; 0.7 s with numpy and the searches imported."""
+    code = (
+        "import sys\nsys.argv = ['shardwright', 'plan', '--help']\n"
+        "from shardwright.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = python(code, tmp_path)
+    assert "--global-batch" in done.stdout
+    loaded = set(done.stderr.split())
+    assert "shardwright.commands.plan" in loaded
+    assert loaded & {"numpy", "scipy", *OPTIONAL} == set()
+    assert not [name for name in loaded if name.startswith(("planner.", "simulator."))]
+
+
 def test_the_block_is_effective(tmp_path: Path) -> None:
     done = python(f"{BLOCK}\nimport torch", tmp_path)
     assert "blocked: torch" in done.stderr
