@@ -12,6 +12,7 @@ import signal
 import sys
 
 from profiles.errors import InputError
+from profiles.extras import need_package
 from profiles.hardware.probe.fingerprint import available_memory_bytes
 from profiles.units import format_bytes
 from simulator.values.plan import Plan
@@ -25,12 +26,8 @@ LESS_MEMORY = (
 
 def check_devices(path: str, plan: Plan, *, device: str) -> None:
     """Raises InputError where torch is missing or too old, or this machine has too few devices."""
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise InputError(
-            f"{path} is run by torch, which is not installed here; install torch 2.13"
-        ) from error
+    need_package("torch", f"running {path}", extra="hf")
+    version = importlib.metadata.version("torch")
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     if numbers < OLDEST_TORCH:
         raise InputError(

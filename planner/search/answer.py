@@ -34,6 +34,7 @@ from planner.search.space import legal_cells
 from planner.space import MAX_FREE_VPP, Ground
 from planner.tolerances import status_of
 from profiles.errors import InputError
+from profiles.extras import need_package
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.values.plan import Plan
 from simulator.values.plan_file import Alternative, PlanFile, Relaxation
@@ -84,6 +85,8 @@ def search_setting(
 
     Raises InputError where the space holds no legal cell.
     """
+    if options.solver != "dp":  # before the search, whose result CP-SAT certifies
+        need_package("ortools", "planning block by block")
     start = options.clock()
     solved = _solve(setting, space, options)
     search, cells = solved.search, len(solved.missing)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profiles.errors import InputError
-from profiles.model.loaders import ModelSpec, resolve_model
+from profiles.model.loaders import ModelSpec, need_to_build, resolve_model
 
 if TYPE_CHECKING:
     from profiles.model.figures.transformer import Transformer
@@ -64,6 +64,7 @@ def sample_of(model: str, seq: int | None) -> Sample:
 
 def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
     """What a sample of a factory's model is; see `sample_of`."""
+    need_to_build(spec)
     from profiles.model.building.build import build_model
 
     built = build_model(spec, micro_batch=2, sequence_length=1)

@@ -261,7 +261,7 @@ def _job(question: Question, cluster: Cluster, alone: bool) -> Job:
 
 def _executor_layouts(question: Question, cluster: Cluster) -> LayoutAsk | None:
     """A question for our own executor as one of layouts; None where it is searched block by
-    block, as a single question would be (commands/plan.py)."""
+    block, as a single question would be (commands/plan_one.py)."""
     work = question.workload
     way = way_of(
         question.model,
