@@ -229,7 +229,8 @@ def _projections(model: Transformer, tokens: float, tp: int, dtype: str) -> Iter
         return
     if model.latent is None:
         kv = max(model.num_kv_heads, tp)  # a rank holds one head of keys and values at least
-        size = model.head_size * (heads + 2 * kv) / tp
+        gate = heads if model.gated_attention else 0
+        size = model.head_size * (heads + gate + 2 * kv) / tp
         yield Matmul(tokens, size, h, dtype=dtype, count=share)
         yield Matmul(tokens, h, model.head_size * heads / tp, dtype=dtype, count=share)
         return
