@@ -26,7 +26,7 @@ from shardwright.asking.provenance import provenance
 from shardwright.asking.report_paths import ReportPaths
 from shardwright.asking.solve_task import task_of
 from shardwright.console.flags import (
-    LOW_BIT_OPTIMIZERS,
+    LAYOUT_OPTIMIZERS,
     Json,
     Local,
     Optimizer,
@@ -233,7 +233,7 @@ def plan(
             prices=price,
             sequence_lengths=() if seq is None else (seq,),
             precision=precision,
-            optimizer=USUAL_OPTIMIZER if optimizer in LOW_BIT_OPTIMIZERS else optimizer.value,
+            optimizer=USUAL_OPTIMIZER if optimizer in LAYOUT_OPTIMIZERS else optimizer.value,
             solver=solver.value,
             seed=seed,
             pins={name: given[name] for name in AXES if given[name] is not None},
