@@ -15,7 +15,7 @@ from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
 from simulator.training_run.framework.framework import FrameworkRules
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.compression import REDUCTIONS, compression_of
-from simulator.training_run.run.low_bits import FROZEN_TYPES, USUAL_OPTIMIZER, moments_bytes
+from simulator.training_run.run.low_bits import FROZEN_TYPES, MUON, USUAL_OPTIMIZER, moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import AXIS_ORDERS
 
@@ -29,7 +29,7 @@ ANY = "any"
 EVERY_REPLICA = 0
 # What of the offers changes what is computed.
 _NUMERICS: tuple[str, ...] = ("bf16-reduce", "compression", "local-steps", "low-bit-weights")
-_NUMERICS += ("8-bit-states", "4-bit-states")
+_NUMERICS += ("8-bit-states", "4-bit-states", "muon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +231,7 @@ def unoffered(asked: AskedOptions, rules: FrameworkRules) -> list[str]:
         "low-bit-weights": bool(asked.frozen_type),
         "8-bit-states": asked.optimizer == "adamw8bit",
         "4-bit-states": asked.optimizer == "adamw4bit",
+        "muon": asked.optimizer == MUON,
     }
     said = [
         f"{name}: {rules.name} has none of its own; priced as if it had"

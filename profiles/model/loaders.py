@@ -58,6 +58,34 @@ _ALIASES = {
     "google/vit-huge-patch14-224-in21k": "vit-huge",
     "openai/whisper-large": "whisper-large",
     "state-spaces/mamba2-2.7b": "mamba2-2.7b",
+    "qwen/qwen3-0.6b": "qwen3-0.6b",
+    "qwen/qwen3-1.7b": "qwen3-1.7b",
+    "qwen/qwen3-4b": "qwen3-4b",
+    "qwen/qwen3-8b": "qwen3-8b",
+    "qwen/qwen3-14b": "qwen3-14b",
+    "qwen/qwen3-32b": "qwen3-32b",
+    "qwen/qwen3-30b-a3b": "qwen3-30b-a3b",
+    "qwen/qwen3.5-27b": "qwen3.5-27b",
+    "qwen/qwen3.5-35b-a3b": "qwen3.5-35b-a3b",
+    "qwen/qwen3.5-397b-a17b": "qwen3.5-397b-a17b",
+    "openai/gpt-oss-20b": "gpt-oss-20b",
+    "openai/gpt-oss-120b": "gpt-oss-120b",
+    "moonshotai/kimi-k2-base": "kimi-k2",
+    "moonshotai/kimi-k2-instruct": "kimi-k2",
+    "deepseek-ai/deepseek-v3.2-exp": "deepseek-v3.2",
+    "deepseek-ai/deepseek-v3.2": "deepseek-v3.2",
+    "zai-org/glm-4.5": "glm-4.5",
+    "zai-org/glm-4.5-air": "glm-4.5-air",
+    "meta-llama/llama-4-scout-17b-16e": "llama-4-scout",
+    "meta-llama/llama-4-maverick-17b-128e": "llama-4-maverick",
+    "google/gemma-3-12b-pt": "gemma-3-12b",
+    "google/gemma-3-27b-pt": "gemma-3-27b",
+    "allenai/olmo-2-1124-7b": "olmo-2-7b",
+    "allenai/olmo-2-1124-13b": "olmo-2-13b",
+    "allenai/olmo-2-0325-32b": "olmo-2-32b",
+    "microsoft/phi-4": "phi-4",
+    "mistralai/mistral-small-24b-base-2501": "mistral-small-3",
+    "nvidia/nvidia-nemotron-3-nano-30b-a3b-bf16": "nemotron-3-nano",
 }
 
 
@@ -170,11 +198,7 @@ def _family(config: Mapping[str, Any], source: str) -> str:
     name = str(architectures[0])
     found = next((family for suffix, family in FAMILIES.items() if name.endswith(suffix)), "")
     if found not in _TOWERS and ("text_config" in config or "vision_config" in config):
-        raise ModelError(
-            f"{source}: {name} joins a language model with other towers, which are not built from "
-            "a configuration. Give the part under text_config, with its own model_type and "
-            '"architectures", as a config.json, or package.module:factory for all of it.'
-        )
+        raise ModelError(_towers_refused(config, name, source))
     if found:
         return found
     for suffix, what in _LOSS_BY_VALUES.items():
@@ -187,6 +211,21 @@ def _family(config: Mapping[str, Any], source: str) -> str:
     raise ModelError(
         f"{source}: architecture {name!r} is not supported; supported are names that end in "
         f"{', '.join(FAMILIES)}. Use package.module:factory for any other module."
+    )
+
+
+def _towers_refused(config: Mapping[str, Any], name: str, source: str) -> str:
+    """Why a configuration of several towers is refused, and how to plan its language model."""
+    towers = ", ".join(key for key in config if key.endswith("_config") and key != "text_config")
+    text = config.get("text_config")
+    kind = text.get("model_type") if isinstance(text, Mapping) else None
+    words = f" (text_config, model_type {kind!r})" if kind else ""
+    return (
+        f"{source}: {name} joins a language model{words} with other towers "
+        f"({towers or 'unnamed'}), whose work per sample a configuration does not give. For the "
+        "language model alone, save the part under text_config as a config.json, with its "
+        "model_type and "
+        '"architectures": ["...ForCausalLM"]; for all of it, give package.module:factory.'
     )
 
 

@@ -48,7 +48,7 @@ def typed_options(given: Mapping[str, Any]) -> dict[str, str | None]:
     """The options of flags by their names, None where not typed; an optimizer is one where its
     states are of few bits, which our executor has not."""
     return {name: given.get(name) for name in OPTION_FLAGS} | {
-        "optimizer": _low_bit_optimizer(given)
+        "optimizer": _layout_optimizer(given)
     }
 
 
@@ -88,7 +88,7 @@ def plan_request(given: Mapping[str, Any], *, profile: Path, today: str) -> Plan
         calibration=given.get("calibration"),
         lora_rank=given.get("lora") or 0,
         precision=given.get("precision") or "",
-        optimizer=USUAL_OPTIMIZER if _low_bit_optimizer(given) else _optimizer(given),
+        optimizer=USUAL_OPTIMIZER if _layout_optimizer(given) else _optimizer(given),
         solver=str(given.get("solver") or "auto"),
         seed=given.get("seed") or 0,
         time_limit_s=limit_s,
@@ -104,6 +104,6 @@ def _optimizer(given: Mapping[str, Any]) -> str:
     return str(given.get("optimizer") or USUAL_OPTIMIZER)
 
 
-def _low_bit_optimizer(given: Mapping[str, Any]) -> str | None:
+def _layout_optimizer(given: Mapping[str, Any]) -> str | None:
     asked = _optimizer(given)
     return asked if asked in OPTIMIZERS and asked != USUAL_OPTIMIZER else None

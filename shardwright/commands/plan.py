@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from shardwright.console.flags import (
-    LOW_BIT_OPTIMIZERS,
+    LAYOUT_OPTIMIZERS,
     Json,
     Local,
     Optimizer,
@@ -209,7 +209,7 @@ def plan(
             prices=price,
             sequence_lengths=() if seq is None else (seq,),
             precision=precision,
-            optimizer=USUAL_OPTIMIZER if optimizer in LOW_BIT_OPTIMIZERS else optimizer.value,
+            optimizer=USUAL_OPTIMIZER if optimizer in LAYOUT_OPTIMIZERS else optimizer.value,
             solver=solver.value,
             seed=seed,
             pins={name: given[name] for name in AXES if given[name] is not None},

@@ -30,9 +30,10 @@ class Optimizer(StrEnum):
     SGD = "sgd"
     ADAMW8BIT = "adamw8bit"
     ADAMW4BIT = "adamw4bit"
+    MUON = "muon"
 
 
-LOW_BIT_OPTIMIZERS = (Optimizer.ADAMW8BIT, Optimizer.ADAMW4BIT)
+LAYOUT_OPTIMIZERS = (Optimizer.ADAMW8BIT, Optimizer.ADAMW4BIT, Optimizer.MUON)
 """Of layouts (--stack) only."""
 
 

@@ -11,7 +11,7 @@ from profiles.model.figures.transformer import Transformer
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.framework import Framework, FrameworkMemory
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
-from simulator.training_run.run.low_bits import saved_moments_bytes
+from simulator.training_run.run.low_bits import saved_in_matrices_bytes, saved_moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.adapter_work import adapter_parameters
 from simulator.training_run.work.frozen_weights import frozen_weight_bytes
@@ -104,12 +104,16 @@ def run_static_bytes(
         parameters.append(State(frozen_weight_bytes(run) - each, *linear, 3))
     if run.lora:
         parameters.append(State(memory.weight_bytes, *trained, 3))
+    optimizer = [State(_state_bytes(run, memory), *trained, 1)]
+    if saved := saved_in_matrices_bytes(run.optimizer):
+        linear = _linear_parameters(run.model, degrees.tp, degrees.ep, shares)
+        optimizer.append(State(-saved, *linear, 1))
     found = static_bytes(
         parameters=parameters,
         gradients=[
             State(_gradient_bytes(run, memory), *trained, NEVER_SHARED if whole_sums else 2)
         ],
-        optimizer=[State(_state_bytes(run, memory), *trained, 1)],
+        optimizer=optimizer,
         zero_stage=run.zero_stage,
         ranks=ranks,
         expert_ranks=expert_ranks,

@@ -25,7 +25,7 @@ _TOLERANCE = 1e-5  # relative error of any gradient
 _REFUSED = {
     "wav2vec2-ctc": "alignments of labels",
     "detr": "matches boxes to objects",
-    "llava": "Give the part under text_config",
+    "llava": "save the part under text_config",
 }
 # What passes where a bias stands before batch normalisation: it has no gradient but rounding, which
 # was 1.5e-3 of the check's floor, a hundred-thousandth of the whole gradient's norm (2026-11-21).

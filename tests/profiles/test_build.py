@@ -69,7 +69,10 @@ def test_towers_are_refused_with_what_to_do(tmp_path: Path) -> None:
     }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"Give the part under text_config"):
+    with pytest.raises(
+        ModelError,
+        match=r"model_type 'llama'.*vision_config.*save the part under",
+    ):
         resolve_model(str(path))
 
 

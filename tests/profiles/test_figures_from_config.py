@@ -37,6 +37,14 @@ _LATENT = {
     "n_group": 1,
     "topk_group": 1,
 }
+_DELTA = {
+    "head_dim": 128,
+    "linear_num_value_heads": 16,
+    "linear_num_key_heads": 8,
+    "linear_value_head_dim": 64,
+    "linear_key_head_dim": 64,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
 _GPT = {
     "n_embd": 1024,
     "n_head": 16,
@@ -66,6 +74,27 @@ _TYPES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("Qwen3MoeForCausalLM", {"num_experts": 8, "head_dim": 64} | _EXPERTS),
     "deepseek_v2": ("DeepseekV2ForCausalLM", _LATENT | _EXPERTS),
     "deepseek_v3": ("DeepseekV3ForCausalLM", _LATENT | _EXPERTS),
+    "deepseek_v32": (
+        "DeepseekV32ForCausalLM",
+        _LATENT | _EXPERTS | {"index_n_heads": 1, "index_head_dim": 32, "index_topk": 64},
+    ),
+    "qwen3_next": (
+        "Qwen3NextForCausalLM",
+        {"num_experts": 8, "shared_expert_intermediate_size": 512} | _DELTA | _EXPERTS,
+    ),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", _DELTA),
+    "qwen3_5_moe_text": (
+        "Qwen3_5MoeForCausalLM",
+        {"num_experts": 8, "shared_expert_intermediate_size": 1024} | _DELTA | _EXPERTS,
+    ),
+    "nemotron_h": (
+        "NemotronHForCausalLM",
+        {"hybrid_override_pattern": "ME*-M*", "num_hidden_layers": 6, "head_dim": 64}
+        | {"mamba_num_heads": 16, "mamba_head_dim": 64, "ssm_state_size": 64, "n_groups": 4}
+        | {"n_routed_experts": 8, "n_shared_experts": 1}
+        | {"moe_shared_expert_intermediate_size": 1024}
+        | _EXPERTS,
+    ),
     "gemma": ("GemmaForCausalLM", {}),
     "gemma2": ("Gemma2ForCausalLM", {}),
     "gemma3_text": ("Gemma3ForCausalLM", {}),
@@ -221,8 +250,21 @@ def test_published_sizes(kind: str, billions: float, keys: dict[str, Any]) -> No
         ({"vocab_size": "many"}, "vocab_size must be a whole number of 1 or more, is 'many'"),
         ({"model_type": "opt"}, "ffn_dim must be a whole number of 1 or more, is None"),
         (
-            {"num_experts": 8, "num_experts_per_tok": 2, "decoder_sparse_step": 2},
-            "decoder_sparse_step mixes dense layers",
+            {"num_experts": 8, "num_experts_per_tok": 2, "moe_layer_freq": 2},
+            "moe_layer_freq places dense layers between",
+        ),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [2]},
+            "mlp_only_layers places dense layers between",
+        ),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "moe_layers": [2]},
+            "moe_layers places dense layers between",
+        ),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+            | {"shared_expert_intermediate_size": 700},
+            "shared_expert_intermediate_size=700 is no multiple of .* width 512",
         ),
     ],
 )
@@ -232,6 +274,25 @@ def test_what_is_no_chain_of_equal_layers(changes: dict[str, Any], why: str) -> 
         del config["intermediate_size"]
     with pytest.raises(ModelError, match=why):
         figures_of_config(config, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "counts"),
+    [
+        ("qwen2_moe", {"decoder_sparse_step": 2, "num_hidden_layers": 5}, (2, 3)),
+        ("llama4_text", {"interleave_moe_layer_step": 2, "num_hidden_layers": 4}, (2, 2)),
+        ("llama4_text", {"interleave_moe_layer_step": 3, "num_hidden_layers": 4}, (1, 3)),
+    ],
+)
+def test_experts_in_every_nth_layer(
+    kind: str, changes: dict[str, int], counts: tuple[int, int]
+) -> None:
+    config = config_of(kind) | changes | {"intermediate_size_mlp": 4096}
+    if kind == "qwen2_moe":
+        config |= {"layer_types": ["full_attention"] * 5}
+    figures = figures_of_config(config, kind)
+    assert (figures.num_expert_layers, figures.num_dense_layers) == counts
+    assert figures.parameters == pytest.approx(built_parameters(config), rel=_NOT_IN_FIGURES)
 
 
 LLAMA_LIKE = {

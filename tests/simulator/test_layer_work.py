@@ -25,6 +25,7 @@ from simulator.training_run.work.layer_work import (
     padded_vocabulary,
 )
 from simulator.training_run.work.matmul import Matmul, gradient_sizes
+from simulator.training_run.work.stage_share import stage_split
 from simulator.training_run.work.work_seconds import work_seconds
 from tests.simulator.described_runs import (
     DEEPSEEK_V3,
@@ -399,3 +400,22 @@ def test_the_longest_beginning_tells_the_stack(framework: str, stack: str) -> No
 def test_an_unknown_stack_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'nanotron'"):
         load_framework("nanotrom")
+
+
+def test_the_gate_of_attention_doubles_the_query_projection() -> None:
+    gated = changed(LLAMA_RUN, model=replace(LLAMA_8B, gated_attention=True))
+    queries = 2 * gated.tokens * LLAMA_8B.hidden_size**2
+    more = flop(dense(gated).matmuls) - flop(dense(LLAMA_RUN).matmuls)
+    assert more == pytest.approx(queries / gated.degrees.tp)
+    more_weights = gated.model.parameters - LLAMA_8B.parameters
+    assert more_weights == LLAMA_8B.num_layers * LLAMA_8B.hidden_size**2
+
+
+def test_layers_with_experts_in_every_second_place_are_on_every_stage() -> None:
+    model = replace(MIXTRAL, expert_every=2, ffn_size=14336)
+    run = replace(LLAMA_RUN, model=model, degrees=replace(LLAMA_RUN.degrees, pp=4, tp=1, vpp=1))
+    shares = [(each.dense_layers, each.expert_layers) for each in stage_split(run)]
+    assert shares == [(4, 4)] * 4
+    first = replace(run, model=replace(model, first_dense_layers=16, expert_every=1))
+    assert [each.dense_layers for each in stage_split(first)] == [8, 8, 0, 0]
+    assert model.parameters == first.model.parameters

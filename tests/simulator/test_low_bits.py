@@ -25,6 +25,7 @@ from tests.simulator.described_runs import LLAMA_RUN as MEGATRON
 from tests.simulator.described_runs import changed
 
 GIB = 2**30
+FEW_BITS = OPTIMIZERS[:3]
 # Qwen-7B: 32 layers of 4 x 4096^2 and 3 x 4096 x 11008 weights, tables of 151,936 x 4096.
 QWEN = Transformer(
     num_layers=32,
@@ -54,6 +55,7 @@ def test_bytes_by_hand() -> None:
         8.0,
         2 * (1 + 1 / 64),
         2 * (0.5 + 1 / 32),
+        8.0,  # of Muon's embeddings and norms, which AdamW updates
     ]
     with pytest.raises(UnknownNameError, match="adamw9bit"):
         moments_bytes("adamw9bit")
@@ -81,14 +83,14 @@ def test_optimizer_states_save_what_was_published() -> None:
     assert 0.55e9 < 630e6 * (moments_bytes("adamw8bit") - moments_bytes("adamw4bit")) < 0.65e9
     whole = replace(ADAPTERS, lora=False)
     states = [
-        footprint(replace(whole, optimizer=name)).fullest.optimizer_bytes for name in OPTIMIZERS
+        footprint(replace(whole, optimizer=name)).fullest.optimizer_bytes for name in FEW_BITS
     ]
     assert states[0] - states[1] == pytest.approx(
         (8 - 2.03125) * footprint(whole).fullest_details.here.num_parameters
     )
     assert states[1] > states[2]
     seconds = [
-        float(features([replace(whole, optimizer=name)]).optimizer_s[0]) for name in OPTIMIZERS
+        float(features([replace(whole, optimizer=name)]).optimizer_s[0]) for name in FEW_BITS
     ]
     assert seconds[0] > seconds[1] > seconds[2] > 0
     # Both moments are read and written once, at the memory's bandwidth.
@@ -123,7 +125,7 @@ def test_split_experts_are_all_there() -> None:
 
 
 def test_states_in_few_bits_stay_on_the_device() -> None:
-    with pytest.raises(InputError, match="adamw8bit has low-bit states on the device"):
+    with pytest.raises(InputError, match="those of adamw8bit stay on the device"):
         replace(MEGATRON, optimizer="adamw8bit", optimizer_offload=True)
 
 
@@ -140,7 +142,7 @@ def test_sharded_frozen_weights_are_gathered() -> None:
     assert float(features([shared]).reduce_inner[0]) == 0.0
 
 
-@given(st.sampled_from(FROZEN_TYPES), st.sampled_from(OPTIMIZERS), st.integers(0, 3))
+@given(st.sampled_from(FROZEN_TYPES), st.sampled_from(FEW_BITS), st.integers(0, 3))
 def test_fewer_bits_never_need_more(frozen_type: str, optimizer: str, zero: int) -> None:
     run = changed(ADAPTERS, dp=4, zero_stage=zero, global_batch=32)
     few = replace(run, frozen_type=frozen_type, optimizer=optimizer)

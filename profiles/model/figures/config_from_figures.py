@@ -28,6 +28,8 @@ def config_of_figures(figures: Transformer, num_layers: int) -> dict[str, Any]:
         ("layers with a state", figures.state is not None),
         ("layers without attention or feed-forward", not figures.is_even),
         ("experts of another width than the model", bool(figures.expert_input)),
+        ("dense layers between those with experts", figures.expert_every > 1),
+        ("attention with a gate", figures.gated_attention),
     ):
         if has:
             raise ModelError(f"no architecture is known to build {what} from figures alone")

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import TraceError
-from profiles.model.figures.figures_from_config import CONFIG_KINDS, figures_of_config, model_type
+from profiles.model.figures.figures_from_config import (
+    CONFIG_KINDS,
+    KEYS,
+    figures_of_config,
+    model_type,
+)
 from profiles.model.figures.figures_from_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec, need_to_build, resolve_model
@@ -45,7 +50,7 @@ def describe_model(
     if spec.factory:
         return found
     # transformers builds no layers that predict further tokens; only the configuration has them.
-    ahead = int(spec.config.get("num_nextn_predict_layers") or 0)
+    _, ahead = _predicted_ahead(spec.config)
     return ModelFigures(
         figures=replace(found.figures, predicted_ahead=ahead),
         notes=tuple(dict.fromkeys((*found.notes, *_config_notes(spec.config)))),
@@ -95,10 +100,23 @@ def _config_notes(config: Mapping[str, Any]) -> tuple[str, ...]:
     kind = CONFIG_KINDS.get(model_type(config))
     if kind is not None and kind.both_ways:
         notes.append("attention uses keys on both sides and is priced as causal, at half its FLOPs")
-    ahead = int(config.get("num_nextn_predict_layers") or 0)
-    if ahead:
+    if config.get("index_topk"):
         notes.append(
-            f"trained to predict {ahead} further token{'s' if ahead > 1 else ''} "
-            "(num_nextn_predict_layers)"
+            f"sparse attention (index_topk {config['index_topk']} keys per query) and its indexer "
+            "are not priced: attention has all keys, and the indexer's weights are not counted"
         )
+    if config.get("attention_chunk_size"):
+        notes.append(
+            f"attention in chunks of {config['attention_chunk_size']} tokens is priced as a "
+            "sliding window of that length"
+        )
+    key, ahead = _predicted_ahead(config)
+    if ahead:
+        notes.append(f"trained to predict {ahead} further token{'s' if ahead > 1 else ''} ({key})")
     return tuple(notes)
+
+
+def _predicted_ahead(config: Mapping[str, Any]) -> tuple[str, int]:
+    """The key of the number of tokens predicted ahead, and the number; ("", 0) without any."""
+    keys = KEYS["predicted_ahead"]
+    return next(((key, int(config[key])) for key in keys if config.get(key)), ("", 0))

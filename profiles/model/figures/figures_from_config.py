@@ -15,6 +15,7 @@ from typing import Any
 
 from profiles.document import decode, read_mapping
 from profiles.errors import ModelError
+from profiles.model.figures.hybrid_config import HybridLayers, hybrid_layers
 from profiles.model.figures.transformer import LatentAttention, Transformer
 
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -31,7 +32,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "num_shared_experts": ("n_shared_experts",),
     "first_dense_layers": ("first_k_dense_replace",),
     "learned_positions": ("max_position_embeddings",),
-    "predicted_ahead": ("num_nextn_predict_layers",),
+    "predicted_ahead": ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
     "query_rank": ("q_lora_rank",),
     "key_value_rank": ("kv_lora_rank",),
     "nope_size": ("qk_nope_head_dim",),
@@ -58,6 +59,8 @@ class ConfigKind:
     keys        usual key -> this type's key
     both_ways   an encoder with attention in both directions
     activation  default of `hidden_act`
+    hybrid      rule of layers with a recurrence: `mamba` or `delta` (hybrid_config.py)
+    gated_attention  of attention: its output is multiplied by a gate
     """
 
     gated: bool = True
@@ -73,6 +76,8 @@ class ConfigKind:
     global_every: int = 0
     both_ways: bool = False
     activation: str = ""
+    hybrid: str = ""
+    gated_attention: bool = False
 
 
 CONFIG_KINDS: Mapping[str, ConfigKind] = decode(
@@ -88,7 +93,7 @@ def model_type(config: Mapping[str, Any]) -> str:
 def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     """The figures of a configuration; `where` is its name in errors.
 
-    `num_nextn_predict_layers` counts tokens predicted ahead, although transformers builds no layers
+    Keys of `predicted_ahead` count tokens predicted ahead, although transformers builds no layers
     for them. Raises ModelError for a model type that is not in `CONFIG_KINDS`, a missing or
     non-positive key, and layers of several kinds.
     """
@@ -115,17 +120,20 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         return value
 
     hidden, heads = needed("hidden_size"), needed("num_heads")
-    ffn = kind.wide * hidden
-    if not kind.wide or config.get("intermediate_size") is not None:
-        ffn = needed("ffn_size")
+    layers = hybrid_layers(kind.hybrid, config, where) if kind.hybrid else None
+    num_layers = layers.num_layers if layers else needed("num_layers")
     experts = given("num_experts")
-    expert_size = given("expert_size") or (ffn if experts else 0)
     dense = given("first_dense_layers") if experts else 0
-    shared = given("num_shared_experts") or (kind.shared_experts if experts else 0)
-    if config.get("shared_expert_intermediate_size") and expert_size:
-        shared = round(int(config["shared_expert_intermediate_size"]) / expert_size)
-    if experts:
-        _refuse_mixed_layers(config, where)
+    if layers and layers.feed_forward_layers:
+        dense = layers.dense_layers if experts else 0
+        experts = experts if dense < layers.feed_forward_layers else 0
+    every = _expert_every(config, where) if experts else 1
+    ffn = kind.wide * hidden
+    has_dense = not experts or dense or every > 1 or not given("expert_size")
+    if has_dense and (not kind.wide or config.get("intermediate_size") is not None):
+        ffn = needed("ffn_size")
+    expert_size = (given("expert_size") or ffn) if experts else 0
+    shared = _shared_experts(config, kind, expert_size, where) if experts else 0
     window, windowed = _window(config, kind)
     positions = (given("learned_positions") or 1024) + kind.extra_positions
     head_size, latent = given("head_size") or kind.head_size or hidden // heads, None
@@ -140,9 +148,9 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         # There `head_dim` is the rotary part only; a query's head has both parts.
         head_size = latent.nope_size + latent.rope_size
     return Transformer(
-        num_layers=needed("num_layers"),
+        num_layers=num_layers,
         hidden_size=hidden,
-        ffn_size=ffn if not experts or dense else 0,
+        ffn_size=ffn if not experts or dense or every > 1 else 0,
         num_heads=heads,
         num_kv_heads=_kv_heads(config, name) or given("num_kv_heads") or heads,
         head_size=head_size,
@@ -151,9 +159,10 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         tied_embeddings=bool(config.get("tie_word_embeddings", kind.tied)),
         num_experts=experts,
         top_k=given("top_k"),
-        expert_size=expert_size if experts else 0,
+        expert_size=expert_size,
         num_shared_experts=shared,
         first_dense_layers=dense,
+        expert_every=every,
         learned_positions=positions if kind.learned else 0,
         biases=kind.biases,
         expert_biases=kind.expert_biases,
@@ -162,7 +171,34 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         window_layers=windowed,
         predicted_ahead=given("predicted_ahead"),
         unfused_gelu=_activation(config, kind) in UNFUSED_GELUS,
+        gated_attention=kind.gated_attention,
+        **_recurrent(layers),
     )
+
+
+def _recurrent(layers: HybridLayers | None) -> dict[str, Any]:
+    """Fields of a Transformer with layers that have a recurrence."""
+    names = ("state", "state_layers", "attention_layers", "feed_forward_layers", "expert_input")
+    return {} if layers is None else {name: getattr(layers, name) for name in names}
+
+
+def _shared_experts(
+    config: Mapping[str, Any], kind: ConfigKind, expert_size: int, where: str
+) -> int:
+    """Shared experts of the size of the others: from their number, or from their common width."""
+    count = next((int(config[key]) for key in KEYS["num_shared_experts"] if config.get(key)), 0)
+    count = count or kind.shared_experts
+    for key in ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"):
+        width = int(config.get(key) or 0)
+        if not width:
+            continue
+        if width % expert_size:
+            raise ModelError(
+                f"{where}: {key}={width} is no multiple of the other experts' width {expert_size}; "
+                "such a model is planned block by block, from package.module:factory"
+            )
+        count = width // expert_size
+    return count
 
 
 def _activation(config: Mapping[str, Any], kind: ConfigKind) -> str:
@@ -181,7 +217,7 @@ def _window(config: Mapping[str, Any], kind: ConfigKind) -> tuple[int, int]:
     if not window or config.get("use_sliding_window") is False:
         return 0, 0
     if types:
-        count = sum(name == "sliding_attention" for name in types)
+        count = sum(name in ("sliding_attention", "chunked_attention") for name in types)
     elif config.get("use_sliding_window"):
         count = max(0, layers - int(config.get("max_window_layers") or 0))
     elif kind.global_every == 1:
@@ -204,9 +240,27 @@ def _kv_heads(config: Mapping[str, Any], name: str) -> int:
     return 0
 
 
-def _refuse_mixed_layers(config: Mapping[str, Any], where: str) -> None:
-    if any(config.get("mlp_only_layers") or ()):
-        raise ModelError(f"{where}: mlp_only_layers mixes dense layers between those with experts")
+def _expert_every(config: Mapping[str, Any], where: str) -> int:
+    """Every n-th layer has experts, the last of each n (decoder_sparse_step of Qwen2MoeConfig,
+    interleave_moe_layer_step of Llama4TextConfig).
+
+    Raises ModelError for other places of layers with experts.
+    """
+    layers = int(config.get("num_hidden_layers") or 0)
+    every = 1
     for key in ("decoder_sparse_step", "interleave_moe_layer_step"):
-        if int(config.get(key) or 1) > 1:
-            raise ModelError(f"{where}: {key} mixes dense layers between those with experts")
+        every = max(every, int(config.get(key) or 1))
+    places = config.get("moe_layers")
+    others = {
+        "mlp_only_layers": any(config.get("mlp_only_layers") or ()),
+        "moe_layer_freq": config.get("moe_layer_freq") not in (None, 1),
+        "moe_layers": places is not None and [*places] != [*range(every - 1, layers, every)],
+    }
+    for key, mixed in others.items():
+        if mixed:
+            raise ModelError(
+                f"{where}: {key} places dense layers between those with experts in a way that "
+                "figures do not describe; such a model is planned block by block, from "
+                "package.module:factory"
+            )
+    return every

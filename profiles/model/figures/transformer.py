@@ -105,13 +105,16 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
-    """A decoder (or encoder) of layers; experts in all but the first `first_dense_layers`.
+    """A decoder (or encoder) of layers; experts in all but the first `first_dense_layers`, or in
+    every `expert_every`-th layer after them.
 
     ffn_size          inner width of a dense feed-forward; 0 if every layer has experts
     gated             two input projections in the feed-forward (SwiGLU), otherwise one
     learned_positions  number of learned position embeddings, 0 for rotary or ALiBi
     biases            linear layers and norms have biases, as in GPT
     expert_biases     experts' linear layers have biases, as in gpt-oss; not counted as weights
+    gated_attention   the attention's output is multiplied by a gate, projected with the queries
+                      (Qwen3-Next)
     window            most keys per query in `window_layers` of the layers with attention; all keys
                       in the others
     state             of `state_layers` layers with a recurrence in place of attention
@@ -143,6 +146,7 @@ class Transformer:
     expert_size: int = 0
     num_shared_experts: int = 0
     first_dense_layers: int = 0
+    expert_every: int = 1
     learned_positions: int = 0
     biases: bool = False
     expert_biases: bool = False
@@ -158,9 +162,11 @@ class Transformer:
     predicted_ahead: int = 0
     predicting_layers: int = 1
     unfused_gelu: bool = False
+    gated_attention: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size"):
+        counts = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size")
+        for name in (*counts, "expert_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if self.num_experts and not (0 < self.top_k <= self.num_experts and self.expert_size > 0):
@@ -185,7 +191,8 @@ class Transformer:
         """Weights of one layer's attention projections, without biases."""
         h, heads = self.hidden_size, self.num_heads
         if self.latent is None:
-            return h * self.head_size * (2 * heads + 2 * self.num_kv_heads)
+            queries = heads * (2 if self.gated_attention else 1)
+            return h * self.head_size * (queries + heads + 2 * self.num_kv_heads)
         x = self.latent
         query = h * x.query_rank + x.query_rank * heads * (x.nope_size + x.rope_size)
         if not x.query_rank:
@@ -292,7 +299,9 @@ class Transformer:
     @property
     def num_expert_layers(self) -> int:
         """Layers with experts."""
-        return max(0, self.feed_forward_count - self.first_dense_layers) if self.num_experts else 0
+        if not self.num_experts:
+            return 0
+        return max(0, self.feed_forward_count - self.first_dense_layers) // self.expert_every
 
     @property
     def embedding_parameters(self) -> int:

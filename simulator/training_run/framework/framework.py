@@ -47,6 +47,7 @@ OFFERS = (
     "low-bit-weights",
     "8-bit-states",
     "4-bit-states",
+    "muon",
 )
 _ATTENTION = ("fused", "flash-2", "unfused")
 _EXCLUDED = ("pipeline", "recompute")

@@ -27,6 +27,11 @@ def _value_size(model: Transformer) -> int:
     return model.head_size if model.latent is None else model.latent.value_size
 
 
+def _queries(model: Transformer) -> float:
+    """Query heads, and as many of the attention's gate."""
+    return _heads(model, model.num_heads * (2 if model.gated_attention else 1))
+
+
 def _heads(model: Transformer, count: int) -> float:
     return model.attention_share * count
 
@@ -42,7 +47,7 @@ def _routed(run: TrainingRun) -> float:
 
 TOKEN_WIDTHS: dict[str, Width] = {
     "hidden": lambda run, _: run.model.hidden_size,
-    "query": lambda run, _: _heads(run.model, run.model.num_heads) * _query_size(run.model),
+    "query": lambda run, _: _queries(run.model) * _query_size(run.model),
     "key": lambda run, _: _keys(run.model) * _query_size(run.model),
     "value": lambda run, _: _keys(run.model) * _value_size(run.model),
     "core": lambda run, _: _heads(run.model, run.model.num_heads) * _value_size(run.model),

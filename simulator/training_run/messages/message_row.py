@@ -7,6 +7,7 @@ from dataclasses import replace
 from simulator.collectives import NOTHING, CollectiveTime
 from simulator.training_run.framework.framework import Framework
 from simulator.training_run.messages.level_cut import LevelCut, level_cut
+from simulator.training_run.messages.muon_messages import muon_messages
 from simulator.training_run.messages.rank_group import (
     RankGroup,
     context_group,
@@ -92,6 +93,7 @@ def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[
     """Features of weight gathering and gradient exchange, by their names in `Features`."""
     gather, reduce = data_messages(run, stack, links)
     sync = worker_messages(run, stack, links)
+    muon = muon_messages(run, links)
     reduce_steps, gather_steps = steps(reduce), steps(gather)
     return {
         "gather_inner": gather.inner_s,
@@ -106,6 +108,9 @@ def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[
         "sync_inner": sync.inner_s + sync.inner_latency_s,
         "sync_outer": sync.outer_s + sync.outer_latency_s,
         "sync_far": sync.far_s + sync.far_latency_s,
+        "muon_inner": muon.inner_s + muon.inner_latency_s,
+        "muon_outer": muon.outer_s + muon.outer_latency_s,
+        "muon_far": muon.far_s + muon.far_latency_s,
     }
 
 

@@ -1,4 +1,4 @@
-"""Low-bit weights and optimizer states: names of the options, and bytes of each.
+"""Low-bit weights and optimizers: names of the options, and bytes of their states.
 
 Values are stored in blocks, each with a scale:
 
@@ -12,6 +12,8 @@ Values are stored in blocks, each with a scale:
   2110.02861, section 2; bitsandbytes, optim/optimizer.py; torchao, optim/subclass_8bit.py).
 - `adamw4bit`: both in 4 bits, B = 128 (Li et al., arXiv 2309.01507, section 4; torchao,
   optim/subclass_4bit.py).
+- `muon`: one fp32 momentum for weights of matrices, AdamW's two moments for all others (Liu et al.,
+  arXiv 2502.16982, section 2.2).
 
 Both libraries keep fp32 states for tensors below 4,096 values. This exception is not modeled.
 """
@@ -21,7 +23,8 @@ from __future__ import annotations
 from profiles.errors import UnknownNameError
 
 FROZEN_TYPES = ("nf4", "int8")
-OPTIMIZERS = ("adamw", "adamw8bit", "adamw4bit")
+MUON = "muon"
+OPTIMIZERS = ("adamw", "adamw8bit", "adamw4bit", MUON)
 USUAL_OPTIMIZER = OPTIMIZERS[0]
 
 _SCALE_BYTES = 4.0
@@ -32,7 +35,10 @@ _MOMENTS_BYTES = {
     "adamw": 2 * 4.0,
     "adamw8bit": 2 * (1.0 + _SCALE_BYTES / 256),
     "adamw4bit": 2 * (0.5 + _SCALE_BYTES / 128),
+    MUON: 2 * 4.0,
 }
+# Of weights that are matrices.
+_MATRIX_BYTES = {**_MOMENTS_BYTES, MUON: 4.0}
 
 
 def frozen_bytes(frozen_type: str, row: int) -> float:
@@ -49,7 +55,9 @@ def frozen_bytes(frozen_type: str, row: int) -> float:
 
 
 def moments_bytes(optimizer: str) -> float:
-    """Bytes per trained parameter of both of Adam's moments; raises UnknownNameError.
+    """Bytes per trained parameter of the moments, with Muon of those that are in no matrix.
+
+    Raises UnknownNameError.
 
     >>> moments_bytes("adamw8bit")
     2.03125
@@ -62,3 +70,12 @@ def moments_bytes(optimizer: str) -> float:
 def saved_moments_bytes(optimizer: str) -> float:
     """Bytes per trained parameter saved relative to fp32 moments."""
     return moments_bytes(USUAL_OPTIMIZER) - moments_bytes(optimizer)
+
+
+def saved_in_matrices_bytes(optimizer: str) -> float:
+    """Bytes saved in addition per trained parameter that is in a matrix.
+
+    >>> saved_in_matrices_bytes("muon"), saved_in_matrices_bytes("adamw8bit")
+    (4.0, 0.0)
+    """
+    return _MOMENTS_BYTES[optimizer] - _MATRIX_BYTES[optimizer]

@@ -13,7 +13,7 @@ from profiles.hardware.catalogue.node_network import NodeNetwork, usual_network
 from profiles.model.figures.transformer import Transformer
 from simulator.schedules.in_flight import most_in_flight
 from simulator.training_run.run.compression import REDUCTIONS, compression_of
-from simulator.training_run.run.low_bits import FROZEN_TYPES, USUAL_OPTIMIZER, moments_bytes
+from simulator.training_run.run.low_bits import FROZEN_TYPES, MUON, USUAL_OPTIMIZER, moments_bytes
 from simulator.training_run.run.network_level import NetworkLevel
 from simulator.values.degrees import AXIS_ORDERS, Degrees
 
@@ -112,8 +112,14 @@ class TrainingRun:
         moments_bytes(self.optimizer)
         if self.optimizer_offload and self.optimizer != USUAL_OPTIMIZER:
             raise InputError(
-                f"{self.id}: optimizer_offload needs fp32 states, {self.optimizer} has low-bit "
-                f"states on the device; use {USUAL_OPTIMIZER}, or no optimizer_offload"
+                f"{self.id}: optimizer_offload is priced for the states of {USUAL_OPTIMIZER}, "
+                f"those of {self.optimizer} stay on the device; use {USUAL_OPTIMIZER}, or no "
+                "optimizer_offload"
+            )
+        if self.optimizer == MUON and self.lora:
+            raise InputError(
+                f"{self.id}: muon is priced for whole weights, and adapters alone are trained; use "
+                f"{USUAL_OPTIMIZER}, or train all weights (without lora)"
             )
         if self.frozen_type not in ("", *FROZEN_TYPES):
             raise UnknownNameError("type of frozen weights", self.frozen_type, FROZEN_TYPES)

@@ -19,7 +19,7 @@ _WITHOUT: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "optimizer_offload": ("optimizer in host memory", {"optimizer_offload": False}),
     "activation_offload": ("activations in host memory", {"activation_offload": 0.0}),
     "frozen_type": ("frozen weights in few bits", {"frozen_type": ""}),
-    "optimizer": ("optimizer states in few bits", {"optimizer": USUAL_OPTIMIZER}),
+    "optimizer": ("an optimizer other than AdamW", {"optimizer": USUAL_OPTIMIZER}),
     "axis_order": ("order of ranks", {"axis_order": AXIS_ORDERS[0]}),
 }
 

@@ -14,10 +14,11 @@ from simulator.training_run.messages.gradient_buckets import copied_slices, wait
 from simulator.training_run.messages.message_row import layer_messages_row, mesh_messages_row
 from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.messages.step_messages import extra_pass_bytes
-from simulator.training_run.run.low_bits import saved_moments_bytes
+from simulator.training_run.run.low_bits import saved_in_matrices_bytes, saved_moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.adapter_work import adapter_work
 from simulator.training_run.work.layer_work import LayerWork, vocabulary_share
+from simulator.training_run.work.muon_work import rank_matrices
 from simulator.training_run.work.rank_parameters import (
     layer_parameters,
     updated_parameters,
@@ -133,7 +134,11 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
     updated = updated_parameters(run, stack)
     # States in fewer bits are read and written in them.
     traffic = stack.optimizer_traffic_bytes - 2.0 * saved_moments_bytes(run.optimizer)
-    row["optimizer_s"] = updated * traffic / bandwidth
+    matrices = rank_matrices(run)
+    fewer = sum(each.elements / each.shards for each in matrices)
+    fewer *= 2.0 * saved_in_matrices_bytes(run.optimizer)
+    row["optimizer_s"] = (updated * traffic - fewer) / bandwidth
+    row["orthogonal_s"] = sum(each.handled * each.seconds for each in matrices)
     row["overlapped_exchange"] = stack.overlapped_exchange
     row["host_step_s"] = 0.0
     if run.optimizer_offload and not run.lora:

@@ -53,6 +53,7 @@ class Features:
     gather_*              gathering a layer's sharded weights once (ZeRO-3), reducing its gradients
     reduce_*              exchanging gradients and weights once per step
     sync_*                exchanging weights between the workers of local steps, per step
+    muon_*                gathering the matrices that Muon makes orthogonal, per step
     *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
     *_nodes               nodes from the first rank of such a group to its last; data_* of the
                           groups that gather weights and exchange gradients; nodes  of the run
@@ -67,6 +68,7 @@ class Features:
                           micro-batch
     overlaps_experts      1 where the experts' all-to-alls do
     extra_pass_s          streaming what compression and outer optimizers move, per step
+    orthogonal_s          Muon's products, at the surfaces' speed, per step
     optimizer_s           streaming the optimizer's bytes at the device's bandwidth
     accumulation_s        adding a layer's gradients to their sums, per micro-batch
     idle_share            of zero-bubble and interleaved schedules: idle time of the step over a
@@ -148,6 +150,10 @@ class Features:
     sync_inner: Array
     sync_outer: Array
     sync_far: Array
+    muon_inner: Array
+    muon_outer: Array
+    muon_far: Array
+    orthogonal_s: Array
     extra_pass_s: Array
     wide_forward: Array
     wide_backward: Array

@@ -129,32 +129,22 @@ def layer_work(
     model, tokens, dtype = run.model, run.tokens, matmul_type(run)
     width = element_bytes(run)
     h = model.hidden_size
-    matmuls = [*_projections(model, tokens, degrees.tp, dtype)]
-    inner = 0.0
-    grouped: list[Matmul] = []
+    matmuls, grouped = layer_products(
+        model,
+        experts=experts,
+        tokens=tokens,
+        tp=degrees.tp,
+        ep=max(1, degrees.ep),
+        dtype=dtype,
+        wide=wide_type(run),
+        imbalance=imbalance,
+    )
+    routed = tokens / degrees.tp * model.top_k * imbalance
     if experts:
-        # Ranks of tp hold the same tokens (or a tp-th each) and share their experts' work.
-        routed = tokens / degrees.tp * model.top_k * imbalance
-        ranks = max(1, degrees.ep)
-        local = model.num_experts / ranks
-        # Expert tensor parallelism is off where experts are spread (Megatron-Core's advice).
-        per_expert = max(1.0, routed * ranks / model.num_experts)
-        taken = model.expert_width
-        grouped = _feed_forward(model, per_expert, taken, model.expert_size, 1, dtype, local)
-        inner += routed * model.expert_size
-        matmuls.append(Matmul(tokens, model.num_experts, h, dtype=wide_type(run)))
-        if model.expert_input:
-            # Into the experts' width and back, on a tp-th of the tokens each.
-            matmuls.append(Matmul(tokens / degrees.tp, taken, h, dtype=dtype))
-            matmuls.append(Matmul(tokens / degrees.tp, h, taken, dtype=dtype))
-        if model.num_shared_experts:
-            size = model.expert_size * model.num_shared_experts
-            matmuls += _feed_forward(model, tokens, h, size, degrees.tp, dtype, 1.0)
-            inner += tokens * size / degrees.tp
-    elif model.dense_density > 0:
-        share = model.dense_density
-        matmuls += _feed_forward(model, tokens, h, model.ffn_size, degrees.tp, dtype, share)
-        inner += share * tokens * model.ffn_size / degrees.tp
+        inner = routed * model.expert_size
+        inner += tokens * model.expert_size * model.num_shared_experts / degrees.tp
+    else:
+        inner = model.dense_density * tokens * model.ffn_size / degrees.tp
     # Norms, residuals and dropout are done by every tp rank unless the sequence is split.
     rows = tokens / degrees.tp if run.sequence_parallel else tokens
     counts = stack.layer_counts(model)
@@ -198,6 +188,44 @@ def layer_work(
     )
 
 
+def layer_products(
+    model: Transformer,
+    *,
+    experts: bool,
+    tokens: float,
+    tp: int,
+    ep: int,
+    dtype: str,
+    wide: str,
+    imbalance: float = 1.0,
+) -> tuple[list[Matmul], list[Matmul]]:
+    """The forward matmuls of a layer's weights [n, k] on one rank, and those of its experts.
+
+    dtype  of linear layers;  wide  of the router
+    """
+    h = model.hidden_size
+    matmuls = [*_projections(model, tokens, tp, dtype)]
+    if not experts:
+        if share := model.dense_density:
+            matmuls += _feed_forward(model, tokens, h, model.ffn_size, tp, dtype, share)
+        return matmuls, []
+    # Ranks of tp hold the same tokens (or a tp-th each) and share their experts' work.
+    routed = tokens / tp * model.top_k * imbalance
+    # Expert tensor parallelism is off where experts are spread (Megatron-Core's advice).
+    per_expert = max(1.0, routed * ep / model.num_experts)
+    taken, local = model.expert_width, model.num_experts / ep
+    grouped = _feed_forward(model, per_expert, taken, model.expert_size, 1, dtype, local)
+    matmuls.append(Matmul(tokens, model.num_experts, h, dtype=wide))
+    if model.expert_input:
+        # Into the experts' width and back, on a tp-th of the tokens each.
+        matmuls.append(Matmul(tokens / tp, taken, h, dtype=dtype))
+        matmuls.append(Matmul(tokens / tp, h, taken, dtype=dtype))
+    if model.num_shared_experts:
+        size = model.expert_size * model.num_shared_experts
+        matmuls += _feed_forward(model, tokens, h, size, tp, dtype, 1.0)
+    return matmuls, grouped
+
+
 def head_work(run: TrainingRun, stack: Framework) -> LayerWork:
     """The logits and their loss."""
     vocabulary = vocabulary_share(run, stack)
@@ -229,7 +257,8 @@ def _projections(model: Transformer, tokens: float, tp: int, dtype: str) -> Iter
         return
     if model.latent is None:
         kv = max(model.num_kv_heads, tp)  # a rank holds one head of keys and values at least
-        size = model.head_size * (heads + 2 * kv) / tp
+        gate = heads if model.gated_attention else 0
+        size = model.head_size * (heads + gate + 2 * kv) / tp
         yield Matmul(tokens, size, h, dtype=dtype, count=share)
         yield Matmul(tokens, h, model.head_size * heads / tp, dtype=dtype, count=share)
         return

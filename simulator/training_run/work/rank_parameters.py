@@ -38,7 +38,7 @@ def expert_ranks(run: TrainingRun) -> int:
     return degrees.ep if degrees.ep > 1 else degrees.tp
 
 
-def _expert_replicas(run: TrainingRun) -> int:
+def expert_copies(run: TrainingRun) -> int:
     """Ranks that hold the same experts and share their states."""
     return max(1, run.sharing_ranks * run.degrees.tp // expert_ranks(run))
 
@@ -59,4 +59,4 @@ def updated_parameters(run: TrainingRun, stack: Framework) -> float:
     shared, experts = rank_parameters(run, stack)
     if run.zero_stage < 1:
         return shared + experts
-    return shared / run.sharing_ranks + experts / _expert_replicas(run)
+    return shared / run.sharing_ranks + experts / expert_copies(run)

@@ -94,11 +94,13 @@ def _split(
 
 
 def _dense_before(model: Transformer, layers: int) -> int:
-    """Layers without experts among the first `layers`: all of the first ones, but spread evenly
-    over a hybrid."""
+    """Layers without experts among the first `layers`: all of the first ones, and those between
+    layers with experts, but spread evenly over a hybrid."""
     dense = model.num_layers - model.num_expert_layers
     if model.is_even:
-        return min(layers, dense)
+        first = model.first_dense_layers if model.num_experts else dense
+        after = max(0, layers - first)
+        return min(layers, first) + after - after // model.expert_every
     return layers * dense // model.num_layers
 
 

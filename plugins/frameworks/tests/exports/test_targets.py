@@ -68,6 +68,11 @@ def test_megatron_flags() -> None:
     assert "--multi-latent-attention" in deep
 
 
+def test_megatron_places_experts_in_every_second_layer():
+    found = flags(planned("llama-4-maverick", "megatron-core", tp=8, pp=4, dp=8, ep=8))
+    assert "--moe-layer-freq '([0,1]*24)'" in found
+
+
 @pytest.mark.parametrize(
     ("precision", "wanted"),
     [

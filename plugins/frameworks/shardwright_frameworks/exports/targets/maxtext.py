@@ -97,7 +97,8 @@ def _model(planned: PlannedRun) -> dict[str, Any]:
     if planned.model in _MODELS:
         return {"model_name": _MODELS[planned.model]}
     model = planned.run.model
-    if model.latent or model.state or not model.is_even or model.biases or model.window_layers:
+    plain = model.is_even and model.expert_every == 1
+    if model.latent or model.state or not plain or model.biases or model.window_layers:
         raise InputError(
             f"--to maxtext: {planned.model} is none of the models that MaxText names, and its "
             "keys describe plain layers only (gated or not, with or without experts)"

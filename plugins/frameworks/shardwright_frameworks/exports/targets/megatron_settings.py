@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiles.errors import InputError
+from profiles.model.figures.transformer import Transformer
 from shardwright_frameworks.exports.targets.pipeline_layout import pipeline_layout
 from shardwright_frameworks.exports.values.exported import Unexpressed
 from shardwright_frameworks.exports.values.model_settings import (
@@ -133,12 +134,21 @@ def _experts(planned: PlannedRun) -> dict[str, Any]:
     }
     if model.num_shared_experts:
         found["moe_shared_expert_intermediate_size"] = model.num_shared_experts * model.expert_size
-    if model.first_dense_layers:
-        dense = model.first_dense_layers
-        found["moe_layer_freq"] = f"([0]*{dense}+[1]*{model.num_layers - dense})"
+    if model.num_expert_layers < model.num_layers:
+        found["moe_layer_freq"] = _expert_places(model)
     if model.expert_input:
         found["moe_latent_size"] = model.expert_input
     return found
+
+
+def _expert_places(model: Transformer) -> str:
+    """`([0]*3+[1]*58)`: 1 for layers with experts, an expression of Python."""
+    dense, every = model.first_dense_layers, model.expert_every
+    unit = ",".join(["0"] * (every - 1) + ["1"])
+    counts = {"0": dense, unit: model.num_expert_layers}
+    parts = [f"[{places}]*{count}" for places, count in counts.items() if count]
+    rest = (model.num_layers - dense) % every
+    return f"({'+'.join([*parts, *([f'[0]*{rest}'] if rest else [])])})"
 
 
 def _parallelism(

@@ -49,6 +49,7 @@ def is_plain_llama(model: Transformer) -> bool:
         or model.window_layers
         or model.state
         or not model.is_even
+        or model.expert_every > 1
         or model.predicted_ahead
     )
 

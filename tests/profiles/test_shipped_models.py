@@ -1,0 +1,135 @@
+"""Shipped models: their published numbers of parameters, and the figures of known_models.toml,
+which were read from the same repositories by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from profiles.errors import ModelError
+from profiles.model.figures.described_model import describe_model
+from profiles.model.figures.figures_from_config import figures_of_config
+from profiles.model.figures.hybrid_config import hybrid_layers
+from profiles.model.figures.transformer import Transformer
+from profiles.model.loaders import _ALIASES, model_names, resolve_model
+from profiles.published.known_models import known_model
+
+# Billions of all and of active parameters as the source of each file gives them. Some sources count
+# towers, embeddings or layers of prediction that others leave out.
+PUBLISHED = {
+    "deepseek-v3": (671, 37),
+    "deepseek-v3.2": (671, 37),
+    "gemma-3-12b": (11.77, 0),
+    "gemma-3-27b": (27.0, 0),
+    "glm-4.5": (355, 32),
+    "glm-4.5-air": (106, 12),
+    "gpt-oss-20b": (20.91, 3.61),
+    "gpt-oss-120b": (116.83, 5.13),
+    "kimi-k2": (1040, 32.6),
+    "llama-4-scout": (109, 17),
+    "llama-4-maverick": (400, 17),
+    "mistral-small-3": (23.6, 0),
+    "nemotron-3-nano": (31.6, 3.6),
+    "olmo-2-7b": (7.3, 0),
+    "olmo-2-13b": (13.7, 0),
+    "olmo-2-32b": (32.2, 0),
+    "phi-4": (14.7, 0),
+    "qwen3-0.6b": (0.6, 0),
+    "qwen3-1.7b": (1.7, 0),
+    "qwen3-4b": (4.0, 0),
+    "qwen3-8b": (8.2, 0),
+    "qwen3-14b": (14.8, 0),
+    "qwen3-32b": (32.8, 0),
+    "qwen3-30b-a3b": (30.5, 3.3),
+    "qwen3-235b-a22b": (235, 22),
+    "qwen3.5-27b": (27, 0),
+    "qwen3.5-35b-a3b": (35, 0),
+    "qwen3.5-397b-a17b": (397, 17),
+}
+# Figures in which a shipped model and known_models.toml differ on purpose.
+OTHERWISE = {
+    "deepseek-v3": {"predicted_ahead"},
+    "gemma-3-12b": {"vocab_size"},
+    "gemma-3-27b": {"vocab_size"},
+    "gpt3-175b": {"unfused_gelu"},
+    # There the experts of every second layer are counted as those of the second half.
+    "llama-4-maverick": {"first_dense_layers", "expert_every", "window", "window_layers"},
+    "llama-4-scout": {"window", "window_layers"},
+}
+NOT_READ = ("mamba2-2.7b", "t5-large", "vit-huge", "whisper-large")
+
+
+def figures(name: str) -> Transformer:
+    return figures_of_config(resolve_model(name).config, name)
+
+
+def active(model: Transformer) -> float:
+    idle = (model.num_experts - model.top_k) * model.expert_parameters * model.num_expert_layers
+    return model.parameters - idle
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_published_parameters(name: str) -> None:
+    model, (billions, billions_active) = figures(name), PUBLISHED[name]
+    assert model.parameters == pytest.approx(billions * 1e9, rel=0.015)
+    if billions_active:
+        tables = model.hidden_size * model.vocab_size
+        counted = [active(model) - tables * left_out for left_out in (0, 1, 2)]
+        nearest = min(counted, key=lambda count: abs(count - billions_active * 1e9))
+        assert nearest == pytest.approx(billions_active * 1e9, rel=0.025)
+
+
+@pytest.mark.parametrize("name", sorted(set(model_names()) - set(NOT_READ)))
+def test_figures_of_known_models(name: str) -> None:
+    known = known_model(name)
+    if known is None or known.figures is None:
+        return
+    mine, theirs = figures(name), known.figures
+    different = {
+        each.name
+        for each in fields(Transformer)
+        if getattr(mine, each.name) != getattr(theirs, each.name)
+    }
+    assert different == OTHERWISE.get(name, set())
+
+
+def test_names_of_the_hub() -> None:
+    assert set(_ALIASES.values()) <= set(model_names())
+    assert resolve_model("Qwen/Qwen3.5-397B-A17B").name == "qwen3.5-397b-a17b"
+
+
+def test_places_of_experts_and_attention() -> None:
+    maverick = figures("llama-4-maverick")
+    assert (maverick.num_expert_layers, maverick.num_dense_layers) == (24, 24)
+    assert (maverick.ffn_size, maverick.expert_size) == (16384, 8192)
+    nano = figures("nemotron-3-nano")
+    assert (nano.state_layers, nano.attention_count, nano.num_expert_layers) == (23, 6, 23)
+    large = figures("qwen3.5-397b-a17b")
+    assert (large.state_layers, large.attention_count, large.num_expert_layers) == (45, 15, 60)
+    assert figures("gemma-3-27b").window_layers == 52  # 62 layers, every sixth has all keys
+
+
+def test_what_figures_leave_out_is_noted() -> None:
+    notes = " ".join(describe_model("deepseek-v3.2").notes)
+    assert "sparse attention (index_topk 2048 keys per query) and its indexer" in notes
+    assert "in chunks of 8192 tokens" in " ".join(describe_model("llama-4-scout").notes)
+    assert "mtp_num_hidden_layers" in " ".join(describe_model("qwen3.5-27b").notes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "message"),
+    [
+        ("mamba", {"hybrid_override_pattern": "MX*"}, "unknown kind of layer 'X'"),
+        ("mamba", {"hybrid_override_pattern": "MM"}, "layers of mamba and of attention"),
+        ("mamba", {"mamba_num_heads": None}, "mamba_num_heads is missing"),
+        ("delta", {"layer_types": ["full_attention"]}, "layer_types has 1 entries"),
+        ("delta", {"linear_num_key_heads": None}, "linear_num_key_heads is missing"),
+    ],
+)
+def test_hybrids_that_are_not_read(rule: str, changes: dict[str, object], message: str) -> None:
+    name = "nemotron-3-nano" if rule == "mamba" else "qwen3.5-27b"
+    config = {**resolve_model(name).config, **changes}
+    config = {key: value for key, value in config.items() if value is not None}
+    with pytest.raises(ModelError, match=message):
+        hybrid_layers(rule, config, "config.json")
