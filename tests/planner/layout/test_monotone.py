@@ -1,21 +1,26 @@
-"""More to choose from is never slower: devices, memory, freed pins, a longer limit."""
+"""More to choose from is never slower: devices, memory, freed pins, wider axes, a longer limit."""
 
-from dataclasses import replace
+import math
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from planner.axes import Axes
-from planner.layout.layout_question import solve_layouts
+from planner.axes import AXES, Axes
+from planner.layout.layout_question import ground_of, solve_layouts
 from planner.layout.layout_relax import _faster_network
+from planner.layout.layouts import Layouts, legal_layouts
 from planner.layout.memory_floor import MemoryLimit
+from planner.run_option import AskedOptions
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
+from simulator.memory.footprint import footprint
 from simulator.training_run.fit.memory_interval import out_of_memory_probability
 from simulator.training_run.run.training_run import setting_of
 from simulator.training_run.step.coefficients import shipped_coefficients
-from tests.planner.layout.asked import question
+from simulator.training_run.work.stage_layers import stage_layers
+from tests.planner.layout.asked import question, seconds_of
 
 MODELS = ("gpt2", "llama-3.1-8b", "mixtral-8x7b", "gpt3-175b")
 NODES = ("8xh100-sxm", "4xh100-sxm", "8xa100-sxm-40gb", "8xb200-sxm", "72xgb200-nvl72")
@@ -138,3 +143,113 @@ def test_racks_of_72():
 def test_a_faster_network_is_never_slower(stack):
     asked = question("llama-3.1-8b", "8x8xh100-sxm", stack=stack, batch=256)
     assert seconds(asked, altered=lambda run: _faster_network(run, 2.0)) <= seconds(asked) * SAME
+
+
+NAMES = tuple(f.name for f in fields(Layouts) if f.name != "options")
+
+
+def layouts_of_question(asked):
+    """The legal layouts as tuples of their axes."""
+    try:
+        layouts = legal_layouts(asked.space, ground_of(asked)[1])
+    except InputError:
+        return set()
+    return set(map(tuple, layouts.key(*NAMES).tolist()))
+
+
+@settings(RELAXED, max_examples=30)
+@given(
+    st.sampled_from((*MODELS, "nemotron-3-nano", "llama-4-maverick", "deepseek-v3")),
+    st.sampled_from((*STACKS, "megatron-bridge", "maxtext")),
+    st.sampled_from(NODES),
+    st.sampled_from((8, 12, 30, 61)),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
+def test_layouts_of_fewer_devices_are_among_those_of_more(model, stack, node, batch, nodes, more):
+    few = question(model, f"{nodes}x{node}", stack=stack, batch=batch, cp=(1, 2))
+    many = replace(few, cluster=get_cluster(f"{nodes + more}x{node}"))
+    assert layouts_of_question(few) <= layouts_of_question(many)
+
+
+# Restrictions of a small space; several values of an axis are drawn.
+SMALL_AXES = {
+    "tp": (1, 2, 3, 4),
+    "cp": (1, 2),
+    "ep": (1, 2, 4, 8),
+    "pp": (1, 2, 3, 4),
+    "vpp": (1, 2, 4),
+    "dp": (1, 2, 4, 8),
+    "zero": (0, 1, 2, 3),
+    "micro_batch": (1, 2, 4),
+    "schedule": ("none", "1f1b", "interleaved"),
+    "recompute": ("none", "selective", "full"),
+}
+USUAL = {"tp": (1,), "pp": (1,), "dp": (4, 8), "zero": (1, 3), "schedule": ("1f1b",)}
+
+
+def subsets(usual):
+    """Values of every axis; with the usual ones, under which some layout fits."""
+    return st.fixed_dictionaries(
+        {
+            axis: st.sets(st.sampled_from(values), min_size=1).map(
+                lambda found, axis=axis, values=values: tuple(
+                    sorted({*found, *(USUAL.get(axis, values[:1]) if usual else ())})
+                )
+            )
+            for axis, values in SMALL_AXES.items()
+        }
+    )
+
+
+REDUCTIONS = ((), ("fp32",), ("bf16", "fp32"))
+
+
+def cheapest(asked):
+    """The least step time of all layouts that fit, each priced alone; infinite where none does."""
+    try:
+        base, ground = ground_of(asked)
+        layouts = legal_layouts(asked.space, ground)
+    except InputError:
+        return math.inf
+    limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)
+    runs = []
+    for index in range(len(layouts)):
+        run = layouts.run(base, index)
+        partly = run.recompute == "full" and ground.rules.partial_recompute
+        most = math.ceil(stage_layers(run)[0] / run.degrees.vpp)
+        choices = range(1, most + 1) if partly else (run.recompute_layers,)
+        for count in choices:
+            each = replace(run, recompute_layers=count)
+            memory = footprint(each)
+            if not memory.refused and memory.needed_bytes <= limit.of(each):
+                runs.append(each)
+                break  # fewer layers run again are faster
+    return float(min(seconds_of(runs))) if runs else math.inf
+
+
+@settings(RELAXED, max_examples=40)
+@given(
+    st.sampled_from(("llama-3.1-8b", "qwen3-30b-a3b", "nemotron-3-nano", "gpt2")),
+    st.sampled_from(("megatron-core", "torchtitan", "torch-fsdp")),
+    st.one_of(subsets(usual=True), subsets(usual=False)),
+    subsets(usual=False),
+    st.sets(st.sampled_from(AXES), max_size=4),
+    st.sampled_from(REDUCTIONS),
+)
+def test_a_wider_space_has_no_worse_optimum(model, stack, narrow, more, widened, reductions):
+    """Of a narrow space and one with more values of some axes: the searches find what pricing every
+    layout finds, and the wider one is no slower."""
+    options = AskedOptions(reductions=reductions[-1:])
+    small = question(model, "2x8xh100-sxm", stack=stack, batch=16, seq=1024, **narrow)
+    small = replace(small, options=options)
+    wide = {axis: tuple({*narrow[axis], *more[axis]}) for axis in widened}
+    large = replace(
+        small,
+        space=replace(small.space, **wide),
+        options=replace(options, reductions=reductions),
+    )
+    found = seconds(small), seconds(large)
+    for mine, every in zip(found, (cheapest(small), cheapest(large)), strict=True):
+        assert mine == pytest.approx(every, rel=1e-9)
+    assert found[1] <= found[0] * SAME

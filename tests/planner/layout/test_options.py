@@ -54,6 +54,18 @@ ASKED = {
         question("llama-3.1-70b", "1x8xh100-sxm", batch=8, cp=(1,), seq=2048),
         AskedOptions(optimizer_offload=True, activation_offloads=(0.0, 0.5)),
     ),
+    "muon": (
+        question("mixtral-8x7b", "4x8xh100-sxm", tp=(1, 2), cp=(1,), batch=64),
+        AskedOptions(optimizer="muon", reductions=("bf16", "fp32")),
+    ),
+    "hybrid": (
+        question("nemotron-3-nano", "2x8xh100-sxm", tp=(1, 2), cp=(1,), batch=32),
+        AskedOptions(),
+    ),
+    "every second": (
+        question("llama-4-maverick", "8x8xh100-sxm", tp=(4,), cp=(1,), ep=(16, 64), batch=64),
+        AskedOptions(),
+    ),
     "torus": (
         replace(question("llama-3.1-8b", stack="maxtext", batch=64), cluster=torus((4, 4, 2))),
         AskedOptions(),

@@ -19,7 +19,7 @@ def unexpressed_options(
             option=option.name,
             planned=", ".join(f"{key} {value}" for key, value in option.values.items()),
             written="without",
-            why=f"{target} has no option for {option.words}",
+            why=f"the written files for {target} do not set {option.words}",
             change=option.without,
         )
         for option in used_options(run)
