@@ -17,8 +17,8 @@ class TrainingPrecision:
 
 
 def training_precision(model: str) -> TrainingPrecision | None:
-    """What the developers of a shipped model trained it in, where its file states it; None for
-    other models, files and modules.
+    """The precision of a shipped model's published training, if its file names one; None for other
+    models, files and modules.
 
     >>> training_precision("deepseek-v3").name
     'fp8'

@@ -35,7 +35,7 @@ class RecomputeKind:
     """A kind of recomputation.
 
     frees   parts of a layer that are not kept;  again  recomputed shares, by model
-    latent  whether only latent attention has what it frees: of other models nothing is freed
+    latent  whether only latent attention has the freed parts; other models free nothing
     """
 
     frees: tuple[str, ...]
@@ -43,7 +43,7 @@ class RecomputeKind:
     latent: bool = False
 
     def suits(self, model: Transformer) -> bool:
-        """Whether the model has what is freed."""
+        """Whether the model has the freed parts."""
         return model.latent is not None or not self.latent
 
 

@@ -1,4 +1,4 @@
-"""How layers lie on stages, and what share of them the backward runs again."""
+"""Layers of a stage, and the share of the forward that the backward repeats."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def predicting_layers(run: TrainingRun) -> int:
 
 
 def stage_layers(run: TrainingRun) -> tuple[float, float]:
-    """Layers of the fullest rank beside the one with the head, and of that one; those that predict
-    further tokens are among them. The same twice where there is one rank."""
+    """Layers of the fullest rank without the head, and of the rank with the head, including layers
+    that predict further tokens. With a single rank, its layers twice."""
     degrees = run.degrees
     held = [0] * degrees.pp
     head = 0
@@ -52,7 +52,7 @@ class RecomputedShares:
 
 
 def recomputed_shares(run: TrainingRun, stack: Framework) -> RecomputedShares:
-    """What the backward runs again."""
+    """The shares of the run's recompute kind."""
     again = recompute_kind(run.recompute).again(run.model)
     share = recomputed_share(run) if run.recompute == "full" else 1.0
     if run.recompute == "full" and stack.prunes_recompute:
