@@ -150,8 +150,8 @@ def _vector_flop_per_s(device: str) -> float:
 
 
 def _peak_flop_per_s(device: str, dtype: str) -> float:
-    """The datasheet's rate, without measured kernels times the share that long matmuls reach. A type
-    without a rate has that of a 16-bit type."""
+    """The datasheet's rate, without measured kernels times the share that long matmuls reach. Types
+    without a rate take that of a 16-bit type."""
     return matmul_rate_of(device) * _datasheet_flop_per_s(device, dtype)
 
 
