@@ -23,6 +23,7 @@ from shardwright_frameworks.configs.keyed_values import (
     truth_of,
     word_of,
 )
+from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
@@ -239,8 +240,11 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
         collected.set_first("zero_stage", 1, place, name)
     elif key == "use_torch_fsdp2" and truth_of(value):
         collected.set_first("zero_stage", 3, place, name)
-    elif path[-2:] == ("pre_trainer", "model") and isinstance(value, str):
-        collected.set("model.name", re.sub(r"\.yaml$", "", value), place, name)
+    elif path[-2:] in (("pre_trainer", "model"), ("post_trainer", "model")) and value:
+        # Of Primus: the name of a file of its own.
+        model = re.sub(r"\.yaml$", "", str(value))
+        collected.set("model.name", model, place, name)
+        collect_figures(model, "", collected, place, name)
     elif path[-2:] == ("model", "fsdp") and truth_of(value):
         collected.set_first("zero_stage", 3, place, name)
     elif path[-2:] == ("train_ds", "max_seq_length"):

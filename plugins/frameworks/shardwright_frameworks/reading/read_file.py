@@ -17,11 +17,13 @@ from shardwright_frameworks.frameworks import (
     axolotl,
     deepspeed_config,
     hf_trainer,
+    llama_factory,
     maxtext,
     model_config,
     nanotron,
     nemo,
     other_yaml,
+    primus,
     python_config,
     torchtitan,
     torchtune,
@@ -35,6 +37,8 @@ def keyed_framework(file: KeyedFile) -> str | None:
     """The framework that a file of keys configures, None for another file."""
     if file.name.endswith(".toml"):
         return "torchtitan" if torchtitan.is_torchtitan(file) else None
+    if primus.is_primus(file):
+        return "primus"
     keys = {path[0] for path in file.values}
     named = [name for name, is_it in _own_forms(file, keys) if is_it]
     if "llama-factory" in named and "nemo" in named:
@@ -102,12 +106,14 @@ def collect_keyed(
         framework = "nemo"
     if framework is None:
         return None
-    used_parts = parts if framework in ("nemo", "megatron-bridge") else (((), file),)
+    used_parts = parts if framework in ("nemo", "megatron-bridge", "primus") else (((), file),)
     collected.files += [part.name for _, part in used_parts]
     if used_parts is parts:
         for why in hydra.missing:
             collected.report_missing("defaults", why, file.place(("defaults",)))
-    if framework == "torchtitan":
+    if framework == "primus":
+        _collect_primus(file, values, folder, collected)
+    elif framework == "torchtitan":
         torchtitan.collect_torchtitan([torchtitan.values_of_file(file)], collected)
     elif framework == "nanotron":
         nanotron.collect_nanotron(file, collected)
@@ -132,9 +138,7 @@ def collect_keyed(
         nemo.collect_nemo([values], collected, folder.environment)
         bridge = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
         framework = "megatron-bridge" if bridge or framework == "megatron-bridge" else "nemo"
-        if file.get("modules", "pre_trainer", "framework") == "megatron":
-            framework = "primus"
-        elif ("experiment", "runner") in {path[:2] for path in values} or (
+        if ("experiment", "runner") in {path[:2] for path in values} or (
             {"system", "model", "data"} <= file.sections() and not file.has("trainer")
         ):
             framework = "flagscale"
@@ -143,6 +147,8 @@ def collect_keyed(
             named = axolotl.collect_axolotl(file, collected)
         else:
             given = hf_trainer.given_by_file(file, collected)
+            if llama_factory.is_second(file):
+                llama_factory.collect_llama_factory(file, collected)
             named = hf_trainer.collect_trainer(given, collected)
         if framework == "llama-factory" and nemo.is_nemo([path for path in file.values if path]):
             # LLaMA-Factory's Megatron adapter takes Megatron-Core's names.
@@ -156,12 +162,34 @@ def collect_keyed(
     return framework
 
 
+def _collect_primus(
+    file: KeyedFile, values: nemo.Values, folder: ConfigFolder, collected: Collected
+) -> None:
+    """The overrides of the framework that Primus starts, over Primus's own defaults."""
+    module, started = primus.started_framework(file)
+    primus.collect_defaults(file, collected)
+    if started in ("torchtitan", "maxtext"):
+        overrides = _section(_section(_section(file, "modules"), module), "overrides")
+        primus.collect_model(file, collected)
+        if started == "torchtitan":
+            torchtitan.collect_torchtitan([torchtitan.values_of_file(overrides)], collected)
+        else:
+            maxtext.collect_maxtext(maxtext.given_by_file(overrides), collected)
+    elif started in ("megatron", "megatron_bridge"):
+        nemo.collect_nemo([values], collected, folder.environment)
+    else:
+        path = ("modules", module, "framework")
+        collected.report_missing(
+            ".".join(path), f"runs of {started!r} are not read", file.place(path)
+        )
+
+
 def _section(file: KeyedFile, section: str) -> KeyedFile:
     """A part of a file as a separate file."""
     return replace(
         file,
-        values={path[1:]: v for path, v in file.values.items() if path[0] == section},
-        lines={path[1:]: n for path, n in file.lines.items() if path[0] == section},
+        values={p[1:]: v for p, v in file.values.items() if len(p) > 1 and p[0] == section},
+        lines={p[1:]: n for p, n in file.lines.items() if len(p) > 1 and p[0] == section},
         twice=(),
     )
 
