@@ -123,7 +123,6 @@ if not TYPE_CHECKING:  # type checkers would accept any name
         raise AttributeError(f"module 'shardwright' has no attribute {name!r}")
 
 
-
 def __dir__() -> list[str]:
     from shardwright.plugins.plugin import plugins
 

@@ -28,6 +28,13 @@ def test_each_package_is_in_its_extra_and_not_in_the_core(package: str, extra: s
     assert package not in package_names(PROJECT["dependencies"])
 
 
+def test_the_page_lists_every_extra() -> None:
+    page = (ROOT / "docs/installing.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(\w+)` \|", page.split("## Extras")[1], re.MULTILINE))
+    plugins = {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")}
+    assert listed == set(PROJECT["optional-dependencies"]) - plugins - {"dev"}
+
+
 def test_hf_contains_torch() -> None:
     """Errors of models by name give one extra, `hf`, also if torch is missing."""
     assert "shardwright[torch]" in PROJECT["optional-dependencies"]["hf"]
