@@ -19,7 +19,7 @@ help:
 	@echo "make test      every test but studies and timed ones (ten minutes on two cores)"
 	@echo "make page      the what-if page in a headless Chromium (minutes; chromium installed)"
 	@echo "make frameworks  exports read and trained by the frameworks' own code (a quarter of an hour)"
-	@echo "make lint      formatting, lint, types and the site of docs/"
+	@echo "make lint      formatting, lint, types, the site of docs/, and counts of lines"
 	@echo "make docs      docs/ as a site, in build/site"
 	@echo "make bench     benchmarks, as ratios to something run at the same time"
 	@echo "make validate  predictions against runs on this machine and published ones, and long studies"
@@ -68,6 +68,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m tools.count_lines
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict
