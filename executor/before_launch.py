@@ -12,7 +12,6 @@ import signal
 import sys
 
 from profiles.errors import InputError
-from profiles.extras import need_package
 from profiles.hardware.probe.fingerprint import available_memory_bytes
 from profiles.units import format_bytes
 from simulator.values.plan import Plan
@@ -25,8 +24,7 @@ LESS_MEMORY = (
 
 
 def check_devices(path: str, plan: Plan, *, device: str) -> None:
-    """Raises InputError where torch is missing or too old, or this machine has too few devices."""
-    need_package("torch", f"running {path}", extra="hf")
+    """Raises InputError where torch is too old, or this machine has too few devices."""
     version = importlib.metadata.version("torch")
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     if numbers < OLDEST_TORCH:

@@ -28,6 +28,15 @@ def test_each_package_is_in_its_extra_and_not_in_the_core(package: str, extra: s
     assert package not in package_names(PROJECT["dependencies"])
 
 
+def test_the_page_lists_every_extra() -> None:
+    page = (ROOT / "docs/installing.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(\w+)` \|", page.split("## Extras")[1], re.MULTILINE))
+    extras = PROJECT["optional-dependencies"]
+    plugins = {name for name, (first, *_) in extras.items() if first == f"shardwright-{name}"}
+    assert len(plugins) == 3
+    assert listed == set(extras) - plugins - {"dev"}
+
+
 def test_hf_contains_torch() -> None:
     """Errors of models by name give one extra, `hf`, also if torch is missing."""
     assert "shardwright[torch]" in PROJECT["optional-dependencies"]["hf"]
@@ -68,6 +77,15 @@ def test_models_by_name_need_hf_and_factories_torch(monkeypatch: pytest.MonkeyPa
         (("fit", "llama-3.1-8b"), "tracing llama-3.1-8b needs torch", "hf"),
         (("demo",), "`shardwright demo` needs torch", "hf"),
         (("profile", "--quick"), "measuring this machine needs torch", "hf"),
+        (("predict", "--runs", "runs.csv", "--traced"), "--traced needs torch", "hf"),
+        (
+            (
+                *("plan", "llama-3.1-8b", "--on", "8xh100-sxm", "--global-batch", "64"),
+                *("--stack", "torch", "-o", "plan.json"),
+            ),
+            "tracing llama-3.1-8b needs torch",
+            "hf",
+        ),
         (("ui",), "`shardwright ui` needs streamlit", "ui"),
         (
             (
