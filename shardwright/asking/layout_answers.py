@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -25,19 +24,17 @@ from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from shardwright.asking.answered import Answered, layout_answered
 from shardwright.asking.asked_price import price_for
+from shardwright.asking.compared_frameworks import compared_frameworks, preference
 from shardwright.asking.executor_layouts import executor_space, way_of
 from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import PlanRequest, default_precision
-from simulator.training_run.fit.evidence import ENOUGH_RUNS, ENOUGH_SOURCES, supporting_runs
 from simulator.training_run.fit.logged_source import Calibration
-from simulator.training_run.framework.framework import load_framework, offered_frameworks
+from simulator.training_run.framework.framework import offered_frameworks
 
 # Seconds of the search for each framework after the first, where the request names none.
 _OTHER_S = 6.0
-# Compared frameworks in addition to our executor.
-_MOST_COMPARED = 3
 
 Watched = Callable[[], AbstractContextManager[Progress | None]]
 """Opens what watches one search, and gives its progress."""
@@ -139,9 +136,9 @@ class LayoutAsker:
             key=lambda each: _step_s(each.answer),
         )
         device = self.request.cluster.groups[0].device.name
-        able = [each for each in fitting if is_supported(each.answer.stack, device)]
-        most = sorted(fitting, key=lambda each: -supporting_runs(each.answer.stack, device).runs)
-        best = next((each for each in (*able, *most, *every[::-1]) if each), None)
+        groups = preference([each.answer.stack for each in fitting], device)
+        preferred = [each for group in groups for each in fitting if each.answer.stack in group]
+        best = next((each for each in (*preferred, *every[::-1]) if each), None)
         if best is None:
             raise refused[0]
         listed = ", ".join(name for name in took if name != best.answer.stack)
@@ -238,38 +235,6 @@ class LayoutAsker:
             inputs=self.request.reliability,
             region=self.request.region,
         )
-
-
-def is_supported(framework: str, device: str) -> bool:
-    """Whether enough runs of enough sources were fitted for the framework on the device."""
-    known = supporting_runs(framework, device)
-    return known.runs >= ENOUGH_RUNS and len(known.sources) >= ENOUGH_SOURCES
-
-
-@functools.cache
-def compared_frameworks(device: str) -> tuple[str, ...]:
-    """The frameworks that a request without one compares, our executor last.
-
-    Those with enough fitted runs on the device, supported ones first, then those with the most axes
-    and runs; if there is none, the one with the most runs. Old generations are left out.
-    """
-    runs = {
-        name: supporting_runs(name, device).runs
-        for name in offered_frameworks()
-        if name != EXECUTOR and not name[-4:].isdigit()
-    }
-    known = sorted(
-        (name for name, count in runs.items() if count > 0),
-        key=lambda name: (
-            not is_supported(name, device),
-            -len(load_framework(name).rules.axes),
-            -runs[name],
-            name,
-        ),
-    )
-    enough = [name for name in known if runs[name] >= ENOUGH_RUNS]
-    most = sorted(known, key=lambda name: -runs[name])[:1]
-    return (*(enough or most)[:_MOST_COMPARED], EXECUTOR)
 
 
 def _assuming(answer: LayoutFile, assumed: Sequence[str]) -> LayoutFile:
