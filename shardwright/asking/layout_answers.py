@@ -31,7 +31,7 @@ from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import PlanRequest, default_precision
 from simulator.training_run.fit.logged_source import Calibration
-from simulator.training_run.framework.framework import offered_frameworks
+from simulator.training_run.framework.framework import load_framework, offered_frameworks
 
 # Seconds of the search for each framework after the first, where the request names none.
 _OTHER_S = 6.0

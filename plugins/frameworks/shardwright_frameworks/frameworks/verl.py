@@ -27,7 +27,7 @@ from shardwright_frameworks.shell.text_marks import Place
 
 _SOURCE = "verl 2026-08, verl/trainer/config"
 _DTYPES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
-_ACTOR = ("actor_rollout_ref", "actor")
+_ACTOR: tuple[str, ...] = ("actor_rollout_ref", "actor")
 _ENGINES = ("fsdp_config", "megatron", "veomni")
 
 
@@ -207,17 +207,17 @@ def _collect_batch(given: Values, collected: Collected, *, policy: bool) -> None
         answer, _, _ = _number(given, ("data", "max_response_length"))
         if question is not None and answer is not None and place is not None:
             collected.set("seq_len", question + answer, place, f"{name} + data.max_response_length")
-        micro = ((*_ACTOR, "ppo_micro_batch_size_per_gpu"), (*_ACTOR, "ppo_micro_batch_size"))
-        dynamic = (*_ACTOR, "use_dynamic_bsz")
+        section, prefix = _ACTOR, "ppo_"
     else:
         for key, about in (("train_batch_size", "global_batch"), ("max_length", "seq_len")):
             number, name, place = _number(given, ("data", key))
             if place is not None:
                 collected.set(about, number, place, name)
         collected.default(_SOURCE, global_batch=256, micro_batch=4, seq_len=1024)
-        micro = (("data", "micro_batch_size_per_gpu"), ("data", "micro_batch_size"))
-        dynamic = ("data", "use_dynamic_bsz")
-    number, name, place = _number(given, *micro)
+        section, prefix = ("data",), ""
+    keys = ("micro_batch_size_per_gpu", "micro_batch_size")
+    number, name, place = _number(given, *((*section, prefix + key) for key in keys))
+    dynamic = (*section, "use_dynamic_bsz")
     budget = dynamic in given and truth_of(given[dynamic][0]) is not False
     if budget:
         value, where = given[dynamic]

@@ -258,8 +258,7 @@ def _collect_arguments(
         return collect_torchtitan_launch(options, folder, collected, variables, launch)
     hydra = nemo.values_of_words(launch.arguments, reading.unknowns, collected)
     if verl.is_verl(program, hydra):
-        config = options.text("config_name") or ""
-        verl.collect_verl(hydra, program, config, collected)
+        verl.collect_verl(hydra, program, options.text("config_name") or "", collected)
         return "verl"
     recipe = "model_recipe_name" in keys
     if not recipe and megatron.is_megatron(options, launch.program):

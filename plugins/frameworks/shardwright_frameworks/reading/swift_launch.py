@@ -32,8 +32,8 @@ def collect_swift_launch(
             recompute="selective",
         )
         # --model_name is how the trained assistant calls itself.
-        given = tuple(option for option in options.given if option.key != "model_name")
-        options = Options(given, options.unknowns)
+        named = tuple(option for option in options.given if option.key != "model_name")
+        options = Options(named, options.unknowns)
         megatron.collect_megatron(options, collected)
         # ms-swift has options in addition to Megatron's.
         collected.unknown = [
@@ -47,7 +47,7 @@ def collect_swift_launch(
                 collect_figures(model, "", collected, option.place, option.name)
         return "ms-swift"
     given = hf_trainer.given_by_options(options, collected)
-    named = hf_trainer.collect_trainer(given, collected, defaults=False)
+    deepspeed = hf_trainer.collect_trainer(given, collected, defaults=False)
     options.collect_counts(collected, {"sequence_parallel_size": "cp"})
     collected.default("ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1)
     for option in options.of("torch_dtype"):
@@ -55,8 +55,8 @@ def collect_swift_launch(
         kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(written)
         collected.set("precision", kind, option.place, option.name)
     _collect_tuner(launch, options, collected)
-    if named:
-        collect_deepspeed_file(named, folder, collected, launch.place, launch.command.script)
+    if deepspeed:
+        collect_deepspeed_file(deepspeed, folder, collected, launch.place, launch.command.script)
     return "ms-swift"
 
 
