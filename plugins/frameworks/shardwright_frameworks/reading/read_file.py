@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from profiles.errors import DocumentError
+from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import degree_of
+from shardwright_frameworks.configs.python_recipe import PythonRecipes
 from shardwright_frameworks.configs.python_values import read_python
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
@@ -251,10 +252,15 @@ def collect_model_file(folder: ConfigFolder, collected: Collected, near: str) ->
             return
 
 
-def read_python_config(name: str, folder: ConfigFolder) -> Collected | None:
-    """The findings of a Python configuration; None where it is none."""
+def read_python_config(
+    name: str, folder: ConfigFolder, requested: str | None = None
+) -> Collected | None:
+    """The findings of a Python configuration; None if it is none.
+
+    requested  the function that gives it
+    """
     collected = Collected()
-    framework = collect_python(name, folder, collected, requested=None, overrides=[])
+    framework = collect_python(name, folder, collected, requested=requested, overrides=[])
     if framework is None:
         return None
     collected.set("framework", framework, Place(name, 1), name)
@@ -272,7 +278,20 @@ def collect_python(
 ) -> str | None:
     """Collects the values of a Python configuration; returns its framework, or None."""
     file = read_python(name, folder.text(name) or "")
+    path = (folder.root / name).resolve()
+    recipes = PythonRecipes()
+    if requested is not None:
+        defined = recipes.defined(path, file, requested)
+        if defined is None:
+            known = sorted({*file.functions, *file.imports})
+            raise UnknownNameError("function", requested, known, where=name)
+        path, file, requested = defined
     framework = python_config.python_framework(file)
+    if framework is None and requested is not None:
+        # A function that only changes another file's configuration.
+        recipes.configuration(path, file, requested)
+        read = [each for each in recipes.files.values() if each is not None]
+        framework = next(filter(None, map(python_config.python_framework, read)), None)
     if framework is None:
         return None
     collected.files.append(name)
@@ -283,11 +302,12 @@ def collect_python(
     function, names = python_config.chosen_function(file, requested)
     if function is None and names:
         listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        collected.report_unresolved(
-            "configuration", f"the file has several and names none: {listed}", Place(name, 1)
-        )
+        why = f"the file has several: {listed}; name one ({name}:{names[0]})"
+        collected.report_unresolved("configuration", why, Place(name, 1))
         return framework
-    values = file.of(function) if function is not None else file.top
+    values = file.top if function is None else recipes.configuration(path, file, function)
+    for missing in recipes.missing:
+        collected.report_missing(missing, "the module that has it is not found", Place(name, 1))
     if framework == "torchtitan":
         python_config.collect_python_torchtitan(values, overrides, collected)
     else:
