@@ -43,7 +43,8 @@ class Ground:
     num_layers     layers, or blocks, that a pipeline is cut into
     tp_degrees, cp_degrees, ep_degrees   that suit the model, rising
     blocks         whether it is cut into blocks that differ, not into alike layers
-    predicted_ahead  tokens: layers of their own on the last stage
+    units          layers, and each part that predicts tokens ahead, its logits and the loss as one
+                   layer; 0 without such parts
     may_idle       whether it may leave devices idle
     options        its choices in addition to the axes
     precision      of the workload
@@ -61,7 +62,7 @@ class Ground:
     cp_degrees: tuple[int, ...] = (1,)
     ep_degrees: tuple[int, ...] = (1,)
     blocks: bool = False
-    predicted_ahead: int = 0
+    units: int = 0
     may_idle: bool = True
     options: tuple[RunOption, ...] = (RunOption(),)
     precision: str = "bf16"
@@ -189,16 +190,25 @@ def _degrees(axes: Axes, space: Ground, axis: str) -> list[int]:
 
 
 def _stage_counts(axes: Axes, space: Ground) -> Iterator[int]:
-    """Numbers of pipeline ranks. Of those between which alike layers do not divide, and whose
+    """Numbers of pipeline ranks. Of those between which layers do not divide equally, and whose
     fullest and last rank hold the same, only the least: the others take more devices and idle
     longer."""
-    layers, seen = space.num_layers, set()
-    every = axes.pp is not None or space.blocks or space.predicted_ahead > 0
+    seen = set()
+    every = axes.pp is not None or space.blocks
     for pp in _degrees(axes, space, "pp"):
-        shape = (-(-layers // pp), layers // pp)
-        if every or layers % pp == 0 or shape not in seen:
+        shape = _stage_shape(space, pp)
+        if every or equal_chunks(space, pp) or shape not in seen:
             yield pp
         seen.add(shape)
+
+
+def _stage_shape(space: Ground, pp: int) -> tuple[int, int]:
+    """Layers of the fullest and of the last rank; of units, the last of which is the loss, where
+    tokens are predicted ahead."""
+    if not space.units:
+        return -(-space.num_layers // pp), space.num_layers // pp
+    each = -(-space.units // pp)
+    return each, max(0, space.units - 1 - (pp - 1) * each)
 
 
 def _tensor_degrees(axes: Axes, space: Ground) -> list[int]:
@@ -238,8 +248,8 @@ def pipelines(axes: Axes, space: Ground, pp: int, microbatches: int) -> list[tup
 
 
 def _chunk_counts(axes: Axes, space: Ground, pp: int) -> list[int]:
-    """Stages per rank of an interleaved schedule: alike layers divide evenly, where the first and
-    the last stage may hold one less; blocks need not."""
+    """Stages per rank of an interleaved schedule: alike layers divide evenly (`equal_chunks`),
+    blocks need not."""
     layers = space.num_layers
     if "vpp" not in space.rules.axes:
         return []
@@ -251,9 +261,10 @@ def _chunk_counts(axes: Axes, space: Ground, pp: int) -> list[int]:
 
 def equal_chunks(space: Ground, chunks: int) -> bool:
     """Whether alike layers divide evenly into chunks, where the first and the last may hold one
-    less."""
+    less, or layers and the parts behind them do (stage_share.py)."""
     layers = space.num_layers
-    return layers % chunks == 0 or (layers + 2) % chunks == 0
+    wholes = (layers, layers + 2, *((space.units,) if space.units else ()))
+    return any(whole % chunks == 0 for whole in wholes)
 
 
 def alike_meshes(space: Ground, meshes: Meshes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

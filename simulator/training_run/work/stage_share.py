@@ -123,13 +123,17 @@ class _Cuts:
     predicting: tuple[int, ...] = ()
 
 
+def stage_units(model: Transformer) -> int:
+    """Units that stages of a model that predicts tokens ahead share equally."""
+    return model.num_layers + model.predicted_ahead * (model.predicting_layers + 1) + 1
+
+
 def _with_predictors(model: Transformer, count: int) -> _Cuts:
     """Stages of equal units, in order: layers, then per further token its layers and its logits,
     then the loss, each a unit (Megatron-Bridge, recipes/deepseek: layouts of DeepSeek-V3 on 4, 8,
     16 and 32 stages). The head is on the stage of the loss."""
-    ahead = model.predicted_ahead
     block = model.predicting_layers
-    units = model.num_layers + ahead * (block + 1) + 1
+    units = stage_units(model)
     each = math.ceil(units / count)
     layers, predicting = [0] * count, [0] * count
     for unit in range(units - 1):
