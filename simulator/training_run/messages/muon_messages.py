@@ -13,6 +13,7 @@ from __future__ import annotations
 from simulator.collectives import NOTHING, CollectiveTime
 from simulator.training_run.messages.rank_group import data_group, expert_replicas, tensor_group
 from simulator.training_run.messages.run_links import Links, moved
+from simulator.training_run.run.low_bits import MUON
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.muon_work import rank_matrices
 
@@ -21,6 +22,8 @@ _MOMENTUM_BYTES = 2.0
 
 def muon_messages(run: TrainingRun, links: Links) -> CollectiveTime:
     """Time per step of the gathers; nothing unless the optimizer is Muon."""
+    if run.optimizer != MUON:
+        return NOTHING
     time = NOTHING
     groups = (data_group(run), expert_replicas(run))
     for matrices, group in zip(rank_matrices(run), groups, strict=False):  # models without experts
