@@ -3,7 +3,7 @@
 Newton-Schulz needs whole matrices. Momenta are sent in bf16 (Liu et al., arXiv 2502.16982, section
 2.3, "DP Gather"; Megatron-LM, `--muon-tp-mode duplicated`):
 
-- tensor parallelism: what a rank makes orthogonal is gathered from the ranks that split it;
+- tensor parallelism: matrices are gathered from the ranks that split them;
 - states shared by replicas (ZeRO 1 and 2): a matrix that is cut between two ranks is gathered;
 - weights split over all replicas (ZeRO 3): each matrix goes to one rank and its update back.
 """
