@@ -23,8 +23,7 @@ from planner.space import Choice, Ground, Meshes, alike_meshes, choices_of, mesh
 Values = tuple[int | str, ...]
 
 _CHOICES = ("schedule", "vpp", "zero", "recompute")
-# Pins are freed in this order to find a smallest conflict, so that the ones at its end remain. The
-# last is kept with a number of chunks, which means little without it.
+# Pins are freed in this order to find a smallest conflict, so that the ones at its end remain.
 _FREED_FIRST = ("recompute", "zero", "micro_batch", "schedule", "dp", "ep", "cp", "tp", "vpp", "pp")
 _PLAIN = (RunOption(),)
 
@@ -79,14 +78,14 @@ def _legal(axes: Axes, space: Ground) -> Iterator[tuple[Meshes, list[Choice]]]:
 
 
 def _smallest_conflict(axes: Axes, space: Ground) -> Axes:
-    """Pins that leave nothing, of which freeing any makes a layout legal."""
+    """Pins that leave nothing, of which freeing any makes a layout legal; a number of chunks alone
+    keeps the number of ranks that it was given with."""
+    least = axes
     for axis in _FREED_FIRST:
-        freed = _without(axes, (axis,))
-        if axis == "pp" and axes.vpp:
-            continue
-        if freed != axes and not _is_possible(freed, space):
-            axes = freed
-    return axes
+        freed = _without(least, (axis,))
+        if freed != least and not _is_possible(freed, space):
+            least = freed
+    return replace(least, pp=axes.pp) if _pinned(least) == ("vpp",) else least
 
 
 def _pinned(axes: Axes) -> tuple[str, ...]:

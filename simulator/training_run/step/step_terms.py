@@ -165,16 +165,8 @@ TERMS: tuple[Term, ...] = (
         lambda x, c, e: moved(x, "sync", c),
     ),
     Term("optimizer", Part.OPTIMIZER, lambda x, c, e: c["optimizer"] * x.optimizer_s),
-    Term(
-        "Newton-Schulz products of Muon",
-        Part.OPTIMIZER,
-        lambda x, c, e: c["matmul"] * x.orthogonal_s,
-    ),
-    Term(
-        "gathers of matrices for Muon",
-        Part.OPTIMIZER,
-        lambda x, c, e: moved(x, "muon", c),
-    ),
+    Term("Newton-Schulz of Muon", Part.OPTIMIZER, lambda x, c, e: c["matmul"] * x.orthogonal_s),
+    Term("gathers of matrices for Muon", Part.OPTIMIZER, lambda x, c, e: moved(x, "muon", c)),
     Term(
         "compressing gradients, outer optimizer of local steps",
         Part.OPTIMIZER,

@@ -73,8 +73,28 @@ def partly_recomputed(run):
         question(
             "llama-3.1-70b", "4x8xh100-sxm", batch=16, recompute=("full", "none"), tp=(4,), pp=(8,)
         ),
+        question(
+            *("deepseek-v3", "16x8xb200-sxm"),
+            tp=(1, 2),
+            cp=(1,),
+            pp=(2, 4),
+            vpp=(2, 4, 8),
+            ep=(32,),
+            batch=64,
+            micro_batch=(1,),
+        ),
     ],
-    ids=["dense", "2021", "nanotron", "experts", "zero-bubble", "tight", "full", "partly"],
+    ids=[
+        "dense",
+        "2021",
+        "nanotron",
+        "experts",
+        "zero-bubble",
+        "tight",
+        "full",
+        "partly",
+        "chunks",
+    ],
 )
 def test_the_optimum_of_enumeration(asked):
     answer, best = enumerated(asked)

@@ -253,3 +253,17 @@ def test_a_wider_space_has_no_worse_optimum(model, stack, narrow, more, widened,
     for mine, every in zip(found, (cheapest(small), cheapest(large)), strict=True):
         assert mine == pytest.approx(every, rel=1e-9)
     assert found[1] <= found[0] * SAME
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "stack", "batch"),
+    [
+        ("glm-4.5-air", "48x4xgb200", "torchtitan", 96),  # 46 layers, one token ahead: 24 x 2
+        ("deepseek-v3", "32x8xb200-sxm", "megatron-core", 256),
+        ("llama-3.1-70b", "13x8xh100-sxm", "megatron-core", 60),
+    ],
+)
+def test_numbers_of_stages_that_are_left_out_are_no_faster(model, on, stack, batch):
+    asked = question(model, on, stack=stack, batch=batch)
+    every = tuple(range(1, asked.model.num_layers + 1))
+    assert seconds(asked) <= seconds(replace(asked, space=Axes(pp=every))) * SAME

@@ -71,21 +71,21 @@ class PythonRecipes:
         return None
 
     def _carry_out(
-        self, path: Path, file: PythonFile, call: FunctionCall, found: PythonValues
+        self, path: Path, file: PythonFile, call: FunctionCall, config: PythonValues
     ) -> None:
         self._calls += 1
         if self._calls > _MOST_CALLS:
             return
         for step in file.called(call).steps:
             if not isinstance(step, FunctionCall):
-                step(found)
+                step(config)
                 continue
             origin = self.defined(path, file, step.name)
             if origin is not None:
                 where, other, name = origin
                 inner = FunctionCall(name=name, arguments=step.arguments)
                 self._parameters |= other.parameters(name)
-                self._carry_out(where, other, inner, found)
+                self._carry_out(where, other, inner, config)
             elif step.name in file.imports and not step.name[0].isupper():  # no class
                 self.missing.append(step.name)
 

@@ -1,7 +1,7 @@
-"""What a Python configuration writes literally, read from its syntax tree; nothing of it is run.
+"""The literal values of a Python configuration, read from its syntax tree; nothing of it is run.
 
 A value counts where it follows from the file's text: a constant, arithmetic of constants, the name
-of such a constant, a parameter's default. Values under an `if` or in a loop do not.
+of such a constant, a parameter's default. Values under an `if` or in a loop do not count.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PythonValues:
 
     values  by the path of keywords and attributes;  calls  called functions, by the path of
     the keyword that it is given to, with literal positional arguments
-    steps   what the function does, in order: a path is set, everything below a path is dropped, or
+    steps   actions of the function, in order: a path is set, everything below a path is dropped, or
             another function gives or changes the configuration
     """
 
@@ -55,30 +55,30 @@ class PythonValues:
     def set(self, path: Key, value: Any, place: Place) -> None:
         """Sets the value of a path."""
         self.values[path] = (value, place)
-        self.steps.append(lambda found: found.values.__setitem__(path, (value, place)))
+        self.steps.append(lambda config: config.values.__setitem__(path, (value, place)))
 
     def drop(self, path: Key) -> None:
         """Drops the values and calls at and below a path."""
         _drop(self, path)
-        self.steps.append(lambda found: _drop(found, path))
+        self.steps.append(lambda config: _drop(config, path))
 
     def forget(self, path: Key) -> None:
         """Drops the value of one path, which may be a variable's name."""
         self.values.pop(path, None)
-        self.steps.append(lambda found: found.values.pop(path, None))
+        self.steps.append(lambda config: config.values.pop(path, None))
 
     def call(self, path: Key, name: str, arguments: tuple[Any, ...], place: Place) -> None:
         """Notes a call in the value of a path."""
         one = (path, name, arguments, place)
         self.calls.append(one)
-        self.steps.append(lambda found: found.calls.append(one))
+        self.steps.append(lambda config: config.calls.append(one))
 
 
-def _drop(found: PythonValues, path: Key) -> None:
+def _drop(config: PythonValues, path: Key) -> None:
     length = len(path)
-    for key in [key for key in found.values if key[:length] == path]:
-        del found.values[key]
-    found.calls[:] = [call for call in found.calls if call[0][:length] != path]
+    for key in [key for key in config.values if key[:length] == path]:
+        del config.values[key]
+    config.calls[:] = [call for call in config.calls if call[0][:length] != path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +164,8 @@ def read_python(name: str, text: str) -> PythonFile:
         functions=functions,
         nodes=nodes,
         constants=constants,
-        imports={local: found for local, found in names if found.name != "*"},
-        stars=tuple(found for _, found in names if found.name == "*"),
+        imports={local: each for local, each in names if each.name != "*"},
+        stars=tuple(each for _, each in names if each.name == "*"),
     )
 
 
@@ -179,7 +179,7 @@ def _function(
     node: ast.FunctionDef, file: str, constants: Constants, given: Mapping[str, object]
 ) -> PythonValues:
     """The values of a function; `given` are literal arguments."""
-    found = PythonValues(node.name)
+    config = PythonValues(node.name)
     arguments = [*node.args.posonlyargs, *node.args.args]
     defaults = node.args.defaults
     pairs = list(zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True))
@@ -189,31 +189,31 @@ def _function(
             constants[argument.arg] = _literal(default, constants)
         except _UnknownError:
             continue
-        found.values[(argument.arg,)] = (constants[argument.arg], Place(file, default.lineno))
+        config.values[(argument.arg,)] = (constants[argument.arg], Place(file, default.lineno))
     for name in (argument.arg for argument in (*arguments, *node.args.kwonlyargs)):
         if name in given:
             constants[name] = given[name]
     for statement in node.body:
-        _statement(statement, file, constants, found)
-    return found
+        _statement(statement, file, constants, config)
+    return config
 
 
-def _statement(node: ast.stmt, file: str, constants: Constants, found: PythonValues) -> None:
+def _statement(node: ast.stmt, file: str, constants: Constants, config: PythonValues) -> None:
     if isinstance(node, (ast.Return, ast.Expr)):
         if node.value is not None:
-            _changing_call(node, constants, found)
-            _expression(node.value, (), file, constants, found)
+            _changing_call(node, constants, config)
+            _expression(node.value, (), file, constants, config)
     elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-        _assignment(node.targets[0], node.value, file, constants, found)
+        _assignment(node.targets[0], node.value, file, constants, config)
     elif isinstance(node, ast.AnnAssign) and node.value is not None:
-        _assignment(node.target, node.value, file, constants, found)
+        _assignment(node.target, node.value, file, constants, config)
     elif isinstance(node, (ast.ClassDef, ast.With)):
         for inner in node.body:
-            _statement(inner, file, constants, found)
+            _statement(inner, file, constants, config)
 
 
 def _assignment(
-    target: ast.expr, value: ast.expr, file: str, constants: Constants, found: PythonValues
+    target: ast.expr, value: ast.expr, file: str, constants: Constants, config: PythonValues
 ) -> None:
     path = _path(target)
     if path is None:
@@ -226,28 +226,28 @@ def _assignment(
             call = _called(value) if isinstance(value, ast.Call) else ""
             is_plain = call and "." not in call
             if is_plain and isinstance(value, ast.Call) and path[0] in _OBJECTS:
-                found.base = call
-                found.steps += _literal_calls(value, constants)
+                config.base = call
+                config.steps += _literal_calls(value, constants)
             # The object that everything is set on is not part of paths.
             inner = () if not isinstance(value, ast.Dict) and _is_object(path[0]) else path
             if isinstance(value, ast.Call) and _called(value) == "dict":
                 inner = path
-            _expression(value, inner, file, constants, found)
+            _expression(value, inner, file, constants, config)
             return
-        found.drop(path[1:])
-        _expression(value, path[1:], file, constants, found)
+        config.drop(path[1:])
+        _expression(value, path[1:], file, constants, config)
         return
     if len(path) == 1:
         constants[path[0]] = literal
-        found.set(path, literal, Place(file, value.lineno))
+        config.set(path, literal, Place(file, value.lineno))
         if isinstance(value, (ast.Dict, ast.Call)):
-            _expression(value, path, file, constants, found)
+            _expression(value, path, file, constants, config)
     else:
-        found.drop(path[1:])
-        found.set(path[1:], literal, Place(file, value.lineno))
+        config.drop(path[1:])
+        config.set(path[1:], literal, Place(file, value.lineno))
 
 
-def _changing_call(node: ast.Return | ast.Expr, constants: Constants, found: PythonValues) -> None:
+def _changing_call(node: ast.Return | ast.Expr, constants: Constants, config: PythonValues) -> None:
     """A function that changes the configuration, `tune(config)`, or returns it."""
     call = node.value
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
@@ -255,7 +255,7 @@ def _changing_call(node: ast.Return | ast.Expr, constants: Constants, found: Pyt
     first = call.args[0] if call.args else None
     changes = isinstance(first, ast.Name) and first.id in _OBJECTS
     if changes or isinstance(node, ast.Return):
-        found.steps += _literal_calls(call, constants)
+        config.steps += _literal_calls(call, constants)
 
 
 def _literal_calls(call: ast.Call, constants: Constants) -> list[FunctionCall]:
@@ -282,7 +282,7 @@ def _is_object(name: str) -> bool:
 
 
 def _expression(
-    node: ast.expr, path: Key, file: str, constants: Constants, found: PythonValues
+    node: ast.expr, path: Key, file: str, constants: Constants, config: PythonValues
 ) -> None:
     """The literal values inside an expression: keywords of calls, entries of dictionaries."""
     if len(path) > _MOST_DEEP:
@@ -294,23 +294,23 @@ def _expression(
             try:
                 literals.append(_literal(argument, constants))
             except _UnknownError:
-                _expression(argument, path, file, constants, found)
-        found.call(path, _called(node), tuple(literals), place)
+                _expression(argument, path, file, constants, config)
+        config.call(path, _called(node), tuple(literals), place)
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
             # `Bridge.from_hf_pretrained("name").to_provider()`
-            _expression(node.func.value, path, file, constants, found)
+            _expression(node.func.value, path, file, constants, config)
         for keyword in node.keywords:
             if keyword.arg is not None:
-                _entry(keyword.arg, keyword.value, path, file, constants, found)
+                _entry(keyword.arg, keyword.value, path, file, constants, config)
             else:
-                _expression(keyword.value, path, file, constants, found)
+                _expression(keyword.value, path, file, constants, config)
     elif isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                _entry(key.value, value, path, file, constants, found)
+                _entry(key.value, value, path, file, constants, config)
     elif isinstance(node, (ast.List, ast.Tuple)):
         for item in node.elts:
-            _expression(item, path, file, constants, found)
+            _expression(item, path, file, constants, config)
 
 
 def _entry(
@@ -319,17 +319,17 @@ def _entry(
     path: Key,
     file: str,
     constants: dict[str, object],
-    found: PythonValues,
+    config: PythonValues,
 ) -> None:
     inner = (*path, key)
     try:
-        found.set(inner, _literal(value, constants), Place(file, value.lineno))
+        config.set(inner, _literal(value, constants), Place(file, value.lineno))
     except _UnknownError:
-        found.forget(inner)
-        _expression(value, inner, file, constants, found)
+        config.forget(inner)
+        _expression(value, inner, file, constants, config)
     else:
         if isinstance(value, (ast.Dict, ast.Call)):
-            _expression(value, inner, file, constants, found)
+            _expression(value, inner, file, constants, config)
 
 
 def _path(target: ast.expr) -> Key | None:
