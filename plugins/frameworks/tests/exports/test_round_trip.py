@@ -84,7 +84,9 @@ def test_an_export_imported_back_is_the_plan(
     try:
         export = export_plan(plan, target)
     except InputError as refusal:
-        assert len(str(refusal).split()) > 5, "a refusal says why"
+        # The reason names the target and what to do instead.
+        if not str(refusal).startswith(f"--to {target}: "):
+            raise
         return
     checked = check_config(plan, write_folder(tmp_path / "run", export))
     assert checked.agreement.different == ()
