@@ -101,7 +101,7 @@ def given_by_file(file: KeyedFile, collected: Collected) -> Given:
     """The top keys of a file; a list of words is one text."""
     found: Given = []
     for path, value in file.values.items():
-        if len(path) == 1 or path[0] == "dist_config":
+        if len(path) == 1 or path[0] in ("dist_config", "fsdp_config"):
             if (unknown := file.open(*path)) is not None:
                 if path[-1] in _ABOUTS:
                     name = ".".join(path)
@@ -118,6 +118,7 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
     defaults  whether to use transformers' defaults
     """
     deepspeed = None
+    fsdp = any(key == "fsdp" and value for key, value, _, _ in given)
     for key, value, place, option in given:
         if key in _COUNTS:
             collected.set(_COUNTS[key], degree_of(value), place, option)
@@ -137,6 +138,11 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
             collected.set("optimizer", word_of(value), place, option)
         elif key == "fsdp" and isinstance(value, str):
             _collect_fsdp(value, place, option, collected)
+        elif key in ("reshard_after_forward", "fsdp_reshard_after_forward") and fsdp:
+            reshards = truth_of(value)
+            if reshards is not None:  # of FSDP2; FSDP1 has a word for its strategy
+                collected.placed.pop("zero_stage", None)
+                collected.set("zero_stage", 3 if reshards else 2, place, option)
         elif key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
             deepspeed = text_of(value) if isinstance(value, str) else None
             if deepspeed is not None and (stage := _SHIPPED.fullmatch(deepspeed)):
@@ -150,6 +156,8 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
             collected.set("model.name", value, place, option)
             if not value.endswith(".json"):
                 collect_figures(value, "", collected, place, option)
+    if defaults and deepspeed is None and not fsdp:
+        collected.default(_DEFAULTS, zero_stage=0)
     if defaults:
         collected.default(
             _DEFAULTS, tp=1, pp=1, cp=1, gradient_accumulation=1, precision="fp32",

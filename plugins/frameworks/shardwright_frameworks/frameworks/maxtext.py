@@ -121,6 +121,7 @@ def collect_maxtext(given: Given, collected: Collected) -> None:
     batch = given.get("per_device_batch_size")
     if batch is not None:
         _batch(batch, collected)
+        _micro_batch(given, collected)
     model = given.get("model_name")
     if model is not None and text_of(model[0]) not in (None, "default"):
         name = str(text_of(model[0]))
@@ -171,6 +172,8 @@ def _axes(given: Given, collected: Collected) -> None:
         where = left[0] if left else place
         assert where is not None
         collected.set("zero_stage", 3, where, "ici_fsdp_parallelism")
+    elif fully == 1 and place is not None and not _shards_otherwise(collected):
+        collected.set("zero_stage", 0, place, "ici_fsdp_parallelism")
     filled = left or any(
         str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
     )
@@ -189,6 +192,12 @@ def _axes(given: Given, collected: Collected) -> None:
             collected.derive("devices", dp * ranks, "the product of the parallelisms")
 
 
+def _shards_otherwise(collected: Collected) -> bool:
+    """Whether another axis than fsdp shards weights (base.yml, logical_axis_rules, `embed`)."""
+    axes = ("ep", "cp")
+    return any(axis in collected.open_keys or (collected.count(axis) or 1) > 1 for axis in axes)
+
+
 def _words(given: Given, collected: Collected) -> None:
     policy = given.get("remat_policy")
     if policy is not None:
@@ -202,6 +211,21 @@ def _words(given: Given, collected: Collected) -> None:
     attention = given.get("attention")
     if attention is not None and "flash" in str(attention[0]):
         collected.set("flash_attention", True, attention[1], "attention")
+
+
+def _micro_batch(given: Given, collected: Collected) -> None:
+    """Sequences of a replica and pass, where a replica is several devices; with a pipeline a pass
+    is one of `num_pipeline_microbatches`."""
+    total, dp = collected.count("global_batch"), collected.count("dp")
+    passes = collected.count("gradient_accumulation") or 1
+    if {"tp", "pp", "cp", "gradient_accumulation"} & collected.open_keys:
+        return
+    if (collected.count("pp") or 1) > 1:
+        written = given.get("num_pipeline_microbatches")
+        passes *= (degree_of(written[0]) if written is not None else None) or 0
+    if total and dp and passes and total % (dp * passes) == 0:
+        how = f"batch {total} / (dp {dp} x {passes} passes)"
+        collected.derive("micro_batch", total // (dp * passes), how)
 
 
 def _batch(batch: tuple[Any, Place], collected: Collected) -> None:

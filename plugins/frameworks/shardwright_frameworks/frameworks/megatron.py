@@ -127,6 +127,8 @@ def collect_megatron(options: Options, collected: Collected) -> None:
         _DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, precision="fp32", recompute="none",
         sequence_parallel=False, distributed_optimizer=False, optimizer="adam",
     )  # fmt: skip
+    if not options.last("deepspeed", "deepspeed_config", "zero_stage"):
+        collected.default(_DEFAULTS, zero_stage=0)
 
 
 def _precision(options: Options, collected: Collected) -> None:
@@ -204,7 +206,10 @@ def _sharding(options: Options, collected: Collected) -> None:
     distributed = options.last("use_distributed_optimizer")
     if fully is not None and strategy is not None:
         collected.use(fully.name, fully.place)
-    if strategy is not None and (fully is None or options.switched(fully)):
+    if strategy is not None and fully is None:
+        collected.use(strategy.name, strategy.place)
+        collected.report_unused(strategy.name, strategy.place, "no effect without Megatron FSDP")
+    elif strategy is not None and fully is not None and options.switched(fully):
         written = options.value_of(strategy, collected)
         if written in _STRATEGIES:
             collected.set("zero_stage", _STRATEGIES[written], strategy.place, strategy.name)

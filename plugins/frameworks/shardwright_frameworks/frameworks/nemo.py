@@ -122,6 +122,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "swiglu": ("model.gated_mlp", truth_of),
     "untie_embeddings_and_output_weights": ("model.tied_embeddings", _untied),
 }
+_STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _MARKS = frozenset(
     {"tensor_model_parallel_size", "pipeline_model_parallel_size", "tensor_parallelism",
      "pipeline_parallelism", "micro_batch_size", "context_parallel_size"}
@@ -195,10 +196,7 @@ def collect_nemo(
                 collected.leave_open(about, ".".join(path), value.why, place)
         else:
             _collect_one(path, value, place, collected)
-    distributed = collected.placed.get("distributed_optimizer")
-    if distributed is not None:
-        stage = 1 if distributed.value else 0
-        collected.set_first("zero_stage", stage, distributed.place, distributed.option)
+    _collect_sharding(merged, collected)
     if collected.get("recompute") != "full":
         collected.placed.pop("recompute_layers", None)
     _collect_modules(merged, collected)
@@ -218,6 +216,32 @@ def _collect_modules(values: Values, collected: Collected) -> None:
                 text = f"selective modules: {','.join(names)}"
                 del collected.placed["recompute"]
                 collected.set("recompute", text, place, ".".join(path))
+
+
+def _collect_sharding(merged: Values, collected: Collected) -> None:
+    """The ZeRO stage of data parallelism. The strategy is Megatron FSDP's and nothing without it; the
+    distributed optimizer shards states alone (megatron/core/distributed, core_v0.14)."""
+    by_name = {path[-1]: (path, *given) for path, given in merged.items() if path}
+    sharded = by_name.get("use_megatron_fsdp")
+    named = by_name.get("data_parallel_sharding_strategy")
+    on = sharded is not None and truth_of(sharded[1])
+    if sharded is not None:
+        collected.use(sharded[0][-1], sharded[2])
+    if named is not None:
+        path, value, place = named
+        stage = _STRATEGIES.get(word_of(value) or "")
+        if on and stage is not None:
+            collected.set("zero_stage", stage, place, ".".join(path))
+        elif not on and word_of(value) not in (None, "no_shard"):
+            collected.use(path[-1], place)
+            collected.report_unused(".".join(path), place, "no effect without Megatron FSDP")
+    elif on and sharded is not None:
+        collected.default(_DEFAULTS, zero_stage=0)  # its strategy is `no_shard`
+        return
+    distributed = collected.placed.get("distributed_optimizer")
+    if distributed is not None:
+        stage = 1 if distributed.value else 0
+        collected.set_first("zero_stage", stage, distributed.place, distributed.option)
 
 
 def _elsewhere(path: tuple[str, ...]) -> bool:

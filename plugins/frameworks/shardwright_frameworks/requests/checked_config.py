@@ -71,6 +71,8 @@ def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
     imported = read_imported(path) if is_imported(path) else read_config(path)
     if target and (against / _JOB).is_file():
         imported = _with_job(imported, against / _JOB)
+    if target and against.is_dir():
+        imported = _with_launch(imported, against)
     framework = imported.framework or ""
     target = target or _TARGET_OF.get(framework, framework)
     gaps = _gaps(planned, target)
@@ -106,6 +108,19 @@ def _with_job(imported: ImportedRun, job: Path) -> ImportedRun:
         global_batch=imported.global_batch or data.get("global_batch"),
         seq_len=imported.seq_len or data.get("seq_len"),
         recompute="full" if data.get("gradient_checkpointing") else imported.recompute,
+    )
+
+
+def _with_launch(imported: ImportedRun, against: Path) -> ImportedRun:
+    """The import with the devices that the folder's script starts, where the configuration does not
+    count them."""
+    if imported.devices is not None or not (against / RUN_SCRIPT).is_file():
+        return imported
+    launched = read_config(against)
+    return replace(
+        imported,
+        devices=launched.devices,
+        dp=launched.dp if imported.dp is None else imported.dp,
     )
 
 

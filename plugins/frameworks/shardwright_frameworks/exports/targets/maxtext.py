@@ -87,7 +87,14 @@ def export_maxtext(planned: PlannedRun) -> Exported:
         per_node=True,
         arguments=('"${MAXTEXT_BASE:?set it to configs/base.yml of MaxText}"', *_words(data)),
         files=(ExportedFile(path="maxtext.yml", text=yaml_text(data)),),
-        unexpressed=(*gaps, *more, *mixed, *_pipeline_gaps(planned), *_sharding(planned)),
+        unexpressed=(
+            *gaps,
+            *more,
+            *mixed,
+            *_pipeline_gaps(planned),
+            *_sharding(planned),
+            *_experts(planned),
+        ),
         needs=("MaxText with JAX for the device on every node",),
         fill_in=("dataset_type=synthetic stands for your data", "base_output_directory, run_name"),
     )
@@ -146,7 +153,7 @@ def _mesh(planned: PlannedRun) -> dict[str, Any]:
     run = planned.run
     experts = math.gcd(run.degrees.ep, run.degrees.dp)
     replicas = run.degrees.dp // run.local_workers
-    sharded = run.zero_stage > 0
+    sharded = _is_sharded(planned)
     degrees = {
         "tensor": run.degrees.tp,
         "context": run.degrees.cp,
@@ -221,10 +228,26 @@ def _pipeline_gaps(planned: PlannedRun) -> tuple[Unexpressed, ...]:
 def _sharding(planned: PlannedRun) -> tuple[Unexpressed, ...]:
     """fsdp shards weights as well."""
     stage = planned.run.zero_stage
-    if stage in (0, 3):
+    if stage == 3 or not _is_sharded(planned):
         return ()
-    why = "MaxText's fsdp axis shards weights, gradients and states"
+    why = "MaxText's axes fsdp, expert and context shard weights, gradients and states"
     return (replaced("zero_stage", stage, 3, why),)
+
+
+def _is_sharded(planned: PlannedRun) -> bool:
+    """Whether weights are sharded: the axes of experts and of sequences shard them as fsdp does
+    (base.yml, logical_axis_rules, `embed`)."""
+    run = planned.run
+    return run.zero_stage > 0 or run.degrees.ep > 1 or run.degrees.cp > 1
+
+
+def _experts(planned: PlannedRun) -> tuple[Unexpressed, ...]:
+    """The axis of experts is one of data: it holds no more ranks than there are replicas."""
+    ep, dp = planned.run.degrees.ep, planned.run.degrees.dp // planned.run.local_workers
+    able = min(math.gcd(ep, planned.run.degrees.dp), dp)
+    if able == ep:
+        return ()
+    return (replaced("ep", ep, able, "MaxText's axis of experts splits data as well"),)
 
 
 def _words(data: dict[str, Any]) -> list[str]:

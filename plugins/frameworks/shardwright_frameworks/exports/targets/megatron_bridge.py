@@ -68,9 +68,8 @@ def export_megatron_bridge(planned: PlannedRun) -> Exported:
     }
     if "ckpt_format" in settings.parallelism:
         overrides["checkpoint"] = {"ckpt_format": settings.parallelism["ckpt_format"]}
-    precision = _PRECISIONS.get(run.precision, "")
-    if precision:
-        overrides["mixed_precision"] = {"": precision}
+    precision = _PRECISIONS.get(run.precision, _PRECISIONS["bf16"])
+    overrides["mixed_precision"] = {"": precision}
     recipe = _RECIPES.get(planned.model, "")
     shown = {section: value.get("", value) for section, value in overrides.items()}
     return Exported(
@@ -166,7 +165,7 @@ def _fp32(precision: str) -> tuple[Unexpressed, ...]:
         Unexpressed(
             option="precision",
             planned="fp32",
-            written="the recipe's own",
+            written="bf16",
             why="megatron-bridge names no recipe of precision in fp32",
             change={"precision": "bf16"},
         ),

@@ -30,6 +30,9 @@ from simulator.values.degrees import AXIS_ORDERS
 
 # Kinds of recomputation that Megatron-Core does not have, and the nearest ones.
 _RECOMPUTE = {"attention": "selective", "alternate": "full", "minimal": "selective"}
+# Weight of the loss that balances experts where the model's configuration has none: of Switch
+# Transformers (arXiv 2101.03961, section 2.2), which Megatron's 0.0 would leave out.
+_BALANCE = 1e-2
 _CAN = ("wide_layers", "gradient_reduction", "optimizer_offload", "activation_offload")
 
 
@@ -131,6 +134,7 @@ def _experts(planned: PlannedRun) -> dict[str, Any]:
         "moe_grouped_gemm": True,
         "moe_token_dispatcher_type": "alltoall",
         "moe_router_load_balancing_type": "aux_loss",
+        "moe_aux_loss_coeff": float(planned.config.get("router_aux_loss_coef") or _BALANCE),
     }
     if model.num_shared_experts:
         found["moe_shared_expert_intermediate_size"] = model.num_shared_experts * model.expert_size
