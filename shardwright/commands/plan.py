@@ -78,7 +78,7 @@ from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.plan_file import PlanFile, write_plan_file
 
 EXAMPLES = (
-    "Examples:\n\n  shardwright plan llama-3.1-70b --on 16x8xh100-sxm --global-batch 1024 "
+    "Examples:\n\n  shardwright plan llama-3.1-70b --on 16x8xh100-sxm "
     "--seq 8192\n\n  shardwright plan llama-3.1-405b --on 2048x8xh100-sxm --global-batch 2048 "
     "--seq 8192 --stack megatron-core --tp 4,8 -o layout.json"
 )
@@ -96,7 +96,10 @@ def plan(
     global_batch: Annotated[
         int | None,
         typer.Option(
-            "--global-batch", parser=samples, metavar="COUNT", help="samples per step: 1024 or 4M"
+            "--global-batch",
+            parser=samples,
+            metavar="COUNT",
+            help="samples per step: 1024 or 4M (default: as published runs)",
         ),
     ] = None,
     seq: Seq = None,
@@ -122,7 +125,7 @@ def plan(
     stack: Annotated[
         str | None,
         typer.Option(
-            help="framework: megatron-core, nanotron, ..., a list, or any (default: torch)"
+            help="framework: megatron-core, nanotron, ..., a list, or any (default: compare)"
         ),
     ] = None,
     fit_risk: FitRisk = None,
@@ -267,8 +270,8 @@ def plan(
         return
     if sort != "step":
         raise typer.BadParameter(f"--sort {sort} orders the table of a sweep, this is one question")
-    if not model or not on or global_batch is None:
-        raise typer.BadParameter("give MODEL, --on and --global-batch, or --questions FILE")
+    if not model or not on:
+        raise typer.BadParameter("give MODEL and --on, or --questions FILE")
     need_room_for(output)
     need_room_for_reports(answer_output.reports)
     plan_one(plan_request(given, profile=profile_file, today=today), answer_output)

@@ -28,6 +28,7 @@ from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import default_precision
 from shardwright.asking.sizing.kept_bytes import run_storage
 from shardwright.asking.sizing.size_flags import MOST_DEVICES, NamedDevice, SizeFlags
+from shardwright.asking.usual_batch import usual_batch
 from simulator import scaling_law
 from simulator.goodput.reliability_inputs import DEFAULT, SPOT, ReliabilityInputs, read_reliability
 from simulator.training_run.framework.framework import (
@@ -37,12 +38,6 @@ from simulator.training_run.framework.framework import (
 )
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.prediction import Interval
-
-# Tokens of a step where no flag says: 4 Mi (Llama 2, arXiv 2307.09288, table 1), from so many
-# parameters on 16 Mi (Llama 3 405B, arXiv 2407.21783, table 4); with adapters 8 sequences (MLPerf
-# Training 4.1, llama2_70b_lora).
-_FEW_TOKENS, _MANY_TOKENS, _LARGE = 2**22, 2**24, 65e9
-_ADAPTER_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +67,11 @@ def size_request(
         )
     assumed = list(sample.assumptions)
     precision = _precision(flags, assumed)
-    batches = flags.batches or (_usual_batch(flags, figures, sample.sequence_length, assumed),)
+    batches = flags.batches
+    if not batches:
+        usual = usual_batch(flags.model, figures, sample.sequence_length, adapters=bool(flags.lora))
+        batches = (usual.sequences,)
+        assumed.append(usual.words)
     reliability = _reliability(flags, assumed)
     pue, region = _site(flags, today, assumed)
     tokens = flags.tokens
@@ -238,23 +237,6 @@ def _precision(flags: SizeFlags, assumed: list[str]) -> str:
     precision, told = default_precision(get_cluster(flags.on[0].name))
     assumed += told or (f"precision {precision} (--precision)",)
     return precision
-
-
-def _usual_batch(flags: SizeFlags, figures: Transformer, seq_len: int, assumed: list[str]) -> int:
-    if flags.lora:
-        assumed.append(
-            f"{_ADAPTER_BATCH} sequences a step (MLPerf Training 4.1, llama2_70b_lora; "
-            "--global-batch)"
-        )
-        return _ADAPTER_BATCH
-    large = figures.parameters >= _LARGE
-    tokens = _MANY_TOKENS if large else _FEW_TOKENS
-    source = "Llama 3 405B, arXiv 2407.21783" if large else "Llama 2, arXiv 2307.09288"
-    batch = max(1, tokens // seq_len)
-    assumed.append(
-        f"{batch:,} sequences a step, {tokens // 2**20} Mi tokens ({source}; --global-batch)"
-    )
-    return batch
 
 
 def _reliability(flags: SizeFlags, assumed: list[str]) -> ReliabilityInputs:
