@@ -107,7 +107,7 @@ def format_time(time_s: float) -> str:
     """
     magnitude = abs(time_s)
     if magnitude >= 2 * 86400:
-        return f"{time_s / 86400:.3g} d"
+        return f"{format_days(time_s / 86400)} d"
     if magnitude >= 2 * 3600:
         return f"{time_s / 3600:.3g} h"
     if magnitude >= 999.5:
@@ -117,6 +117,15 @@ def format_time(time_s: float) -> str:
     if magnitude >= 1e-3:
         return f"{time_s * 1e3:.3g} ms"
     return f"{time_s * 1e6:.3g} us"
+
+
+def format_days(days: float) -> str:
+    """Three digits, or whole days: `58.2`, `1,090`.
+
+    >>> format_days(58.21), format_days(2080.4)
+    ('58.2', '2,080')
+    """
+    return f"{days:.3g}" if abs(days) < 999.5 else f"{days:,.0f}"
 
 
 def format_flop(work_flop: float) -> str:

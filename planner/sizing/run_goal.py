@@ -3,7 +3,8 @@
 With n nodes of d devices and steps of T seconds, a run of K steps takes
 
     hours     h = K T x(n) / 3600          x(n): wall-clock over steady steps (run_stretch.py)
-    dollars   h (n d p + s) + e            p: of a device-hour; s, e: storage an hour, egress
+    dollars   h ((n + b) d p + s) + e      p: of a device-hour; b: spare nodes; s, e: storage an
+                                           hour, egress
     energy    n d h w(mfu)                 w: watts of a device and its share of the site
 
 with the median of x, and beside a limit the x for which it must hold. All rise with T at fixed n
@@ -59,6 +60,7 @@ class RunGoal:
     steps         of the run; 1 where its tokens are sought
     stretch       wall-clock over steady steps by nodes
     usd           of a device-hour, None where unknown
+    spares        [nodes] spare nodes that are paid too, from 0 nodes on; None for none
     usd_per_run_hour, usd_once   of what is kept, per hour of the run, and of what is sent
     flop_per_s    16-bit peak of a node's devices;  step_flop  of the model's own arithmetic
     """
@@ -77,6 +79,7 @@ class RunGoal:
     budget_usd: float | None
     usd_per_run_hour: float = 0.0
     usd_once: float = 0.0
+    spares: Array | None = None
 
     def values(self, nodes: Counts, seconds: Array) -> Array:
         """[layouts] what is least of the best; infinite beyond a limit."""
@@ -102,9 +105,10 @@ class RunGoal:
         return np.asarray(self.steps * seconds * self.stretch.middle[nodes] / 3600.0)
 
     def dollars(self, nodes: Counts, hours: Array) -> Array:
-        """Of all device-hours, of what is kept and sent beside; infinite without a price."""
+        """Of devices, spare nodes, storage and egress; infinite without a price."""
         usd = np.inf if self.usd is None else self.usd
-        rent = nodes * self.node_devices * hours * usd
+        paid = nodes if self.spares is None else nodes + self.spares[nodes]
+        rent = paid * self.node_devices * hours * usd
         return np.asarray(rent + hours * self.usd_per_run_hour + self.usd_once)
 
     def kwh(self, nodes: Counts, seconds: Array, hours: Array) -> Array:

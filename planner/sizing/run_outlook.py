@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from planner.layout.layout_answer import LayoutChoice
 from planner.layout.layout_choice import choice_of
 from planner.sizing.size_question import SizeQuestion
-from planner.sizing.sizing_search import SizedRun, question_of_run
+from planner.sizing.sizing_search import SizedRun, question_of_run, spare_nodes
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.energy import carbon, run_energy
-from simulator.goodput.reliability import reliability
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
 from simulator.log_interval import probability_below, product, total
 from simulator.mfu import model_flop_per_token
@@ -24,12 +23,13 @@ class RunOutlook:
 
     plan              its layout, with the step's interval
     days, device_hours, usd, kwh, tco2e    of the whole run; usd None without a price
-    rent_usd, storage_usd, egress_usd   parts of usd; the latter two None where not counted
+    rent_usd, spare_usd, storage_usd, egress_usd   parts of usd: devices, spare nodes; the latter
+                      two None where not counted
     productive_time   share of the time that steps take which are kept
     probability_of_deadline, probability_of_budget   None where there is none
     lost              share of the time by what it is lost to, the most first
     checkpoint_every_s  the interval that loses least;  interruptions  unexpected ones
-    spare_nodes       with which a run waits for one for less than 1 % of its time
+    spare_nodes       paid too: as many as cost less than waiting for repairs
     why_not           beside the best; "" of the best itself
     """
 
@@ -39,6 +39,7 @@ class RunOutlook:
     device_hours: Interval
     usd: Interval | None = None
     rent_usd: Interval | None = None
+    spare_usd: Interval | None = None
     storage_usd: Interval | None = None
     egress_usd: Interval | None = None
     kwh: Interval
@@ -51,6 +52,18 @@ class RunOutlook:
     interruptions: Interval
     spare_nodes: int
     why_not: str = ""
+
+    @property
+    def lost_usd(self) -> Interval | None:
+        """Rent of the time that no kept step took: failures, checkpoints, stragglers."""
+        if self.rent_usd is None:
+            return None
+        rent, kept = self.rent_usd.value, self.productive_time
+        return Interval(
+            value=rent * (1.0 - kept.value),
+            low=rent * (1.0 - kept.high),
+            high=rent * (1.0 - kept.low),
+        )
 
 
 def simulated_time(
@@ -77,19 +90,21 @@ def outlook_of(
     plan = choice_of(run.layout, None, asked.cluster, coefficients)
     step = plan.prediction.step_time_s.scaled(question.stretch)
     time = simulated_time(question, run, step, seed=seed, runs=runs)
-    lasting = reliability(
-        question.model.parameters, run.devices, run.choice.device, question.reliability
+    choice = run.choice
+    by_nodes = spare_nodes(
+        choice.device, choice.node_devices, max(run.nodes, choice.most), question.reliability
     )
-    known = question.reliability.spare_nodes
-    spares = lasting.spare_nodes if known is None else known
+    spares = int(by_nodes[run.nodes])
     hours = time.days.scaled(24.0)
-    rent = usd = None
+    rent = waiting = usd = None
     if run.choice.usd_per_hour is not None:
-        rent = usd = product(time.device_hours, run.choice.usd_per_hour)
+        rent = product(time.device_hours, run.choice.usd_per_hour)
+        waiting = rent.scaled(spares / run.nodes)
+        usd = rent.scaled(1.0 + spares / run.nodes)
     kept = sent = None
     if question.storage is not None:
         kept, sent = question.storage.storage_usd(hours), question.storage.egress_usd
-        usd = None if rent is None else total(rent, kept, sent)
+        usd = None if usd is None else total(usd, kept, sent)
     kwh = _kwh(question, run, hours)
     one = Interval(value=1.0, low=1.0, high=1.0)
     per_kwh = carbon(one, question.region)
@@ -102,6 +117,7 @@ def outlook_of(
         device_hours=time.device_hours,
         usd=usd,
         rent_usd=rent,
+        spare_usd=waiting,
         storage_usd=kept,
         egress_usd=sent,
         kwh=kwh,

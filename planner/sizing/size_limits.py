@@ -17,7 +17,7 @@ from planner.sizing.sizing_search import (
     layout_question_of,
 )
 from profiles.errors import InputError
-from profiles.units import format_bytes, format_time, format_usd
+from profiles.units import format_bytes, format_days, format_time, format_usd
 
 # Times as many nodes are looked at where those that are allowed keep no limit.
 _ROOM = 4
@@ -44,7 +44,8 @@ def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[Sized
     if better is not None and question.minimise != TOKENS:
         late = question.deadline_s is not None and better.hours * 3600 > question.deadline_s
         dear = better.usd is not None and better.usd > (question.budget_usd or math.inf)
-        what = f"{better.devices:,} {better.choice.asked} would take {better.hours / 24:.3g} d" + (
+        days = format_days(better.hours / 24)
+        what = f"{better.devices:,} {better.choice.asked} would take {days} d" + (
             f" and {format_usd(better.usd)}" if better.usd is not None else ""
         )
         if late:
@@ -59,6 +60,8 @@ def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[Sized
         said.append(f"the fewest nodes allowed, {best.nodes}")
     if said:
         return " and ".join(said)
+    if question.minimise == "devices" and best.nodes == 1:
+        return "no limit: one node is the fewest there is"
     return {
         "cost": "no limit: fewer nodes lack memory or lose speed, more scale worse",
         "energy": "no limit: fewer nodes lack memory or lose speed, more scale worse",

@@ -25,7 +25,7 @@ from planner.layout.layout_question import (
     LayoutSolver,
     ground_of,
 )
-from planner.layout.layout_search import nodes_of_run
+from planner.layout.layout_search import Array, nodes_of_run
 from planner.layout.refined_layout import PricedLayout
 from planner.many.local_workers import answers_of
 from planner.sizing.run_goal import RunGoal, power_of
@@ -35,6 +35,8 @@ from profiles.document import decode, encode
 from profiles.errors import InputError, ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link
 from profiles.hardware.catalogue.cluster import Cluster
+from simulator.goodput.reliability import cheapest_spares
+from simulator.goodput.reliability_inputs import ReliabilityInputs
 from simulator.mfu import model_flop_per_token
 from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.step_spread import run_spreads
@@ -214,12 +216,24 @@ def goal_of(
         usd=choice.usd_per_hour.value if choice.usd_per_hour is not None else None,
         usd_per_run_hour=question.storage.usd_per_hour.value if question.storage else 0.0,
         usd_once=question.storage.egress_usd.value if question.storage else 0.0,
+        spares=spare_nodes(choice.device, choice.node_devices, choice.most, question.reliability),
         power=power_of(choice.device, question.pue),
         flop_per_s=choice.node_devices * peak,
         step_flop=per_step * model_flop_per_token(question.model, question.seq_len),
         deadline_h=None if question.deadline_s is None else question.deadline_s / 3600.0,
         budget_usd=question.budget_usd,
     )
+
+
+@functools.lru_cache(maxsize=64)
+def spare_nodes(device: str, node_devices: int, most: int, inputs: ReliabilityInputs) -> Array:
+    """[nodes] spare nodes by nodes of the run, from 0 to `most`: those of the inputs, or as many
+    as cost less than waiting for repairs."""
+    if inputs.spare_nodes is not None:
+        return np.full(most + 1, inputs.spare_nodes)
+    per_node = inputs.broken_nodes(node_devices, device)
+    nodes = np.arange(most + 1, dtype=np.float64)
+    return cheapest_spares(per_node * nodes, nodes)
 
 
 def layout_question_of(

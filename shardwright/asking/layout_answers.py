@@ -107,7 +107,7 @@ class LayoutAsker:
             calibration=self.calibration,
             lora_rank=request.lora_rank,
         )
-        return question, (*sample.assumptions, *told)
+        return question, (*request.assumed, *sample.assumptions, *told)
 
     @property
     def compared(self) -> tuple[str, ...]:

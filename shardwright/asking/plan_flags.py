@@ -10,13 +10,17 @@ from typing import Any
 from planner.axes import AXES, Axes, axes_of
 from planner.run_option import AskedOptions
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
+from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.energy import grid_carbon
 from profiles.hardware.prices.price_file import offers_with
+from profiles.model.loaders import resolve_model
 from profiles.units import parse_probability, parse_quantity
 from shardwright.asking.asked_price import price_notes
+from shardwright.asking.named_model import described_of, sample_of
 from shardwright.asking.plan_options import OPTION_FLAGS, asked_options, need_stack
 from shardwright.asking.plan_request import PlanRequest
+from shardwright.asking.usual_batch import UsualBatch, usual_batch
 from simulator.goodput.reliability_inputs import inputs_at, read_reliability
 from simulator.training_run.run.low_bits import OPTIMIZERS, USUAL_OPTIMIZER
 
@@ -56,12 +60,17 @@ def plan_request(given: Mapping[str, Any], *, profile: Path, today: str) -> Plan
     """One question of `plan`.
 
     given    by the names of `plan`'s parameters, None or "" where a flag was not typed: texts, but
-             counts for model sizes (`global_batch`, `seq`, `lora`, `seed`) and paths for files
+             counts for model sizes (`global_batch`, `seq`, `lora`, `seed`) and paths for files;
+             without a batch the usual one of the model (usual_batch.py)
     profile  what `--on local` names;  today  the ISO day, for the age of prices
 
     Raises InputError, UnknownNameError, UnitError, DocumentError.
     """
     choices = choices_of(given)
+    batch, assumed = given.get("global_batch"), tuple[str, ...]()
+    if batch is None:
+        usual = _usual_batch(given)
+        batch, assumed = usual.sequences, (usual.words,)
     offers = None if given.get("prices") is None else offers_with(given["prices"])
     price = given.get("price") or "on-demand"
     limit_s = DEFAULT_TIME_LIMIT_S
@@ -74,7 +83,7 @@ def plan_request(given: Mapping[str, Any], *, profile: Path, today: str) -> Plan
         model=given["model"],
         on=given["on"],
         cluster=cluster,
-        global_batch=given["global_batch"],
+        global_batch=batch,
         seq=given.get("seq"),
         axes=choices.axes,
         options=choices.options,
@@ -97,6 +106,23 @@ def plan_request(given: Mapping[str, Any], *, profile: Path, today: str) -> Plan
         price_told=price_notes(cluster, price, today=today, offers=offers),
         reliability=inputs_at(price) if reliability is None else read_reliability(reliability),
         region=grid_carbon.grid_of(given.get("region") or grid_carbon.WORLD).region,
+        assumed=assumed,
+    )
+
+
+def _usual_batch(given: Mapping[str, Any]) -> UsualBatch:
+    """The batch of a model whose samples are sequences of tokens; raises InputError for others."""
+    model, seq = given["model"], given.get("seq")
+    if resolve_model(model).factory or sample_of(model, seq).counted_in != "tokens":
+        raise InputError(
+            f"give --global-batch: {model} has no published batch of tokens to take as default"
+        )
+    described = described_of(model, seq)
+    return usual_batch(
+        model,
+        described.figures,
+        described.sample.sequence_length,
+        adapters=bool(given.get("lora")),
     )
 
 

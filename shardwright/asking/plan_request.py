@@ -39,6 +39,7 @@ class PlanRequest:
     offers      of a price file, with ours; None for ours alone
     price_told  what must be told of the price: that there is none, that it is old
     reliability   how often what fails, and what a restart takes;  region  of the grid
+    assumed       values that were chosen for options left out, in words
     """
 
     model: str
@@ -63,6 +64,7 @@ class PlanRequest:
     price_told: tuple[str, ...] = ()
     reliability: ReliabilityInputs = DEFAULT
     region: str = WORLD
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,4 +136,4 @@ def workload_of(request: PlanRequest) -> tuple[Workload, tuple[str, ...]]:
         precision=precision,
         optimizer=request.optimizer,
     )
-    return work, (*sample.assumptions, *told)
+    return work, (*request.assumed, *sample.assumptions, *told)

@@ -38,7 +38,7 @@ from shardwright.console.layout_flags import (
 from shardwright.console.report_files import Csv, Figure, Html, Markdown
 
 EXAMPLES = (
-    "Examples:\n\n  shardwright plan llama-3.1-70b --on 16x8xh100-sxm --global-batch 1024 "
+    "Examples:\n\n  shardwright plan llama-3.1-70b --on 16x8xh100-sxm "
     "--seq 8192\n\n  shardwright plan llama-3.1-405b --on 2048x8xh100-sxm --global-batch 2048 "
     "--seq 8192 --stack megatron-core --tp 4,8 -o layout.json"
 )
@@ -56,7 +56,10 @@ def plan(
     global_batch: Annotated[
         int | None,
         typer.Option(
-            "--global-batch", parser=samples, metavar="COUNT", help="samples per step: 1024 or 4M"
+            "--global-batch",
+            parser=samples,
+            metavar="COUNT",
+            help="samples per step: 1024 or 4M (default: as published runs)",
         ),
     ] = None,
     seq: Seq = None,
@@ -82,7 +85,7 @@ def plan(
     stack: Annotated[
         str | None,
         typer.Option(
-            help="framework: megatron-core, nanotron, ..., a list, or any (default: torch)"
+            help="framework: megatron-core, nanotron, ..., a list, or any (default: compare)"
         ),
     ] = None,
     fit_risk: FitRisk = None,
@@ -243,8 +246,8 @@ def plan(
         return
     if sort != "step":
         raise typer.BadParameter(f"--sort {sort} orders the table of a sweep, this is one question")
-    if not model or not on or global_batch is None:
-        raise typer.BadParameter("give MODEL, --on and --global-batch, or --questions FILE")
+    if not model or not on:
+        raise typer.BadParameter("give MODEL and --on, or --questions FILE")
     need_room_for(output)
     need_room_for_reports(answer_output.reports)
     from shardwright.commands.plan_one import plan_one

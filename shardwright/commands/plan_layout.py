@@ -26,6 +26,7 @@ from shardwright.findings.answer_json import (
     frameworks_json,
     front_json,
 )
+from shardwright.reports.labelled import labelled
 from shardwright.reports.layout_report import (
     frameworks_report,
     front_report,
@@ -80,13 +81,17 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
         print_json(data | {"price_notes": list(request.price_told)})
         return
     brief = not output.explain and answer.chosen is not None
-    show(layout_summary(answer, one.others) if brief else layout_report(answer))
+    if brief:
+        show(layout_summary(answer, one.others, request.price_told))
+    else:
+        show(layout_report(answer))
     if not brief:
         for row in framework_rows(answer, one.others):
-            show(f"Next:   {row}")
-    tell_price(request.price_told)
+            show(labelled("Next:   ", row))
+        tell_price(request.price_told)
     if told := how_it_came_about(one.found, request.time_limit_s):
-        show(told)
+        # In the short answer a reused answer is a remark.
+        (note if brief and one.found.cached else show)(told)
     if output.file is not None and answer.chosen is not None:
         more = "--html report.html" if plan is not None else "--explain"
         note(f"written: {output.file}. Next: shardwright predict {output.file} {more}")

@@ -40,6 +40,7 @@ from shardwright.reports.sizing.size_compare import (
     versus_report,
 )
 from shardwright.reports.sizing.size_report import size_report
+from shardwright.reports.sizing.size_summary import size_summary
 
 if TYPE_CHECKING:
     from shardwright.asking.sizing.owned import OwnedBeside
@@ -127,7 +128,7 @@ def size(
     ] = "",
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="print trade-offs, causes of lost time and the scaling law"),
+        typer.Option("--explain", help="print runners-up, trade-offs, lost time, all assumptions"),
     ] = False,
     json_output: Json = False,
     cases: Annotated[
@@ -204,7 +205,7 @@ def size(
         ]
         beside = _beside(owned, sized) if owned else None
         bought = None if owning_read is None else owning_beside(owning_read, sized)
-    data = size_json(sized.question, sized.answer)
+    data = size_json(sized.question, sized.answer, sized.published)
     if others:
         data["versus"] = [
             versus_json(text, sized, other)
@@ -223,7 +224,8 @@ def size(
     if json_output:
         print_json(data)
     else:
-        show(size_report(sized.question, sized.answer, explain=explain))
+        brief = not explain and sized.answer.best is not None
+        show(size_summary(sized) if brief else size_report(sized, explain=explain))
         for text, other in zip(versus or (), others, strict=True):
             show(versus_report(text, sized, other))
         if before is not None:

@@ -10,6 +10,7 @@ from planner.sizing.run_outlook import RunOutlook
 from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from profiles.document import encode
+from shardwright.asking.sizing.published_beside import PublishedBeside
 from shardwright.findings.answer_json import choice_json
 from shardwright.findings.size_better import is_tie, probability_better
 from simulator.training_compute import METHOD, THRESHOLDS
@@ -26,12 +27,15 @@ SIZE_KEYS = (
     *("productive_time", "productive_time_low", "productive_time_high"),
     *("interruptions", "checkpoint_every_s", "spare_nodes", "lost"),
     *("flop", "flop_method", "thresholds", "binds", "plan", "alternatives", "front", "gains"),
-    *("rent_usd", "storage_usd", "egress_usd", "storage_price"),
+    *("rent_usd", "spare_usd", "lost_usd", "lost_usd_low", "lost_usd_high"),
+    *("storage_usd", "egress_usd", "storage_price", "published"),
     *("refused", "relaxations", "assumptions", "frameworks", "tie"),
 )
 
 
-def size_json(question: SizeQuestion, answer: SizeAnswer) -> dict[str, Any]:
+def size_json(
+    question: SizeQuestion, answer: SizeAnswer, published: PublishedBeside | None = None
+) -> dict[str, Any]:
     """An answer as plain values, with all of SIZE_KEYS."""
     data: dict[str, Any] = dict.fromkeys(SIZE_KEYS)
     data |= {
@@ -59,6 +63,7 @@ def size_json(question: SizeQuestion, answer: SizeAnswer) -> dict[str, Any]:
         "considered": answer.considered,
         "search_time_s": answer.search_time_s,
         "assumptions": list(answer.assumptions),
+        "published": None if published is None else encode(published) | {"error": published.error},
     }
     if answer.best is not None:
         data |= _outlook(answer.best)
@@ -105,6 +110,8 @@ def _outlook(outlook: RunOutlook) -> dict[str, Any]:
         **_ends("device_hours", outlook.device_hours),
         **_ends("usd", usd),
         "rent_usd": outlook.rent_usd.value if outlook.rent_usd else None,
+        "spare_usd": outlook.spare_usd.value if outlook.spare_usd else None,
+        **_ends("lost_usd", outlook.lost_usd),
         "storage_usd": outlook.storage_usd.value if outlook.storage_usd else None,
         "egress_usd": outlook.egress_usd.value if outlook.egress_usd else None,
         **_ends("kwh", outlook.kwh),

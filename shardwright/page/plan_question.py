@@ -97,9 +97,9 @@ def read_plan(values: Mapping[str, str], *, today: str) -> PlanRequest:
     """The request for the fields' values; `today` is an ISO date. Raises FieldErrors."""
     typed = typed_values(PLAN_FIELDS, values)
     need_options(PLAN_FIELDS, typed)
-    for name in ("model", "on", "global-batch"):
+    for name in ("model", "on"):
         if not typed[name]:
-            raise FieldErrors([(name, "give MODEL, --on and --global-batch, or --questions FILE")])
+            raise FieldErrors([(name, "give MODEL and --on, or --questions FILE")])
     near(PLAN_FIELDS, "model", lambda: need_no_code(typed["model"]))
     given: dict[str, Any] = {
         name.replace("-", "_"): text or None for name, text in typed.items() if name != "explain"
@@ -133,7 +133,7 @@ def _need_question(request: PlanRequest) -> None:
 def _counts(typed: Mapping[str, str]) -> dict[str, int | float | None]:
     seq, lora = typed["seq"], typed["lora"]
     return {
-        "global_batch": samples(typed["global-batch"]),
+        "global_batch": samples(typed["global-batch"]) if typed["global-batch"] else None,
         "seq": tokens(seq) if seq else None,
         "lora": number("--lora", lora, int) if lora else None,
     }

@@ -39,7 +39,6 @@ SIZE_FIELDS = (
     Field(
         name="stack",
         label="Framework",
-        usual="",
         start="megatron-core",
         help="one, a list with commas, or any (slower); empty: compare those with evidence",
         options=STACKS,

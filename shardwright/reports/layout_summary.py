@@ -1,5 +1,4 @@
-"""What `plan` prints without --explain: the layout, what it rests on and what comes next, in about
-twelve lines of 100 columns."""
+"""What `plan` prints without --explain: at most twelve lines of 100 columns."""
 
 from __future__ import annotations
 
@@ -11,67 +10,106 @@ from rich.text import Text
 from planner.layout.layout_answer import LayoutFile, layout_title
 from planner.space import EXECUTOR
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.units import format_percent, format_time, format_usd
+from profiles.published.whole_run import whole_run
+from profiles.units import format_count, format_percent, format_time, format_usd
+from shardwright.asking.compared_frameworks import is_supported
+from shardwright.findings.size_better import is_tie
 from shardwright.reports.labelled import labelled
 from shardwright.reports.layout_report import parts_of_step, risk_words
-from shardwright.reports.price_words import price_lines
+from shardwright.reports.one_line import WIDTH, one_line, some_of
+from shardwright.reports.price_words import price_words
 from shardwright.reports.terminal import format_interval, memory_words
 from simulator.log_interval import probability_less
-from simulator.training_run.fit.evidence import evidence_words
+from simulator.training_run.fit.evidence import evidence_words, short_evidence
+from simulator.training_run.step.coefficient_owner import processor_of
+from simulator.values.prediction import Interval
 
 # Other frameworks, and runners-up of the same one.
 _FRAMEWORKS, _RUNNERS_UP = 2, 2
-# Columns of a line after its label.
-_WIDTH = 92
+_LABEL = 8
+_LINES = 12
 
 
-def layout_summary(answer: LayoutFile, others: Sequence[LayoutFile] = ()) -> RenderableType:
+def layout_summary(
+    answer: LayoutFile, others: Sequence[LayoutFile] = (), price_notes: Sequence[str] = ()
+) -> RenderableType:
     """The answer in short.
 
-    others  of the compared frameworks, fastest first; without them, runners-up of the framework
+    others       of the compared frameworks, fastest first; without them, the layout's runners-up
+    price_notes  warnings about the price
     Raises ValueError for an answer without a layout (`layout_report` explains those).
     """
     chosen = answer.chosen
     if chosen is None:
         raise ValueError("no layout was chosen")
     prediction = chosen.prediction
-    step = [f"{format_interval(prediction.step_time_s)}"]
-    step.append(f"MFU {format_percent(prediction.mfu.value)}")
-    if prediction.usd_per_million_tokens is not None:
-        step.append(f"{format_usd(prediction.usd_per_million_tokens.value)} per M tokens")
-    if chosen.idle_devices:
-        used = chosen.run.degrees.num_devices
-        step.append(f"{used:,} devices, {chosen.idle_devices:,} idle")
-    capacity = get_device(chosen.run.device).usable_bytes
-    memory = memory_words(prediction.peak.value, chosen.required_memory_bytes, capacity)
-    evidence = evidence_words(chosen.run)
-    rows = framework_rows(answer, others) or _runners_up(answer)
-    return Group(
-        labelled(
-            Text("Best    ", style="bold"),
-            f"{answer.stack}: {layout_title(chosen.run)}",
-            Text(_proof(answer), style="green"),
+    used = chosen.run.degrees.num_devices
+    idle = f"{used:,} devices, {chosen.idle_devices:,} idle" if chosen.idle_devices else ""
+    memory = memory_words(
+        prediction.peak.value,
+        chosen.required_memory_bytes,
+        get_device(chosen.run.device).usable_bytes,
+    )
+    basis = evidence_words(chosen.run)
+    price = prediction.price_usd_per_hour
+    # Without the date and the provider, which --explain prints.
+    old = [each.split(" on 20")[0] for each in price_notes if price is not None]
+    assumptions = [*old, *(each for each in answer.assumptions if each != basis)]
+    title = f"{answer.stack}: {layout_title(chosen.run)}"
+    rows = [(row,) for row in framework_rows(answer, others)] or _runners_up(answer)
+    lines: list[RenderableType] = [
+        one_line(
+            "Step    ",
+            format_interval(prediction.step_time_s),
+            f"MFU {format_interval(prediction.mfu, format_percent)}",
+            idle,
         ),
-        labelled("Step    ", *step),
-        labelled("Memory  ", memory, f"exceeds it with probability {risk_words(chosen)}"),
-        labelled("Time    ", parts_of_step(chosen)),
+        one_line("Memory  ", memory, f"exceeds it with probability {risk_words(chosen)}"),
+        _cost(answer, price_notes),
+        *([one_line("Price   ", *price_words(price).split("; "))] if price is not None else []),
         *(
-            labelled("Next    " if not number else "        ", row)
+            one_line("Next    " if not number else " " * _LABEL, *row)
             for number, row in enumerate(rows)
         ),
-        labelled("Basis   ", evidence),
-        *price_lines(prediction.price_usd_per_hour),
-        *_assumed([each for each in answer.assumptions if each != evidence]),
-        labelled(
-            "More    ", "--explain: ranges, failures, energy, prices, assumptions", style="dim"
-        ),
+        *_published(answer),
+        one_line("Basis   ", short_evidence(chosen.run)),
+        one_line("Assumed ", some_of(assumptions, WIDTH - _LABEL), style="dim"),
+    ]
+    best = labelled(
+        Text("Best    ", style="bold"), title, Text(_proof(answer, others), style="green")
     )
+    if len(lines) + -(-len(title) // (WIDTH - _LABEL)) < _LINES - 1:
+        lines.insert(2, one_line("Time    ", *parts_of_step(chosen).split(", ")))
+    return Group(best, *lines)
 
 
-def _proof(answer: LayoutFile) -> str:
+def _proof(answer: LayoutFile, others: Sequence[LayoutFile]) -> str:
+    words = f"within {format_percent(answer.gap or 0.0)} of the best"
     if answer.status == "optimal":
-        return "proven optimal"
-    return f"within {format_percent(answer.gap or 0.0)} of the best"
+        words = "proven optimal"
+    tied = any(is_tie(_faster(answer, other)) for other in others[:1])
+    return f"{words}; a tie with the next" if tied else words
+
+
+def _cost(answer: LayoutFile, price_notes: Sequence[str]) -> RenderableType:
+    """Dollars and energy of a million tokens that a long run keeps, failures included."""
+    chosen = answer.chosen
+    said = []
+    if chosen is not None and chosen.usd_delivered is not None:
+        said.append(f"{format_interval(chosen.usd_delivered, format_usd)} per M tokens")
+    if chosen is not None and chosen.kwh_delivered is not None:
+        said.append(f"{format_interval(chosen.kwh_delivered, '{:.3g}'.format)} kWh per M tokens")
+    if chosen is not None and chosen.usd_delivered is None:
+        return labelled("Cost    ", *price_notes[:1], *said)
+    return one_line("Cost    ", *said)
+
+
+def _faster(answer: LayoutFile, other: LayoutFile) -> float | None:
+    """Probability that the other framework's step is faster."""
+    if answer.chosen is None or other.chosen is None:
+        return None
+    steps = (each.chosen.prediction.step_time_s for each in (other, answer) if each.chosen)
+    return probability_less(*steps)
 
 
 def framework_rows(answer: LayoutFile, others: Sequence[LayoutFile]) -> list[str]:
@@ -83,42 +121,52 @@ def framework_rows(answer: LayoutFile, others: Sequence[LayoutFile]) -> list[str
     own = [each for each in others if each.stack == EXECUTOR]
     rows = []
     for other in (*fastest, *own):
-        if other.chosen is None:
+        faster = _faster(answer, other)
+        if other.chosen is None or faster is None:
             continue
         step = other.chosen.prediction.step_time_s
-        words = f"{other.stack}{' (runs here)' if other.stack == EXECUTOR else ''} "
+        name, few = other.stack, not is_supported(other.stack, chosen.run.device)
+        if other.stack == EXECUTOR or few:
+            name += " (runs here)" if other.stack == EXECUTOR else " (little evidence)"
         if other.chosen.run.precision != chosen.run.precision:
-            words += f"in {other.chosen.run.precision} "
-        words += f"{format_interval(step)}"
-        slower = step.value / chosen.prediction.step_time_s.value - 1.0
-        if slower >= 0:
-            words += f", {format_percent(slower)} slower"
-            faster = probability_less(step, chosen.prediction.step_time_s)
-            if faster >= 0.05:
-                words += f"; faster with probability {format_percent(faster)}"
-        else:
-            words += ", but its runs are of too few sources"
+            name += f" in {other.chosen.run.precision}"
+        tie = ", a tie" if is_tie(faster) else ""
+        words = f"{name}: {format_interval(step)}, P(faster) {_percent(faster)}{tie}"
         rows.append(words)
     return rows
 
 
-def _runners_up(answer: LayoutFile) -> list[str]:
+def _percent(probability: float) -> str:
+    return format_percent(probability) if probability >= 0.01 else "< 1 %"
+
+
+def _runners_up(answer: LayoutFile) -> list[tuple[str, ...]]:
     return [
-        f"{layout_title(each.run)}: {format_time(each.prediction.step_time_s.value)}, "
-        f"{each.why_not_first}"
+        (
+            f"{layout_title(each.run)}: {format_time(each.prediction.step_time_s.value)}",
+            each.why_not_first,
+        )
         for each in answer.alternatives[:_RUNNERS_UP]
     ]
 
 
-def _assumed(assumptions: Sequence[str]) -> list[RenderableType]:
-    """The first assumptions, as many as fit in two lines."""
-    listed: list[str] = []
-    for assumption in assumptions:
-        if listed and sum(map(len, listed)) + len(assumption) > 2 * _WIDTH:
-            break
-        listed.append(assumption)
-    if not listed:
+def _published(answer: LayoutFile) -> list[Text]:
+    """The published run of the model on the same processor, in device-hours for 10^12 tokens."""
+    run, chosen = whole_run(answer.model), answer.chosen
+    if run is None or chosen is None or chosen.run.lora:
         return []
-    left = len(assumptions) - len(listed)
-    more = f"; {left} more" if left else ""
-    return [labelled("Assumed ", "; ".join(listed) + more, style="dim")]
+    if processor_of(run.device) != processor_of(chosen.run.device):
+        return []
+    devices = chosen.run.degrees.num_devices + chosen.idle_devices
+    tokens = chosen.run.global_batch * chosen.run.seq_len
+    step, kept = chosen.prediction.step_time_s, chosen.reliability.goodput
+    hours = Interval(
+        value=step.value / kept.value, low=step.low / kept.high, high=step.high / kept.low
+    ).scaled(devices / 3600.0 / tokens * 1e12)
+    return [
+        one_line(
+            "Known   ",
+            f"{run.name}: {format_count(run.hours_per_trillion)} device-hours per T tokens "
+            f"(published); this plan {format_interval(hours, format_count)}",
+        )
+    ]

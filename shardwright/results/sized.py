@@ -25,8 +25,8 @@ class SizeResult(Result, Sized):
         return self.answer.best
 
     def report(self) -> RenderableType:
-        return size_report(self.question, self.answer)
+        return size_report(self)
 
     def table(self) -> list[dict[str, Any]]:
-        rows = size_rows(size_json(self.question, self.answer))
+        rows = size_rows(size_json(self.question, self.answer, self.published))
         return [{one.name: row.get(one.name) for one in SIZE_COLUMNS} for row in rows]

@@ -60,6 +60,24 @@ def spares_for(load: float, *, most_waiting: float = 0.01) -> int:
     return next((spares for spares, share in shares if share <= most_waiting), _MOST_SPARES)
 
 
+def cheapest_spares(loads: Array, nodes: Array) -> Array:
+    """[runs] spare nodes for which spares and waiting cost least: the smallest s + w(s) n, with the
+    waiting share w at a load and n nodes that wait.
+
+    >>> cheapest_spares(np.asarray([0.03, 1.0]), np.asarray([2, 100])).tolist()
+    [0.0, 4.0]
+    """
+    found = np.zeros(loads.shape)
+    least = np.full(loads.shape, np.inf)
+    for spares, share in enumerate(islice(_waiting_shares(loads), _MOST_SPARES)):
+        cost = spares + share * nodes
+        found = np.where(cost < least, spares, found)
+        least = np.minimum(cost, least)
+        if np.all(spares >= least):
+            break
+    return found
+
+
 def _waiting_shares(load: Load) -> Iterator[Load]:
     """Waiting share for 0, 1, 2, ... spares, by the recursion of Erlang's B."""
     blocked, lines = load / (1 + load), 1

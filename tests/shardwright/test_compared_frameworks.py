@@ -53,9 +53,9 @@ def test_the_answer_without_a_framework_is_short_and_names_the_next() -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Best    megatron-core: ")
     assert max(map(len, lines)) <= 100
-    assert len(lines) <= 20
+    assert len(lines) <= 12
     assert any(line.lstrip().startswith("torch (runs here)") for line in lines)
-    assert "Basis   no run of megatron-core on h800-sxm-80gb was fitted" in done.stdout
+    assert "Basis   no fitted run of megatron-core on h800-sxm-80gb" in done.stdout
 
 
 def test_a_framework_that_refuses_the_request_is_named_with_its_reason() -> None:

@@ -46,7 +46,9 @@ def test_every_promised_key_is_there(answer):
     assert 0 <= answer["probability_of_deadline"] <= 1
     assert answer["device_hours"] == pytest.approx(answer["devices"] * 24 * answer["days"])
     assert answer["rent_usd"] == pytest.approx(3 * answer["device_hours"])
-    beside = answer["storage_usd"] + answer["egress_usd"]
+    beside = answer["storage_usd"] + answer["egress_usd"] + answer["spare_usd"]
+    lost = answer["rent_usd"] * (1 - answer["productive_time"])
+    assert answer["lost_usd"] == pytest.approx(lost)
     assert answer["usd"] == pytest.approx(answer["rent_usd"] + beside)
     assert len(answer["alternatives"]) == 1
 
@@ -155,3 +157,48 @@ def test_an_unknown_framework_is_an_error_with_a_suggestion():
     )
     assert isinstance(done.exception, UnknownNameError)
     assert "megatron-core" in str(done.exception)
+
+
+def test_devices_are_not_rounded_to_nodes():
+    """1, 2 and 1001 devices were rounded up without a word."""
+    asked = (*SMALL, "--tokens", "1B", "--on", "h100-sxm", "--devices")
+    for count, nearest in (("1", "use 8,"), ("2", "use 8,"), ("1001", "use 1,000 or 1,008")):
+        done = CliRunner().invoke(app, [*asked, count])
+        assert isinstance(done.exception, InputError), count
+        assert nearest in str(done.exception)
+    assert "2x h100" not in typed(*asked[:-2], "2xh100-sxm", "--devices", "2")
+
+
+def test_a_price_of_zero_is_refused():
+    done = CliRunner().invoke(
+        app, [*SMALL, "--tokens", "1B", "--on", "h100-sxm", "--price-kind", "0"]
+    )
+    assert isinstance(done.exception, InputError)
+    assert "more than 0 US dollars" in str(done.exception)
+
+
+def test_without_limits_no_run_of_years_is_proposed():
+    """70 B parameters on 15 T tokens took 2,080 days on the fewest devices."""
+    asked = ("size", "llama-3.1-70b", "--tokens", "15T", "--on", "h100-sxm", "-q", "--json")
+    found = json.loads(typed(*asked))
+    assert found["days"] <= 90
+    assert found["deadline_days"] == 90
+    assert "--deadline" in found["assumptions"][0]
+    fewest = json.loads(typed(*asked, "--minimise", "devices"))
+    assert fewest["devices"] <= found["devices"]
+    assert fewest["binds"].startswith("the deadline")
+
+
+def test_one_node_is_the_fewest_there_is():
+    found = data_of("--tokens", "1B", "--on", "h100-sxm", "--minimise", "devices")
+    assert (found["nodes"], found["binds"]) == (1, "no limit: one node is the fewest there is")
+
+
+def test_the_published_run_is_predicted_with_the_defaults_of_the_answer():
+    asked = ("size", "llama-3.1-70b", "--on", "h100-sxm", "--nodes", "256", "--json", "-q")
+    published = json.loads(typed(*asked, "--tokens", "1T"))["published"]
+    assert published["run"]["device_hours"] == 6.4e6
+    again = json.loads(typed(*asked, "--tokens", "15T", "--minimise", "time"))
+    hours = published["predicted_device_hours"]["value"]
+    assert hours == pytest.approx(again["device_hours"], rel=1e-6)
+    assert published["error"] == pytest.approx(hours / 6.4e6 - 1)

@@ -91,7 +91,7 @@ def test_outputs_name_whose_prices_of_storage(plain: Sized) -> None:
     assert data["usd"] == pytest.approx(data["rent_usd"] + data["storage_usd"] + data["egress_usd"])
     words = plain.question.storage.price.words
     assert data["storage_price"] == words
-    assert words in text_of(size_report(plain.question, plain.answer))
+    assert words in text_of(size_report(plain))
     chart = waterfall(data)
     assert words in chart.note
     assert {"storage of data and checkpoints", "egress"} <= {bar.name for bar in chart.bars}

@@ -281,7 +281,7 @@ def test_a_file_of_questions_with_faults_in_it(tmp_path: Path) -> None:
         ([*CLI, "-o", "x", "--sort", "stp"], "Did you mean 'step'?"),
         ([*CLI, "-o", "x", "--time-limit", "3s"], "--time-limit is for one question"),
         ([*CLI, "-o", "x", "--workers", "2", "--ray", "auto"], "give one"),
-        (["plan", "gpt2"], "give MODEL, --on and --global-batch"),
+        (["plan", "gpt2"], "give MODEL and --on"),
     ],
 )
 def test_flags_that_make_no_sweep(arguments: list[str], message: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +28,8 @@ from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import default_precision
 from shardwright.asking.sizing.kept_bytes import run_storage
-from shardwright.asking.sizing.size_flags import MOST_DEVICES, NamedDevice, SizeFlags
+from shardwright.asking.sizing.size_flags import MOST_DEVICES, NamedDevice, Range, SizeFlags
+from shardwright.asking.usual_batch import usual_batch
 from simulator import scaling_law
 from simulator.goodput.reliability_inputs import DEFAULT, SPOT, ReliabilityInputs, read_reliability
 from simulator.training_run.framework.framework import (
@@ -38,20 +40,25 @@ from simulator.training_run.framework.framework import (
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.prediction import Interval
 
-# Tokens of a step where no flag says: 4 Mi (Llama 2, arXiv 2307.09288, table 1), from so many
-# parameters on 16 Mi (Llama 3 405B, arXiv 2407.21783, table 4); with adapters 8 sequences (MLPerf
-# Training 4.1, llama2_70b_lora).
-_FEW_TOKENS, _MANY_TOKENS, _LARGE = 2**22, 2**24, 65e9
-_ADAPTER_BATCH = 8
+# The longest run that is proposed if no option limits devices, time or dollars.
+_DAYS = 90
+_DAYS_SOURCE = (
+    "published runs took two months, DeepSeek-V3, arXiv 2412.19437, to four, BLOOM, arXiv "
+    "2211.05100"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRequest:
-    """A question, what was assumed for want of a flag, and the devices that have no place in it."""
+    """A question, what was assumed for want of a flag, and the devices that have no place in it.
+
+    usual_deadline  the deadline is the default: without an answer it is left out
+    """
 
     question: SizeQuestion
     assumed: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...]
+    usual_deadline: bool = False
 
 
 def size_request(
@@ -72,7 +79,11 @@ def size_request(
         )
     assumed = list(sample.assumptions)
     precision = _precision(flags, assumed)
-    batches = flags.batches or (_usual_batch(flags, figures, sample.sequence_length, assumed),)
+    batches = flags.batches
+    if not batches:
+        usual = usual_batch(flags.model, figures, sample.sequence_length, adapters=bool(flags.lora))
+        batches = (usual.sequences,)
+        assumed.append(usual.words)
     reliability = _reliability(flags, assumed)
     pue, region = _site(flags, today, assumed)
     tokens = flags.tokens
@@ -83,13 +94,17 @@ def size_request(
             f"({scaling_law.SOURCE}; {scaling_law.RANGE_WORDS})"
         )
     minimise = TOKENS if tokens is None else flags.minimise or _usual_goal(flags)
+    unlimited = not any((flags.deadline_s, flags.budget_usd, flags.nodes, flags.devices))
+    usual_deadline = unlimited and tokens is not None and minimise != "time"
+    if usual_deadline:
+        assumed.insert(0, f"at most {_DAYS} days ({_DAYS_SOURCE}; --deadline)")
     question = SizeQuestion(
         name=flags.model,
         model=figures,
         choices=(_unpriced(flags.on[0], flags),),
         stacks=_stacks(flags, figures),
         tokens=tokens,
-        deadline_s=flags.deadline_s,
+        deadline_s=_DAYS * 86400.0 if usual_deadline else flags.deadline_s,
         budget_usd=flags.budget_usd,
         confidence=flags.confidence,
         minimise=minimise,
@@ -114,6 +129,7 @@ def size_request(
         question=replace(question, choices=choices),
         assumed=tuple(assumed),
         left_out=tuple(left_out),
+        usual_deadline=usual_deadline,
     )
 
 
@@ -164,8 +180,7 @@ def _unpriced(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
     if flags.nodes is not None:
         fewest, most = flags.nodes.first, flags.nodes.last
     elif flags.devices is not None:
-        fewest = -(-flags.devices.first // per_node)
-        most = max(fewest, flags.devices.last // per_node)
+        fewest, most = _whole_nodes(flags.devices, per_node, named.name)
     whole_trays = design.host_devices and per_node == design.devices
     narrower = 1 << (per_node.bit_length() - 1)
     widths = (per_node, narrower) if whole_trays and narrower < per_node else (per_node,)
@@ -179,6 +194,24 @@ def _unpriced(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
         most=most,
         network=get_link(flags.network).name if flags.network else "",
         preferred=() if flags.stack else preference(_compared(device, flags), device),
+    )
+
+
+def _whole_nodes(devices: Range, per_node: int, name: str) -> tuple[int, int]:
+    """The fewest and most whole nodes in a range of devices; raises InputError if there are none.
+
+    >>> _whole_nodes(Range(first=10, last=100), 8, "h100-sxm")
+    (2, 12)
+    """
+    fewest, most = -(-devices.first // per_node), devices.last // per_node
+    if fewest <= most:
+        return fewest, most
+    counts = [count * per_node for count in (most, fewest) if count]
+    asked = f"{devices.first}" + (f"..{devices.last}" if devices.last > devices.first else "")
+    raise InputError(
+        f"--devices {asked}: {name} is rented in nodes of {per_node}; use "
+        f"{' or '.join(f'{count:,}' for count in counts)}, or parts of nodes: --on "
+        f"{math.gcd(devices.last, per_node)}x{name}"
     )
 
 
@@ -225,8 +258,11 @@ def _number(text: str) -> float | None:
         found = float(text.removeprefix("$"))
     except ValueError:
         return None
-    if not 0 <= found < 1e9:
-        raise InputError(f"--price-kind {text}: 0 or more US dollars per device-hour are wanted")
+    if not 0 < found < 1e9:
+        raise InputError(
+            f"--price-kind {text}: a device-hour costs more than 0 US dollars; write 2.50, or a "
+            f"kind of price ({', '.join(KINDS)})"
+        )
     return found
 
 
@@ -238,23 +274,6 @@ def _precision(flags: SizeFlags, assumed: list[str]) -> str:
     precision, told = default_precision(get_cluster(flags.on[0].name))
     assumed += told or (f"precision {precision} (--precision)",)
     return precision
-
-
-def _usual_batch(flags: SizeFlags, figures: Transformer, seq_len: int, assumed: list[str]) -> int:
-    if flags.lora:
-        assumed.append(
-            f"{_ADAPTER_BATCH} sequences a step (MLPerf Training 4.1, llama2_70b_lora; "
-            "--global-batch)"
-        )
-        return _ADAPTER_BATCH
-    large = figures.parameters >= _LARGE
-    tokens = _MANY_TOKENS if large else _FEW_TOKENS
-    source = "Llama 3 405B, arXiv 2407.21783" if large else "Llama 2, arXiv 2307.09288"
-    batch = max(1, tokens // seq_len)
-    assumed.append(
-        f"{batch:,} sequences a step, {tokens // 2**20} Mi tokens ({source}; --global-batch)"
-    )
-    return batch
 
 
 def _reliability(flags: SizeFlags, assumed: list[str]) -> ReliabilityInputs:

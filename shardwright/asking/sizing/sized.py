@@ -15,8 +15,13 @@ from planner.sizing.size_question import SizeQuestion
 from planner.sizing.size_run import answer_of, explained, search_here
 from planner.sizing.sizing_search import SizedDevice, SizeTask, size_on_workers
 from profiles.document import read_document
-from profiles.errors import DocumentError
+from profiles.errors import DocumentError, InputError
 from profiles.units import format_count
+from shardwright.asking.sizing.published_beside import (
+    PublishedBeside,
+    published_flags,
+    published_run,
+)
 from shardwright.asking.sizing.size_flags import SizeFlags
 from shardwright.asking.sizing.size_request import SizeRequest, size_request
 from simulator.training_run.step.coefficients import shipped_coefficients
@@ -28,11 +33,15 @@ _SETTLED = 2e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """A question as it was answered; `found` of every type of device."""
+    """A question as it was answered; `found` of every type of device.
+
+    published  the published run of the model, predicted with the same defaults
+    """
 
     question: SizeQuestion
     answer: SizeAnswer
     found: tuple[SizedDevice, ...] = ()
+    published: PublishedBeside | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +63,24 @@ class SizeSolver:
     def solve(self, flags: SizeFlags, *, explain: bool = True) -> Sized:
         """The answer; raises InputError, UnknownNameError, DocumentError.
 
-        explain  with the front and what the next node, dollar, ... brings
+        explain  with the front, what the next node, dollar, ... brings, and the published run
         """
+        sized = self._answered(flags, explain=explain)
+        published = published_run(flags) if explain else None
+        best = sized.answer.best
+        if published is None or best is None:
+            return sized
+        flags = published_flags(flags, published, best.run.devices)
+        try:
+            again = self._answered(flags, explain=False).answer.best
+        except InputError:  # such as a framework that does not run on the published devices
+            return sized
+        if again is None:
+            return sized
+        beside = PublishedBeside(run=published, predicted_device_hours=again.device_hours)
+        return replace(sized, published=beside)
+
+    def _answered(self, flags: SizeFlags, *, explain: bool) -> Sized:
         phases = None if flags.phases is None else phases_of(flags.phases)
         total = None
         if phases is not None:
@@ -69,7 +94,11 @@ class SizeSolver:
             )
         asked = size_request(flags, today=self.today, dataset_tokens=total)
         if phases is None or total is None:
-            return self._solved(asked, asked.question, explain=explain)
+            sized = self._solved(asked, asked.question, explain=explain)
+            if sized.answer.best is None and asked.usual_deadline:
+                asked = _without_deadline(asked)
+                sized = self._solved(asked, asked.question, explain=explain)
+            return sized
         question = asked.question
         for _ in range(_ROUNDS):
             sized = self._solved(asked, question, explain=False)
@@ -149,6 +178,17 @@ class SizeSolver:
             return size_on_workers(tasks, self.workers)
 
         return on_workers
+
+
+def _without_deadline(asked: SizeRequest) -> SizeRequest:
+    """The request without its default deadline, which nothing keeps."""
+    words, *rest = asked.assumed
+    return replace(
+        asked,
+        question=replace(asked.question, deadline_s=None),
+        assumed=(f"no limit of time: nothing keeps the default, {words}", *rest),
+        usual_deadline=False,
+    )
 
 
 def phases_of(path: Path) -> tuple[Phase, ...]:

@@ -9,7 +9,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.sizing.run_outlook import RunOutlook
-from profiles.units import format_count, format_energy, format_percent, format_time, format_usd
+from profiles.units import (
+    format_count,
+    format_days,
+    format_energy,
+    format_percent,
+    format_time,
+    format_usd,
+)
 from shardwright.asking.sizing.sized import Sized
 from shardwright.findings.size_better import versus_of
 from shardwright.findings.size_change import Change
@@ -110,7 +117,7 @@ def owned_report(beside: OwnedBeside) -> RenderableType:
             continue
         rows.add_row(
             option.title,
-            f"{option.days:.3g}",
+            f"{format_days(option.days)}",
             format_count(option.tokens_per_day or 0.0),
             format_usd(option.usd) if option.usd is not None else "-",
         )

@@ -12,11 +12,15 @@ from planner.sizing.size_question import TOKENS, SizeQuestion
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import (
     format_count,
+    format_days,
     format_energy,
     format_percent,
     format_time,
     format_usd,
 )
+from shardwright.asking.sizing.published_beside import PublishedBeside
+from shardwright.asking.sizing.sized import Sized
+from shardwright.findings.size_better import is_tie, probability_better
 from shardwright.reports.labelled import labelled
 from shardwright.reports.sizing.size_compare import chance
 from shardwright.reports.terminal import format_interval, memory_words, table
@@ -24,7 +28,7 @@ from simulator import scaling_law
 from simulator.training_compute import METHOD, THRESHOLDS
 from simulator.values.prediction import Interval
 
-_WORDS = {
+GOAL_WORDS = {
     "cost": "cheapest",
     "time": "fastest",
     "devices": "fewest devices",
@@ -36,13 +40,12 @@ _FRONT_ROWS = 6
 _FEW_DAYS = 2.0
 
 
-def size_report(
-    question: SizeQuestion, answer: SizeAnswer, *, explain: bool = False
-) -> RenderableType:
-    """At most 100 columns; about 25 lines.
+def size_report(sized: Sized, *, explain: bool = False) -> RenderableType:
+    """At most 100 columns; about 35 lines.
 
     explain  adds the trade-offs, what the compute is best spent on, and where thresholds stand
     """
+    question, answer = sized.question, sized.answer
     best = answer.best
     if best is None:
         return _infeasible(question, answer)
@@ -57,7 +60,7 @@ def size_report(
                 f"({run.devices:,} devices)",
                 style="bold",
             ),
-            f"{_WORDS[answer.minimised]}, {proof} over {_choices(question)}",
+            f"{GOAL_WORDS[answer.minimised]}, {proof} over {_choices(question)}",
         ),
         labelled("Plan    ", f"{run.stack}: {layout_title(run.layout.run)}", *_idle(best)),
         labelled(
@@ -72,16 +75,17 @@ def size_report(
             f"{format_count(run.tokens)} tokens in {run.steps:,.0f} steps of "
             f"{run.batch:,} x {question.seq_len:,}",
         ),
-        labelled("Time    ", _days(best.days), *_by(question, best)),
+        labelled("Time    ", days_words(best.days), *by_words(question, best)),
         labelled("Cost    ", *_cost(question, best)),
         labelled(
             "Energy  ",
             f"{format_interval(best.kwh, format_energy)}, PUE {question.pue.value:g}",
-            f"{format_interval(best.tco2e, _tonnes)} CO2e, grid of {question.region}",
+            f"{format_interval(best.tco2e, tonnes_words)} CO2e, grid of {question.region}",
         ),
         labelled("Kept    ", *_kept(best)),
         labelled("Binds   ", answer.binds),
         *_others(answer),
+        *published_lines(sized),
         *(_front(answer) if explain else ()),
         *_gains(answer.gains),
         labelled("FLOP    ", _flop(question, answer)),
@@ -106,16 +110,16 @@ def _idle(best: RunOutlook) -> list[str]:
     return [f"{idle:,} devices idle"] if idle else []
 
 
-def _days(days: Interval) -> str:
+def days_words(days: Interval) -> str:
     if days.value < _FEW_DAYS:
         return format_interval(days.scaled(86400.0))
-    return f"{days.value:.3g} days [{days.low:.3g} - {days.high:.3g}]"
+    return f"{format_days(days.value)} days [{format_days(days.low)} - {format_days(days.high)}]"
 
 
-def _by(question: SizeQuestion, best: RunOutlook) -> list[str]:
+def by_words(question: SizeQuestion, best: RunOutlook) -> list[str]:
     if question.deadline_s is None or best.probability_of_deadline is None:
         return []
-    end = f"{question.deadline_s / 86400:.3g} d"
+    end = f"{format_days(question.deadline_s / 86400)} d"
     return [f"within {end} with {chance(best.probability_of_deadline)}"]
 
 
@@ -134,6 +138,11 @@ def _cost(question: SizeQuestion, best: RunOutlook) -> list[str]:
         f"{hours} at {format_usd(price.value)}{between if price.low < price.high else ''}, "
         f"{best.run.choice.price_words}"
     )
+    if best.spare_usd is not None and best.lost_usd is not None:
+        said.append(
+            f"with {format_usd(best.spare_usd.value)} for spare nodes; "
+            f"{format_interval(best.lost_usd, format_usd)} pays for lost time"
+        )
     if (
         best.storage_usd is not None
         and best.egress_usd is not None
@@ -146,7 +155,7 @@ def _cost(question: SizeQuestion, best: RunOutlook) -> list[str]:
     return said
 
 
-def _tonnes(tonnes: float) -> str:
+def tonnes_words(tonnes: float) -> str:
     if tonnes < 1:
         return f"{tonnes * 1e3:.3g} kg"
     return f"{tonnes / 1e3:.3g} kt" if tonnes >= 1e3 else f"{tonnes:.3g} t"
@@ -165,26 +174,54 @@ def _kept(best: RunOutlook) -> list[str]:
 
 
 def _others(answer: SizeAnswer) -> list[RenderableType]:
-    if not answer.others and not answer.refused:
+    if not answer.others and not answer.refused and not answer.frameworks:
         return []
-    figures = (">time", ">dollars", ">energy")
-    rows = table("device", ">nodes", ">devices", "framework", *figures, "why not")
-    shown = [answer.best, *answer.others] if answer.best is not None else []
+    figures = (">days", ">dollars", ">energy", ">better")
+    rows = table("device", ">count", "framework", *figures, "why not")
+    best = answer.best
+    shown = [best, *answer.others, *answer.frameworks] if best is not None else []
     for found in shown:
         run = found.run
         rows.add_row(
             run.choice.asked,
-            f"{run.nodes:,}",
             f"{run.devices:,}",
             run.stack,
-            format_time(86400.0 * found.days.value),
-            format_usd(found.usd.value) if found.usd is not None else "-",
+            days_words(found.days),
+            format_interval(found.usd, format_usd) if found.usd is not None else "-",
             format_energy(found.kwh.value),
+            _better(answer, found),
             found.why_not or "chosen",
         )
     for name, why in answer.refused:
-        rows.add_row(name, "-", "-", "-", "-", "-", "-", why)
+        rows.add_row(name, *["-"] * 6, why)
     return [Text(""), rows, Text("")]
+
+
+def _better(answer: SizeAnswer, found: RunOutlook) -> str:
+    """The probability that a runner-up is better than the chosen run."""
+    if answer.best is None or found is answer.best:
+        return ""
+    probability = probability_better(answer.minimised, answer.best, found)
+    if probability is None:
+        return "-"
+    return f"{format_percent(probability)}{' (a tie)' if is_tie(probability) else ''}"
+
+
+def published_lines(sized: Sized) -> list[RenderableType]:
+    """The published run of the model, and its prediction."""
+    if sized.published is None:
+        return []
+    return [labelled("Known   ", published_words(sized.published), sized.published.run.source)]
+
+
+def published_words(found: PublishedBeside) -> str:
+    """`Llama 3 70B took 6.40 M h100-sxm-80gb hours (published); prediction 5.90 M [...]`."""
+    hours = format_interval(found.predicted_device_hours, format_count)
+    run = found.run
+    return (
+        f"{run.name} took {format_count(run.device_hours)} {run.device} hours (published); "
+        f"prediction {hours}"
+    )
 
 
 def _front(answer: SizeAnswer) -> list[RenderableType]:
@@ -263,7 +300,7 @@ def _lost(best: RunOutlook) -> str:
 def _infeasible(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
     asked = []
     if question.deadline_s is not None:
-        asked.append(f"within {question.deadline_s / 86400:.3g} days")
+        asked.append(f"within {format_days(question.deadline_s / 86400)} days")
     if question.budget_usd is not None:
         asked.append(f"for {format_usd(question.budget_usd)}")
     lines: list[RenderableType] = [
@@ -282,7 +319,7 @@ def _infeasible(question: SizeQuestion, answer: SizeAnswer) -> RenderableType:
             labelled(
                 "Would fit: ",
                 f"{found.change} ({found.flag}): {found.devices:,} {found.device}, "
-                f"{found.days:.3g} days{usd}",
+                f"{format_days(found.days)} days{usd}",
             )
         )
     lines.append(labelled("Assumed ", "; ".join(answer.assumptions), style="dim"))

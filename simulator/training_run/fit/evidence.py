@@ -87,3 +87,14 @@ def _processor(device: str) -> str:
         return processor_of(device)
     except InputError:
         return device
+
+
+def short_evidence(run: TrainingRun, known: EvidenceFile | None = None) -> str:
+    """`evidence_words` without the names of the sources, in fewer than 90 columns."""
+    found = (known or shipped_evidence()).step.get(evidence_name(run))
+    software = software_of(run)
+    if found is None:
+        return f"no fitted run of {software} on {run.device}: coefficients of its relatives"
+    runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
+    sources = "1 source" if len(found.sources) == 1 else f"{len(found.sources)} sources"
+    return f"fitted on {runs} of {software} on {run.device}, of {sources}"

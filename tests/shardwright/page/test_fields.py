@@ -62,7 +62,7 @@ def test_every_input_is_a_flag_of_the_command_line(name: str) -> None:
 
 
 def test_what_is_usual_is_not_typed() -> None:
-    assert command_of("size", SIZE_FIELDS, started(SIZE_FIELDS, stack="any")) == (
+    assert command_of("size", SIZE_FIELDS, started(SIZE_FIELDS, stack="")) == (
         "shardwright size llama-3.1-8b --on h100-sxm,b200 --tokens 1T --deadline 30d"
     )
     assert command_of("plan", PLAN_FIELDS, started(PLAN_FIELDS)) == (
@@ -86,7 +86,7 @@ def test_an_address_with_nonsense_names_the_nearest() -> None:
         ({"model": "llama-9"}, "model", "unknown model 'llama-9'"),
         ({"model": "os:abort"}, "model", "Python code, which this page does not run"),
         ({"on": "16x8xh1000"}, "on", "unknown device 'h1000'"),
-        ({"on": ""}, "on", "give MODEL, --on and --global-batch"),
+        ({"on": ""}, "on", "give MODEL and --on"),
         ({"global_batch": "many"}, "global-batch", "--global-batch"),
         ({"seq": "0"}, "seq", "--seq must be 1 or more"),
         ({"lora": "x"}, "lora", "Invalid value for '--lora': 'x' is not a valid integer."),

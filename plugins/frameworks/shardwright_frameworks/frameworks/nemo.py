@@ -219,7 +219,7 @@ def _collect_modules(values: Values, collected: Collected) -> None:
 
 
 def _collect_sharding(merged: Values, collected: Collected) -> None:
-    """The ZeRO stage of data parallelism. The strategy is Megatron FSDP's and nothing without it; the
+    """The ZeRO stage of data parallelism. Only Megatron FSDP has the strategy; the
     distributed optimizer shards states alone (megatron/core/distributed, core_v0.14)."""
     by_name = {path[-1]: (path, *given) for path, given in merged.items() if path}
     sharded = by_name.get("use_megatron_fsdp")

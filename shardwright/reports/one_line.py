@@ -1,0 +1,39 @@
+"""`one_line`: a label and as many parts as fit in one line of a short answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from shardwright.reports.labelled import GAP
+
+WIDTH = 100
+"""Columns of a short answer; `--explain` prints what is left out."""
+
+
+def one_line(label: str, *parts: str, style: str = "", bold: bool = False) -> Text:
+    """The label and its parts, in the order of their importance: parts that do not fit are left
+    out, and a first part that does not fit is cut."""
+    line = ""
+    for part in filter(None, parts):
+        room = WIDTH - len(label) - len(line) - (len(GAP) if line else 0)
+        if len(part) <= room:
+            line += (GAP if line else "") + part
+        elif not line:
+            line = part[: room - 3].rstrip() + "..."
+    return Text.assemble((label, "bold" if bold else style), (line, style))
+
+
+def some_of(sentences: Sequence[str], room: int) -> str:
+    """The sentences that fit, without what they have in brackets, and the number of the others."""
+    short = [re.sub(r" \([^()]*\)", "", sentence) for sentence in sentences]
+    more = f"; {len(short)} more (--explain)"
+    line, shown = "", 0
+    for sentence in short:
+        longer = f"{line}; {sentence}" if line else sentence
+        if len(longer) + len(more) <= room:
+            line, shown = longer, shown + 1
+    left = len(short) - shown
+    return line if not left else f"{line}; {left} more (--explain)".removeprefix("; ")

@@ -1,0 +1,171 @@
+"""What `size` prints without --explain: at most twelve lines of 100 columns."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.layout.layout_answer import layout_title
+from planner.sizing.run_outlook import RunOutlook
+from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.size_question import SizeQuestion
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.units import format_count, format_energy, format_percent, format_usd
+from shardwright.asking.compared_frameworks import is_supported
+from shardwright.asking.sizing.sized import Sized
+from shardwright.findings.size_better import is_tie, probability_better
+from shardwright.reports.one_line import WIDTH, one_line, some_of
+from shardwright.reports.sizing.size_report import (
+    GOAL_WORDS,
+    by_words,
+    days_words,
+    published_words,
+    tonnes_words,
+)
+from shardwright.reports.terminal import format_interval, memory_words
+from simulator.training_run.fit.evidence import evidence_words, short_evidence
+
+# Lines of other types of devices and other frameworks on the chosen devices.
+_NEXT = 3
+_LABEL = 8
+
+
+def size_summary(sized: Sized) -> RenderableType:
+    """The answer in short; raises ValueError if nothing keeps the limits (`size_report`)."""
+    question, answer = sized.question, sized.answer
+    best = answer.best
+    if best is None:
+        raise ValueError("nothing keeps the limits")
+    run = best.run
+    prediction = best.plan.prediction
+    per_node = run.choice.node_devices
+    spares = f" + {best.spare_nodes} spare nodes" if best.spare_nodes else ""
+    idle = run.devices - run.layout.run.degrees.num_devices
+    memory = memory_words(
+        prediction.peak.value,
+        best.plan.required_memory_bytes,
+        get_device(run.choice.device).usable_bytes,
+    )
+    basis = evidence_words(run.layout.run)
+    assumptions = [each for each in answer.assumptions if each != basis]
+    known = [] if sized.published is None else [published_words(sized.published)]
+    return Group(
+        one_line(
+            "Rent    ",
+            f"{run.nodes:,} x {per_node} {run.choice.asked} ({run.devices:,} devices){spares}",
+            _proof(answer),
+            f"{idle:,} idle" if idle else "",
+            bold=True,
+        ),
+        one_line("Plan    ", f"{run.stack}: {layout_title(run.layout.run)}"),
+        one_line(
+            "Step    ",
+            format_interval(prediction.step_time_s),
+            f"MFU {format_interval(prediction.mfu, format_percent)}",
+            memory,
+        ),
+        one_line(
+            "Time    ",
+            days_words(best.days),
+            *by_words(question, best),
+            f"{format_count(run.tokens)} tokens in {run.steps:,.0f} steps",
+        ),
+        one_line("Cost    ", *_cost(question, best)),
+        *_price(best),
+        one_line(
+            "Energy  ",
+            format_interval(best.kwh, format_energy),
+            f"{format_interval(best.tco2e, tonnes_words)} CO2e",
+        ),
+        *_next(answer, _NEXT - len(known)),
+        *(one_line("Known   ", words) for words in known),
+        one_line("Basis   ", short_evidence(run.layout.run), _little(best)),
+        one_line("Assumed ", some_of(assumptions, WIDTH - _LABEL), style="dim"),
+    )
+
+
+def _proof(answer: SizeAnswer) -> str:
+    proven = answer.status == "optimal"
+    return (
+        f"{GOAL_WORDS[answer.minimised]}, "
+        f"{'proven' if proven else f'within {format_percent(answer.gap or 0.0)} of the best'}"
+        f"{'; a tie with the next' if _tied(answer) else ''}"
+    )
+
+
+def _tied(answer: SizeAnswer) -> bool:
+    best = answer.best
+    return best is not None and any(
+        is_tie(probability_better(answer.minimised, best, other)) for other in answer.others[:1]
+    )
+
+
+def _cost(question: SizeQuestion, best: RunOutlook) -> list[str]:
+    hours = f"{format_interval(best.device_hours, format_count)} device-hours"
+    if best.usd is None or best.lost_usd is None:
+        return [f"no price is known of {best.run.choice.asked} (--prices)", hours]
+    said = [format_interval(best.usd, format_usd)]
+    if best.probability_of_budget is not None and question.budget_usd is not None:
+        said.append(
+            f"within {format_usd(question.budget_usd)} with probability "
+            f"{format_percent(best.probability_of_budget)}"
+        )
+    low, high = (format_usd(end) for end in (best.lost_usd.low, best.lost_usd.high))
+    return [
+        *said,
+        f"{format_usd(best.lost_usd.value)} [{low} - {high}] for lost time",
+    ]
+
+
+def _price(best: RunOutlook) -> list[Text]:
+    price = best.run.choice.usd_per_hour
+    if price is None:
+        return []
+    words = f"{format_interval(price, format_usd)} per device-hour: {best.run.choice.price_words}"
+    return [one_line("Price   ", words)]
+
+
+def _next(answer: SizeAnswer, room: int) -> list[Text]:
+    """The best of the next types of devices, then the next frameworks, each with its interval and
+    the probability that it is better."""
+    frameworks = answer.frameworks[: max(1, room - len(answer.others))]
+    devices = answer.others[: room - len(frameworks)]
+    lines = []
+    for number, other in enumerate((*devices, *frameworks)):
+        device = number < len(devices)
+        name = f"{other.run.devices:,} {other.run.choice.asked}"
+        if not device:
+            little = _little(other)
+            name = f"{other.run.stack} ({little})" if little else other.run.stack
+        figure = days_words(other.days)
+        if answer.minimised == "cost" and other.usd is not None:
+            figure = format_interval(other.usd, format_usd)
+        elif answer.minimised == "energy":
+            figure = format_interval(other.kwh, format_energy)
+        lines.append(
+            one_line(
+                "Next    " if number == 0 else " " * _LABEL,
+                f"{name}: {figure}{_better_words(answer, other)}",
+                other.why_not,
+            )
+        )
+    return lines
+
+
+def _better_words(answer: SizeAnswer, other: RunOutlook) -> str:
+    if answer.best is None:
+        return ""
+    probability = probability_better(answer.minimised, answer.best, other)
+    if probability is None:
+        return ""
+    word = {"cost": "cheaper", "time": "faster", "energy": "less energy"}[answer.minimised]
+    tie = ", a tie" if is_tie(probability) else ""
+    return f", P({word}) {format_percent(probability)}{tie}"
+
+
+def _little(outlook: RunOutlook) -> str:
+    """That a framework of the comparison has little evidence."""
+    run = outlook.run
+    if not run.choice.preferred or is_supported(run.stack, run.choice.device):
+        return ""
+    return "little evidence"

@@ -1,0 +1,57 @@
+"""The batch of `plan` and `size` if the request gives none."""
+
+from __future__ import annotations
+
+import pytest
+
+from profiles.errors import InputError
+from profiles.published.whole_run import whole_run, whole_runs
+from shardwright.asking.named_model import described_of
+from shardwright.asking.places import local_profile
+from shardwright.asking.plan_flags import plan_request
+from shardwright.asking.usual_batch import usual_batch
+
+
+@pytest.mark.parametrize(
+    ("model", "seq", "sequences"),
+    [
+        ("deepseek-v3", 4096, 15360),  # its paper, section 4.2
+        ("llama-3.1-405b", 8192, 2048),  # 16 Mi / 8 Ki
+        ("qwen3-235b-a22b", 4096, 4096),  # 16 Mi / 4 Ki, from 65 B
+        ("llama-3.1-8b", 4096, 1024),  # 4 Mi / 4 Ki
+        ("gpt2", 1024, 512),  # 0.5 Mi / 1 Ki
+    ],
+)
+def test_a_batch_is_the_models_own_or_that_of_its_size(
+    model: str, seq: int, sequences: int
+) -> None:
+    found = usual_batch(model, described_of(model, seq).figures, seq, adapters=False)
+    assert found.sequences == sequences
+    assert f"{sequences:,} sequences a step" in found.words
+    assert "arXiv" in found.words
+    assert "--global-batch" in found.words
+
+
+def test_plan_takes_it_and_says_so() -> None:
+    given = {"model": "deepseek-v3", "on": "256x8xh800-sxm"}
+    request = plan_request(given, profile=local_profile(), today="2026-11-27")
+    assert request.global_batch == 15360
+    assert request.assumed[0].startswith("15,360 sequences a step")
+    typed = plan_request(given | {"global_batch": 64}, profile=local_profile(), today="2026-11-27")
+    assert (typed.global_batch, typed.assumed) == (64, ())
+
+
+@pytest.mark.parametrize("model", ["vit-huge", "mymodels:build"])
+def test_models_without_tokens_need_a_batch(model: str) -> None:
+    with pytest.raises(InputError, match="give --global-batch"):
+        plan_request({"model": model, "on": "h100-sxm"}, profile=local_profile(), today="")
+
+
+def test_published_runs_are_of_shipped_models() -> None:
+    for run in whole_runs():
+        found = whole_run(run.model)
+        assert found is run
+    # 2.664 M device-hours for 14.8 T tokens.
+    found = whole_run("deepseek-v3")
+    assert found is not None
+    assert found.hours_per_trillion == pytest.approx(180e3)
