@@ -99,6 +99,9 @@ def plan(
     time_limit_s     of the search; None for none
     price            of a device-hour: a kind of the price table, a Sourced value, or None
     region           with stack=: of the grid that it draws on, for its carbon: DEU, aws:us-east-1
+    fit_risk, lora, base_precision, optimizer, optimizer_offload, activation_offload, reduce,
+    compress, calibration, prices, reliability
+                     with stack=: as the flags of the same names (`LayoutOptions`)
     solver, seed, progress   of a search block by block
 
     Raises InputError for what is none of these, and where no cell is legal. An answer that is

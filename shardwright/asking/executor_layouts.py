@@ -79,17 +79,18 @@ def _why_block_by_block(cluster: Cluster, *, optimizer: str, solver: str) -> str
     return ""
 
 
-def figures_of(model: str | TracedModel, seq: int | None) -> Transformer:
+def figures_of(model: str | TracedModel, seq: int | None, *, runs_here: bool = True) -> Transformer:
     """The figures of a model, of a named one the same whether it is traced already or not.
 
-    seq  tokens per sequence, None for the model's own
+    seq        tokens per sequence, None for the model's own
+    runs_here  as our executor runs it (`described_of`)
     Raises ModelError for what is no model, InputError and TraceError, with the reason, for a model
     that is no chain of alike transformer layers.
     """
     if isinstance(model, str):
-        return described_of(model, seq, runs_here=True).figures
+        return described_of(model, seq, runs_here=runs_here).figures
     if _is_named(model) or model.target != "gpu":
-        return described_of(model.source, seq, runs_here=True).figures
+        return described_of(model.source, seq, runs_here=runs_here).figures
     return figures_of_trace(model.at(2)).figures
 
 

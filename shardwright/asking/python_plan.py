@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from planner.axes import Axes, axes_from
 from planner.best_first import Progress
 from planner.layout.layout_answer import LayoutFile
+from planner.run_option import AskedOptions
 from planner.space import EXECUTOR
+from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.energy.grid_carbon import WORLD, grid_of
+from profiles.hardware.prices.price_file import offers_with
 from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from profiles.sourced import Sourced
@@ -33,6 +38,7 @@ from shardwright.asking.named_model import (
 )
 from shardwright.asking.places import local_profile, trace_cache
 from simulator.training_run.framework.framework import load_stack, offered_frameworks
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
@@ -60,7 +66,32 @@ class Pins(TypedDict, total=False):
     schedule: NamePin
 
 
-class PlanOptions(Pins, total=False):
+class LayoutOptions(TypedDict, total=False):
+    """Options of `plan` with a framework (`stack=`); the command line has flags of the same names.
+
+    fit_risk      highest accepted probability (0 to 1) of running out of memory
+    lora          train only adapters of this rank;  base_precision  `nf4` or `int8` for the others
+    optimizer     adamw, adamw8bit, adamw4bit or muon
+    optimizer_offload    states may be in host memory
+    activation_offload   shares (0 to 1) of the activations that may be there
+    reduce, compress     types of gradient sums, and of compression, to choose from
+    calibration   a file of `shardwright profile --from`;  prices, reliability  files of your own
+    """
+
+    fit_risk: float | None
+    lora: int
+    base_precision: str
+    optimizer: str
+    optimizer_offload: bool
+    activation_offload: tuple[float, ...]
+    reduce: tuple[str, ...]
+    compress: tuple[str, ...]
+    calibration: str | Path | None
+    prices: str | Path | None
+    reliability: str | Path | None
+
+
+class PlanOptions(Pins, LayoutOptions, total=False):
     """Options of `plan`, the pins among them."""
 
     space: Axes | None
@@ -70,6 +101,13 @@ class PlanOptions(Pins, total=False):
     price: Sourced | str | None
     progress: Progress | None
     region: str
+
+
+class _PinsAndLayoutOptions(Pins, LayoutOptions, total=False):
+    pass
+
+
+_LAYOUT_OPTIONS = frozenset(LayoutOptions.__annotations__)
 
 
 def target_of(cluster: Cluster) -> str:
@@ -159,9 +197,11 @@ def plan(
     price: Sourced | str | None = "on-demand",
     progress: Progress | None = None,
     region: str = WORLD,
-    **pins: Unpack[Pins],
+    **given: Unpack[_PinsAndLayoutOptions],
 ) -> PlanFile | LayoutFile:
-    """The best plan, as `shardwright.plan` says: a LayoutFile with a stack, else a PlanFile."""
+    """The best plan, as for `shardwright.plan`: a LayoutFile with a stack, otherwise a PlanFile."""
+    layout_options = {name: value for name, value in given.items() if name in _LAYOUT_OPTIONS}
+    pins: dict[str, Any] = {k: v for k, v in given.items() if k not in _LAYOUT_OPTIONS}
     axes = axes_from(**pins)
     if not isinstance(work, Workload):
         raise InputError(f"a Workload is wanted as the third argument, got {type(work).__name__}")
@@ -173,7 +213,12 @@ def plan(
                 "space is of our own executor; with stack= give pins (tp=, pp=, ...) in its place"
             )
         return _plan_for_stack(
-            model, where, work, axes, stack, time_limit_s, price, progress, region
+            model, where, work, axes, stack, time_limit_s, price, progress, region, layout_options
+        )
+    if layout_options:
+        raise InputError(
+            f"{', '.join(layout_options)}: an option of a framework's layouts; name the framework "
+            "(stack=) or leave it out"
         )
     if region != WORLD:
         raise InputError(
@@ -267,16 +312,19 @@ def _plan_for_stack(
     price: Sourced | str | None,
     progress: Progress | None,
     region: str,
+    given: Mapping[str, Any] = MappingProxyType({}),
 ) -> LayoutFile:
     from planner.layout.layout_choice import with_layout_price
     from planner.layout.layout_question import LayoutQuestion
     from shardwright.asking.layout_task import layout_task, solve_layout_task
-    from simulator.goodput.reliability_inputs import inputs_at
+    from simulator.goodput.reliability_inputs import inputs_at, read_reliability
+    from simulator.training_run.fit.logged_source import read_calibration
 
     if not isinstance(model, (str, TracedModel)):
         raise InputError(f"a model's name or a traced model is wanted, got {type(model).__name__}")
     name = model if isinstance(model, str) else model.source
-    figures = figures_of(model, work.sequence_length)
+    figures = figures_of(model, work.sequence_length, runs_here=stack == EXECUTOR)
+    risk, calibration = given.get("fit_risk"), given.get("calibration")
     question = LayoutQuestion(
         name=name,
         model=figures,
@@ -286,9 +334,24 @@ def _plan_for_stack(
         seq_len=work.sequence_length,
         precision=work.precision,
         space=executor_space(space, figures) if stack == EXECUTOR else space,
+        options=AskedOptions(
+            reductions=tuple(given.get("reduce", ())),
+            compressions=tuple(given.get("compress", ())),
+            optimizer_offload=bool(given.get("optimizer_offload")),
+            activation_offloads=tuple(given.get("activation_offload", ())),
+            frozen_type=given.get("base_precision") or "",
+            optimizer=given.get("optimizer") or USUAL_OPTIMIZER,
+        ),
+        fit_risk=DEFAULT_FIT_RISK if risk is None else risk,
+        calibration=None if calibration is None else read_calibration(Path(calibration)),
+        lora_rank=given.get("lora", 0),
     )
     found = solve_layout_task(
         layout_task(question), clock=time.monotonic, time_limit_s=time_limit_s, progress=progress
     )
     kind = price if isinstance(price, str) else ""
-    return with_layout_price(found, _price(price, on), inputs_at(kind), region)
+    if isinstance(price, str) and given.get("prices") is not None:
+        price = price_for(on, price, offers_with(Path(given["prices"])))
+    reliability = given.get("reliability")
+    inputs = inputs_at(kind) if reliability is None else read_reliability(Path(reliability))
+    return with_layout_price(found, _price(price, on), inputs, region)

@@ -26,6 +26,22 @@ def plans(work: shardwright.Workload) -> Prediction:
     layout = shardwright.plan(
         "llama-3.1-8b", "4x8xh100-sxm", work, stack="megatron-core", tp=2, cp=1, ep=1, vpp=1
     )
+    adapters = shardwright.plan(
+        "llama-3.1-8b",
+        "4x8xh100-sxm",
+        work,
+        stack="megatron-core",
+        fit_risk=0.05,
+        lora=16,
+        base_precision="nf4",
+        optimizer_offload=True,
+        activation_offload=(0.0, 0.5),
+        reduce=("fp32", "bf16"),
+        calibration="own.json",
+        prices="prices.toml",
+        reliability="reliability.toml",
+    )
+    print(adapters.table())
     file: PlanFile = own
     layout_file: LayoutFile = layout
     seconds: float | None = own.step_time_s
