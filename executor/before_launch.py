@@ -24,13 +24,8 @@ LESS_MEMORY = (
 
 
 def check_devices(path: str, plan: Plan, *, device: str) -> None:
-    """Raises InputError where torch is missing or too old, or this machine has too few devices."""
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise InputError(
-            f"{path} is run by torch, which is not installed here; install torch 2.13"
-        ) from error
+    """Raises InputError where torch is too old, or this machine has too few devices."""
+    version = importlib.metadata.version("torch")
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     if numbers < OLDEST_TORCH:
         raise InputError(

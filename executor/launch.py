@@ -28,6 +28,7 @@ from executor.before_launch import (
 from executor.planned_model import planned_model
 from profiles.document import read_document
 from profiles.errors import DocumentError, InputError, MismatchError, RunError
+from profiles.extras import need_package
 from profiles.hardware.probe.fingerprint import fingerprint_differences, fingerprint_of_machine
 from profiles.hardware.probe.probe_workers import KEEP_FREED_MEMORY
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
@@ -109,6 +110,7 @@ def run_plan(
     InputError where this machine lacks devices, memory or a torch for it, RunError with the first
     failing rank's message where a rank fails, is killed or waits longer than timeout_s.
     """
+    need_package("torch", f"running {plan_path}", extra="hf")
     answer = answer or read_plan_file(plan_path)
     threads = int(answer.machine.get("threads_per_device", "1"))
     plan = _runnable(plan_path, answer, processes)

@@ -1,6 +1,6 @@
-"""`RunOption`: what a layout may choose beside its mesh, as one value of the space.
+"""`RunOption`: choices of a layout in addition to its mesh, as one value of the space.
 
-Where nothing is asked there is one option, the run as it is, and it costs nothing to search.
+A request without options has a single one, the run as it is, which costs the search nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _FP4 = PRECISION_TYPES["nvfp4"]
 _BY_WIDTH = ("nvfp4", "mxfp8", "fp8", "int8", "bf16", "fp16", "fp32")
 ANY = "any"
 EVERY_REPLICA = 0
-# What of the offers changes what is computed.
+# Options that change the numerics of the training.
 _NUMERICS: tuple[str, ...] = ("bf16-reduce", "compression", "local-steps", "low-bit-weights")
 _NUMERICS += ("8-bit-states", "4-bit-states", "muon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOption:
-    """Fields of `TrainingRun`; precision "" is the question's own, and local_workers may be
+    """Fields of `TrainingRun`. An empty precision is that of the request; local_workers may be
     EVERY_REPLICA."""
 
     precision: str = ""
@@ -51,8 +51,7 @@ class RunOption:
     optimizer: str = USUAL_OPTIMIZER
 
     def applied(self, run: TrainingRun) -> TrainingRun:
-        """The run with this option; what `base` says of a precision and a torus stays where the
-        option says nothing."""
+        """The run with this option; precision and torus change only if the option sets them."""
         if self == _NONE:
             return run
         return replace(
@@ -65,8 +64,8 @@ class RunOption:
         )
 
     def sensible(self, *, pp: int, dp: int, cp: int) -> bool:
-        """False where a mesh cannot have the option, or it is another one under another name: an
-        order of axes of which one is 1, a way to reduce what is not reduced."""
+        """Whether the mesh can have the option and differs by it. An order of axes needs two axes
+        above 1, a type of gradient reduction needs replicas."""
         usual = self.axis_order == AXIS_ORDERS[0]
         if not usual and (pp == 1 or dp == 1):
             return False
@@ -77,8 +76,8 @@ class RunOption:
         return self.local_workers == EVERY_REPLICA or dp % self.local_workers == 0
 
     def allowed(self, *, pp: int, zero_stage: int, recompute: str, rules: FrameworkRules) -> bool:
-        """Factors and chosen entries are of whole gradients, which ZeRO 2 and 3 never have;
-        replicas that step alone share no states with others; and what the framework refuses."""
+        """Whether the framework and the ZeRO stage permit the option. Compression needs whole
+        gradients, which ZeRO 2 and 3 never have; replicas with local steps share no states."""
         if self.compression and zero_stage > 1:
             return False
         if self.local_workers == EVERY_REPLICA and zero_stage:
@@ -98,18 +97,18 @@ _ALIKE += ("optimizer_offload", "activation_offload", "frozen_type", "optimizer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedOptions:
-    """What a question asks beside the axes; () leaves a choice as the framework has it.
+    """Options of a request in addition to the axes; () leaves a choice to the framework.
 
     precisions    to choose from, or `any`;  orders  of axes (axis_order.AXIS_ORDERS), or `any`
     reductions    of gradients between replicas: `fp32`, `bf16`
-    compressions  `powersgd-R`, `topk-S`, and `none` beside them
+    compressions  `powersgd-R`, `topk-S`, `none`
     local_steps   numbers of steps between exchanges, 1 for every step
     local_workers parts of the replicas that then step alone; 0: the machine's outermost parts, or
                   every replica where it has none
     wide_layers   first and last layers in bf16 where the rest is lower
     optimizer_offload   states may be in host memory, those of the usual optimizer
     activation_offloads  shares (0 to 1) of saved activations that may be
-    frozen_type   `nf4`, `int8`: what frozen weights beside adapters are kept in
+    frozen_type   `nf4`, `int8`: storage type of frozen weights
     optimizer     of low_bits.OPTIMIZERS
     """
 
@@ -162,7 +161,7 @@ class AskedOptions:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What is asked, as flags; a single precision is the question's own flag."""
+        """The options as flags, without a single precision, which the request prints."""
         given = {
             "--precision": self.precisions if len(self.precisions) > 1 else (),
             "--order": self.orders,
@@ -183,9 +182,9 @@ class AskedOptions:
 def run_options(
     asked: AskedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
 ) -> tuple[RunOption, ...]:
-    """Every option that is asked of a framework on a device, the framework's own ways first.
+    """The options to search for a framework on a device, the framework's defaults first.
 
-    Raises InputError for a precision that the device or the framework lacks.
+    Raises InputError for a precision that the device or the framework does not have.
     """
     far, workers = base.far_levels, asked.local_workers
     if not workers and far:
@@ -220,7 +219,7 @@ def run_options(
 
 
 def unoffered(asked: AskedOptions, rules: FrameworkRules) -> list[str]:
-    """What is asked beyond what the framework does, and what changes the numerics, in words."""
+    """Sentences on options that the framework does not have, or that change the numerics."""
     wanted = {
         "bf16-reduce": "bf16" in asked.reductions,
         "compression": any(name != "none" for name in asked.compressions),
@@ -269,7 +268,7 @@ def _precisions(
 
 
 def _must_have(name: str, rules: FrameworkRules, device: Device) -> None:
-    """Raises InputError for a precision that the device or the framework lacks."""
+    """Raises InputError for a precision that the device or the framework does not have."""
     if name not in PRECISION_TYPES:
         raise UnknownNameError("precision", name, PRECISION_TYPES, where="--precision")
     if _offered(name, rules, device):
@@ -308,8 +307,8 @@ def _has(device: Device, precision: str) -> bool:
 def _orders(
     asked: tuple[str, ...], rules: FrameworkRules, *, several_levels: bool
 ) -> tuple[str, ...]:
-    """Where nothing is asked, all that the framework has on a machine of several levels, and its
-    usual one on two, which the coefficients were fitted in."""
+    """The requested orders. Without a request, all orders of the framework on a machine of several
+    network levels, otherwise its usual order, in which the coefficients were fitted."""
     if ANY in asked or (not asked and several_levels):
         return rules.orders
     for order in asked:

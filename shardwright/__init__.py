@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from shardwright_frameworks.api import import_config as import_config
     from shardwright_frameworks.api import read_log as read_log
     from shardwright_frameworks.api import watch as watch
+    from shardwright_placements.api import load_sharding as load_sharding
+    from shardwright_placements.api import run_sharding as run_sharding
+    from shardwright_placements.api import shard as shard
 
     from planner.layout.layout_answer import LayoutFile
     from profiles.errors import InputError, ShardwrightError
@@ -104,18 +107,20 @@ def _check_siblings() -> None:
 _check_siblings()
 
 
-def __getattr__(name: str) -> Any:
-    if name in _VALUES:
-        return getattr(importlib.import_module(_VALUES[name]), name)
-    if name in __all__:
-        return getattr(importlib.import_module("shardwright.api"), name)
-    if not name.startswith("_"):
-        from shardwright.plugins.plugin import plugin_function
+if not TYPE_CHECKING:  # type checkers would accept any name
 
-        function = plugin_function(name)
-        if function is not None:
-            return function
-    raise AttributeError(f"module 'shardwright' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _VALUES:
+            return getattr(importlib.import_module(_VALUES[name]), name)
+        if name in __all__:
+            return getattr(importlib.import_module("shardwright.api"), name)
+        if not name.startswith("_"):
+            from shardwright.plugins.plugin import plugin_function
+
+            function = plugin_function(name)
+            if function is not None:
+                return function
+        raise AttributeError(f"module 'shardwright' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -182,7 +182,7 @@ def _run() -> None:
 def _complain(message: str) -> None:
     from rich.text import Text
 
-    from shardwright.reports.terminal import console
+    from shardwright.reports.terminal_console import console
 
     console(stderr=True).print(Text.assemble(("error: ", "bold red"), message))
 

@@ -24,7 +24,7 @@ def size(
     nodes: str = "",
     devices: str = "",
     minimise: str = "",
-    stack: str = "any",
+    stack: str = "",
     global_batch: str = "",
     sequence_length: int | None = None,
     precision: str = "",

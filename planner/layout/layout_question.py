@@ -26,7 +26,8 @@ from simulator.training_run.fit.logged_source import Calibration, calibrated
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.work.stage_share import stage_units
+from simulator.training_run.work.stage_share import predictor_units
+from simulator.values.recompute_kind import recompute_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +155,9 @@ def layout_ground(
     """What the layouts of a run are enumerated over. Context parallelism halves each rank's
     sequence into two chunks so that causal work is even (Megatron-Core, context parallelism)."""
     model, halves = run.model, divisors(run.seq_len // 2) if run.seq_len % 2 == 0 else ()
+    kinds = tuple(name for name in rules.recompute if recompute_kind(name).suits(model))
     return Ground(
-        rules=rules,
+        rules=replace(rules, recompute=kinds),
         num_devices=run.degrees.num_devices,
         node_devices=run.node_devices,
         global_batch=run.global_batch,
@@ -163,7 +165,7 @@ def layout_ground(
         tp_degrees=divisors(model.num_heads),
         cp_degrees=tuple(sorted({1, *halves})),
         ep_degrees=divisors(max(1, model.num_experts)),
-        units=stage_units(model) if model.predicted_ahead else 0,
+        predictor_units=predictor_units(model),
         may_idle=not run.torus,  # a torus is used as a whole
         options=options,
         why_not_tensor_parallel=f"tp must divide the model's {model.num_heads} attention heads",

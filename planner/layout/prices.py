@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 _LAYER_AXES = ("tp", "cp", "ep", "micro_batch", "recompute")
 _MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage")
 _OWN = ("microbatches", "pp", "vpp", "idle_share", "overlaps_experts")
-_RECOMPUTED = ("recomputed_matmul", "recomputed_attention", "recomputed_pass")
+_RECOMPUTED = tuple(f.name for f in fields(Features) if f.name.startswith("recomputed_"))
 _CHUNK = 1 << 17
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from planner.many.local_workers import TRIES, named_function
 from planner.many.sweep import Job, Reply, Workers
 from profiles.errors import InputError
+from profiles.extras import need_package
 
 _AHEAD = 2  # tasks per CPU handed to the cluster at once: none idles, few are lost by Ctrl-C
 
@@ -71,13 +72,9 @@ def _failed(error: Exception) -> str:
 
 
 def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise InputError(
-            "--ray needs the package ray, which is not installed here; install the extra "
-            "`cluster` (pip install 'shardwright[cluster]'), or use --workers N on this machine"
-        ) from None
+    need_package("ray", "--ray", otherwise="use --workers N on this machine")
+    import ray
+
     return ray
 
 

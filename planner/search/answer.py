@@ -34,6 +34,7 @@ from planner.search.space import legal_cells
 from planner.space import MAX_FREE_VPP, Ground
 from planner.tolerances import status_of
 from profiles.errors import InputError
+from profiles.extras import need_package
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.values.plan import Plan
 from simulator.values.plan_file import Alternative, PlanFile, Relaxation
@@ -84,6 +85,8 @@ def search_setting(
 
     Raises InputError where the space holds no legal cell.
     """
+    if options.solver != "dp":  # before the search, whose result CP-SAT certifies
+        need_package("ortools", "planning block by block")
     start = options.clock()
     solved = _solve(setting, space, options)
     search, cells = solved.search, len(solved.missing)
@@ -195,7 +198,7 @@ def _with_plan(answer: PlanFile, solved: _Solved, options: SearchOptions) -> Pla
     """The answer with the best plan, its proof and its runners-up."""
     best, layouts = solved.best[0], options.layouts
     assert best.prediction is not None  # what is offered has a plan
-    bound_s = min(solved.search.bound, math.inf if layouts is None else layouts.bound or math.inf)
+    bound_s = min(solved.search.bound, _bound_s(layouts))
     others = [(other.plan, other.prediction) for other in solved.best[1:]]
     if layouts is not None:
         others.append((layouts.plan, layouts.prediction))
@@ -223,6 +226,14 @@ def _step_s(answer: PlanFile | None) -> float:
     return math.inf if found is None else found
 
 
+def _bound_s(layouts: PlanFile | None) -> float:
+    """Seconds that no layout is faster than; infinite where layouts were not searched or are proven
+    not to fit, 0 where nothing is proven of them."""
+    if layouts is None or layouts.plan is None:
+        return math.inf
+    return layouts.bound or 0.0
+
+
 def _with_layouts(layouts: PlanFile, answer: PlanFile, bound_s: float) -> PlanFile:
     """The answer of the search over layouts, where no other plan is faster than its best."""
     found = replace(
@@ -233,7 +244,7 @@ def _with_layouts(layouts: PlanFile, answer: PlanFile, bound_s: float) -> PlanFi
     )
     if layouts.plan is None:
         return found
-    bound_s, step_s = min(bound_s, layouts.bound or 0.0), _step_s(layouts)
+    bound_s, step_s = min(bound_s, _bound_s(layouts)), _step_s(layouts)
     gap = (step_s - bound_s) / step_s
     return replace(found, status=status_of(gap), bound=bound_s, gap=gap)
 

@@ -51,6 +51,7 @@ class SizeAnswer:
     status      `optimal`, `feasible` (a limit ended the search: see gap) or `infeasible`
     bound       no run over the listed choices has a smaller value of the goal
     others      the best of each other type of device;  refused  what has no answer, and why
+    frameworks  the best of each compared framework that was not chosen, on the chosen devices
     binds       which limit the best one meets
     flop        of the whole run
     considered  layouts priced or pruned
@@ -62,6 +63,7 @@ class SizeAnswer:
     gap: float | None = None
     best: RunOutlook | None = None
     others: tuple[RunOutlook, ...] = ()
+    frameworks: tuple[RunOutlook, ...] = ()
     front: tuple[FrontPoint, ...] = ()
     gains: tuple[Gain, ...] = ()
     binds: str = ""

@@ -72,7 +72,8 @@ def memory_short(question: SizeQuestion, solver: LayoutSolver) -> str:
     "" where it fits there or no time is left."""
     if not solver.has_time:
         return ""
-    choice, stack = question.choices[0], question.stacks[0]
+    choice = question.choices[0]
+    stack = question.stack_groups(choice)[0][0]
     asked = layout_question_of(
         question, choice, stack, question.batches[0], choice.node_devices, choice.most
     )

@@ -32,6 +32,8 @@ class DeviceChoice:
                    how old
     network        a link of the catalogue between nodes, one card per device as the usual one; ""
                    for the usual one
+    preferred      frameworks in groups: a group is searched only if no earlier one has an answer;
+                   () searches all frameworks of the question at once
     """
 
     asked: str
@@ -43,6 +45,7 @@ class DeviceChoice:
     usd_per_hour: Interval | None = None
     price_words: str = ""
     network: str = ""
+    preferred: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.most:
@@ -118,6 +121,13 @@ class SizeQuestion:
         ):
             if value is not None and not value > 0:
                 raise InputError(f"{flag} must be above 0, got {value:g}")
+
+    def stack_groups(self, choice: DeviceChoice) -> tuple[tuple[StackChoice, ...], ...]:
+        """The frameworks that a type of device is searched with, in the order of preference."""
+        if not choice.preferred:
+            return (self.stacks,)
+        named = {stack.name: stack for stack in self.stacks}
+        return tuple(tuple(named[name] for name in group) for group in choice.preferred)
 
     @property
     def needs_price(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.layout.layout_question import LayoutSolver, ground_of
-from planner.sizing.run_outlook import outlook_of
+from planner.sizing.run_outlook import RunOutlook, outlook_of
 from planner.sizing.size_answer import SizeAnswer, value_words
 from planner.sizing.size_front import front_of, runs_beside
 from planner.sizing.size_gains import gains_of
@@ -15,6 +15,9 @@ from planner.sizing.sizing_search import SizedDevice, SizedRun, question_of_run,
 from planner.tolerances import status_of
 from simulator.mfu import model_flop_per_token
 from simulator.training_run.fit.evidence import evidence_words
+
+# Seconds of the search for each compared framework that was not chosen.
+_FRAMEWORK_S = 6.0
 
 
 def search_here(solver: LayoutSolver) -> Search:
@@ -74,20 +77,45 @@ def answer_of(
 
 
 def explained(
-    question: SizeQuestion, found: tuple[SizedDevice, ...], answer: SizeAnswer, solver: LayoutSolver
+    question: SizeQuestion,
+    found: tuple[SizedDevice, ...],
+    answer: SizeAnswer,
+    solver: LayoutSolver,
+    *,
+    seed: int = 0,
+    runs: int = 2000,
 ) -> SizeAnswer:
-    """The answer with its front, what binds, and what the next node, dollar, GB/s, GiB and point of
-    MFU bring."""
+    """The answer with the compared frameworks, its front, what binds, and what the next node,
+    dollar, GB/s, GiB and point of MFU bring."""
     done = _ranked(found)
     if not done:
         return answer
     beside = runs_beside(question, done, solver)
     return replace(
         answer,
+        frameworks=_frameworks(question, done[0], solver, seed=seed, runs=runs),
         front=front_of(beside),
         gains=gains_of(question, done[0], solver),
         binds=binding_limit(question, done[0], beside),
     )
+
+
+def _frameworks(
+    question: SizeQuestion, best: SizedRun, solver: LayoutSolver, *, seed: int, runs: int
+) -> tuple[RunOutlook, ...]:
+    """The best run of each other compared framework on the devices of the best one, in the order
+    of preference; none where the request names its frameworks."""
+    every = []
+    for name in (name for group in best.choice.preferred for name in group):
+        if name == best.stack or not solver.has_time:
+            continue
+        choice = replace(best.choice, preferred=((name,),))
+        short = replace(solver, end_s=min(solver.end_s, solver.clock() + _FRAMEWORK_S))
+        run = size_device(question, choice, short).best
+        if run is not None:
+            outlook = outlook_of(question, run, solver.coefficients, seed=seed, runs=runs)
+            every.append(replace(outlook, why_not=value_words(run, best)))
+    return tuple(every)
 
 
 def _ranked(found: tuple[SizedDevice, ...]) -> list[SizedRun]:
@@ -116,6 +144,6 @@ def _refused(question: SizeQuestion, found: tuple[SizedDevice, ...]) -> tuple[tu
     for one in found:
         if one.best is None:
             reasons = [why for _, why in one.refused]
-            every = len(reasons) == len(question.stacks)
+            every = len(reasons) == sum(map(len, question.stack_groups(one.choice)))
             said.append((one.choice.asked, reasons[0] if every else none))
     return tuple(said)

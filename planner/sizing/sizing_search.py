@@ -90,7 +90,23 @@ class SizedDevice:
 
 
 def size_device(question: SizeQuestion, choice: DeviceChoice, solver: LayoutSolver) -> SizedDevice:
-    """The best run on devices of one type."""
+    """The best run on devices of one type, of the first group of frameworks that has one."""
+    considered, refused = 0, list[tuple[str, str]]()
+    for stacks in question.stack_groups(choice):
+        found = _size_with(question, choice, stacks, solver)
+        considered += found.considered
+        refused += found.refused
+        if found.best is not None or not found.complete:
+            break
+    return replace(found, considered=considered, refused=tuple(refused))
+
+
+def _size_with(
+    question: SizeQuestion,
+    choice: DeviceChoice,
+    stacks: tuple[StackChoice, ...],
+    solver: LayoutSolver,
+) -> SizedDevice:
     search: BestFirst[SizedRun] = BestFirst(clock=solver.clock)
     considered, refused = 0, dict[str, str]()
 
@@ -113,7 +129,7 @@ def size_device(question: SizeQuestion, choice: DeviceChoice, solver: LayoutSolv
             search.offer(None, (value,), run)
 
     # Each may have any value: they are searched in their order.
-    ways = itertools.product(question.stacks, choice.widths, question.batches)
+    ways = itertools.product(stacks, choice.widths, question.batches)
     search.explore([(-math.inf, number, way) for number, way in enumerate(ways)], opened)
     return SizedDevice(
         choice=choice,

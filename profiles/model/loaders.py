@@ -15,6 +15,7 @@ from typing import Any
 
 from profiles.document import content_hash, read_mapping
 from profiles.errors import ModelError, UnknownNameError
+from profiles.extras import need_package
 
 MODEL_FOLDER = Path(__file__).parents[1] / "data" / "models"
 
@@ -134,6 +135,13 @@ class ModelSpec:
     def content_hash(self) -> str:
         """Hash of the configuration or the factory's name (not of its code)."""
         return content_hash({"config": dict(self.config), "factory": self.factory})
+
+
+def need_to_build(spec: ModelSpec) -> None:
+    """Raises InputError if a package is missing that builds and traces the model."""
+    needed = ("torch",) if spec.factory else ("torch", "transformers")
+    for package in needed:
+        need_package(package, f"tracing {spec.source}", extra="" if spec.factory else "hf")
 
 
 def model_names() -> tuple[str, ...]:

@@ -87,9 +87,9 @@ def figures_of(model: str | TracedModel, seq: int | None) -> Transformer:
     that is no chain of alike transformer layers.
     """
     if isinstance(model, str):
-        return described_of(model, seq).figures
+        return described_of(model, seq, runs_here=True).figures
     if _is_named(model) or model.target != "gpu":
-        return described_of(model.source, seq).figures
+        return described_of(model.source, seq, runs_here=True).figures
     return figures_of_trace(model.at(2)).figures
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -25,19 +24,17 @@ from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from shardwright.asking.answered import Answered, layout_answered
 from shardwright.asking.asked_price import price_for
+from shardwright.asking.compared_frameworks import compared_frameworks, preference
 from shardwright.asking.executor_layouts import executor_space, way_of
 from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import ANY_STACK, first_precision
 from shardwright.asking.plan_request import PlanRequest, default_precision
-from simulator.training_run.fit.evidence import ENOUGH_RUNS, ENOUGH_SOURCES, supporting_runs
 from simulator.training_run.fit.logged_source import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 
 # Seconds of the search for each framework after the first, where the request names none.
 _OTHER_S = 6.0
-# Compared frameworks in addition to our executor.
-_MOST_COMPARED = 3
 
 Watched = Callable[[], AbstractContextManager[Progress | None]]
 """Opens what watches one search, and gives its progress."""
@@ -82,18 +79,20 @@ class LayoutAsker:
     cache: AnswerCache | None = None
     watched: Watched = field(default=_unwatched)
 
-    def question(self) -> tuple[LayoutQuestion, tuple[str, ...]]:
-        """The question of the first framework's layouts, and what was assumed for want of a flag.
+    def question(self, stack: str = "") -> tuple[LayoutQuestion, tuple[str, ...]]:
+        """The question of a framework's layouts, and what was assumed for want of a flag.
 
+        stack  the framework; "" for the first of those to compare
         Raises InputError, UnknownNameError, ModelError.
         """
         request = self.request
-        described = described_of(request.model, request.seq)
+        stack = stack or self.compared[0]
+        described = described_of(request.model, request.seq, runs_here=stack == EXECUTOR)
         sample = described.sample
         precision, told = first_precision(request.precision), tuple[str, ...]()
         if not request.precision:
-            precision, told = default_precision(request.cluster)
-        stack = self.compared[0]
+            offered = load_framework(stack).rules.precisions
+            precision, told = default_precision(request.cluster, request.model, offered)
         question = LayoutQuestion(
             name=request.model,
             model=described.figures,
@@ -124,50 +123,64 @@ class LayoutAsker:
     def one(self) -> OneAnswer:
         """The answer of the requested framework; without one, the fastest of the compared
         frameworks with enough evidence. If none has an answer, our executor's."""
-        question, assumed = self.question()
         names = self.compared
         if len(names) == 1:
+            question, assumed = self.question()
             found = self._answered(question, self.request.time_limit_s)
             return OneAnswer(answer=_assuming(found.answer, assumed), found=found)
         refused: list[InputError] = []
-        every = [self._one_of(question, name, refused) for name in names]
+        every = [self._one_of(name, refused) for name in names]
         took = [name for name, each in zip(names, every, strict=True) if each]
         fitting = sorted(
             (each for each in every if each and each.answer.chosen),
             key=lambda each: _step_s(each.answer),
         )
-        device = question.cluster.groups[0].device.name
-        able = [each for each in fitting if is_supported(each.answer.stack, device)]
-        most = sorted(fitting, key=lambda each: -supporting_runs(each.answer.stack, device).runs)
-        best = next((each for each in (*able, *most, *every[::-1]) if each), None)
+        device = self.request.cluster.groups[0].device.name
+        groups = preference([each.answer.stack for each in fitting], device)
+        preferred = [each for group in groups for each in fitting if each.answer.stack in group]
+        best = next((each for each in (*preferred, *every[::-1]) if each), None)
         if best is None:
             raise refused[0]
         listed = ", ".join(name for name in took if name != best.answer.stack)
         compared = f"compared with {listed or 'no other framework'} (--stack names one, or any)"
         reasons = [f"not compared: {error}" for error in refused]
+        _, assumed = self.question(best.answer.stack)
         answer = _assuming(best.answer, (*assumed, compared, *reasons))
         rest = tuple(each.answer for each in fitting if each is not best)
         return OneAnswer(answer=answer, found=best, others=rest)
 
-    def _one_of(
-        self, question: LayoutQuestion, name: str, refused: list[InputError]
-    ) -> Answered[LayoutFile] | None:
+    def _one_of(self, name: str, refused: list[InputError]) -> Answered[LayoutFile] | None:
         """The answer of one of several frameworks; None if it does not take the request, with the
         reason added to `refused`."""
         first = name == self.compared[0]
         limit_s = self.request.time_limit_s if first else min(_OTHER_S, self.request.time_limit_s)
         try:
-            space = self._space(question.model, name)
-            return self._answered(replace(question, stack=name, space=space), limit_s)
+            return self._answered(self.question(name)[0], limit_s)
         except InputError as error:
             refused.append(error)
             return None
 
     def by_framework(self) -> FrameworkAnswers:
         """The answers of every framework that is asked for."""
-        question, _ = self.question()
+        answers: list[LayoutFile] = []
+        refused: dict[str, str] = {}
         names = stacks_of(self.request.stack)
-        return self._by_framework(question, names, self.request.time_limit_s)
+        end = time.monotonic() + self.request.time_limit_s
+        for number, name in enumerate(names):
+            # What is left is shared by the frameworks that are left.
+            share = max(0.0, end - time.monotonic()) / (len(names) - number)
+            try:
+                answer = self._answered(self.question(name)[0], share).answer
+            except InputError as error:
+                refused[name] = str(error)
+                continue
+            if answer.chosen is None:
+                why = answer.infeasibility
+                refused[name] = "nothing fits" + (f"; nearest: {why.nearest}" if why else "")
+            else:
+                answers.append(answer)
+        answers.sort(key=_step_s)
+        return FrameworkAnswers(answers=tuple(answers), refused=refused)
 
     def front(self) -> list[tuple[Cluster, LayoutChoice]]:
         """The trade-off of step time against what `pareto` names, the fastest first.
@@ -222,61 +235,6 @@ class LayoutAsker:
             inputs=self.request.reliability,
             region=self.request.region,
         )
-
-    def _by_framework(
-        self, question: LayoutQuestion, names: tuple[str, ...], limit_s: float
-    ) -> FrameworkAnswers:
-        answers: list[LayoutFile] = []
-        refused: dict[str, str] = {}
-        end = time.monotonic() + limit_s
-        for number, name in enumerate(names):
-            # What is left is shared by the frameworks that are left.
-            share = max(0.0, end - time.monotonic()) / (len(names) - number)
-            try:
-                asked = replace(question, stack=name, space=self._space(question.model, name))
-                answer = self._answered(asked, share).answer
-            except InputError as error:
-                refused[name] = str(error)
-                continue
-            if answer.chosen is None:
-                why = answer.infeasibility
-                refused[name] = "nothing fits" + (f"; nearest: {why.nearest}" if why else "")
-            else:
-                answers.append(answer)
-        answers.sort(key=_step_s)
-        return FrameworkAnswers(answers=tuple(answers), refused=refused)
-
-
-def is_supported(framework: str, device: str) -> bool:
-    """Whether enough runs of enough sources were fitted for the framework on the device."""
-    known = supporting_runs(framework, device)
-    return known.runs >= ENOUGH_RUNS and len(known.sources) >= ENOUGH_SOURCES
-
-
-@functools.cache
-def compared_frameworks(device: str) -> tuple[str, ...]:
-    """The frameworks that a request without one compares, our executor last.
-
-    Those with enough fitted runs on the device, supported ones first, then those with the most axes
-    and runs; if there is none, the one with the most runs. Old generations are left out.
-    """
-    runs = {
-        name: supporting_runs(name, device).runs
-        for name in offered_frameworks()
-        if name != EXECUTOR and not name[-4:].isdigit()
-    }
-    known = sorted(
-        (name for name, count in runs.items() if count > 0),
-        key=lambda name: (
-            not is_supported(name, device),
-            -len(load_framework(name).rules.axes),
-            -runs[name],
-            name,
-        ),
-    )
-    enough = [name for name in known if runs[name] >= ENOUGH_RUNS]
-    most = sorted(known, key=lambda name: -runs[name])[:1]
-    return (*(enough or most)[:_MOST_COMPARED], EXECUTOR)
 
 
 def _assuming(answer: LayoutFile, assumed: Sequence[str]) -> LayoutFile:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from profiles.document import content_hash, read_document, read_mapping, write_document
 from profiles.errors import MismatchError
+from profiles.extras import need_package
 from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright.asking.named_model import import_from_here, sample_of
@@ -44,6 +45,8 @@ def profile_machine(
     model     its blocks are measured too; the machine itself only where the file has it not
     progress  gives a reporter of (done, total, label) for a title
     """
+    # The model that measures the executor is an HF configuration.
+    need_package("torch", "measuring this machine", extra="hf")
     from profiles.hardware.probe.probe import measure_machine, most_devices
 
     show = progress or (lambda title: nullcontext(lambda *_: None))

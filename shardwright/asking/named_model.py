@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profiles.errors import InputError
-from profiles.model.loaders import ModelSpec, resolve_model
+from profiles.model.loaders import ModelSpec, need_to_build, resolve_model
 
 if TYPE_CHECKING:
     from profiles.model.figures.transformer import Transformer
@@ -64,6 +64,7 @@ def sample_of(model: str, seq: int | None) -> Sample:
 
 def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
     """What a sample of a factory's model is; see `sample_of`."""
+    need_to_build(spec)
     from profiles.model.building.build import build_model
 
     built = build_model(spec, micro_batch=2, sequence_length=1)
@@ -99,10 +100,13 @@ class Described:
 
 
 @functools.cache
-def described_of(model: str, seq: int | None) -> Described:
+def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Described:
     """The figures of a shipped name, a config.json or `package.module:factory`.
 
     Figures hold at any length: a --seq that a factory's inputs have not is planned, and told.
+
+    runs_here  as our executor runs the model: transformers builds no layers that predict further
+               tokens
     """
     from profiles.model.figures.described_model import describe_model
     from shardwright.asking.places import trace_cache
@@ -123,5 +127,9 @@ def described_of(model: str, seq: int | None) -> Described:
             f"--seq {length} is above the {positions} learned positions of {model}; use "
             f"{positions} or less"
         )
-    sample = Sample(sequence_length=length, assumptions=(*assumed, *found.notes))
-    return Described(figures=found.figures, sample=sample)
+    figures, notes = found.figures, found.notes
+    if runs_here and figures.predicted_ahead:
+        figures = replace(figures, predicted_ahead=0)
+        notes = (*notes, "our executor trains no layers that predict further tokens")
+    sample = Sample(sequence_length=length, assumptions=(*assumed, *notes))
+    return Described(figures=figures, sample=sample)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 from planner.axes import Axes
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import Device
+from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
 from profiles.hardware.energy.grid_carbon import WORLD
 from profiles.hardware.prices.offer import Offer
+from profiles.model.training_precision import training_precision
 from shardwright.asking.named_model import import_from_here, sample_of
 from shardwright.asking.report_paths import ReportPaths
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
@@ -32,7 +34,7 @@ class PlanRequest:
     fit_risk    probability of running out of memory, None for the default
     calibration  a file of `profile --from`
     lora_rank   of adapters, which alone are trained; 0 trains all weights
-    precision   one name, a list or `any`; empty for what the devices train in
+    precision   one name, a list or `any`; empty for `default_precision`
     price       a kind of the price table, or US dollars per device-hour
     offers      of a price file, with ours; None for ours alone
     price_told  what must be told of the price: that there is none, that it is old
@@ -79,15 +81,36 @@ class AnswerOutput:
     reports: ReportPaths = field(default_factory=ReportPaths)
 
 
-def default_precision(cluster: Cluster) -> tuple[str, tuple[str, ...]]:
-    """The precision that the devices of the cluster train in, and what is told of it: bf16 on
-    accelerators, fp16 where that is the fast one (V100), fp32 on a CPU."""
+def default_precision(
+    cluster: Cluster, model: str = "", offered: Sequence[str] = ()
+) -> tuple[str, tuple[str, ...]]:
+    """The precision of a request that names none, and the assumption to print.
+
+    A shipped model that was trained in fp8 is planned in fp8, where the framework and all devices
+    have it. Others: bf16 on accelerators, fp16 where that is the fast one (V100), fp32 on a CPU.
+
+    offered  precisions of the framework; none for our executor's plans block by block
+    """
     devices = [group.device for group in cluster.groups]
+    trained = training_precision(model)
+    if (
+        trained is not None
+        and trained.name in offered
+        and all(_has_rate(device, trained.name) for device in devices)
+    ):
+        return trained.name, (
+            f"precision {trained.name}, in which {model} was trained ({trained.source}; "
+            "--precision)",
+        )
     if any(device.type == "cpu" for device in devices):
         return "fp32", ("precision fp32, in which a CPU trains (--precision)",)
     if any(_fp16_only(device) for device in devices):
         return "fp16", ("precision fp16: bf16 is slow on these devices (--precision)",)
     return "bf16", ()
+
+
+def _has_rate(device: Device, precision: str) -> bool:
+    return PRECISION_TYPES.get(precision, precision) in device.peak_flop_per_s
 
 
 def _fp16_only(device: Device) -> bool:

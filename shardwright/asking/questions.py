@@ -261,7 +261,7 @@ def _job(question: Question, cluster: Cluster, alone: bool) -> Job:
 
 def _executor_layouts(question: Question, cluster: Cluster) -> LayoutAsk | None:
     """A question for our own executor as one of layouts; None where it is searched block by
-    block, as a single question would be (commands/plan.py)."""
+    block, as a single question would be (commands/plan_one.py)."""
     work = question.workload
     way = way_of(
         question.model,
@@ -277,9 +277,10 @@ def _executor_layouts(question: Question, cluster: Cluster) -> LayoutAsk | None:
 
 
 def _layout_question(question: Question, asked: LayoutAsk, cluster: Cluster) -> LayoutQuestion:
+    length, runs_here = question.workload.sequence_length, asked.stack == EXECUTOR
     return LayoutQuestion(
         name=question.model,
-        model=described_of(question.model, question.workload.sequence_length).figures,
+        model=described_of(question.model, length, runs_here=runs_here).figures,
         cluster=cluster,
         stack=asked.stack,
         global_batch=question.workload.global_batch,

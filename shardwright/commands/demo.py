@@ -12,12 +12,11 @@ import typer
 from rich.text import Text
 
 from executor.launch import run_plan
-from executor.probe_pipeline import profile_model
 from planner.axes import Axes
 from profiles.document import write_document, write_text
 from profiles.errors import ToleranceError
+from profiles.extras import need_package
 from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
-from profiles.hardware.probe.probe import measure_machine
 from profiles.model.loaders import resolve_model
 from shardwright import api
 from shardwright.asking.provenance import provenance
@@ -28,6 +27,7 @@ from shardwright.reports import terminal
 from shardwright.reports.chrome_trace import chrome_trace
 from shardwright.reports.html import report_html
 from shardwright.reports.roofline import roofline
+from shardwright.reports.terminal_console import console
 from simulator.values.plan_file import write_plan_file
 from simulator.values.workload import Workload
 
@@ -45,6 +45,11 @@ def demo(
     output: Annotated[Path, typer.Option("--output", help="folder to write")] = Path("demo-output"),
 ) -> None:
     """Run the whole way once, writing everything into a folder; raises what its parts raise."""
+    need_package("torch", "`shardwright demo`", extra="hf")
+    # Here, since they import torch.
+    from executor.probe_pipeline import profile_model
+    from profiles.hardware.probe.probe import measure_machine
+
     begin = time.monotonic()
     today = datetime.date.today().isoformat()
     local, plan_path, run_path = (output / n for n in ("local.json", "plan.json", "run.json"))
@@ -134,11 +139,11 @@ def demo(
 
 
 def _step(number: int, what: str, command: str) -> None:
-    console = terminal.console(stderr=True)
-    console.print(Text.assemble((f"{number}/7 ", "bold"), what))
+    to_user = console(stderr=True)
+    to_user.print(Text.assemble((f"{number}/7 ", "bold"), what))
     if command:
-        console.print(Text(f"    shardwright {command}", style="dim"))
+        to_user.print(Text(f"    shardwright {command}", style="dim"))
 
 
 def _say(what: str) -> None:
-    terminal.console(stderr=True).print(Text(f"    {what}"))
+    console(stderr=True).print(Text(f"    {what}"))

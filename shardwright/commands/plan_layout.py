@@ -10,6 +10,7 @@ from planner.many.answer_cache import AnswerCache
 from planner.space import EXECUTOR
 from profiles.document import to_json, write_text
 from profiles.errors import InfeasibleError
+from profiles.model.loaders import need_to_build, resolve_model
 from shardwright.asking.answered import how_it_came_about
 from shardwright.asking.executor_layouts import runnable_answer, why_not_run
 from shardwright.asking.layout_answers import LayoutAsker, OneAnswer, none_fits, stacks_of
@@ -52,6 +53,8 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
     if len(names) > 1:
         _several(asker, output)
         return
+    if request.stack == EXECUTOR and _writes_plan(output):  # before the search
+        need_to_build(resolve_model(request.model))
     one = asker.one()
     _give(one, request, output)
     if one.answer.chosen is None:
@@ -63,7 +66,7 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
     and of what our executor does not run, as its layout."""
     answer = one.answer
     why_not = why_not_run(answer.chosen.run) if answer.chosen else ""
-    runs = answer.stack == EXECUTOR and not why_not and (output.json or output.file is not None)
+    runs = answer.stack == EXECUTOR and not why_not and _writes_plan(output)
     plan = runnable_answer(answer, request.cluster) if runs else None
     if output.file is not None and plan is not None:
         write_plan_file(output.file, plan, provenance=provenance(request.cluster))
@@ -89,6 +92,11 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
         note(f"written: {output.file}. Next: shardwright predict {output.file} {more}")
         if answer.stack == EXECUTOR and why_not:
             note(f"`run` refuses this plan: {why_not}")
+
+
+def _writes_plan(output: AnswerOutput) -> bool:
+    """Whether a plan of our executor is written or printed, with the blocks of the traced model."""
+    return output.json or output.file is not None
 
 
 def _calibration(path: Path) -> Calibration:

@@ -11,6 +11,7 @@ import typer
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, write_text
 from profiles.errors import DocumentError, InputError
+from profiles.extras import need_package
 from shardwright.asking.imported_file import is_imported
 from shardwright.asking.named_model import import_from_here
 from shardwright.asking.opened_plan import OpenedPlan, open_plan
@@ -79,6 +80,9 @@ def predict(
         raise typer.BadParameter(
             "--traced goes with a table, --runs RUNS.csv, without --calibration and --explain-run"
         )
+    if traced:
+        for package in ("torch", "transformers"):
+            need_package(package, "--traced", extra="hf")
     if runs is not None:
         _predict_table(runs, output, calibration, explain_run, traced=traced)
         return

@@ -76,7 +76,9 @@ def size(
             help="goal: cost, time, devices or energy (default: cost; with only a budget: time)"
         ),
     ] = "",
-    stack: Annotated[str, typer.Option(help="frameworks: a list, or any")] = "any",
+    stack: Annotated[
+        str, typer.Option(help="frameworks: a list, or any (default: compare those with evidence)")
+    ] = "",
     global_batch: Annotated[
         str, typer.Option("--global-batch", help="sequences per step: 2048, a list, or 1024..4096")
     ] = "",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Annotated
 import typer
 
 from profiles.errors import InputError, RunError
+from profiles.extras import need_package
 from shardwright import page
 from shardwright.console.output import note
 
@@ -52,11 +52,7 @@ def ui(
 
 def need_streamlit() -> None:
     """Raises InputError where the extra is not installed."""
-    if importlib.util.find_spec("streamlit") is None:
-        raise InputError(
-            "`shardwright ui` needs Streamlit, which is not installed here: "
-            f"{Path(sys.executable).name} -m pip install 'shardwright[ui]'"
-        )
+    need_package("streamlit", "`shardwright ui`")
 
 
 def need_free(port: int) -> None:

@@ -15,13 +15,13 @@ from rich.text import Text
 
 from profiles.document import need_writable, to_json, write_text
 from profiles.units import format_time
-from shardwright.reports import terminal
 from shardwright.reports.labelled import labelled
+from shardwright.reports.terminal_console import console
 
 
 def show(what: RenderableType) -> None:
     """Print a result, at most 100 columns."""
-    terminal.console().print(what)
+    console().print(what)
 
 
 def tell_price(notes: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ def tell_price(notes: Sequence[str]) -> None:
 
 def note(text: str) -> None:
     """Print a remark on stderr."""
-    terminal.console(stderr=True).print(Text(text, style="dim"))
+    console(stderr=True).print(Text(text, style="dim"))
 
 
 class Bar:
@@ -46,7 +46,7 @@ class Bar:
             BarColumn(),
             TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[label]}"),
             TimeElapsedColumn(),
-            console=terminal.console(stderr=True),
+            console=console(stderr=True),
             transient=True,
             disable=quiet or not sys.stderr.isatty(),
         )

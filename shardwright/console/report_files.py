@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from profiles.document import write_text
-from profiles.hardware.catalogue.cluster import Cluster
-from shardwright.asking.plan_request import PlanRequest
-from shardwright.asking.provenance import provenance
-from shardwright.asking.report_paths import ReportPaths
 from shardwright.console.output import need_room_for, note, write_or_print
 
 if TYPE_CHECKING:
     from planner.layout.layout_answer import LayoutChoice, LayoutFile
+    from profiles.hardware.catalogue.cluster import Cluster
+    from shardwright.asking.plan_request import PlanRequest
+    from shardwright.asking.report_paths import ReportPaths
     from shardwright.reports.brief.brief import Brief
     from shardwright.reports.brief.columns import Column
     from shardwright.reports.brief.plan_brief import Planned
@@ -119,6 +118,7 @@ def _write(
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
     """brief  of the command and the release that made the answer"""
+    from shardwright.asking.provenance import provenance
     from shardwright.reports.brief.brief_html import brief_html
     from shardwright.reports.brief.brief_markdown import brief_markdown
     from shardwright.reports.brief.columns import dictionary_csv, table_csv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from planner.layout.layout_answer import layout_title
@@ -10,6 +11,7 @@ from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from profiles.document import encode
 from shardwright.findings.answer_json import choice_json
+from shardwright.findings.size_better import is_tie, probability_better
 from simulator.training_compute import METHOD, THRESHOLDS
 
 SIZE_SCHEMA = "shardwright/size@1"
@@ -25,7 +27,7 @@ SIZE_KEYS = (
     *("interruptions", "checkpoint_every_s", "spare_nodes", "lost"),
     *("flop", "flop_method", "thresholds", "binds", "plan", "alternatives", "front", "gains"),
     *("rent_usd", "storage_usd", "egress_usd", "storage_price"),
-    *("refused", "relaxations", "assumptions"),
+    *("refused", "relaxations", "assumptions", "frameworks", "tie"),
 )
 
 
@@ -47,7 +49,9 @@ def size_json(question: SizeQuestion, answer: SizeAnswer) -> dict[str, Any]:
             encode(each) | {"exceeded": answer.flop > each.work_flop} for each in THRESHOLDS
         ],
         "binds": answer.binds,
-        "alternatives": [_outlook(other) for other in answer.others],
+        "alternatives": _compared(answer, answer.others),
+        "frameworks": _compared(answer, answer.frameworks),
+        "tie": any(is_tie(probability) for probability in probabilities_better(answer)),
         "front": encode(answer.front),
         "gains": encode(answer.gains),
         "refused": dict(answer.refused),
@@ -60,6 +64,24 @@ def size_json(question: SizeQuestion, answer: SizeAnswer) -> dict[str, Any]:
         data |= _outlook(answer.best)
         data["storage_price"] = question.storage.price.words if question.storage else None
     return data
+
+
+def _compared(answer: SizeAnswer, others: Sequence[RunOutlook]) -> list[dict[str, Any]]:
+    """Other runs, each with the probability that it is better than the chosen one."""
+    best = answer.best
+    return [
+        _outlook(other)
+        | {"probability_better": best and probability_better(answer.minimised, best, other)}
+        for other in others
+    ]
+
+
+def probabilities_better(answer: SizeAnswer) -> list[float | None]:
+    """Of the best run on each other type of device, the probability that it is better."""
+    if answer.best is None:
+        return []
+    best = answer.best
+    return [probability_better(answer.minimised, best, other) for other in answer.others]
 
 
 def _outlook(outlook: RunOutlook) -> dict[str, Any]:

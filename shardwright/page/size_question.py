@@ -39,9 +39,9 @@ SIZE_FIELDS = (
     Field(
         name="stack",
         label="Framework",
-        usual="any",
+        usual="",
         start="megatron-core",
-        help="allowed frameworks: one, a list with commas, or any (slower)",
+        help="one, a list with commas, or any (slower); empty: compare those with evidence",
         options=STACKS,
     ),
     Field(

@@ -167,6 +167,7 @@ PUBLIC_MODULES = frozenset(
         "profiles.model.fake_tensors.trace_expected_shapes",
         "profiles.model.fake_tensors.trace_fakes",
         "profiles.model.figures.described_model",
+        "profiles.model.figures.figures_from_config",
         "profiles.model.figures.transformer",
         "profiles.model.graph",
         "profiles.model.loaders",
@@ -232,6 +233,7 @@ PUBLIC_MODULES = frozenset(
         "simulator.values.plan",
         "simulator.values.plan_file",
         "simulator.values.prediction",
+        "simulator.values.recompute_kind",
         "simulator.values.workload",
     )
 )

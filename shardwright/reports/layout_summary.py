@@ -87,6 +87,8 @@ def framework_rows(answer: LayoutFile, others: Sequence[LayoutFile]) -> list[str
             continue
         step = other.chosen.prediction.step_time_s
         words = f"{other.stack}{' (runs here)' if other.stack == EXECUTOR else ''} "
+        if other.chosen.run.precision != chosen.run.precision:
+            words += f"in {other.chosen.run.precision} "
         words += f"{format_interval(step)}"
         slower = step.value / chosen.prediction.step_time_s.value - 1.0
         if slower >= 0:

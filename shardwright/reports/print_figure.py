@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profiles.errors import InputError
+from profiles.extras import need_package
 from shardwright.findings.breakdown import critical_rank, measured_parts, predicted_parts
 from shardwright.findings.plan_sheet import MEMORY_PARTS
 from shardwright.reports.picture import COLOURS
@@ -34,11 +35,12 @@ def write_print_figure(path: Path, answer: PlanFile, measured: Measurement | Non
 
 
 def need_format(path: Path) -> None:
-    """Raises InputError for an ending other than FORMATS."""
+    """Raises InputError for an ending other than FORMATS, and if matplotlib is not installed."""
     if path.suffix.lower() not in FORMATS:
         raise InputError(
             f"{path}: matplotlib writes {', '.join(FORMATS)} here; give one of these endings"
         )
+    need_package("matplotlib", f"the figure {path}")
 
 
 def save_pages(path: Path, drawn: Callable[[], Sequence[Figure]]) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console, RenderableType
 
-from profiles.errors import InputError
-from shardwright.reports.terminal import WIDTH
+from profiles.extras import need_package
+from shardwright.reports.terminal_console import WIDTH
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -40,13 +40,10 @@ class Result(ABC):
 
     def to_pandas(self) -> DataFrame:
         """`table()` as a data frame; raises InputError if pandas is not installed."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise InputError(
-                "to_pandas() needs pandas, which is not installed; run `pip install "
-                "'shardwright[notebook]'`, or use table(), the same table without pandas"
-            ) from error
+        otherwise = "use table(), the same table without pandas"
+        need_package("pandas", "to_pandas()", otherwise=otherwise)
+        import pandas
+
         return pandas.DataFrame(list(self.table()))
 
     def __eq__(self, other: object) -> bool:

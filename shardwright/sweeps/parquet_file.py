@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.many.result_store import Table
-from profiles.errors import InputError
+from profiles.extras import need_package
 
 
 def need_pyarrow() -> str:
@@ -46,12 +46,8 @@ def parquet_bytes(table: Table) -> bytes:
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise InputError(
-            "results.parquet needs the package pyarrow, which is not installed here; install the "
-            "extra `tables` (pip install 'shardwright[tables]'), or leave the file out with "
-            "--no-parquet: results.sqlite and summary.csv hold the same rows"
-        ) from None
+    otherwise = "use --no-parquet; results.sqlite and summary.csv contain the same rows"
+    need_package("pyarrow", "results.parquet", otherwise=otherwise)
+    import pyarrow
+
     return pyarrow

@@ -46,7 +46,7 @@ class SizeGrid:
     budgets: tuple[str, ...] = ()
     nodes: tuple[str | int, ...] = ()
     devices: tuple[str | int, ...] = ()
-    stacks: tuple[str, ...] = ("any",)
+    stacks: tuple[str, ...] = ("",)
     global_batches: tuple[str | int, ...] = ()
     sequence_lengths: tuple[int, ...] = ()
     precisions: tuple[str, ...] = ()

@@ -123,7 +123,7 @@ def _unknown_names(file: StudyFile, local: Path | None) -> list[str]:
         look(f"{where}.models", asked.models, _model)
         look(f"{where}.on", asked.on, _devices)
         look(f"{where}.prices", asked.prices, given_price)
-        named = tuple(one for text in asked.stacks for one in text.split(","))
+        named = tuple(one for text in asked.stacks for one in text.split(",") if one)
         look(f"{where}.stacks", named, _framework)
     return faults
 

@@ -22,7 +22,7 @@ from simulator.training_run.framework.tensor_width import (
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.recompute_kind import recompute_kind
 
-_BOTH = ("input", "norm", "normed", "attention", "attention-again", "core")
+_BOTH = ("input", "norm", "normed", "attention", "attention-again", "projected", "core")
 _DENSE_PARTS = (*_BOTH, "mlp", "mlp-again", "activation")
 _EXPERT_PARTS = (*_BOTH, "routing", "experts", "expert-activation", "shared")
 # Of an element of bf16 or fp16.
@@ -115,7 +115,8 @@ class RunTensors:
             parts = dict.fromkeys((*_DENSE_PARTS, *_EXPERT_PARTS), 0.0)
             for tensor in self.memory.layers:
                 parts[tensor.part] += self.bytes_of(tensor)
-            freed = recompute_kind(recompute).frees
+            kind = recompute_kind(recompute)
+            freed = kind.frees if kind.suits(self._run.model) else ()
             self._layers[recompute] = LayerBytes(
                 dense=sum(parts[name] for name in _DENSE_PARTS if name not in freed),
                 expert=sum(parts[name] for name in _EXPERT_PARTS if name not in freed),

@@ -17,11 +17,14 @@ from profiles.model.figures.transformer import Transformer
 class Again:
     """Shares (0 to 1) of a layer's forward that run again.
 
+    matmul               matmuls that every token takes
+    routed               experts' matmuls and the layer's messages; None: as `matmul`
     core, unfused_core   the attention core: fused, and with scores in memory (its softmax is freed)
     passes               elementwise passes over activations
     """
 
     matmul: float = 0.0
+    routed: float | None = None
     core: float = 0.0
     unfused_core: float = 0.0
     passes: float = 0.0
@@ -32,10 +35,16 @@ class RecomputeKind:
     """A kind of recomputation.
 
     frees   parts of a layer that are not kept;  again  recomputed shares, by model
+    latent  whether only latent attention has the freed parts; other models free nothing
     """
 
     frees: tuple[str, ...]
     again: Callable[[Transformer], Again]
+    latent: bool = False
+
+    def suits(self, model: Transformer) -> bool:
+        """Whether the model has the freed parts."""
+        return model.latent is not None or not self.latent
 
 
 _ACTIVATION = ("activation", "expert-activation")
@@ -43,7 +52,7 @@ _INNER = ("mlp", "mlp-again", "routing", "experts", "shared", *_ACTIVATION)
 # Shares of a fused layer's elementwise passes at Llama's widths (megatron-core.toml: 10 over the
 # hidden size, of which 4 in the two norms, and 3 over an inner width of 3.5 hidden sizes).
 _OF_NORMS, _OF_ACTIVATION = 0.2, 0.5
-_ATTENTION = ("attention", "attention-again", "core")
+_ATTENTION = ("attention", "attention-again", "projected", "core")
 
 
 def _always(again: Again) -> Callable[[Transformer], Again]:
@@ -57,6 +66,21 @@ def _attention_module(model: Transformer) -> Again:
     return Again(
         matmul=mixer / (mixer + model.dense_parameters), core=1.0, unfused_core=1.0, passes=0.25
     )
+
+
+def _up_projection(model: Transformer) -> Again:
+    """Share of the up projections of queries, keys and values in the matmuls that every token
+    takes. Nothing is sent again, and the rotation is not counted in the forward either."""
+    x = model.latent
+    if x is None:
+        return Again()
+    up = x.query_rank * (x.nope_size + x.rope_size) + x.key_value_rank * (
+        x.nope_size + x.value_size
+    )
+    dense = model.num_dense_layers * model.dense_parameters
+    shared = model.num_expert_layers * (model.shared_expert_parameters + model.router_parameters)
+    every = model.mixer_parameters + (dense + shared) / model.num_layers
+    return Again(matmul=model.num_heads * up / every, routed=0.0)
 
 
 def _every_second_matmul(model: Transformer) -> Again:
@@ -86,6 +110,8 @@ RECOMPUTE_KINDS: dict[str, RecomputeKind] = {
     "norm-mlp": RecomputeKind(
         frees=("normed", *_INNER), again=_always(Again(matmul=0.5, passes=0.5 + _OF_NORMS))
     ),
+    # mla_up_proj: queries, keys and values from their latents.
+    "up-projection": RecomputeKind(frees=("projected",), again=_up_projection, latent=True),
     # MaxText's "minimal", which keeps the outputs of matmuls.
     "minimal": RecomputeKind(
         frees=("core", "norm", "normed", *_ACTIVATION), again=_always(Again(passes=1.0))

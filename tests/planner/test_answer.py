@@ -295,6 +295,18 @@ def test_a_time_limit_gives_the_best_so_far_with_a_gap():
     assert answer.bound < answer.step_time_s
 
 
+@pytest.mark.parametrize("bound", [0.0, None])
+def test_layouts_without_a_bound_prove_nothing(bound):
+    """A faster plan than the best layout, where the search of layouts ended with no bound."""
+    slow = run(Axes(tp=(2,), pp=(2,), schedule=("gpipe",), zero=(0,)), capacity_gib=40.0)
+    layouts = replace(slow, bound=bound, status="feasible")
+    answer = run(capacity_gib=40.0, layouts=layouts)
+    assert answer.step_time_s < slow.step_time_s
+    assert (answer.bound, answer.status) == (0.0, "feasible")
+    proven = run(capacity_gib=40.0, layouts=slow)
+    assert proven.status == "optimal"
+
+
 def test_a_time_limit_before_any_plan_is_an_error():
     ticks = itertools.count(step=100)
     with pytest.raises(InputError, match=r"ended after .* without a plan"):

@@ -65,7 +65,7 @@ def test_the_version_is_that_of_all_code_and_data() -> None:
     root = Path(answer_cache.__file__).parents[2]
     for package in answer_cache.PACKAGES:
         there = {path.suffix for path in (root / package).rglob("*") if path.is_file()}
-        assert there - {".pyc", ".md"} <= set(answer_cache.SUFFIXES)
+        assert there - {".pyc", ".md", ".typed"} <= set(answer_cache.SUFFIXES)
 
 
 def solved(seconds: float) -> PlanFile:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.asking.layout_answers import compared_frameworks, is_supported
+from shardwright.asking.compared_frameworks import (
+    compared_frameworks,
+    is_supported,
+    preference,
+)
 from simulator.training_run.fit.evidence import Evidence, EvidenceFile, supporting_runs
 from tests.shardwright.test_cli import shardwright
 
@@ -63,3 +67,15 @@ def test_a_framework_that_refuses_the_request_is_named_with_its_reason() -> None
     words = " ".join(done.stdout.split())
     assert "not compared: --cp 2: torch has no such axis" in words
     assert "and torch" not in words
+
+
+def test_supported_frameworks_come_first_and_then_those_with_the_most_runs() -> None:
+    names = compared_frameworks("h100-sxm-80gb")
+    # nanotron has 847 fitted runs, torch-fsdp fewer, both of one source.
+    groups = preference(names, "h100-sxm-80gb")
+    assert groups[:2] == (("megatron-core",), ("nanotron",))
+    assert sorted(name for group in groups for name in group) == sorted(names)
+
+
+def test_a_device_with_a_framework_of_its_own_compares_it() -> None:
+    assert compared_frameworks("trainium2") == ("neuronx", "torch")

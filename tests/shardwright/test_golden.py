@@ -24,7 +24,8 @@ from tests.shardwright.test_cli import ROOT, shardwright
 
 ESCAPE = "\x1b["
 PRINT_COMPARISON = (
-    "from shardwright.reports.terminal import comparison_report, console\n"
+    "from shardwright.reports.terminal import comparison_report\n"
+    "from shardwright.reports.terminal_console import console\n"
     "from shardwright.findings.comparison import compare_run\n"
     "from tests.shardwright.fixed_pair import answer, run\n"
     "console().print(comparison_report(compare_run(answer(), run())))\n"

@@ -144,6 +144,16 @@ def test_the_default_precision_is_what_the_devices_train_in() -> None:
     assert default_precision(get_cluster("8xv100-sxm2-16gb"))[0] == "fp16"
 
 
+def test_a_model_trained_in_fp8_is_planned_in_fp8_where_framework_and_devices_have_it() -> None:
+    h800, offered = get_cluster("8xh800-sxm"), ("bf16", "fp8")
+    precision, assumed = default_precision(h800, "deepseek-ai/DeepSeek-V3", offered)
+    assert precision == "fp8"
+    assert "arXiv 2412.19437, section 3.3" in assumed[0]
+    assert default_precision(h800, "deepseek-v3", ("bf16",))[0] == "bf16"
+    assert default_precision(h800, "llama-3.1-70b", offered)[0] == "bf16"
+    assert default_precision(get_cluster("8xa100-sxm-80gb"), "deepseek-v3", offered)[0] == "bf16"
+
+
 def test_a_module_with_inputs_is_traced_and_planned() -> None:
     traced = public.trace(
         mymodels.Lm(), (mymodels.words(),), targets=mymodels.words(), loss_fn=mymodels.token_loss

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from shardwright.findings.answer_json import ANSWER_KEYS
 from shardwright.reports.mixed_report import mixed_report
-from shardwright.reports.terminal import WIDTH
+from shardwright.reports.terminal_console import WIDTH
 from simulator.values.plan import PLAN_SCHEMA
 from simulator.values.plan_file import read_plan_file
 from tests.shardwright.test_cli import ROOT, shardwright

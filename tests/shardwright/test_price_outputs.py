@@ -17,7 +17,8 @@ from shardwright.cli import app
 from shardwright.findings.plan_diff import diff_plans
 from shardwright.reports.html import report_html
 from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
-from shardwright.reports.terminal import console, plan_report
+from shardwright.reports.terminal import plan_report
+from shardwright.reports.terminal_console import console
 from simulator.values.plan_file import PlanFile
 from tests.shardwright.fixed_pair import answer, fixed_roofline
 

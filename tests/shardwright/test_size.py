@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from profiles.errors import InfeasibleError, InputError, ToleranceError
+from profiles.errors import InfeasibleError, InputError, ToleranceError, UnknownNameError
 from shardwright.asking.sizing.sized import phases_of
 from shardwright.cli import app
 
@@ -126,3 +126,32 @@ def test_the_phases_of_the_docs_are_read(tmp_path):
     path.write_text(example)
     assert [phase.tokens_count for phase in phases_of(path)] == [14e12, 8e11]
     assert len(text.splitlines()) < 250
+
+
+def test_without_a_framework_the_one_with_little_evidence_is_not_chosen():
+    """megatron-bridge-26.06, with one fitted run on an H100, was chosen and called proven."""
+    asked = (
+        "--tokens",
+        "30B",
+        "--on",
+        "h100-sxm",
+        "--nodes",
+        "1..2",
+        "--price-kind",
+        "3",
+        "--json",
+    )
+    found = json.loads(typed(*SMALL, *asked))
+    assert found["stack"] == "megatron-core"
+    assert found["status"] == "optimal"
+    others = {other["stack"]: other["probability_better"] for other in found["frameworks"]}
+    assert set(others) == {"nanotron", "torch-fsdp", "torch"}
+    assert all(0 <= probability <= 1 for probability in others.values())
+
+
+def test_an_unknown_framework_is_an_error_with_a_suggestion():
+    done = CliRunner().invoke(
+        app, [*SMALL, "--stack", "megatron", "--tokens", "1B", "--on", "b200"]
+    )
+    assert isinstance(done.exception, UnknownNameError)
+    assert "megatron-core" in str(done.exception)

@@ -23,7 +23,7 @@ from shardwright.reports.brief.size_brief import size_brief
 from shardwright.reports.brief.size_charts import cost_parts, waterfall
 from shardwright.reports.sizing.size_compare import owning_report
 from shardwright.reports.sizing.size_report import size_report
-from shardwright.reports.terminal import console
+from shardwright.reports.terminal_console import console
 from simulator.goodput.reliability_inputs import DEFAULT
 from tests.shardwright.golden import FOLDER
 

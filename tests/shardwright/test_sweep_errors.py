@@ -16,7 +16,7 @@ from profiles.errors import DocumentError
 from profiles.hardware.prices.price_table import device_price
 from shardwright.cli import app, main
 from shardwright.commands.sweep import sweep as sweep_command
-from shardwright.reports.terminal import console
+from shardwright.reports.terminal_console import console
 from shardwright.sweeps.study_file import read_study
 from shardwright.sweeps.study_report import study_report
 from shardwright.sweeps.study_run import StudyRun

@@ -61,7 +61,7 @@ def test_chunks_divide_a_ranks_layers() -> None:
         ("save_dot_except_mlp", "mlp"),
         ("save_out_proj", "full"),
         ("save_qkv_proj", "full"),
-        ("selective modules: mla_up_proj", "selective"),
+        ("selective modules: mla_up_proj", "up-projection"),
         ("minimal_with_context (selective)", "minimal"),
         ("qkv_proj_offloaded", "full"),
         ("none + cpu offload 20 layers", "none"),

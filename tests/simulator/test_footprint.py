@@ -152,6 +152,25 @@ def test_uneven_experts_hold_more_tokens() -> None:
         replace(run, expert_imbalance=0.5)
 
 
+def test_experts_keep_what_matmuls_read_in_one_byte_in_fp8() -> None:
+    """Transformer Engine's grouped linears keep their inputs in fp8 alone: per routed token the
+    hidden size and the activated inner width take one byte instead of two; the gate and up
+    projections' outputs, which an elementwise kernel reads, stay in bf16."""
+    experts = replace(SMALL_GPT, num_experts=8, top_k=2, expert_size=256, num_shared_experts=1)
+    run = replace(RUN, model=experts, stack="megatron-core", precision="bf16")
+    run = replace(run, device="h100-sxm-80gb")
+    narrow = replace(run, precision="fp8")
+    saved, dense_saved = (
+        getattr(tensors_of(run).layer("none"), kind)
+        - getattr(tensors_of(narrow).layer("none"), kind)
+        for kind in ("expert", "dense")
+    )
+    # A dense layer has the same attention and norms, and keeps inner and activated states in fp8.
+    attention_saved = dense_saved - 1024 * 2 * SMALL_GPT.ffn_size
+    routed = 1024 * 2 * (SMALL_GPT.hidden_size + 256)
+    assert saved - attention_saved == pytest.approx(routed + 1024 * 256)
+
+
 def test_buckets_hold_no_more_than_there_is() -> None:
     small = tensors_of(RUN)
     bucket = KeptTensor(name="b", width="parameters", bytes=2, most=5e8)

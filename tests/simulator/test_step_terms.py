@@ -152,7 +152,7 @@ def test_recomputation_by_hand() -> None:
     """Half of the layers: 0.5 x 3 ms more forward, and 2.5 passes of messages instead of 2."""
     x = made(
         microbatches=1, pp=1, vpp=1, nodes=1, layers=1, last_layers=1,
-        matmul_forward=3e-3, recomputed_matmul=0.5, tensor_inner=2e-3,
+        matmul_forward=3e-3, recomputed_matmul=0.5, recomputed_routed=0.5, tensor_inner=2e-3,
     )  # fmt: skip
     found = by_name(x, plain())
     assert found["matmuls, recomputed"].time_s == pytest.approx(1.5e-3)

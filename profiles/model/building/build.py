@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from profiles.errors import ModelError
 from profiles.model.building.build_feeds import Feed, call_by_name, feed_of
 from profiles.model.building.tensor_parallel_rules import Rule
-from profiles.model.loaders import ModelSpec
+from profiles.model.loaders import ModelSpec, need_to_build
 
 
 def stated_tokens(name: str, *values: Any) -> int | None:
@@ -369,13 +369,7 @@ def _from_config(
 def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
     model_type = str(spec.config["model_type"]).replace("-", "_")
     name = str(spec.config["architectures"][0])
-    try:
-        importlib.import_module("transformers")
-    except ImportError as error:
-        raise ModelError(
-            f"{spec.source}: building from an HF configuration needs transformers, which is not "
-            "installed; install the extra [hf]"
-        ) from error
+    need_to_build(spec)
     # `gemma3_text` is the language part of `gemma3`, defined in the same module.
     cls = None
     for package in dict.fromkeys((model_type, model_type.removesuffix("_text"))):

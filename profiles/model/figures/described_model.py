@@ -21,7 +21,7 @@ from profiles.model.figures.figures_from_config import (
 )
 from profiles.model.figures.figures_from_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
 from profiles.model.graph import ModelGraph
-from profiles.model.loaders import ModelSpec, resolve_model
+from profiles.model.loaders import ModelSpec, need_to_build, resolve_model
 from profiles.model.tracing.traced import kept
 
 FIGURES_SCHEMA = "shardwright/figures@1"
@@ -75,6 +75,7 @@ def traced_figures(
 def _traced(spec: ModelSpec, length: int) -> ModelGraph:
     """The forward pass. Users' modules contain constants of torch's default type, which need fp32
     weights; grouped products of experts need bf16."""
+    need_to_build(spec)
     from profiles.model.tracing.trace import trace_graph
 
     first, second = ("float32", "bfloat16") if spec.factory else ("bfloat16", "float32")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiles.errors import ShardwrightError, UnknownNameError
+from profiles.extras import need_package
 from profiles.model.graph import ModelGraph
 
 
@@ -72,6 +73,7 @@ class TracedSteps:
         )
         found = self._known.get(key)
         if found is None:
+            need_package("torch", f"tracing {factory}")
             from profiles.model.building.build_step import build_step
             from profiles.model.steps.trace_step import trace_module_step
 

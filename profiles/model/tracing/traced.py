@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from profiles.document import content_hash, encode, read_document, write_text
 from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.model.graph import Block, ModelGraph, running_peak, with_kind
-from profiles.model.loaders import ModelSpec, uneven_heads
+from profiles.model.loaders import ModelSpec, need_to_build, uneven_heads
 
 if TYPE_CHECKING:
     from profiles.model.tracing.trace import ExecutorFacts
@@ -120,12 +120,14 @@ def trace_model(
 
     @functools.cache
     def facts() -> ExecutorFacts:
+        need_to_build(spec)
         from profiles.model.tracing.trace import executor_facts
 
         return executor_facts(spec, sequence_length=sequence_length)
 
     def trace_at(micro_batch: int, tp: int) -> ModelGraph:
         nonlocal trusted
+        need_to_build(spec)
         from profiles.model.tracing.trace import trace_graph
 
         graph = trace_graph(

@@ -59,7 +59,7 @@ class SizeFlags:
     nodes: Range | None = None
     devices: Range | None = None
     minimise: str = ""
-    stack: str = "any"
+    stack: str = ""
     batches: tuple[int, ...] = ()
     seq: int | None = None
     precision: str = ""
@@ -114,7 +114,7 @@ def size_flags(
     nodes: str = "",
     devices: str = "",
     minimise: str = "",
-    stack: str = "any",
+    stack: str = "",
     global_batch: str = "",
     seq: int | None = None,
     precision: str = "",

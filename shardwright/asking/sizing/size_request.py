@@ -21,6 +21,7 @@ from profiles.hardware.prices.price_table import STALE_DAYS, DevicePrice, price_
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import SourcedRange
 from profiles.units import format_count
+from shardwright.asking.compared_frameworks import compared_frameworks, preference
 from shardwright.asking.executor_layouts import executor_space
 from shardwright.asking.named_model import described_of
 from shardwright.asking.plan_options import ANY_STACK, first_precision
@@ -177,6 +178,7 @@ def _unpriced(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
         fewest=fewest,
         most=most,
         network=get_link(flags.network).name if flags.network else "",
+        preferred=() if flags.stack else preference(_compared(device, flags), device),
     )
 
 
@@ -284,13 +286,17 @@ def _site(flags: SizeFlags, today: str, assumed: list[str]) -> tuple[SourcedRang
 
 def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in flags.stack.split(",") if part.strip()))
-    if not names:
+    if flags.stack and not names:
         raise InputError(f"--stack {flags.stack!r} names no framework; write megatron-core, or any")
-    if ANY_STACK in names:
+    for name in names:
+        if name != ANY_STACK:
+            load_framework(name)  # raises UnknownNameError with the nearest names
+    if not names:
+        devices = [get_device(named.name).name for named in flags.on]
+        names = tuple(dict.fromkeys(name for each in devices for name in _compared(each, flags)))
+    elif ANY_STACK in names:
         only = {framework_of_device(named.name) for named in flags.on} - {""}
-        # Our own executor trains all weights, with states in fp32.
-        unable = {EXECUTOR} if flags.lora or flags.optimizer != USUAL_OPTIMIZER else set()
-        names = tuple(sorted({*offered_frameworks(), *only} - unable, key=_most_axes))
+        names = tuple(sorted({*offered_frameworks(), *only} - _unable(flags), key=_most_axes))
     return tuple(
         StackChoice(
             name=name,
@@ -298,6 +304,16 @@ def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
         )
         for name in names
     )
+
+
+def _compared(device: str, flags: SizeFlags) -> list[str]:
+    """The frameworks to compare on a device if the request names none."""
+    return [name for name in compared_frameworks(device) if name not in _unable(flags)]
+
+
+def _unable(flags: SizeFlags) -> set[str]:
+    """Our own executor trains all weights, with states in fp32."""
+    return {EXECUTOR} if flags.lora or flags.optimizer != USUAL_OPTIMIZER else set()
 
 
 def _most_axes(name: str) -> tuple[int, str]:

@@ -96,7 +96,14 @@ class SizeSolver:
 
     def _explained(self, sized: Sized, end: float) -> Sized:
         start = self.clock()
-        answer = explained(sized.question, sized.found, sized.answer, self._solver(end))
+        answer = explained(
+            sized.question,
+            sized.found,
+            sized.answer,
+            self._solver(end),
+            seed=self.seed,
+            runs=self.runs,
+        )
         spent = sized.answer.search_time_s + self.clock() - start
         return replace(sized, answer=replace(answer, search_time_s=spent))
 

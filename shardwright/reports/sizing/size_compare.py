@@ -11,8 +11,8 @@ from rich.text import Text
 from planner.sizing.run_outlook import RunOutlook
 from profiles.units import format_count, format_energy, format_percent, format_time, format_usd
 from shardwright.asking.sizing.sized import Sized
+from shardwright.findings.size_better import versus_of
 from shardwright.findings.size_change import Change
-from shardwright.findings.size_versus import versus_of
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import format_interval, table
 

@@ -15,6 +15,7 @@ PARTS = (
     "normed",
     "attention",
     "attention-again",
+    "projected",
     "core",
     "mlp",
     "mlp-again",
@@ -58,7 +59,8 @@ class KeptTensor:
     """A tensor that stays in memory.
 
     part    of a layer, which decides the recompute kinds that free it: `input` is the layer's
-            input, `core` the attention core, `-again` is freed if every second matmul is kept,
+            input, `core` the attention core, `projected` queries, keys and values that are
+            projected up from latents, `-again` is freed if every second matmul is kept,
             `normed` the output of a norm, `activation` that of an activation function
     width   elements per token, or of a whole weight (framework/tensor_width.py)
     bytes   per element;  count  tensors of this kind

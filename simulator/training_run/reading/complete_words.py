@@ -101,15 +101,17 @@ def _modules(text: str) -> list[str]:
 
 
 def _kind_of_modules(modules: list[str]) -> str:
-    """The kind that recomputes modules of Megatron-Core's --recompute-modules. All but the norms
-    and the feed-forward keep little that a fused attention does not keep anyway."""
+    """The kind that recomputes modules of Megatron-Core's --recompute-modules. The attention core
+    keeps little where it is fused; up projections together with others are not counted."""
     norm = any("norm" in module for module in modules)
     activation = any("act" in module for module in modules)
     if any(re.search("mlp|moe|shared_experts", each) for each in modules if "act" not in each):
         return "norm-mlp" if norm else "mlp"
     if norm:
         return "norm-activation" if activation else "norm"
-    return "activation" if activation else "selective"
+    if activation:
+        return "activation"
+    return "up-projection" if "mla_up_proj" in modules else "selective"
 
 
 def is_mlperf(run: PublishedRun) -> bool:

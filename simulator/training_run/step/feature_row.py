@@ -90,9 +90,12 @@ def layer_row(
         / bandwidth,
     }
     shares = recomputed_shares(run, stack)
-    row |= zip(
-        ("recomputed_matmul", "recomputed_attention", "recomputed_pass"), shares, strict=True
-    )
+    row |= {
+        "recomputed_matmul": shares.matmul,
+        "recomputed_routed": shares.routed,
+        "recomputed_attention": shares.attention,
+        "recomputed_pass": shares.passes,
+    }
     for name, field in _AVERAGED:
         row[name] = average(getattr(dense, field), getattr(expert, field))
     for name, field in _OF_DENSE:

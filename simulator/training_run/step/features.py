@@ -42,7 +42,7 @@ class Features:
     measured_step_s       of a step of any size, where the framework's file states it; fitted_steps
                           1 where it does not and the host launches kernels
     recomputed_*          share of the forward's matmuls, attention and passes that the backward
-                          does again
+                          does again; routed: experts' matmuls and messages
     head_*                of the logits and the loss, per micro-batch; head_peak of their matmuls
                           at the datasheet's peak, head_accumulation of adding the gradients of
                           their weights to the sums
@@ -107,6 +107,7 @@ class Features:
     kernels_forward: Array
     kernels_backward: Array
     recomputed_matmul: Array
+    recomputed_routed: Array
     recomputed_attention: Array
     recomputed_pass: Array
     head_matmul: Array

@@ -134,7 +134,9 @@ def pass_seconds(row: Mapping[str, Any]) -> tuple[Any, Any]:
     forward = forward + row["pass_forward"] + row["score_forward"]
     backward = row["matmul_backward"] + row["grouped_backward"] + row["attention_backward"]
     backward = backward + row["pass_backward"] + 1.5 * row["score_forward"]
-    return forward, backward + row["recomputed_matmul"] * forward
+    others = forward - row["matmul_forward"]
+    again = row["recomputed_matmul"] * row["matmul_forward"] + row["recomputed_routed"] * others
+    return forward, backward + again
 
 
 def least_idle_share(

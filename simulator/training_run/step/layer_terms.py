@@ -42,7 +42,7 @@ _KERNELS: tuple[tuple[str, _Kernel], ...] = (
 )
 # Kernels of the forward that the backward does again, and whose share of them.
 _RECOMPUTED = (
-    *(("matmuls", "matmul"), ("experts' matmuls", "matmul"), ("casts to fewer bits", "matmul")),
+    *(("matmuls", "matmul"), ("experts' matmuls", "routed"), ("casts to fewer bits", "matmul")),
     *(("attention", "attention"), ("softmax and dropout", "attention")),
     *(("recurrence of states", "matmul"), ("elementwise work", "pass")),
 )

@@ -111,5 +111,5 @@ def moved(x: Features, kind: str, c: Coefficients) -> Array:
 
 
 def passes(x: Features) -> Array:
-    """Passes over a layer: forward, backward, and forward again where it is recomputed."""
-    return 2.0 + x.recomputed_matmul
+    """Passes of a layer's messages: forward, backward, and forward again where it is recomputed."""
+    return 2.0 + x.recomputed_routed

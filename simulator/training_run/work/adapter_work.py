@@ -1,4 +1,4 @@
-"""What low-rank adapters add to a layer whose weights are frozen: kernels and passes.
+"""Kernels and passes that low-rank adapters add to a layer with frozen weights.
 
 An adapter of a linear layer y = W x adds B A x (Hu et al., arXiv 2106.09685, section 4.1): two
 matmuls of rank r, a scale and an addition. r is 8 to 64, so that its matmuls take the time of the
@@ -22,7 +22,7 @@ from profiles.model.figures.transformer import Transformer
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.frozen_weights import widening
 
-# Kernels that an adapter launches beside its layer's own: forward two matmuls, scale and addition;
+# Kernels that an adapter adds to those of its layer: forward two matmuls, scale and addition;
 # backward four matmuls, scale and addition (peft, tuners/lora/layer.py, Linear.forward).
 _FORWARD_KERNELS, _BACKWARD_KERNELS = 4.0, 6.0
 _WIDTH_BYTES = 2.0
@@ -57,8 +57,8 @@ def adapter_work(run: TrainingRun) -> AdapterWork:
 
 
 def adapter_parameters(model: Transformer, rank: int) -> int:
-    """Of a layer: A [in, r] and B [r, out] beside the attention's two matmuls, of queries, keys and
-    values together and of the output; nothing else is trained."""
+    """Trained weights of a layer: A [in, r] and B [r, out] for the attention's two matmuls, that of
+    queries, keys and values and that of the output."""
     query = model.num_heads * model.head_size
     both = query + 2 * model.num_kv_heads * model.head_size
     return rank * ((model.hidden_size + both) + (query + model.hidden_size))

@@ -1,4 +1,4 @@
-"""What one device computes in a micro-batch of a described run: matmuls, attention and passes.
+"""Matmuls, attention and passes that one device computes in a micro-batch of a described run.
 
 The forward matmuls of a layer on one of tp ranks are those of Megatron-LM (Shoeybi et al., arXiv
 1909.08053, section 3): queries, keys and values together, the output projection, and the
@@ -62,8 +62,8 @@ class LayerWork:
     frozen        weights have no gradient
     score_matmuls  products of unfused attention, each with two in the backward
     state_matmuls  products of a state's recurrence, each with two in the backward
-    state_again    products that its backward takes beside those
-    state_pass_bytes   moved around those, forward (backward: `backward_passes` as many)
+    state_again    further products in its backward
+    state_pass_bytes   moved around these products, forward (backward: `backward_passes` as many)
     scan_forward_flop, scan_backward_flop   of a recurrence without matmuls, on vector units
     forward_pass_bytes, backward_pass_bytes   moved by everything elementwise
     forward_cast_bytes, backward_cast_bytes   moved by casts to fewer bits (matmul.py)
@@ -93,14 +93,14 @@ def matmul_type(run: TrainingRun) -> str:
 
 
 def wide_type(run: TrainingRun) -> str:
-    """The 16-bit type beside it (fp32's own for fp32 runs)."""
+    """torch's name of the 16-bit type of attention and head; for fp32 runs, that of fp32."""
     if run.precision == "fp32":
         return _fp32_type(run)
     return _WIDE_TYPES.get(run.precision, "bfloat16")
 
 
 def _fp32_type(run: TrainingRun) -> str:
-    """The TF32 units where there are any (`complete_words` says so among the defaults)."""
+    """TF32 on devices that have it (`complete_words` lists this among the defaults)."""
     return "tf32" if "tf32" in get_device(run.device).peak_flop_per_s else "float32"
 
 
@@ -292,8 +292,8 @@ def _attention(
     heads = model.num_heads / degrees.tp
     size = model.head_size
     if model.latent is not None:
-        # Scores have the width of keys, what they weigh that of values: the mean of both has as
-        # many operations.
+        # Scores have the width of keys, outputs the width of values; a core of the mean width has
+        # equally many operations.
         x = model.latent
         size = round((x.nope_size + x.rope_size + x.value_size) / 2)
     kernel = attention_kernel(run, stack)

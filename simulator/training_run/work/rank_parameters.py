@@ -14,7 +14,7 @@ def layer_parameters(run: TrainingRun) -> float:
 
 
 def _shared_parameters(run: TrainingRun) -> float:
-    """Of an average layer on one tp rank, what every data-parallel rank has alike."""
+    """Weights of an average layer on one tp rank that all data-parallel ranks have in common."""
     degrees = run.degrees
     model = run.model
     layer = (model.mixer_parameters + model.small_parameters) / degrees.tp
@@ -44,8 +44,8 @@ def expert_copies(run: TrainingRun) -> int:
 
 
 def rank_parameters(run: TrainingRun, stack: Framework) -> tuple[float, float]:
-    """Weights of the pipeline rank that holds most, its layers and one vocabulary table: those that
-    all data-parallel ranks have alike, and experts."""
+    """Weights of the fullest pipeline rank, its layers and one vocabulary table: the weights that
+    all data-parallel ranks have in common, and experts."""
     full, _ = stage_layers(run)
     table = vocabulary_share(run, stack) * run.model.hidden_size
     tables = 1 if run.degrees.pp > 1 or run.model.tied_embeddings else 2

@@ -1,8 +1,8 @@
-"""How layers lie on stages, and what share of them the backward runs again."""
+"""Layers of a stage, and the share of the forward that the backward repeats."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import Framework
@@ -18,8 +18,8 @@ def predicting_layers(run: TrainingRun) -> int:
 
 
 def stage_layers(run: TrainingRun) -> tuple[float, float]:
-    """Layers of the fullest rank beside the one with the head, and of that one; those that predict
-    further tokens are among them. The same twice where there is one rank."""
+    """Layers of the fullest rank without the head, and of the rank with the head, including layers
+    that predict further tokens. With a single rank, its layers twice."""
     degrees = run.degrees
     held = [0] * degrees.pp
     head = 0
@@ -40,14 +40,31 @@ def recomputed_share(run: TrainingRun) -> float:
     return min(1.0, run.recompute_layers * run.degrees.vpp / full)
 
 
-def recomputed_shares(run: TrainingRun, stack: Framework) -> tuple[float, float, float]:
-    """Shares of the forward's matmuls, attention core and passes that are done again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputedShares:
+    """Shares of the forward that are done again: matmuls that every token takes, experts' matmuls
+    and messages, attention core, passes."""
+
+    matmul: float
+    routed: float
+    attention: float
+    passes: float
+
+
+def recomputed_shares(run: TrainingRun, stack: Framework) -> RecomputedShares:
+    """The shares of the run's recompute kind."""
     again = recompute_kind(run.recompute).again(run.model)
     share = recomputed_share(run) if run.recompute == "full" else 1.0
     if run.recompute == "full" and stack.prunes_recompute:
         again = replace(again, matmul=again.matmul - _last_matmul(run.model))
     core = again.unfused_core if attention_kernel(run, stack) == "unfused" else again.core
-    return share * again.matmul, share * core, share * again.passes
+    routed = again.matmul if again.routed is None else again.routed
+    return RecomputedShares(
+        matmul=share * again.matmul,
+        routed=share * routed,
+        attention=share * core,
+        passes=share * again.passes,
+    )
 
 
 def _last_matmul(model: Transformer) -> float:

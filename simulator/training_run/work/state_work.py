@@ -1,4 +1,4 @@
-"""What the recurrence of a state layer computes and moves, on one device and micro-batch.
+"""Operations and bytes of the recurrence of a state layer, on one device and micro-batch.
 
 Symbols: T tokens, H heads of size P on this rank, state N, G groups, chunks of Q tokens.
 

@@ -1,4 +1,4 @@
-"""What layers that stay in bf16 add to a run at a lower precision."""
+"""Time that layers kept in bf16 add to a run at a lower precision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def precisions(run: TrainingRun) -> tuple[TrainingRun, ...]:
 def wide_layers_row(
     run: TrainingRun, low: Sequence[WorkSeconds], wide: Sequence[WorkSeconds]
 ) -> dict[str, float]:
-    """What layers in bf16 take beyond those at the run's precision (dense, with experts)."""
+    """Seconds of layers in bf16 less seconds of layers at the run's precision.
+
+    low, wide  of a dense layer and one with experts
+    """
     row = {f"wide_{name}": 0.0 for name in _NAMES}
     if not run.wide_layers or run.precision not in LOW_PRECISIONS:
         return row

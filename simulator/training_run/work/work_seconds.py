@@ -47,7 +47,7 @@ class WorkSeconds:
 
     matmul_*      matmuls of the layer; attention_*  the attention core (fused, or its products)
     grouped_*     matmuls of experts
-    state_*       the recurrence of a state, with what moves around it at the full bandwidth
+    state_*       the recurrence of a state, with its bytes at the full bandwidth
     peak_*        `matmul_*` at the datasheet's peak
     """
 
@@ -102,7 +102,7 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
             bandwidth = get_device(device).memory_bandwidth_bytes_per_s.value
             vector = _vector_flop_per_s(device)
             moved = work.state_pass_bytes / bandwidth
-            # The backward reads the gradients beside what the forward read.
+            # The backward reads the gradients in addition to the inputs of the forward.
             sums[row, _STATES] += moved + work.scan_forward_flop / vector
             sums[row, _STATES + 1] += 2.0 * moved + work.scan_backward_flop / vector
     for (device, dtype), shapes in products.items():
@@ -123,8 +123,8 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
         np.add.at(sums, (rows[main].astype(int), _PEAK + slots[main].astype(int)), ideal[main])
     for (device, dtype, head_size, newest, window), asked in calls.items():
         batch, seq, heads, kv_heads, count, rows = np.asarray(asked).T
-        # What holds long matmuls back on a device whose kernels were not measured (clocks under its
-        # power limit, its libraries) holds back those of the attention too.
+        # On a device without measured kernels, the causes that slow down long matmuls (clocks under
+        # the power limit, libraries) slow down attention kernels too.
         factor = 1.0 / min(1.0, matmul_rate_of(device))
         if not newest and device.startswith(NEWER_THAN_FLASH_2):
             device, factor = FLASH_2_DEVICE, factor / FLASH_2_GAIN
@@ -150,8 +150,8 @@ def _vector_flop_per_s(device: str) -> float:
 
 
 def _peak_flop_per_s(device: str, dtype: str) -> float:
-    """The datasheet's rate, of a device without kernels of its own by the share of it that its
-    long matmuls reach; a 16-bit one stands for a type that is not there."""
+    """The datasheet's rate, without measured kernels times the share that long matmuls reach. Types
+    without a rate take that of a 16-bit type."""
     return matmul_rate_of(device) * _datasheet_flop_per_s(device, dtype)
 
 

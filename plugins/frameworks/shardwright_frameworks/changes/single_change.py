@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.training_run.run.training_run import TrainingRun, setting_of, with_settings
+from simulator.values.recompute_kind import recompute_kind
 
 # Settings that a change may be of, in the order in which equal gains are listed.
 SETTINGS = (
@@ -56,7 +57,7 @@ def _candidates(
     for size in _halves_and_doubles(run.micro_batch):
         yield "micro_batch", size, replace(run, micro_batch=size)
     for kind in rules.recompute:
-        if kind != run.recompute:
+        if kind != run.recompute and recompute_kind(kind).suits(run.model):
             yield "recompute", kind, replace(run, recompute=kind, recompute_layers=0)
     for axis in ("tp", "pp", "cp"):
         for degree in _halves_and_doubles(setting_of(run, axis)):

@@ -7,7 +7,7 @@ of such a constant, a parameter's default. Values under an `if` or in a loop do 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,23 @@ from shardwright_frameworks.shell.text_marks import Place
 Key = tuple[str, ...]
 Constants = dict[str, object]
 _MOST_DEEP = 20
+# Names of the object that a function fills in.
+_OBJECTS = ("config", "cfg", "recipe", "base", "c")
 
 
 class _UnknownError(Exception):
     """An expression without a literal value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionCall:
+    """A call that gives or changes the configuration: `config = base()`, `tune(config, tp=2)`.
+
+    arguments  literal ones, by keyword or by position
+    """
+
+    name: str
+    arguments: Mapping[str | int, object]
 
 
 @dataclass(slots=True)
@@ -29,33 +42,86 @@ class PythonValues:
 
     values  by the path of keywords and attributes;  calls  called functions, by the path of
     the keyword that it is given to, with literal positional arguments
+    steps   what the function does, in order: a path is set, everything below a path is dropped, or
+            another function gives or changes the configuration
     """
 
     name: str
     values: dict[Key, tuple[Any, Place]] = field(default_factory=dict)
     calls: list[tuple[Key, str, tuple[Any, ...], Place]] = field(default_factory=list)
     base: str = ""
+    steps: list[Callable[[PythonValues], object] | FunctionCall] = field(default_factory=list)
+
+    def set(self, path: Key, value: Any, place: Place) -> None:
+        """Sets the value of a path."""
+        self.values[path] = (value, place)
+        self.steps.append(lambda found: found.values.__setitem__(path, (value, place)))
+
+    def drop(self, path: Key) -> None:
+        """Drops the values and calls at and below a path."""
+        _drop(self, path)
+        self.steps.append(lambda found: _drop(found, path))
+
+    def forget(self, path: Key) -> None:
+        """Drops the value of one path, which may be a variable's name."""
+        self.values.pop(path, None)
+        self.steps.append(lambda found: found.values.pop(path, None))
+
+    def call(self, path: Key, name: str, arguments: tuple[Any, ...], place: Place) -> None:
+        """Notes a call in the value of a path."""
+        one = (path, name, arguments, place)
+        self.calls.append(one)
+        self.steps.append(lambda found: found.calls.append(one))
+
+
+def _drop(found: PythonValues, path: Key) -> None:
+    length = len(path)
+    for key in [key for key in found.values if key[:length] == path]:
+        del found.values[key]
+    found.calls[:] = [call for call in found.calls if call[0][:length] != path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedName:
+    """A name of another module: `from ..recipes import name as other`."""
+
+    module: str
+    level: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonFile:
-    """A file's top level and its functions without those that other modules hold."""
+    """A file's top level and functions.
 
+    imports  names of other modules, by the local name;  stars  modules of `from x import *`
+    """
+
+    name: str
     top: PythonValues
     modules: tuple[str, ...]
     functions: Mapping[str, PythonValues]
+    nodes: Mapping[str, ast.FunctionDef]
+    constants: Mapping[str, object]
+    imports: Mapping[str, ImportedName]
+    stars: tuple[ImportedName, ...]
 
-    def of(self, name: str) -> PythonValues:
-        """A function's values over those of the function that it begins with."""
-        chain: list[PythonValues] = []
-        while name in self.functions and len(chain) < _MOST_DEEP:
-            chain.append(self.functions[name])
-            name = self.functions[name].base
-        found = PythonValues(chain[0].name if chain else name)
-        for each in reversed(chain):
-            found.values |= each.values
-            found.calls += each.calls
-        return found
+    def parameters(self, name: str) -> set[str]:
+        """The names of a function's parameters."""
+        arguments = self.nodes[name].args
+        every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        return {argument.arg for argument in every}
+
+    def called(self, call: FunctionCall) -> PythonValues:
+        """The steps of one of the file's functions with literal arguments."""
+        node = self.nodes[call.name]
+        names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+        given = {
+            names[key] if isinstance(key, int) else key: value
+            for key, value in call.arguments.items()
+            if not isinstance(key, int) or key < len(names)
+        }
+        return _function(node, self.name, dict(self.constants), given)
 
 
 def read_python(name: str, text: str) -> PythonFile:
@@ -70,9 +136,11 @@ def read_python(name: str, text: str) -> PythonFile:
     constants: dict[str, object] = {}
     top = PythonValues("")
     functions: dict[str, PythonValues] = {}
+    nodes: dict[str, ast.FunctionDef] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
-            functions[node.name] = _function(node, name, dict(constants))
+            functions[node.name] = _function(node, name, dict(constants), {})
+            nodes[node.name] = node
         elif isinstance(node, ast.If) and _is_main(node):
             for inner in node.body:
                 _statement(inner, name, constants, top)
@@ -80,7 +148,25 @@ def read_python(name: str, text: str) -> PythonFile:
             _statement(node, name, constants, top)
     modules = [a.name for node in tree.body if isinstance(node, ast.Import) for a in node.names]
     modules += [n.module or "" for n in tree.body if isinstance(n, ast.ImportFrom)]
-    return PythonFile(top=top, modules=tuple(modules), functions=functions)
+    froms = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    names = [
+        (
+            alias.asname or alias.name,
+            ImportedName(module=node.module or "", level=node.level, name=alias.name),
+        )
+        for node in froms
+        for alias in node.names
+    ]
+    return PythonFile(
+        name=name,
+        top=top,
+        modules=tuple(modules),
+        functions=functions,
+        nodes=nodes,
+        constants=constants,
+        imports={local: found for local, found in names if found.name != "*"},
+        stars=tuple(found for _, found in names if found.name == "*"),
+    )
 
 
 def _is_main(node: ast.If) -> bool:
@@ -89,7 +175,10 @@ def _is_main(node: ast.If) -> bool:
     )
 
 
-def _function(node: ast.FunctionDef, file: str, constants: Constants) -> PythonValues:
+def _function(
+    node: ast.FunctionDef, file: str, constants: Constants, given: Mapping[str, object]
+) -> PythonValues:
+    """The values of a function; `given` are literal arguments."""
     found = PythonValues(node.name)
     arguments = [*node.args.posonlyargs, *node.args.args]
     defaults = node.args.defaults
@@ -101,6 +190,9 @@ def _function(node: ast.FunctionDef, file: str, constants: Constants) -> PythonV
         except _UnknownError:
             continue
         found.values[(argument.arg,)] = (constants[argument.arg], Place(file, default.lineno))
+    for name in (argument.arg for argument in (*arguments, *node.args.kwonlyargs)):
+        if name in given:
+            constants[name] = given[name]
     for statement in node.body:
         _statement(statement, file, constants, found)
     return found
@@ -109,6 +201,7 @@ def _function(node: ast.FunctionDef, file: str, constants: Constants) -> PythonV
 def _statement(node: ast.stmt, file: str, constants: Constants, found: PythonValues) -> None:
     if isinstance(node, (ast.Return, ast.Expr)):
         if node.value is not None:
+            _changing_call(node, constants, found)
             _expression(node.value, (), file, constants, found)
     elif isinstance(node, ast.Assign) and len(node.targets) == 1:
         _assignment(node.targets[0], node.value, file, constants, found)
@@ -132,30 +225,60 @@ def _assignment(
             constants.pop(path[0], None)
             call = _called(value) if isinstance(value, ast.Call) else ""
             is_plain = call and "." not in call
-            if is_plain and path[0] in ("config", "cfg", "recipe", "base", "c"):
+            if is_plain and isinstance(value, ast.Call) and path[0] in _OBJECTS:
                 found.base = call
+                found.steps += _literal_calls(value, constants)
             # The object that everything is set on is not part of paths.
             inner = () if not isinstance(value, ast.Dict) and _is_object(path[0]) else path
             if isinstance(value, ast.Call) and _called(value) == "dict":
                 inner = path
             _expression(value, inner, file, constants, found)
             return
+        found.drop(path[1:])
         _expression(value, path[1:], file, constants, found)
-        found.values.pop(path[1:], None)
         return
     if len(path) == 1:
         constants[path[0]] = literal
-        found.values[path] = (literal, Place(file, value.lineno))
+        found.set(path, literal, Place(file, value.lineno))
         if isinstance(value, (ast.Dict, ast.Call)):
             _expression(value, path, file, constants, found)
     else:
-        found.values[path[1:]] = (literal, Place(file, value.lineno))
+        found.drop(path[1:])
+        found.set(path[1:], literal, Place(file, value.lineno))
+
+
+def _changing_call(node: ast.Return | ast.Expr, constants: Constants, found: PythonValues) -> None:
+    """A function that changes the configuration, `tune(config)`, or returns it."""
+    call = node.value
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return
+    first = call.args[0] if call.args else None
+    changes = isinstance(first, ast.Name) and first.id in _OBJECTS
+    if changes or isinstance(node, ast.Return):
+        found.steps += _literal_calls(call, constants)
+
+
+def _literal_calls(call: ast.Call, constants: Constants) -> list[FunctionCall]:
+    """A call after the calls that give its arguments: `scaled(base(), 512)`."""
+    inner = [
+        each
+        for argument in call.args
+        if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Name)
+        for each in _literal_calls(argument, constants)
+    ]
+    arguments: dict[str | int, object] = {}
+    pairs: list[tuple[str | int, ast.expr]] = list(enumerate(call.args))
+    pairs += [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg]
+    for key, value in pairs:
+        try:
+            arguments[key] = _literal(value, constants)
+        except _UnknownError:
+            continue
+    return [*inner, FunctionCall(name=_called(call), arguments=arguments)]
 
 
 def _is_object(name: str) -> bool:
-    return name in ("config", "cfg", "recipe", "base", "c", "conf", "trainer", "strategy") or (
-        name.isupper()
-    )
+    return name in (*_OBJECTS, "conf", "trainer", "strategy") or name.isupper()
 
 
 def _expression(
@@ -172,7 +295,10 @@ def _expression(
                 literals.append(_literal(argument, constants))
             except _UnknownError:
                 _expression(argument, path, file, constants, found)
-        found.calls.append((path, _called(node), tuple(literals), place))
+        found.call(path, _called(node), tuple(literals), place)
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+            # `Bridge.from_hf_pretrained("name").to_provider()`
+            _expression(node.func.value, path, file, constants, found)
         for keyword in node.keywords:
             if keyword.arg is not None:
                 _entry(keyword.arg, keyword.value, path, file, constants, found)
@@ -197,9 +323,9 @@ def _entry(
 ) -> None:
     inner = (*path, key)
     try:
-        found.values[inner] = (_literal(value, constants), Place(file, value.lineno))
+        found.set(inner, _literal(value, constants), Place(file, value.lineno))
     except _UnknownError:
-        found.values.pop(inner, None)
+        found.forget(inner)
         _expression(value, inner, file, constants, found)
     else:
         if isinstance(value, (ast.Dict, ast.Call)):

@@ -39,7 +39,8 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
     collect_keys(file, collected, _KEYS)
     _collect_sharding(file, collected)
     _collect_mesh(file, collected)
-    if str(file.get("bf16")).lower() == "full":  # weights and states too
+    # `full`: weights and states too; `auto`: where the device has bf16 (utils/config/__init__.py).
+    if str(file.get("bf16")).lower() in ("full", "auto"):
         collected.set("precision", "bf16", file.place(("bf16",)), "bf16")
     collected.default(
         _DEFAULTS, tp=1, pp=1, cp=1, ep=1, gradient_accumulation=1, micro_batch=1, recompute="none"

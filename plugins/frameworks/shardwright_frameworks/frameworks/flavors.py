@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import re
 
+from profiles.model.figures.figures_from_config import (
+    CONFIG_KINDS,
+    figures_of_config,
+    model_type,
+)
+from profiles.model.figures.transformer import Transformer
+from profiles.model.loaders import model_named, resolve_model
 from profiles.published.known_models import known_model
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.shell.text_marks import Place
@@ -29,10 +36,10 @@ def collect_figures(
     model of that name is known."""
     requested = _NAMES.get((name.lower(), flavor.lower()), f"{name}-{flavor}" if flavor else name)
     plain = re.sub(r"^.*/", "", requested).replace("_", "-")
-    known = known_model(re.sub(r"(?i)^meta-", "", plain))
-    if known is None or known.figures is None:
+    found = _figures_of(re.sub(r"(?i)^meta-", "", plain))
+    if found is None:
         return
-    figures = known.figures
+    figures, source = found
     pairs = {
         "num_layers": figures.num_layers,
         "hidden_size": figures.hidden_size,
@@ -52,4 +59,21 @@ def collect_figures(
     for key, value in pairs.items():
         if f"model.{key}" not in collected.placed:
             collected.set(f"model.{key}", value, place, option)
-    collected.set("model.figures_of", f"{known.name} ({known.source})", place, option, over=False)
+    collected.set("model.figures_of", source, place, option, over=False)
+
+
+def _figures_of(name: str) -> tuple[Transformer, str] | None:
+    """The figures of a published name and their source: of the known models, or of a shipped one
+    whose name it begins with (`qwen3.5-35b-a3b-instruct`)."""
+    known = known_model(name)
+    if known is not None and known.figures is not None:
+        return known.figures, f"{known.name} ({known.source})"
+    words = name.lower().split("-")
+    for count in range(len(words), 0, -1):
+        shipped = model_named("-".join(words[:count]))
+        if shipped is None:
+            continue
+        config = resolve_model(shipped).config
+        if model_type(config) in CONFIG_KINDS:
+            return figures_of_config(config, shipped), f"{shipped} (shardwright catalog)"
+    return None

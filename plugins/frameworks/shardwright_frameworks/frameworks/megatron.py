@@ -321,7 +321,7 @@ def layout_stages(text: str) -> int | None:
 
 
 def _pairs(options: Options, collected: Collected) -> None:
-    """What does not go together in one command line."""
+    """Reports options of one command line that exclude each other."""
     tp = collected.count_or_default("tp")
     sequence = options.last("sequence_parallel")
     if sequence is not None and tp == 1 and options.switched(sequence):

@@ -23,6 +23,7 @@ from shardwright_frameworks.configs.keyed_values import (
     truth_of,
     word_of,
 )
+from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
@@ -51,8 +52,8 @@ def precision_of(value: Any) -> str | None:
 
 
 def _granularity(value: Any) -> str | None:
-    word = word_of(value)
-    return word if word in ("selective", "full") else None
+    word = "none" if value is None else word_of(value)
+    return word if word in ("selective", "full", "none") else None
 
 
 def _gated(value: Any) -> bool | None:
@@ -195,11 +196,28 @@ def collect_nemo(
         else:
             _collect_one(path, value, place, collected)
     distributed = collected.placed.get("distributed_optimizer")
-    if distributed is not None and distributed.value:
-        collected.set_first("zero_stage", 1, distributed.place, distributed.option)
+    if distributed is not None:
+        stage = 1 if distributed.value else 0
+        collected.set_first("zero_stage", stage, distributed.place, distributed.option)
     if collected.get("recompute") != "full":
         collected.placed.pop("recompute_layers", None)
+    _collect_modules(merged, collected)
     collected.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
+
+
+def _collect_modules(values: Values, collected: Collected) -> None:
+    """The modules that selective recomputation runs again."""
+    placed = collected.placed.get("recompute")
+    for path, (modules, place) in values.items():
+        if path[-1] != "recompute_modules":
+            continue
+        collected.use("recompute_modules", place)
+        if isinstance(modules, list) and placed is not None and placed.value == "selective":
+            names = sorted(map(str, modules))
+            if names and names != ["core_attn"]:
+                text = f"selective modules: {','.join(names)}"
+                del collected.placed["recompute"]
+                collected.set("recompute", text, place, ".".join(path))
 
 
 def _elsewhere(path: tuple[str, ...]) -> bool:
@@ -233,14 +251,18 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
         and isinstance(value, str)
     ):
         collected.set("precision", precision_of(value), place, name)
-    elif path[-2:] in (("precision", "bf16"), ("precision", "fp16")) and truth_of(value):
-        collected.set("precision", key, place, name)
+    elif path[-2:-1] in (("precision",), ("mixed_precision",)) and key in ("bf16", "fp16"):
+        if truth_of(value):
+            collected.set("precision", key, place, name)
     elif key == "zero1" and truth_of(value):  # of neuronx-distributed-training
         collected.set_first("zero_stage", 1, place, name)
     elif key == "use_torch_fsdp2" and truth_of(value):
         collected.set_first("zero_stage", 3, place, name)
-    elif path[-2:] == ("pre_trainer", "model") and isinstance(value, str):
-        collected.set("model.name", re.sub(r"\.yaml$", "", value), place, name)
+    elif path[-2:] in (("pre_trainer", "model"), ("post_trainer", "model")) and value:
+        # Of Primus: the name of a file of its own.
+        model = re.sub(r"\.yaml$", "", str(value))
+        collected.set("model.name", model, place, name)
+        collect_figures(model, "", collected, place, name)
     elif path[-2:] == ("model", "fsdp") and truth_of(value):
         collected.set_first("zero_stage", 3, place, name)
     elif path[-2:] == ("train_ds", "max_seq_length"):

@@ -18,6 +18,8 @@ from shardwright_frameworks.shell.text_marks import Place
 _TITAN_SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "model_spec"})
 _NEMO_MODULES = ("nemo_run", "nemo.collections.llm", "megatron.bridge")
 _RECIPE = re.compile(r"(?:.*\.)?(\w+)\.(?:pretrain|finetune)_recipe")
+# `deepseek_v3_pretrain_256gpu_gb200_bf16_config` of Megatron-Bridge.
+_SCALE = re.compile(r"_(\d+)gpus?_")
 _CONVERTERS = {"nvfp4": "nvfp4", "mxfp8": "mx", "float8": "float8"}
 
 
@@ -47,7 +49,7 @@ def chosen_function(file: PythonFile, requested: str | None) -> tuple[str | None
     told which."""
     names = tuple(name for name, f in file.functions.items() if _speaks(f) or f.base)
     if requested is not None and requested in file.functions:
-        return requested, names
+        return requested, (requested,)
     return (names[0], names) if len(names) == 1 else (None, names)
 
 
@@ -88,9 +90,12 @@ def collect_python_torchtitan(
 
 def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
     """A recipe of NeMo or Megatron-Bridge."""
-    values = dict(found.values)
+    values, published = dict(found.values), None
     for path, name, arguments, place in found.calls:
         kind = name.rsplit(".", 1)[-1]
+        if kind in ("from_hf_pretrained", "from_hf_config") and arguments:
+            collected.set("model.name", str(arguments[0]), place, kind)
+            published = (str(arguments[0]), place, kind)
         if path and path[-1] in ("precision", "plugins", "mixed_precision", "precision_config"):
             word = next((str(a) for a in arguments if isinstance(a, str)), kind)
             values[("trainer", "precision")] = (word, place)
@@ -102,6 +107,10 @@ def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
             collected.set("model.name", recipe[1], place, name)
             collect_figures(recipe[1], "", collected, place, name)
     collect_nemo([values], collected)
+    if published is not None:  # the recipe's own figures come before those of the publication
+        collect_figures(published[0], "", collected, *published[1:])
+    if (scale := _SCALE.search(found.name)) is not None:
+        collected.derive("devices", int(scale[1]), f"the recipe's name {found.name}")
 
 
 def collect_internevo(top: PythonValues, collected: Collected) -> None:

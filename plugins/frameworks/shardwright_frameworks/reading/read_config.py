@@ -38,12 +38,16 @@ _KEYED = (".yaml", ".yml", ".json", ".toml")
 def read_config(path: str | Path) -> ImportedRun:
     """The run that a file or folder configures.
 
-    path  a script, a YAML, JSON, TOML or Python file, or a folder of them; scripts may source and
-          name files beside them. Nothing of it is executed.
+    path  a script, a YAML, JSON, TOML or Python file, `file.py:function`, or a folder of them;
+          scripts may source and name files of their folder, Python files import those of their
+          source tree. Nothing of it is executed.
 
     Raises DocumentError for a file that is missing, binary, too large or no valid YAML, JSON, TOML
     or Python, and for files in which no framework's configuration is recognised.
     """
+    file, _, function = str(path).rpartition(":")
+    if file.endswith(".py") and function.isidentifier():
+        return _of_function(Path(file), function)
     named = Path(path)
     if named.is_dir():
         return _of_folder(ConfigFolder(root=named), str(path))
@@ -58,7 +62,8 @@ def read_config(path: str | Path) -> ImportedRun:
             f"{path}: no configuration of a framework that is known was recognised; known are "
             "Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed, accelerate, transformers' "
             "Trainer, nanotron, MaxText, NeMo, Megatron-Bridge, GPT-NeoX, LLaMA-Factory, axolotl, "
-            "llm-foundry, OLMo, InternEvo, torchtune, ColossalAI, OpenRLHF, ms-swift, FlagScale. "
+            "llm-foundry, OLMo, InternEvo, torchtune, ColossalAI, OpenRLHF, verl, ms-swift, "
+            "FlagScale, Primus. "
             "If a script starts the run in a way that is not followed, give the command that it "
             "starts: shardwright import --command 'torchrun ...'"
         )
@@ -80,6 +85,19 @@ def read_command(command: str, folder: str | Path = ".") -> ImportedRun:
         raise DocumentError(
             f"{COMMAND} {command[:80]!r}: starts no training run of a known framework. Give the "
             "whole command, from torchrun (python, srun, deepspeed, accelerate) on"
+        )
+    return collected.imported()
+
+
+def _of_function(path: Path, function: str) -> ImportedRun:
+    """The run of a function of a Python file."""
+    folder = ConfigFolder(root=path.parent)
+    if folder.text(path.name) is None:
+        raise DocumentError(folder.unread.get(path.name, f"{path}: no such file"))
+    collected = read_python_config(path.name, folder, function)
+    if collected is None or not collected.placed:
+        raise DocumentError(
+            f"{path}:{function}: gives no configuration of torchtitan, NeMo or Megatron-Bridge"
         )
     return collected.imported()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from profiles.errors import DocumentError
+from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import degree_of
+from shardwright_frameworks.configs.python_recipe import PythonRecipes
 from shardwright_frameworks.configs.python_values import read_python
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
@@ -17,11 +18,13 @@ from shardwright_frameworks.frameworks import (
     axolotl,
     deepspeed_config,
     hf_trainer,
+    llama_factory,
     maxtext,
     model_config,
     nanotron,
     nemo,
     other_yaml,
+    primus,
     python_config,
     torchtitan,
     torchtune,
@@ -35,6 +38,8 @@ def keyed_framework(file: KeyedFile) -> str | None:
     """The framework that a file of keys configures, None for another file."""
     if file.name.endswith(".toml"):
         return "torchtitan" if torchtitan.is_torchtitan(file) else None
+    if primus.is_primus(file):
+        return "primus"
     keys = {path[0] for path in file.values}
     named = [name for name, is_it in _own_forms(file, keys) if is_it]
     if "llama-factory" in named and "nemo" in named:
@@ -102,12 +107,14 @@ def collect_keyed(
         framework = "nemo"
     if framework is None:
         return None
-    used_parts = parts if framework in ("nemo", "megatron-bridge") else (((), file),)
+    used_parts = parts if framework in ("nemo", "megatron-bridge", "primus") else (((), file),)
     collected.files += [part.name for _, part in used_parts]
     if used_parts is parts:
         for why in hydra.missing:
             collected.report_missing("defaults", why, file.place(("defaults",)))
-    if framework == "torchtitan":
+    if framework == "primus":
+        _collect_primus(file, values, folder, collected)
+    elif framework == "torchtitan":
         torchtitan.collect_torchtitan([torchtitan.values_of_file(file)], collected)
     elif framework == "nanotron":
         nanotron.collect_nanotron(file, collected)
@@ -132,9 +139,7 @@ def collect_keyed(
         nemo.collect_nemo([values], collected, folder.environment)
         bridge = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
         framework = "megatron-bridge" if bridge or framework == "megatron-bridge" else "nemo"
-        if file.get("modules", "pre_trainer", "framework") == "megatron":
-            framework = "primus"
-        elif ("experiment", "runner") in {path[:2] for path in values} or (
+        if ("experiment", "runner") in {path[:2] for path in values} or (
             {"system", "model", "data"} <= file.sections() and not file.has("trainer")
         ):
             framework = "flagscale"
@@ -143,6 +148,8 @@ def collect_keyed(
             named = axolotl.collect_axolotl(file, collected)
         else:
             given = hf_trainer.given_by_file(file, collected)
+            if llama_factory.is_second(file):
+                llama_factory.collect_llama_factory(file, collected)
             named = hf_trainer.collect_trainer(given, collected)
         if framework == "llama-factory" and nemo.is_nemo([path for path in file.values if path]):
             # LLaMA-Factory's Megatron adapter takes Megatron-Core's names.
@@ -156,12 +163,34 @@ def collect_keyed(
     return framework
 
 
+def _collect_primus(
+    file: KeyedFile, values: nemo.Values, folder: ConfigFolder, collected: Collected
+) -> None:
+    """The overrides of the framework that Primus starts, over Primus's own defaults."""
+    module, started = primus.started_framework(file)
+    primus.collect_defaults(file, collected)
+    if started in ("torchtitan", "maxtext"):
+        overrides = _section(_section(_section(file, "modules"), module), "overrides")
+        primus.collect_model(file, collected)
+        if started == "torchtitan":
+            torchtitan.collect_torchtitan([torchtitan.values_of_file(overrides)], collected)
+        else:
+            maxtext.collect_maxtext(maxtext.given_by_file(overrides), collected)
+    elif started in ("megatron", "megatron_bridge"):
+        nemo.collect_nemo([values], collected, folder.environment)
+    else:
+        path = ("modules", module, "framework")
+        collected.report_missing(
+            ".".join(path), f"runs of {started!r} are not read", file.place(path)
+        )
+
+
 def _section(file: KeyedFile, section: str) -> KeyedFile:
     """A part of a file as a separate file."""
     return replace(
         file,
-        values={path[1:]: v for path, v in file.values.items() if path[0] == section},
-        lines={path[1:]: n for path, n in file.lines.items() if path[0] == section},
+        values={p[1:]: v for p, v in file.values.items() if len(p) > 1 and p[0] == section},
+        lines={p[1:]: n for p, n in file.lines.items() if len(p) > 1 and p[0] == section},
         twice=(),
     )
 
@@ -223,10 +252,15 @@ def collect_model_file(folder: ConfigFolder, collected: Collected, near: str) ->
             return
 
 
-def read_python_config(name: str, folder: ConfigFolder) -> Collected | None:
-    """The findings of a Python configuration; None where it is none."""
+def read_python_config(
+    name: str, folder: ConfigFolder, requested: str | None = None
+) -> Collected | None:
+    """The findings of a Python configuration; None if it is none.
+
+    requested  the function that gives it
+    """
     collected = Collected()
-    framework = collect_python(name, folder, collected, requested=None, overrides=[])
+    framework = collect_python(name, folder, collected, requested=requested, overrides=[])
     if framework is None:
         return None
     collected.set("framework", framework, Place(name, 1), name)
@@ -244,7 +278,20 @@ def collect_python(
 ) -> str | None:
     """Collects the values of a Python configuration; returns its framework, or None."""
     file = read_python(name, folder.text(name) or "")
+    path = (folder.root / name).resolve()
+    recipes = PythonRecipes()
+    if requested is not None:
+        defined = recipes.defined(path, file, requested)
+        if defined is None:
+            known = sorted({*file.functions, *file.imports})
+            raise UnknownNameError("function", requested, known, where=name)
+        path, file, requested = defined
     framework = python_config.python_framework(file)
+    if framework is None and requested is not None:
+        # A function that only changes another file's configuration.
+        recipes.configuration(path, file, requested)
+        read = [each for each in recipes.files.values() if each is not None]
+        framework = next(filter(None, map(python_config.python_framework, read)), None)
     if framework is None:
         return None
     collected.files.append(name)
@@ -255,11 +302,12 @@ def collect_python(
     function, names = python_config.chosen_function(file, requested)
     if function is None and names:
         listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        collected.report_unresolved(
-            "configuration", f"the file has several and names none: {listed}", Place(name, 1)
-        )
+        why = f"the file has several: {listed}; name one ({name}:{names[0]})"
+        collected.report_unresolved("configuration", why, Place(name, 1))
         return framework
-    values = file.of(function) if function is not None else file.top
+    values = file.top if function is None else recipes.configuration(path, file, function)
+    for missing in recipes.missing:
+        collected.report_missing(missing, "the module that has it is not found", Place(name, 1))
     if framework == "torchtitan":
         python_config.collect_python_torchtitan(values, overrides, collected)
     else:

@@ -21,7 +21,7 @@ def export_executor(planned: PlannedRun) -> Exported:
         program=f"-m executor.train {_PLAN}",
         arguments=("--steps 20", "--output run.json", f"--device {device}"),
         files=(ExportedFile(path=_PLAN, text=planned.plan_text),),
-        needs=("shardwright on every node (pip install shardwright[hf])",),
+        needs=("shardwright on every node, from a clone: pip install '.[hf]'",),
         fill_in=(
             "on one machine `shardwright run plan.json` does the same and checks the machine first",
         ),

@@ -259,6 +259,8 @@ def _recompute(planned: PlannedRun, kind: str, layers: int) -> dict[str, Any]:
         modules += ["moe"] if model.num_experts else []
     if kind.endswith("activation") and model.num_experts:
         modules.append("moe_act")
+    if kind == "up-projection":
+        modules.append("mla_up_proj")
     return {
         "recompute_granularity": "selective",
         "recompute_modules": modules or ["core_attn"],

@@ -1,0 +1,48 @@
+"""The second form of LLaMA-Factory's YAML as a run (github.com/hiyouga/LLaMA-Factory,
+src/llamafactory/v1/config/training_args.py and plugins/trainer_plugins/distributed, 2026-08).
+
+The first form is that of transformers' Trainer (hf_trainer.py).
+"""
+
+from __future__ import annotations
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.keyed_values import degree_of, recompute_of, truth_of
+
+_SOURCE = "LLaMA-Factory v1, src/llamafactory/v1/config/training_args.py"
+# Only this form has these keys.
+_MARKS = frozenset({"dist_config", "model_class", "kernel_config", "optim_config", "train_dataset"})
+
+
+def is_second(file: KeyedFile) -> bool:
+    """Whether a file has the second form."""
+    return len(file.sections() & _MARKS) >= 2
+
+
+def collect_llama_factory(file: KeyedFile, collected: Collected) -> None:
+    """Collects the keys that transformers' Trainer does not have, and the defaults of this form."""
+    if file.has("global_batch_size"):
+        place = file.place(("global_batch_size",))
+        number = degree_of(file.get("global_batch_size"))
+        collected.set("global_batch", number, place, "global_batch_size")
+    if file.has("enable_activation_checkpointing"):
+        place = file.place(("enable_activation_checkpointing",))
+        kind = recompute_of(file.get("enable_activation_checkpointing"))
+        collected.set("recompute", kind, place, "enable_activation_checkpointing")
+    name = str(file.get("dist_config", "name") or "")
+    if name.startswith("fsdp"):
+        keeps = truth_of(file.get("dist_config", "reshard_after_forward")) is False
+        path = ("dist_config", "reshard_after_forward" if keeps else "name")
+        collected.set("zero_stage", 2 if keeps else 3, file.place(path), ".".join(path))
+    collected.default(
+        _SOURCE,
+        tp=1,
+        pp=1,
+        cp=1,
+        precision="bf16",
+        recompute="full",
+        micro_batch=1,
+        seq_len=2048,
+        optimizer="adamw",
+    )

@@ -1,0 +1,257 @@
+"""verl's Hydra overrides as a run: the trained policy of `main_ppo`, or `sft_trainer`.
+
+Names and defaults: github.com/volcengine/verl, verl/trainer/config (2026-08): actor/, engine/,
+sft_trainer.yaml and sft_trainer_engine.yaml. Of a policy that learns by reinforcement the actor is
+read; degrees of `rollout`, `ref` and `critic` belong to other models or to generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.interpolation import Open
+from shardwright_frameworks.configs.keyed_values import (
+    Reader,
+    degree_of,
+    recompute_of,
+    text_of,
+    truth_of,
+    word_of,
+)
+from shardwright_frameworks.configs.unused_keys import report_unused
+from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.frameworks.nemo import Values
+from shardwright_frameworks.shell.text_marks import Place
+
+_SOURCE = "verl 2026-08, verl/trainer/config"
+_DTYPES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
+_ACTOR: tuple[str, ...] = ("actor_rollout_ref", "actor")
+_ENGINES = ("fsdp_config", "megatron", "veomni")
+
+
+def _dtype(value: Any) -> str | None:
+    return _DTYPES.get(word_of(value) or "")
+
+
+def _granularity(value: Any) -> str | None:
+    word = word_of(value)
+    return word if word in ("selective", "full") else "none" if word in ("null", "none") else None
+
+
+# Keys of a training engine, below its own path.
+_OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
+    "tensor_model_parallel_size": ("tp", degree_of),
+    "pipeline_model_parallel_size": ("pp", degree_of),
+    "virtual_pipeline_model_parallel_size": ("vpp", degree_of),
+    "context_parallel_size": ("cp", degree_of),
+    "ulysses_sequence_parallel_size": ("cp", degree_of),
+    "expert_model_parallel_size": ("ep", degree_of),
+    "expert_parallel_size": ("ep", degree_of),
+    "expert_tensor_parallel_size": ("etp", degree_of),
+    "sequence_parallel": ("sequence_parallel", truth_of),
+    "use_distributed_optimizer": ("distributed_optimizer", truth_of),
+    "optimizer_offload": ("optimizer_offload", truth_of),
+    "offload_policy": ("optimizer_offload", truth_of),
+    "dtype": ("precision", _dtype),
+    "recompute_granularity": ("recompute", _granularity),
+    "recompute_num_layers": ("recompute_layers", degree_of),
+}
+_OF_MODEL: Mapping[str, tuple[str, Reader]] = {
+    "path": ("model.name", text_of),
+    "partial_pretrain": ("model.name", text_of),
+    "lora_rank": ("model.lora_rank", degree_of),
+    "enable_gradient_checkpointing": ("recompute", recompute_of),
+}
+_OF_TRAINER: Mapping[str, tuple[str, Reader]] = {
+    "nnodes": ("nodes", degree_of),
+    "n_gpus_per_node": ("devices_per_node", degree_of),
+}
+
+
+def is_verl(program: str, paths: Values) -> bool:
+    """Whether a program or its overrides are verl's."""
+    return "verl" in program.replace("/", ".").split(".") or any(
+        path[:1] == ("actor_rollout_ref",) for path in paths
+    )
+
+
+def collect_verl(given: Values, program: str, config: str, collected: Collected) -> None:
+    """Collects the overrides of a command line.
+
+    config  the name of the configuration, "" for the program's own
+    """
+    policy = any(path[:1] == ("actor_rollout_ref",) for path in given)
+    megatron = _is_megatron(given, config)
+    for path, (value, place) in given.items():
+        if (key := _key_of(path, policy=policy, megatron=megatron)) is not None:
+            _set(key, path, value, place, collected)
+    _collect_batch(given, collected, policy=policy)
+    _collect_sharding(given, collected, policy=policy, megatron=megatron)
+    report_unused(
+        [
+            (path, value, place)
+            for path, (value, place) in given.items()
+            # A single word chooses a file of settings: `engine=megatron`.
+            if len(path) > 1 and not isinstance(value, Open) and not _is_other(path)
+        ],
+        collected,
+    )
+    name = collected.placed.get("model.name")
+    if name is not None:
+        collect_figures(str(name.value), "", collected, name.place, name.option)
+    by_block = any(
+        path[-1] == "recompute_method" and word_of(value) == "block"
+        for path, (value, _) in given.items()
+    )
+    if collected.get("recompute") != "full" or not by_block:
+        collected.placed.pop("recompute_layers", None)
+    launched = "sft" in program and "ray" not in program
+    each = () if launched or "devices" in collected.placed else (("devices_per_node", 8),)
+    collected.default(
+        _SOURCE,
+        tp=1,
+        pp=1,
+        vpp=1,
+        cp=1,
+        ep=1,
+        precision="bf16",
+        optimizer="adamw",
+        sequence_parallel=megatron,
+        recompute="none" if megatron else "full",
+        nodes=1,
+        **dict(each),
+    )
+
+
+def _is_megatron(given: Values, config: str) -> bool:
+    """Whether Megatron-Core trains: by the configuration's name, the engine, or the strategy."""
+    words = [config]
+    for path, (value, _) in given.items():
+        if path[-1] == "strategy" or path in (("engine",), ("model_engine",)):
+            words.append(str(value))
+        if path[: len(_ACTOR) + 1] == (*_ACTOR, "megatron"):
+            return True
+    return any("megatron" in word for word in words)
+
+
+def _is_other(path: tuple[str, ...]) -> bool:
+    """Whether a key belongs to generation, a reference, a critic or a reward."""
+    return path[:2] in (
+        ("actor_rollout_ref", "rollout"),
+        ("actor_rollout_ref", "ref"),
+    ) or path[0] in ("critic", "reward_model", "reward", "rollout", "async_training", "algorithm")
+
+
+def _key_of(path: tuple[str, ...], *, policy: bool, megatron: bool) -> tuple[str, Reader] | None:
+    """The value of the run that a key sets."""
+    last = path[-1]
+    if path[:1] == ("trainer",):
+        return _OF_TRAINER.get(last) if len(path) == 2 else None
+    top = ("actor_rollout_ref",) if policy else ()
+    if path == (*top, "model", last):
+        if last == "enable_gradient_checkpointing" and megatron:
+            return None
+        return _OF_MODEL.get(last)
+    engine = path[: len(path) - 1]
+    if policy:
+        if engine[:2] != _ACTOR or (len(engine) > 2 and engine[2] not in _ENGINES):
+            return None
+    elif engine and engine[0] not in ("engine", "model"):
+        return None
+    return _OF_ENGINE.get(last)
+
+
+def _set(
+    key: tuple[str, Reader], path: tuple[str, ...], value: Any, place: Place, collected: Collected
+) -> None:
+    about, reader = key
+    name = ".".join(path)
+    if isinstance(value, Open):
+        collected.leave_open(about, name, value.why, place)
+        return
+    read = reader(value)
+    if read is None and str(value).lower() in ("null", "none", "~"):
+        collected.use(name, place)
+        return
+    collected.set(about, read, place, name)
+
+
+def _number(given: Values, *paths: tuple[str, ...]) -> tuple[int | None, str, Place | None]:
+    """The first of several keys that is given: its number, None if unknown, its name and place."""
+    for path in paths:
+        if path in given:
+            value, place = given[path]
+            number = None if isinstance(value, Open) else degree_of(value)
+            return number, ".".join(path), place
+    return None, "", None
+
+
+def _collect_batch(given: Values, collected: Collected, *, policy: bool) -> None:
+    """Sequences of a step and of a micro-batch, and their length.
+
+    A step of a policy trains on ppo_mini_batch_size prompts with rollout.n answers each
+    (verl/workers, `ppo_mini_batch_size *= rollout.n`). With dynamic batches a micro-batch is a
+    budget of tokens.
+    """
+    if policy:
+        prompts, name, place = _number(given, (*_ACTOR, "ppo_mini_batch_size"))
+        answers, _, _ = _number(given, ("actor_rollout_ref", "rollout", "n"))
+        written = ("actor_rollout_ref", "rollout", "n") in given
+        if prompts is not None and place is not None and (answers is not None or not written):
+            collected.set("global_batch", prompts * (answers or 1), place, name)
+        elif place is not None:
+            collected.leave_open("global_batch")
+        question, name, place = _number(given, ("data", "max_prompt_length"))
+        answer, _, _ = _number(given, ("data", "max_response_length"))
+        if question is not None and answer is not None and place is not None:
+            collected.set("seq_len", question + answer, place, f"{name} + data.max_response_length")
+        section, prefix = _ACTOR, "ppo_"
+    else:
+        for key, about in (("train_batch_size", "global_batch"), ("max_length", "seq_len")):
+            number, name, place = _number(given, ("data", key))
+            if place is not None:
+                collected.set(about, number, place, name)
+        collected.default(_SOURCE, global_batch=256, micro_batch=4, seq_len=1024)
+        section, prefix = ("data",), ""
+    keys = ("micro_batch_size_per_gpu", "micro_batch_size")
+    number, name, place = _number(given, *((*section, prefix + key) for key in keys))
+    dynamic = (*section, "use_dynamic_bsz")
+    budget = dynamic in given and truth_of(given[dynamic][0]) is not False
+    if budget:
+        value, where = given[dynamic]
+        collected.leave_open(
+            "micro_batch",
+            ".".join(dynamic),
+            f"{value}: micro-batches are filled up to a number of tokens",
+            where,
+        )
+        if place is not None:
+            collected.report_unused(name, place, "no effect with dynamic batches")
+    elif place is not None:
+        collected.set("micro_batch", number, place, name)
+
+
+def _collect_sharding(given: Values, collected: Collected, *, policy: bool, megatron: bool) -> None:
+    """FSDP shards weights over all replicas, or over fsdp_size of them; Megatron-Core's distributed
+    optimizer, verl's default, shards states."""
+    if megatron:
+        distributed = collected.placed.get("distributed_optimizer")
+        if distributed is None:
+            collected.default(_SOURCE, zero_stage=1)
+        else:
+            stage = 1 if distributed.value else 0
+            collected.set_first("zero_stage", stage, distributed.place, distributed.option)
+        return
+    top = (*_ACTOR, "fsdp_config") if policy else ("engine",)
+    keeps = (*top, "reshard_after_forward")
+    if keeps in given and truth_of(given[keeps][0]) is False:
+        collected.set("zero_stage", 2, given[keeps][1], ".".join(keeps))
+    else:
+        collected.default(_SOURCE, zero_stage=3)
+    size, name, place = _number(given, (*top, "fsdp_size"))
+    if size is not None and place is not None:
+        collected.report_unresolved(
+            name, f"weights are sharded over {size} ranks and copied between such groups", place
+        )

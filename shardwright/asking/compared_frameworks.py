@@ -1,0 +1,65 @@
+"""Which frameworks `plan` and `size` compare and choose from when the request names none."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from planner.space import EXECUTOR
+from simulator.training_run.fit.evidence import ENOUGH_RUNS, ENOUGH_SOURCES, supporting_runs
+from simulator.training_run.framework.framework import (
+    framework_of_device,
+    load_framework,
+    offered_frameworks,
+)
+
+# Compared frameworks in addition to our executor.
+_MOST_COMPARED = 3
+
+
+def is_supported(framework: str, device: str) -> bool:
+    """Whether enough runs of enough sources were fitted for the framework on the device."""
+    known = supporting_runs(framework, device)
+    return known.runs >= ENOUGH_RUNS and len(known.sources) >= ENOUGH_SOURCES
+
+
+@functools.cache
+def compared_frameworks(device: str) -> tuple[str, ...]:
+    """The frameworks that a request without one compares, our executor last.
+
+    Those with enough fitted runs on the device, supported ones first, then those with the most axes
+    and runs; if there is none, the one with the most runs, or the one that the device needs
+    (neuronx on Trainium). Old generations are left out.
+    """
+    runs = {
+        name: supporting_runs(name, device).runs
+        for name in offered_frameworks()
+        if name != EXECUTOR and not name[-4:].isdigit()
+    }
+    known = sorted(
+        (name for name, count in runs.items() if count > 0),
+        key=lambda name: (
+            not is_supported(name, device),
+            -len(load_framework(name).rules.axes),
+            -runs[name],
+            name,
+        ),
+    )
+    enough = [name for name in known if runs[name] >= ENOUGH_RUNS]
+    most = sorted(known, key=lambda name: -runs[name])[:1]
+    needed = [name for name in (framework_of_device(device),) if name]
+    return (*(enough or most or needed)[:_MOST_COMPARED], EXECUTOR)
+
+
+def preference(frameworks: Sequence[str], device: str) -> tuple[tuple[str, ...], ...]:
+    """Compared frameworks in groups: the answer is the best of the first group that has one.
+
+    The first group holds the frameworks with enough evidence. Each other framework is a group of
+    its own, the one with the most fitted runs first.
+    """
+    supported = tuple(name for name in frameworks if is_supported(name, device))
+    rest = sorted(
+        (name for name in frameworks if name not in supported),
+        key=lambda name: -supporting_runs(name, device).runs,
+    )
+    return (*((supported,) if supported else ()), *((name,) for name in rest))

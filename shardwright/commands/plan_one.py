@@ -1,0 +1,125 @@
+"""`shardwright plan` of one request: by the search over layouts, or block by block."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from planner.many.answer_cache import AnswerCache
+from profiles.errors import InfeasibleError, InputError
+from profiles.hardware.energy.grid_carbon import WORLD
+from profiles.model.loaders import resolve_model
+from shardwright import api
+from shardwright.asking.answered import answered, how_it_came_about
+from shardwright.asking.asked_price import price_for
+from shardwright.asking.layout_answers import why_no_layouts
+from shardwright.asking.places import answer_cache
+from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
+from shardwright.asking.provenance import provenance
+from shardwright.asking.solve_task import task_of
+from shardwright.console.output import (
+    Heartbeat,
+    SearchProgress,
+    note,
+    print_json,
+    show,
+    tell_price,
+)
+from shardwright.console.report_files import write_plan_reports
+from shardwright.findings.answer_json import answer_json
+from shardwright.reports import terminal
+from simulator.goodput.reliability_inputs import inputs_at
+from simulator.values.plan_file import PlanFile, write_plan_file
+
+if TYPE_CHECKING:
+    from profiles.model.tracing.traced import TracedModel
+
+
+def plan_one(request: PlanRequest, output: AnswerOutput) -> None:
+    """Answers one question by the search that fits it."""
+    why = why_no_layouts(request)
+    if not why:
+        # Here, since only this branch needs the models of figures.
+        from shardwright.commands.plan_layout import plan_for_stack
+
+        plan_for_stack(request, output)
+        return
+    _refuse_of_layouts(request, why)
+    if request.cluster.homogeneous:
+        plan_traced(request, output)
+        return
+    # Here, since only this branch needs replicas that differ.
+    from shardwright.commands.plan_mixed import plan_on_mixed
+
+    plan_on_mixed(request, output)
+
+
+def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
+    """Raises InputError for flags that are of layouts only."""
+    given = {
+        "--fit-risk": request.fit_risk is not None,
+        "--calibration": request.calibration is not None,
+        "--pareto": bool(request.pareto),
+        "--reliability": request.reliability != inputs_at(request.price),
+        "--region": request.region != WORLD,
+    }
+    for flag, typed in given.items():
+        if typed:
+            raise InputError(
+                f"{flag} is of layouts, and this is planned block by block: {why}. Name a "
+                "framework (--stack) or leave it out"
+            )
+    request.axes.for_blocks()
+
+
+def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
+    """The best plan of a traced model on devices of one type, for our own executor."""
+    space = request.axes.for_blocks()
+    work, assumed = workload_of(request)
+    spec = resolve_model(request.model)
+    task = task_of(spec, request.cluster, work, space, solver=request.solver, seed=request.seed)
+
+    tracing = Heartbeat(f"tracing {request.model}", quiet=output.quiet or output.json)
+
+    def solve(traced: TracedModel) -> PlanFile:
+        tracing.stop()
+        with SearchProgress(quiet=output.quiet or output.json) as progress:
+            return api.plan(
+                traced,
+                request.cluster,
+                work,
+                space=space,
+                solver=request.solver,
+                seed=request.seed,
+                time_limit_s=request.time_limit_s,
+                progress=progress,
+            )
+
+    with tracing:
+        found = answered(
+            task,
+            solve,
+            price=price_for(request.cluster, request.price, request.offers),
+            cache=AnswerCache(folder=answer_cache()) if output.cache else None,
+            time_limit_s=request.time_limit_s,
+        )
+    answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
+    if output.file is not None:
+        write_plan_file(output.file, answer, provenance=provenance(request.cluster))
+    write_plan_reports(output.reports, answer, request)
+    if output.json:
+        print_json(answer_json(answer) | {"price_notes": list(request.price_told)})
+    else:
+        show(terminal.plan_report(answer))
+        tell_price(request.price_told)
+        if said := how_it_came_about(found, request.time_limit_s):
+            show(said)
+        if output.explain and answer.plan is not None:
+            show(terminal.prediction_report(answer, explain=True))
+        if output.file is not None and answer.plan is not None:
+            path = output.file
+            note(f"written: {path}. Next: shardwright predict {path} --html report.html")
+    if answer.plan is None:
+        why = answer.infeasibility
+        what = f"{why.term} of stage {why.stage}" if why else "the pins"
+        raise InfeasibleError(f"no plan of {request.model} fits on {request.on}: {what}")
