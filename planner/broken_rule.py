@@ -197,9 +197,10 @@ def _is_cut(kind: ScheduleKind, chunks: int, space: Ground) -> bool:
 def _chunk_rule(kinds: Sequence[ScheduleKind], chunks: set[int], space: Ground) -> str:
     count = f", here {min(chunks)}," if len(chunks) == 1 else ""
     if all(_is_equal(kind, space) for kind in kinds):
-        units, more = space.num_layers + 2, "the embedding and the head as one each"
-        if space.units:
-            units, more = space.units, "those that predict ahead, their logits and the loss"
+        units = space.num_layers + (space.predictor_units or 2)
+        counted = "the embedding and the head as one each"
+        if space.predictor_units:
+            counted = "the layers and logits that predict further tokens and the loss"
         rule = f"pp x vpp{count} must cut {_layers(space)} into equal chunks"
-        return f"{rule}, or {units} with {more}"
+        return f"{rule}, or {units} with {counted}"
     return f"every chunk of pp x vpp{count} has one of the model's {_layers(space)} or more"

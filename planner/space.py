@@ -43,8 +43,7 @@ class Ground:
     num_layers     layers, or blocks, that a pipeline is cut into
     tp_degrees, cp_degrees, ep_degrees   that suit the model, rising
     blocks         whether it is cut into blocks that differ, not into alike layers
-    units          layers, and each part that predicts tokens ahead, its logits and the loss as one
-                   layer; 0 without such parts
+    predictor_units  what is cut like layers beside them for multi-token prediction (stage_share)
     may_idle       whether it may leave devices idle
     options        its choices in addition to the axes
     precision      of the workload
@@ -62,7 +61,7 @@ class Ground:
     cp_degrees: tuple[int, ...] = (1,)
     ep_degrees: tuple[int, ...] = (1,)
     blocks: bool = False
-    units: int = 0
+    predictor_units: int = 0
     may_idle: bool = True
     options: tuple[RunOption, ...] = (RunOption(),)
     precision: str = "bf16"
@@ -203,12 +202,13 @@ def _stage_counts(axes: Axes, space: Ground) -> Iterator[int]:
 
 
 def _stage_shape(space: Ground, pp: int) -> tuple[int, int]:
-    """Layers of the fullest and of the last rank; of units, the last of which is the loss, where
-    tokens are predicted ahead."""
-    if not space.units:
+    """Layers of the fullest and of the last rank; with multi-token prediction its units as well,
+    without the loss, which is on the last rank in any case."""
+    if not space.predictor_units:
         return -(-space.num_layers // pp), space.num_layers // pp
-    each = -(-space.units // pp)
-    return each, max(0, space.units - 1 - (pp - 1) * each)
+    units = space.num_layers + space.predictor_units
+    each = -(-units // pp)
+    return each, max(0, units - 1 - (pp - 1) * each)
 
 
 def _tensor_degrees(axes: Axes, space: Ground) -> list[int]:
@@ -248,8 +248,8 @@ def pipelines(axes: Axes, space: Ground, pp: int, microbatches: int) -> list[tup
 
 
 def _chunk_counts(axes: Axes, space: Ground, pp: int) -> list[int]:
-    """Stages per rank of an interleaved schedule: alike layers divide evenly (`equal_chunks`),
-    blocks need not."""
+    """Stages per rank of an interleaved schedule: alike layers divide evenly, where the first and
+    the last stage may hold one less; blocks need not."""
     layers = space.num_layers
     if "vpp" not in space.rules.axes:
         return []
@@ -260,10 +260,10 @@ def _chunk_counts(axes: Axes, space: Ground, pp: int) -> list[int]:
 
 
 def equal_chunks(space: Ground, chunks: int) -> bool:
-    """Whether alike layers divide evenly into chunks: alone, with the embedding and the head as one
-    each, or with the parts that predict tokens ahead (stage_share.py)."""
+    """Whether alike layers divide evenly into chunks, alone or with what counts as layers: the
+    embedding and the head, or multi-token prediction and the loss."""
     layers = space.num_layers
-    return layers % chunks == 0 or (space.units or layers + 2) % chunks == 0
+    return layers % chunks == 0 or (layers + (space.predictor_units or 2)) % chunks == 0
 
 
 def alike_meshes(space: Ground, meshes: Meshes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -26,7 +26,7 @@ from simulator.training_run.fit.logged_source import Calibration, calibrated
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.work.stage_share import stage_units
+from simulator.training_run.work.stage_share import predictor_units
 from simulator.values.recompute_kind import recompute_kind
 
 
@@ -165,7 +165,7 @@ def layout_ground(
         tp_degrees=divisors(model.num_heads),
         cp_degrees=tuple(sorted({1, *halves})),
         ep_degrees=divisors(max(1, model.num_experts)),
-        units=stage_units(model) if model.predicted_ahead else 0,
+        predictor_units=predictor_units(model),
         may_idle=not run.torus,  # a torus is used as a whole
         options=options,
         why_not_tensor_parallel=f"tp must divide the model's {model.num_heads} attention heads",

@@ -40,8 +40,8 @@ GROUNDS = {
     "torchtitan": layouts("torchtitan"),
     "deepspeed": layouts("megatron-deepspeed"),
     "experts": layouts("megatron-core", "mixtral-8x7b"),
-    "61 layers": layouts("megatron-bridge", "kimi-k2", batch=48),
-    "predicting": layouts("megatron-bridge", "deepseek-v3", batch=48),
+    "61 layers": replace(layouts("megatron-bridge", "deepseek-v3", batch=48), predictor_units=0),
+    "61 layers and predictors": layouts("megatron-bridge", "deepseek-v3", batch=48),
     "blocks": BLOCKS,
 }
 COUNTS = (1, 2, 3, 4, 5, 7, 8, 16, 32)
@@ -136,12 +136,16 @@ def test_chunks_of_a_prime_number_of_layers() -> None:
     )
 
 
-def test_chunks_of_layers_and_of_those_that_predict_ahead() -> None:
-    """NVIDIA's layouts of DeepSeek-V3 on GB200 (pp 4, vpp 4) and GB300 (pp 2, vpp 8)."""
+def test_chunks_of_layers_that_predict_further_tokens() -> None:
+    """A layer, its logits and the loss count as layers: 64 are cut."""
+    ground = GROUNDS["61 layers and predictors"]
     for pins in ({"pp": "4", "vpp": "4"}, {"pp": "2", "vpp": "8"}, {"pp": "16", "vpp": "2"}):
-        assert refusal(axes_of(pins), GROUNDS["predicting"]) == ""
-    message = refusal(axes_of({"pp": "4", "vpp": "5"}), GROUNDS["predicting"])
-    assert "or 64 with those that predict ahead, their logits and the loss" in message
+        assert not refusal(axes_of(pins), ground)
+    message = refusal(axes_of({"pp": "4", "vpp": "3"}), ground)
+    assert message == (
+        "--pp 4 with --vpp 3: pp x vpp, here 12, must cut 61 layers into equal chunks, or 64 with "
+        "the layers and logits that predict further tokens and the loss. Use --vpp 2 or 4."
+    )
 
 
 def test_two_conflicts_are_both_named() -> None:

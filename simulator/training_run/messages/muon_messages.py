@@ -3,7 +3,7 @@
 Newton-Schulz needs whole matrices. Momenta are sent in bf16 (Liu et al., arXiv 2502.16982, section
 2.3, "DP Gather"; Megatron-LM, `--muon-tp-mode duplicated`):
 
-- tensor parallelism: matrices are gathered from the ranks that split them;
+- tensor parallelism: each matrix is gathered from the ranks that split it;
 - states shared by replicas (ZeRO 1 and 2): a matrix that is cut between two ranks is gathered;
 - weights split over all replicas (ZeRO 3): each matrix goes to one rank and its update back.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 from simulator.collectives import NOTHING, CollectiveTime
 from simulator.training_run.messages.rank_group import data_group, expert_replicas, tensor_group
 from simulator.training_run.messages.run_links import Links, moved
-from simulator.training_run.run.low_bits import MUON
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.muon_work import rank_matrices
 
@@ -22,8 +21,6 @@ _MOMENTUM_BYTES = 2.0
 
 def muon_messages(run: TrainingRun, links: Links) -> CollectiveTime:
     """Time per step of the gathers; nothing unless the optimizer is Muon."""
-    if run.optimizer != MUON:
-        return NOTHING
     time = NOTHING
     groups = (data_group(run), expert_replicas(run))
     for matrices, group in zip(rank_matrices(run), groups, strict=False):  # models without experts

@@ -55,7 +55,7 @@ def frozen_bytes(frozen_type: str, row: int) -> float:
 
 
 def moments_bytes(optimizer: str) -> float:
-    """Bytes per trained parameter of the moments; with Muon, of parameters outside matrices.
+    """Bytes of the moments per trained parameter; with Muon, per parameter outside of matrices.
 
     Raises UnknownNameError.
 

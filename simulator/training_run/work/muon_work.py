@@ -111,10 +111,10 @@ def _average_layer(
     return tuple(shared.items()), tuple(experts.items())
 
 
-def _count(products: list[Matmul], weight: float, numbers: dict[Shape, float]) -> None:
+def _count(products: list[Matmul], weight: float, counts: dict[Shape, float]) -> None:
     for x in products:
         if x.n * x.k * x.count:
-            numbers[min(x.n, x.k), max(x.n, x.k)] += weight * x.count
+            counts[min(x.n, x.k), max(x.n, x.k)] += weight * x.count
 
 
 @functools.lru_cache(maxsize=4096)

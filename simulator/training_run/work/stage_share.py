@@ -123,9 +123,12 @@ class _Cuts:
     predicting: tuple[int, ...] = ()
 
 
-def stage_units(model: Transformer) -> int:
-    """Units that stages of a model that predicts tokens ahead share equally."""
-    return model.num_layers + model.predicted_ahead * (model.predicting_layers + 1) + 1
+def predictor_units(model: Transformer) -> int:
+    """Units that are cut into stages like layers if the model predicts further tokens: per token
+    its layers and its logits, and the loss; 0 if it predicts one token."""
+    if not model.predicted_ahead:
+        return 0
+    return model.predicted_ahead * (model.predicting_layers + 1) + 1
 
 
 def _with_predictors(model: Transformer, count: int) -> _Cuts:
@@ -133,7 +136,7 @@ def _with_predictors(model: Transformer, count: int) -> _Cuts:
     then the loss, each a unit (Megatron-Bridge, recipes/deepseek: layouts of DeepSeek-V3 on 4, 8,
     16 and 32 stages). The head is on the stage of the loss."""
     block = model.predicting_layers
-    units = stage_units(model)
+    units = model.num_layers + predictor_units(model)
     each = math.ceil(units / count)
     layers, predicting = [0] * count, [0] * count
     for unit in range(units - 1):

@@ -258,7 +258,7 @@ def test_a_wider_space_has_no_worse_optimum(model, stack, narrow, more, widened,
 @pytest.mark.parametrize(
     ("model", "on", "stack", "batch"),
     [
-        ("glm-4.5-air", "48x4xgb200", "torchtitan", 96),  # 46 layers, one token ahead: 24 x 2
+        ("glm-4.5-air", "48x4xgb200", "torchtitan", 96),  # one token is predicted ahead
         ("deepseek-v3", "32x8xb200-sxm", "megatron-core", 256),
         ("llama-3.1-70b", "13x8xh100-sxm", "megatron-core", 60),
     ],
