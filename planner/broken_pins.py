@@ -29,7 +29,7 @@ _PLAIN = (RunOption(),)
 
 
 def why_none(axes: Axes, space: Ground) -> str:
-    """Each conflict of the pins: its pins, the broken rule and what to use instead."""
+    """Each conflict of the pins: its pins, the broken rule and the values to use."""
     conflicts, left = list[Axes](), axes
     while not _is_possible(left, space):
         conflict = _smallest_conflict(left, space)

@@ -1,7 +1,7 @@
 """The rule of the space that a smallest conflict of pins breaks, in words.
 
 Pins are in a smallest conflict only if the rules that they have a part in leave nothing, so the
-axes of a conflict say which rules can be meant; the predicates are those of the enumeration
+axes of a conflict decide which rules are possible; the predicates are those of the enumeration
 (planner/space.py).
 """
 

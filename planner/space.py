@@ -36,14 +36,14 @@ MAX_FREE_VPP = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What the axes of a question are enumerated over.
+    """The limits of the axes of a request.
 
     node_devices   devices of the innermost level: a free tp stays within one or fills several, of
                    blocks within one
     num_layers     layers, or blocks, that a pipeline is cut into
     tp_degrees, cp_degrees, ep_degrees   that suit the model, rising
     blocks         whether it is cut into blocks that differ, not into alike layers
-    predictor_units  what is cut like layers beside them for multi-token prediction (stage_share)
+    predictor_units  parts of multi-token prediction that count as layers in cuts (stage_share.py)
     may_idle       whether it may leave devices idle
     options        its choices in addition to the axes
     precision      of the workload
@@ -260,7 +260,7 @@ def _chunk_counts(axes: Axes, space: Ground, pp: int) -> list[int]:
 
 
 def equal_chunks(space: Ground, chunks: int) -> bool:
-    """Whether alike layers divide evenly into chunks, alone or with what counts as layers: the
+    """Whether alike layers divide evenly into chunks, alone or with parts that count as layers: the
     embedding and the head, or multi-token prediction and the loss."""
     layers = space.num_layers
     return layers % chunks == 0 or (layers + (space.predictor_units or 2)) % chunks == 0

@@ -1,8 +1,8 @@
 """`fastest_layout`: the layout of a described run whose source prints none, or a part of one.
 
-Who trains for weeks has looked for a fast layout: what a source does not say is answered by the
-search over layouts, pinned to what it does say. Where that finds nothing (a schedule that no
-framework here offers, a cluster that cannot be named) the reader's answers stay.
+A team that trains for weeks has tuned its layout. Values that the source does not print are
+therefore searched for, with the printed ones pinned. If the search finds nothing (a schedule that
+no framework here offers, a cluster without a name), the values of the reader are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 
-# What a run of these recomputes where its source is silent: whole layers. Selective recomputation
+# Runs of these frameworks recompute whole layers if the source is silent. Selective recomputation
 # came later (Korthikanti et al., arXiv 2205.05198, May 2022; BLOOM, OPT, MT-NLG and GPT-NeoX's
 # configurations all checkpoint whole layers), and in MaxText it is the default (configs/base.yml).
 _ALWAYS_RECOMPUTED = ("megatron-2021", "megatron-deepspeed", "maxtext")
@@ -69,7 +69,7 @@ def _answered(said: str) -> bool:
     return said.startswith(_ANSWERED) or said.endswith("per pipeline rank")
 
 
-# What the reader assumes of a layout, and the search answers instead.
+# Assumptions of the reader that the search replaces.
 _ANSWERED = (
     *("tp ", "pp ", "cp ", "dp ", "micro-batch", "no recompute", "recompute ", "schedule "),
     *("ZeRO stage", "sequence parallelism", "experts not spread"),
@@ -77,7 +77,7 @@ _ANSWERED = (
 
 
 def _pins(run: TrainingRun, asked: PublishedRun) -> list[Axes]:
-    """What is printed, first with and then without the ZeRO stage."""
+    """The printed values as pins, first with and then without the ZeRO stage."""
     printed = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.ep, "vpp": asked.vpp}
     printed["micro_batch"] = asked.micro_batch
     axes: dict[str, Any] = {name: (value,) for name, value in printed.items() if value is not None}

@@ -1,9 +1,10 @@
-"""What a sized run keeps and sends beside its devices: data, checkpoints, weights at the end.
+"""Bytes that a sized run stores and sends: data set, checkpoints, final weights.
 
-Where the price file (docs/prices.md, [storage]) says nothing:
+Without values in the price file (docs/prices.md, [storage]):
 
-- the data set is as many tokens as the run reads, of 2 bytes where the vocabulary has fewer than
-  65,500 entries, else of 4 (Megatron-LM, core/datasets/indexed_dataset.py, DType.optimal_dtype);
+- the data set is as many tokens as the run reads, of 2 bytes if the vocabulary has fewer than
+  65,500 entries, otherwise of 4 (Megatron-LM, core/datasets/indexed_dataset.py,
+  DType.optimal_dtype);
 - two whole checkpoints are kept, the last and the one before (assumed);
 - the weights, or the adapters, leave the provider once in 16 bits (assumed).
 """
@@ -34,7 +35,7 @@ def run_storage(
     prices: Path | None,
     assumed: list[str],
 ) -> RunStorage:
-    """What a run on so many tokens keeps and sends; what was assumed is added to `assumed`."""
+    """Storage and egress of a run on so many tokens; adds its assumptions to `assumed`."""
     own = None if prices is None else storage_of(prices)
     price = usual_storage() if own is None or prices is None else own.price(prices)
     trained = model.num_layers * adapter_parameters(model, lora_rank) if lora_rank else None

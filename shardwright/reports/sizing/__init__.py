@@ -1,1 +1,1 @@
-"""What `size` prints."""
+"""Output of `size`."""

@@ -1,4 +1,4 @@
-"""What `size` prints of two answers: against another, and since an older one."""
+"""Output of `size` for two answers: against another one, and since an older one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _figures(best: RunOutlook | None) -> list[str]:
 
 
 def diff_report(changes: Sequence[Change]) -> RenderableType:
-    """A table of what differs."""
+    """A table of the differences."""
     if not changes:
         return labelled("Since   ", "nothing changed")
     rows = table("since then", "before", "now", ">change")

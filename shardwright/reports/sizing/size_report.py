@@ -1,4 +1,4 @@
-"""What `size` prints: what to rent, how sure that is, what else there is, what would change it."""
+"""The full output of `size`: devices to rent, certainty, alternatives, sensitivities."""
 
 from __future__ import annotations
 
