@@ -1,4 +1,4 @@
-"""What `size` prints without --explain: at most twelve lines of 100 columns."""
+"""The short answer of `size`, without --explain: at most twelve lines of 100 columns."""
 
 from __future__ import annotations
 
