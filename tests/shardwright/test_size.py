@@ -92,7 +92,8 @@ def test_ceiling_diff_and_versus(tmp_path):
     path = tmp_path / "old.json"
     asked = ("--tokens", "10B", "--on", "h100-sxm", "--nodes", "2", "--price-kind", "3")
     text = typed(*SMALL, *STACK, *asked, "-o", str(path), "--versus", "network=roce-200")
-    assert "faster than network=roce-200 with probability" in text
+    assert "Versus  network=roce-200: 16 h100-sxm" in text
+    assert "the first is faster with probability" in text
     done = CliRunner().invoke(
         app, [*SMALL, *STACK, *asked, "--diff", str(path), "--fail-over", "10$"]
     )
