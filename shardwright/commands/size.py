@@ -56,7 +56,7 @@ _TIME_LIMIT = "5min"
 def size(
     model: Annotated[str, typer.Argument(help="name, config.json or package.module:factory")] = "",
     on: Annotated[
-        str, typer.Option("--on", help="device types: h100-sxm,b200; 8xgb200 for nodes of eight")
+        str, typer.Option("--on", help="device types: h100-sxm,b200; 8xgb200; or a cluster file")
     ] = "",
     tokens: Annotated[
         str,

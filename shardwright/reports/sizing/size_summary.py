@@ -45,7 +45,8 @@ def size_summary(sized: Sized, versus: Sequence[tuple[str, Sized]] = ()) -> Rend
     run = best.run
     prediction = best.plan.prediction
     per_node = run.choice.node_devices
-    spares = f" + {best.spare_nodes} spare nodes" if best.spare_nodes else ""
+    plural = "" if best.spare_nodes == 1 else "s"
+    spares = f" + {best.spare_nodes} spare node{plural}" if best.spare_nodes else ""
     idle = run.devices - run.layout.run.degrees.num_devices
     memory = memory_words(
         prediction.peak.value,
