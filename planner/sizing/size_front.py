@@ -26,7 +26,10 @@ def at_nodes(
     question: SizeQuestion, run: SizedRun, nodes: int, solver: LayoutSolver
 ) -> SizedRun | None:
     """The fastest run of the same device, framework and batch on so many nodes at most, whatever
-    the limits; None where none fits or no time is left."""
+    the limits; None where none fits, no time is left, or a cluster file has fewer nodes."""
+    cluster = run.choice.cluster
+    if cluster is not None and nodes > cluster.num_nodes:
+        return None
     asked = question_of_run(question, run, nodes=nodes)
     layout = solver.best(asked)
     if layout is None:

@@ -139,7 +139,10 @@ def relaxations_of(question: SizeQuestion, search: Search) -> tuple[Relaxation, 
 
 def _neighbors(question: SizeQuestion) -> Iterator[Neighbor[SizeQuestion]]:
     """More nodes; each limit taken back, with the other kept and without."""
-    choices = tuple(replace(choice, most=_ROOM * choice.most) for choice in question.choices)
+    choices = tuple(
+        replace(choice, most=_ROOM * choice.most if choice.cluster is None else choice.most)
+        for choice in question.choices
+    )
     yield Neighbor("--nodes", replace(question, choices=choices, minimise="devices"), "")
     free = replace(question, deadline_s=None, budget_usd=None)
     for asked in (question, free) if question.deadline_s is not None else ():

@@ -8,6 +8,7 @@ from planner.axes import Axes
 from planner.run_option import AskedOptions
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import SourcedRange
 from simulator.goodput.reliability_inputs import ReliabilityInputs
@@ -32,6 +33,7 @@ class DeviceChoice:
                    how old
     network        a link of the catalogue between nodes, one card per device as the usual one; ""
                    for the usual one
+    cluster        of a cluster file, whose levels hold for fewer nodes too; None for the usual one
     preferred      frameworks in groups: a group is searched only if no earlier one has an answer;
                    () searches all frameworks of the question at once
     """
@@ -46,6 +48,7 @@ class DeviceChoice:
     price_words: str = ""
     network: str = ""
     preferred: tuple[tuple[str, ...], ...] = ()
+    cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.most:

@@ -273,12 +273,28 @@ def question_of_run(
 def _cluster(choice: DeviceChoice, width: int, nodes: int) -> Cluster:
     count = f"{nodes}x" if nodes > 1 else ""
     found = get_cluster(f"{count}{width}x{choice.device}")
+    if choice.cluster is not None:
+        found = first_nodes(choice.cluster, nodes)
     if not choice.network or nodes == 1:
         return found
     outer = found.levels[-1]
     link = replace(get_link(choice.network), shared_by=outer.link.shared_by)
     levels = (*found.levels[:-1], replace(outer, link=link))
     return replace(found, levels=levels)
+
+
+def first_nodes(cluster: Cluster, nodes: int) -> Cluster:
+    """So many nodes of a cluster of equal nodes, with the levels that join them."""
+    (group,) = cluster.groups
+    devices = nodes * group.devices_per_node
+    inside = [level for level in cluster.levels if level.domain_size < devices]
+    levels = cluster.levels[: len(inside) + 1] if devices > 1 else ()
+    return replace(
+        cluster,
+        name=f"{nodes} nodes of {cluster.name}",
+        groups=(replace(group, count=nodes),),
+        levels=levels,
+    )
 
 
 def stack_named(question: SizeQuestion, name: str) -> StackChoice:

@@ -56,7 +56,7 @@ _TIME_LIMIT = "5min"
 def size(
     model: Annotated[str, typer.Argument(help="name, config.json or package.module:factory")] = "",
     on: Annotated[
-        str, typer.Option("--on", help="device types: h100-sxm,b200; 8xgb200 for nodes of eight")
+        str, typer.Option("--on", help="device types: h100-sxm,b200; 8xgb200; or a cluster file")
     ] = "",
     tokens: Annotated[
         str,
@@ -225,9 +225,13 @@ def size(
         print_json(data)
     else:
         brief = not explain and sized.answer.best is not None
-        show(size_summary(sized) if brief else size_report(sized, explain=explain))
-        for text, other in zip(versus or (), others, strict=True):
-            show(versus_report(text, sized, other))
+        compared = list(zip(versus or (), others, strict=True))
+        if brief:
+            show(size_summary(sized, compared))
+        else:
+            show(size_report(sized, explain=explain))
+            for text, other in compared:
+                show(versus_report(text, sized, other))
         if before is not None:
             show(diff_report(changes_since(before, data)))
         if beside is not None:

@@ -13,7 +13,7 @@ from simulator.values.prediction import Interval, Part
 
 _TIE = 0.4
 """Two runs are a tie where the second is better with at least this probability (and at most one
-minus it): the prediction cannot distinguish them. Assumed."""
+minus it): the prediction cannot separate them. Assumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

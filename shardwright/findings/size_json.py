@@ -10,7 +10,7 @@ from planner.sizing.run_outlook import RunOutlook
 from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from profiles.document import encode
-from shardwright.asking.sizing.published_beside import PublishedBeside
+from shardwright.asking.sizing.published_comparison import PublishedComparison
 from shardwright.findings.answer_json import choice_json
 from shardwright.findings.size_better import is_tie, probability_better
 from simulator.training_compute import METHOD, THRESHOLDS
@@ -34,7 +34,7 @@ SIZE_KEYS = (
 
 
 def size_json(
-    question: SizeQuestion, answer: SizeAnswer, published: PublishedBeside | None = None
+    question: SizeQuestion, answer: SizeAnswer, published: PublishedComparison | None = None
 ) -> dict[str, Any]:
     """An answer as plain values, with all of SIZE_KEYS."""
     data: dict[str, Any] = dict.fromkeys(SIZE_KEYS)

@@ -92,7 +92,8 @@ def test_ceiling_diff_and_versus(tmp_path):
     path = tmp_path / "old.json"
     asked = ("--tokens", "10B", "--on", "h100-sxm", "--nodes", "2", "--price-kind", "3")
     text = typed(*SMALL, *STACK, *asked, "-o", str(path), "--versus", "network=roce-200")
-    assert "faster than network=roce-200 with probability" in text
+    assert "Versus  network=roce-200: 16 h100-sxm" in text
+    assert "the first is faster with probability" in text
     done = CliRunner().invoke(
         app, [*SMALL, *STACK, *asked, "--diff", str(path), "--fail-over", "10$"]
     )
@@ -202,3 +203,27 @@ def test_the_published_run_is_predicted_with_the_defaults_of_the_answer():
     hours = published["predicted_device_hours"]["value"]
     assert hours == pytest.approx(again["device_hours"], rel=1e-6)
     assert published["error"] == pytest.approx(hours / 6.4e6 - 1)
+
+
+def test_a_cluster_file_is_sized_with_its_levels(tmp_path):
+    """Four nodes whose spine is oversubscribed: slower than the same file at full bisection."""
+    text = (
+        'schema = "shardwright/cluster@1"\nname = "two racks"\n[[groups]]\ncount = 4\n'
+        'devices_per_node = 8\ndevice = "h100-sxm"\n[[levels]]\nname = "nvlink"\ndomain_size = 8\n'
+        'link = "nvlink4"\n[[levels]]\nname = "rack"\ndomain_size = 16\nlink = "ib-ndr"\n'
+        '[[levels]]\nname = "spine"\ndomain_size = 32\nlink = "ib-ndr"\nshared_by = 1\n'
+        "oversubscription = {}\n"
+    )
+    steps = []
+    for share in (1.0, 8.0):
+        path = tmp_path / f"racks{share:.0f}.toml"
+        path.write_text(text.format(share))
+        found = data_of("--tokens", "30B", "--on", str(path), "--price-kind", "3")
+        assert (found["nodes"], found["device"]) == (4, "h100-sxm-80gb")
+        steps.append(found["step_time_s"])
+    assert steps[1] > steps[0]
+    done = CliRunner().invoke(
+        app, [*SMALL, *STACK, "--tokens", "1B", "--on", str(path), "--nodes", "5"]
+    )
+    assert isinstance(done.exception, InputError)
+    assert "has 4 nodes, fewer than 5" in str(done.exception)

@@ -31,10 +31,16 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedDevice:
-    """An entry of --on: `gb200`, or `8xgb200` for nodes of eight (0: the usual node)."""
+    """An entry of --on: `gb200`, or `8xgb200` for nodes of eight (0: the usual node); or the path
+    of a cluster file."""
 
     name: str
     node_devices: int = 0
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it names a cluster file."""
+        return self.name.endswith((".toml", ".json"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +205,9 @@ def devices_of(text: str) -> tuple[NamedDevice, ...]:
     """`h100-sxm,8xgb200` as devices; raises InputError."""
     found = []
     for part in filter(None, (each.strip() for each in text.split(","))):
+        if part.endswith((".toml", ".json")):
+            found.append(NamedDevice(name=part))
+            continue
         match = _ON.match(part)
         if match is None or match.group(1) == "0":
             raise InputError(

@@ -168,7 +168,46 @@ def _choices(
     return tuple(found), left_out
 
 
+def _of_file(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
+    """The devices of a cluster file: all of its nodes, or as many as --nodes or --devices say."""
+    cluster = get_cluster(named.name)
+    if len(cluster.groups) > 1:
+        raise InputError(f"--on {named.name}: `size` takes clusters of one type of node")
+    (group,) = cluster.groups
+    device = get_device(group.device.name).name
+    fewest, most = cluster.num_nodes, cluster.num_nodes
+    if flags.nodes is not None:
+        fewest, most = flags.nodes.first, flags.nodes.last
+    elif flags.devices is not None:
+        fewest, most = _whole_nodes(flags.devices, group.devices_per_node, named.name)
+    if most > cluster.num_nodes:
+        raise InputError(
+            f"--on {named.name} has {cluster.num_nodes:,} nodes, fewer than {most:,} (--nodes, "
+            "--devices)"
+        )
+    if flags.network:
+        raise InputError(f"--network {flags.network}: {named.name} names the network already")
+    return DeviceChoice(
+        asked=f"{device} of {Path(named.name).name}",
+        device=device,
+        node_devices=group.devices_per_node,
+        widths=(group.devices_per_node,),
+        fewest=fewest,
+        most=most,
+        cluster=cluster,
+        preferred=() if flags.stack else preference(_compared(device, flags), device),
+    )
+
+
+def _device_of(named: NamedDevice) -> str:
+    """The catalog's name of the device of an entry of --on."""
+    name = get_cluster(named.name).groups[0].device.name if named.is_file else named.name
+    return get_device(name).name
+
+
 def _unpriced(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
+    if named.is_file:
+        return _of_file(named, flags)
     design = node_design(named.name)
     device = get_device(named.name).name
     per_node = named.node_devices or design.devices
@@ -311,10 +350,10 @@ def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
         if name != ANY_STACK:
             load_framework(name)  # raises UnknownNameError with the nearest names
     if not names:
-        devices = [get_device(named.name).name for named in flags.on]
+        devices = [_device_of(named) for named in flags.on]
         names = tuple(dict.fromkeys(name for each in devices for name in _compared(each, flags)))
     elif ANY_STACK in names:
-        only = {framework_of_device(named.name) for named in flags.on} - {""}
+        only = {framework_of_device(_device_of(named)) for named in flags.on} - {""}
         names = tuple(sorted({*offered_frameworks(), *only} - _unable(flags), key=_most_axes))
     return tuple(
         StackChoice(

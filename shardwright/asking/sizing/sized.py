@@ -17,8 +17,8 @@ from planner.sizing.sizing_search import SizedDevice, SizeTask, size_on_workers
 from profiles.document import read_document
 from profiles.errors import DocumentError, InputError
 from profiles.units import format_count
-from shardwright.asking.sizing.published_beside import (
-    PublishedBeside,
+from shardwright.asking.sizing.published_comparison import (
+    PublishedComparison,
     published_flags,
     published_run,
 )
@@ -41,7 +41,7 @@ class Sized:
     question: SizeQuestion
     answer: SizeAnswer
     found: tuple[SizedDevice, ...] = ()
-    published: PublishedBeside | None = None
+    published: PublishedComparison | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class SizeSolver:
             return sized
         if again is None:
             return sized
-        beside = PublishedBeside(run=published, predicted_device_hours=again.device_hours)
+        beside = PublishedComparison(run=published, predicted_device_hours=again.device_hours)
         return replace(sized, published=beside)
 
     def _answered(self, flags: SizeFlags, *, explain: bool) -> Sized:
@@ -180,12 +180,12 @@ class SizeSolver:
         return on_workers
 
 
-def _without_deadline(asked: SizeRequest) -> SizeRequest:
+def _without_deadline(request: SizeRequest) -> SizeRequest:
     """The request without its default deadline, which nothing keeps."""
-    words, *rest = asked.assumed
+    words, *rest = request.assumed
     return replace(
-        asked,
-        question=replace(asked.question, deadline_s=None),
+        request,
+        question=replace(request.question, deadline_s=None),
         assumed=(f"no limit of time: nothing keeps the default, {words}", *rest),
         usual_deadline=False,
     )

@@ -21,6 +21,7 @@ from shardwright.asking.sizing.sized import Sized
 from shardwright.findings.size_better import versus_of
 from shardwright.findings.size_change import Change
 from shardwright.reports.labelled import labelled
+from shardwright.reports.one_line import one_line
 from shardwright.reports.terminal import format_interval, table
 
 if TYPE_CHECKING:
@@ -59,6 +60,23 @@ def versus_report(text: str, first: Sized, second: Sized) -> RenderableType:
     words = [best.run.choice.price_words or "no price" for best in (one, other)]
     prices = f"prices: {words[0]}" + (f"; against {words[1]}" if words[0] != words[1] else "")
     return Group(Text(""), rows, labelled("Versus  ", said), labelled("        ", prices))
+
+
+def versus_lines(text: str, first: Sized, second: Sized) -> list[Text]:
+    """The same in two lines."""
+    one, other = first.answer.best, second.answer.best
+    if one is None or other is None:
+        return [one_line("Versus  ", f"{text}: nothing keeps the limits")]
+    found, run = versus_of(one, other), other.run
+    usd = format_interval(other.usd, format_usd) if other.usd is not None else "no price"
+    said = [f"the first is faster with {chance(found.faster)}"]
+    if found.cheaper is not None:
+        said.append(f"cheaper with {chance(found.cheaper)}")
+    days = format_interval(other.days.scaled(86400.0))
+    return [
+        one_line("Versus  ", f"{text}: {run.devices:,} {run.choice.asked}", days, usd),
+        one_line("        ", *said),
+    ]
 
 
 def _figures(best: RunOutlook | None) -> list[str]:

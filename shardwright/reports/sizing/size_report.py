@@ -18,7 +18,7 @@ from profiles.units import (
     format_time,
     format_usd,
 )
-from shardwright.asking.sizing.published_beside import PublishedBeside
+from shardwright.asking.sizing.published_comparison import PublishedComparison
 from shardwright.asking.sizing.sized import Sized
 from shardwright.findings.size_better import is_tie, probability_better
 from shardwright.reports.labelled import labelled
@@ -197,11 +197,11 @@ def _others(answer: SizeAnswer) -> list[RenderableType]:
     return [Text(""), rows, Text("")]
 
 
-def _better(answer: SizeAnswer, found: RunOutlook) -> str:
+def _better(answer: SizeAnswer, run: RunOutlook) -> str:
     """The probability that a runner-up is better than the chosen run."""
-    if answer.best is None or found is answer.best:
+    if answer.best is None or run is answer.best:
         return ""
-    probability = probability_better(answer.minimised, answer.best, found)
+    probability = probability_better(answer.minimised, answer.best, run)
     if probability is None:
         return "-"
     return f"{format_percent(probability)}{' (a tie)' if is_tie(probability) else ''}"
@@ -214,10 +214,10 @@ def published_lines(sized: Sized) -> list[RenderableType]:
     return [labelled("Known   ", published_words(sized.published), sized.published.run.source)]
 
 
-def published_words(found: PublishedBeside) -> str:
+def published_words(published: PublishedComparison) -> str:
     """`Llama 3 70B took 6.40 M h100-sxm-80gb hours (published); prediction 5.90 M [...]`."""
-    hours = format_interval(found.predicted_device_hours, format_count)
-    run = found.run
+    hours = format_interval(published.predicted_device_hours, format_count)
+    run = published.run
     return (
         f"{run.name} took {format_count(run.device_hours)} {run.device} hours (published); "
         f"prediction {hours}"

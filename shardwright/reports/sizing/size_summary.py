@@ -1,6 +1,8 @@
-"""What `size` prints without --explain: at most twelve lines of 100 columns."""
+"""The short answer of `size`, without --explain: at most twelve lines of 100 columns."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,6 +17,7 @@ from shardwright.asking.compared_frameworks import is_supported
 from shardwright.asking.sizing.sized import Sized
 from shardwright.findings.size_better import is_tie, probability_better
 from shardwright.reports.one_line import WIDTH, one_line, some_of
+from shardwright.reports.sizing.size_compare import versus_lines
 from shardwright.reports.sizing.size_report import (
     GOAL_WORDS,
     by_words,
@@ -30,8 +33,11 @@ _NEXT = 3
 _LABEL = 8
 
 
-def size_summary(sized: Sized) -> RenderableType:
-    """The answer in short; raises ValueError if nothing keeps the limits (`size_report`)."""
+def size_summary(sized: Sized, versus: Sequence[tuple[str, Sized]] = ()) -> RenderableType:
+    """The answer in short; raises ValueError if nothing keeps the limits (`size_report`).
+
+    versus  changed requests with their answers, in the place of the runners-up
+    """
     question, answer = sized.question, sized.answer
     best = answer.best
     if best is None:
@@ -39,7 +45,8 @@ def size_summary(sized: Sized) -> RenderableType:
     run = best.run
     prediction = best.plan.prediction
     per_node = run.choice.node_devices
-    spares = f" + {best.spare_nodes} spare nodes" if best.spare_nodes else ""
+    plural = "" if best.spare_nodes == 1 else "s"
+    spares = f" + {best.spare_nodes} spare node{plural}" if best.spare_nodes else ""
     idle = run.devices - run.layout.run.degrees.num_devices
     memory = memory_words(
         prediction.peak.value,
@@ -77,7 +84,8 @@ def size_summary(sized: Sized) -> RenderableType:
             format_interval(best.kwh, format_energy),
             f"{format_interval(best.tco2e, tonnes_words)} CO2e",
         ),
-        *_next(answer, _NEXT - len(known)),
+        *(line for text, other in versus for line in versus_lines(text, sized, other)),
+        *_next(answer, _NEXT - len(known) - 2 * len(versus)),
         *(one_line("Known   ", words) for words in known),
         one_line("Basis   ", short_evidence(run.layout.run), _little(best)),
         one_line("Assumed ", some_of(assumptions, WIDTH - _LABEL), style="dim"),
@@ -128,6 +136,8 @@ def _price(best: RunOutlook) -> list[Text]:
 def _next(answer: SizeAnswer, room: int) -> list[Text]:
     """The best of the next types of devices, then the next frameworks, each with its interval and
     the probability that it is better."""
+    if room < 1:
+        return []
     frameworks = answer.frameworks[: max(1, room - len(answer.others))]
     devices = answer.others[: room - len(frameworks)]
     lines = []

@@ -1,4 +1,4 @@
-"""`PublishedBeside`: the published run of the requested model, with a prediction for it."""
+"""`PublishedComparison`: the published run of the requested model, with a prediction for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulator.values.prediction import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedBeside:
+class PublishedComparison:
     """A published run, and its device-hours as the defaults of the answer predict them."""
 
     run: WholeRun
@@ -29,7 +29,7 @@ def published_run(flags: SizeFlags) -> WholeRun | None:
 
 
 def published_flags(flags: SizeFlags, run: WholeRun, answer_devices: int) -> SizeFlags:
-    """The request with the tokens and devices of the published run and everything else as it is.
+    """The request with the tokens and devices of the published run, otherwise unchanged.
 
     answer_devices  taken if the number of devices is not published
     """
