@@ -16,7 +16,7 @@ from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.script import read_script
 from shardwright_frameworks.shell.script_reading import HERE, ScriptReading
 
-_SCRIPTS = (
+SCRIPTS = (
     ".sh",
     ".bash",
     ".slurm",
@@ -32,19 +32,20 @@ _SCRIPTS = (
 )
 # The name of a command line where files have theirs.
 COMMAND = "--command"
-_KEYED = (".yaml", ".yml", ".json", ".toml")
+KEYED = (".yaml", ".yml", ".json", ".toml")
 
 
 def read_config(path: str | Path) -> ImportedRun:
     """The run that a file or folder configures.
 
-    path  a script, a YAML, JSON, TOML or Python file, or a folder of them; scripts may source and
-          name files beside them. Nothing of it is executed.
+    path  a script, a YAML, JSON, TOML or Python file, or a folder of them; `FILE.py:FUNCTION` for
+          one of several recipes; scripts may source and name files beside them. Nothing of it is
+          executed.
 
     Raises DocumentError for a file that is missing, binary, too large or no valid YAML, JSON, TOML
     or Python, and for files in which no framework's configuration is recognised.
     """
-    named = Path(path)
+    named, function = split_recipe(path)
     if named.is_dir():
         return _of_folder(ConfigFolder(root=named), str(path))
     if not named.exists():
@@ -52,7 +53,7 @@ def read_config(path: str | Path) -> ImportedRun:
     folder = ConfigFolder(root=named.parent)
     if folder.text(named.name) is None:
         raise DocumentError(folder.unread.get(named.name, f"{path}: cannot be read"))
-    found = _of_file(named.name, folder)
+    found = _of_file(named.name, folder, function)
     if found is None:
         raise DocumentError(
             f"{path}: no configuration of a framework that is known was recognised; known are "
@@ -84,20 +85,32 @@ def read_command(command: str, folder: str | Path = ".") -> ImportedRun:
     return collected.imported()
 
 
-def _of_file(name: str, folder: ConfigFolder) -> ImportedRun | None:
-    collected = _findings_of(name, folder)
+def split_recipe(path: str | Path) -> tuple[Path, str]:
+    """The file, and the function of `FILE.py:FUNCTION`; "" for any other path.
+
+    >>> split_recipe("recipes/llama.py:llama3_8b")[1]
+    'llama3_8b'
+    """
+    file, colon, function = str(path).rpartition(":")
+    if colon and file.endswith(".py") and function.isidentifier():
+        return Path(file), function
+    return Path(path), ""
+
+
+def _of_file(name: str, folder: ConfigFolder, function: str = "") -> ImportedRun | None:
+    collected = _findings_of(name, folder, function)
     return None if collected is None or not collected.placed else collected.imported()
 
 
-def _findings_of(name: str, folder: ConfigFolder) -> Collected | None:
+def _findings_of(name: str, folder: ConfigFolder, function: str = "") -> Collected | None:
     text = folder.text(name)
     if text is None:
         return None
     ending = Path(name).suffix.lower()
-    if ending in _KEYED:
+    if ending in KEYED:
         return read_keyed_config(name, folder) or _of_job(name, folder)
     if ending == ".py":
-        return read_python_config(name, folder)
+        return read_python_config(name, folder, function or None)
     return _of_script(name, folder)
 
 
@@ -140,7 +153,7 @@ def _of_folder(folder: ConfigFolder, path: str) -> ImportedRun:
     """The run of the script that starts one, of those that no other file calls; without any, of the
     one configuration file."""
     names = folder.names()
-    scripts = [n for n in names if Path(n).suffix.lower() in _SCRIPTS and folder.text(n)]
+    scripts = [n for n in names if Path(n).suffix.lower() in SCRIPTS and folder.text(n)]
     best: tuple[int, int, str] | None = None
     called: set[str] = set()
     weights: dict[str, int] = {}
@@ -180,5 +193,5 @@ def _of_folder(folder: ConfigFolder, path: str) -> ImportedRun:
 
 def _ordered(names: tuple[str, ...]) -> list[str]:
     """Configuration files; a model's `config.json` and DeepSpeed's JSON behind the others."""
-    keyed = [name for name in names if Path(name).suffix.lower() in (*_KEYED, ".py")]
+    keyed = [name for name in names if Path(name).suffix.lower() in (*KEYED, ".py")]
     return sorted(keyed, key=lambda name: (name.endswith("json"), name.endswith(".py"), name))

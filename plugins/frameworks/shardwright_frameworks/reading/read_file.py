@@ -223,10 +223,17 @@ def collect_model_file(folder: ConfigFolder, collected: Collected, near: str) ->
             return
 
 
-def read_python_config(name: str, folder: ConfigFolder) -> Collected | None:
-    """The findings of a Python configuration; None where it is none."""
+def read_python_config(
+    name: str, folder: ConfigFolder, requested: str | None = None
+) -> Collected | None:
+    """The findings of a Python configuration; None where it is none.
+
+    requested  the function that gives the configuration, where the file has several
+
+    Raises DocumentError where the file has no such function.
+    """
     collected = Collected()
-    framework = collect_python(name, folder, collected, requested=None, overrides=[])
+    framework = collect_python(name, folder, collected, requested=requested, overrides=[])
     if framework is None:
         return None
     collected.set("framework", framework, Place(name, 1), name)
@@ -253,6 +260,11 @@ def collect_python(
         report_unused(((p, v, place) for p, (v, place) in file.top.values.items()), collected)
         return framework
     function, names = python_config.chosen_function(file, requested)
+    if requested is not None and requested not in file.functions:
+        raise DocumentError(
+            f"{name}:{requested}: the file has no such function; its recipes: "
+            f"{', '.join(names[:24])}"
+        )
     if function is None and names:
         listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         collected.report_unresolved(
