@@ -13,8 +13,8 @@ _HELP = {
         "steps and the cost of what the framework cannot express."
     ),
     "check": (
-        "Judge configurations of other frameworks: cannot start, does not fit, keys without effect, "
-        "slower than the best layout; or compare one with its plan (--against)."
+        "Judge configurations of other frameworks: cannot start, does not fit, keys without "
+        "effect, slower than the best layout; or compare one with its plan (--against)."
     ),
     "watch": "Compare the log of a running training with its plan, and report deviations.",
 }

@@ -8,6 +8,7 @@ from profiles.errors import DocumentError
 from shardwright.asking.imported_run import ImportedRun
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import read_keyed
+from shardwright_frameworks.reading.consistency import complete
 from shardwright_frameworks.reading.job_file import script_of_job
 from shardwright_frameworks.reading.read_file import read_keyed_config, read_python_config
 from shardwright_frameworks.reading.read_launch import launches_in, read_launch, read_loose_options
@@ -35,25 +36,26 @@ COMMAND = "--command"
 KEYED = (".yaml", ".yml", ".json", ".toml")
 
 
-def read_config(path: str | Path) -> ImportedRun:
+def read_config(path: str | Path, *, devices: int | None = None) -> ImportedRun:
     """The run that a file or folder configures.
 
     path  a script, a YAML, JSON, TOML or Python file, or a folder of them; `FILE.py:FUNCTION` for
           one of several recipes; scripts may source and name files beside them. Nothing of it is
           executed.
+    devices  on which it runs, where the files do not say it
 
     Raises DocumentError for a file that is missing, binary, too large or no valid YAML, JSON, TOML
     or Python, and for files in which no framework's configuration is recognised.
     """
     named, function = split_recipe(path)
     if named.is_dir():
-        return _of_folder(ConfigFolder(root=named), str(path))
+        return _of_folder(ConfigFolder(root=named), str(path), devices)
     if not named.exists():
         raise DocumentError(f"{path}: no such file or folder")
     folder = ConfigFolder(root=named.parent)
     if folder.text(named.name) is None:
         raise DocumentError(folder.unread.get(named.name, f"{path}: cannot be read"))
-    found = _of_file(named.name, folder, function)
+    found = _of_file(named.name, folder, function, devices)
     if found is None:
         raise DocumentError(
             f"{path}: no configuration of a framework that is known was recognised; known are "
@@ -97,9 +99,16 @@ def split_recipe(path: str | Path) -> tuple[Path, str]:
     return Path(path), ""
 
 
-def _of_file(name: str, folder: ConfigFolder, function: str = "") -> ImportedRun | None:
+def _of_file(
+    name: str, folder: ConfigFolder, function: str = "", devices: int | None = None
+) -> ImportedRun | None:
     collected = _findings_of(name, folder, function)
-    return None if collected is None or not collected.placed else collected.imported()
+    if collected is None or not collected.placed:
+        return None
+    if devices is not None and collected.get("devices") is None:
+        collected.derive("devices", devices, "as asked")
+        complete(collected, {})
+    return collected.imported()
 
 
 def _findings_of(name: str, folder: ConfigFolder, function: str = "") -> Collected | None:
@@ -149,7 +158,7 @@ def _read(name: str, folder: ConfigFolder) -> ScriptReading:
     )
 
 
-def _of_folder(folder: ConfigFolder, path: str) -> ImportedRun:
+def _of_folder(folder: ConfigFolder, path: str, devices: int | None) -> ImportedRun:
     """The run of the script that starts one, of those that no other file calls; without any, of the
     one configuration file."""
     names = folder.names()
@@ -172,13 +181,13 @@ def _of_folder(folder: ConfigFolder, path: str) -> ImportedRun:
             rank = (weights[name], -place, name)
             best = rank if best is None or rank > best else best
     if best is not None:
-        found = _of_file(best[2], folder)
+        found = _of_file(best[2], folder, devices=devices)
         if found is not None:
             return found
     faults = []
     for name in (*_ordered(names), *[n for n in scripts if n not in weights]):
         try:
-            found = _of_file(name, folder)
+            found = _of_file(name, folder, devices=devices)
         except DocumentError as error:
             faults.append(str(error))
             continue

@@ -1,4 +1,4 @@
-"""`Finding`: one thing that is wrong with a configuration, and the smallest change that mends it."""
+"""`Finding`: one thing that is wrong with a configuration, and the change that mends it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ _CODES = {
     Verdict.CANNOT_START: 2,
     Verdict.DOES_NOT_FIT: 3,
     Verdict.SLOWER: 4,
-    Verdict.NO_EFFECT: 4,
 }
 
 

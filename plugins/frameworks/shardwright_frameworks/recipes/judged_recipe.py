@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from profiles.errors import ShardwrightError
+from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import format_bytes, format_percent
 from shardwright.asking.imported_row import imported_row, predicted_import
 from shardwright.asking.imported_run import Contradiction, ImportedRun
@@ -31,7 +30,7 @@ def judged(recipe: str, on: str, *, time_limit_s: float) -> JudgedRecipe:
 
     Raises DocumentError where no framework's configuration can be read.
     """
-    run = read_config(recipe)
+    run = read_config(recipe, devices=_devices(on))
     found = [*_written(run)]
     summary = ""
     if not any(each.verdict is Verdict.CANNOT_START for each in found):
@@ -51,6 +50,12 @@ def judged(recipe: str, on: str, *, time_limit_s: float) -> JudgedRecipe:
         summary=summary,
         findings=tuple(sorted(found, key=lambda each: order.index(each.verdict))),
     )
+
+
+def _devices(on: str) -> int | None:
+    """The devices of a cluster; None for a device alone."""
+    is_cluster = on[:1].isdigit() or on.endswith((".toml", ".json"))
+    return get_cluster(on).num_devices if is_cluster else None
 
 
 def _written(run: ImportedRun) -> list[Finding]:

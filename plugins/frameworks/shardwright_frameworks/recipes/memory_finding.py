@@ -1,4 +1,4 @@
-"""`memory_findings`: whether a configuration fits in memory, and the single change that makes it."""
+"""`memory_findings`: whether a configuration fits in memory, and a change that makes it."""
 
 from __future__ import annotations
 

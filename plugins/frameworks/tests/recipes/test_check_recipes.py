@@ -1,4 +1,4 @@
-"""`check` of configurations without a plan: what each finding says, the patch, and the exit code."""
+"""`check` of configurations without a plan: findings, patches and exit codes."""
 
 from __future__ import annotations
 
