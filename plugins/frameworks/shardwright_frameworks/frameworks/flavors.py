@@ -29,6 +29,7 @@ def collect_figures(
     model of that name is known."""
     requested = _NAMES.get((name.lower(), flavor.lower()), f"{name}-{flavor}" if flavor else name)
     plain = re.sub(r"^.*/", "", requested).replace("_", "-")
+    plain = re.sub(r"(?i)^llama3([123])-", r"llama-3.\1-", plain)
     known = known_model(re.sub(r"(?i)^meta-", "", plain))
     if known is None or known.figures is None:
         return

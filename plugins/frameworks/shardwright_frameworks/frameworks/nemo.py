@@ -23,6 +23,7 @@ from shardwright_frameworks.configs.keyed_values import (
     truth_of,
     word_of,
 )
+from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
@@ -253,7 +254,7 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
     elif key == "devices" and (len(path) == 1 or "trainer" in path):
         collected.set("devices_per_node", degree_of(value), place, name)
     elif path[-2:] == ("trainer", "precision") or (
-        key in ("precision", "mixed_precision", "compute_dtype", "plugins")
+        key in ("precision", "mixed_precision", "compute_dtype", "plugins", "precision_config")
         and (len(path) == 1 or path[0] in ("cfg", "model") or key != "precision")
         and isinstance(value, str)
     ):
@@ -264,8 +265,11 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
         collected.set_first("zero_stage", 1, place, name)
     elif key == "use_torch_fsdp2" and truth_of(value):
         collected.set_first("zero_stage", 3, place, name)
-    elif path[-2:] == ("pre_trainer", "model") and isinstance(value, str):
-        collected.set("model.name", re.sub(r"\.yaml$", "", value), place, name)
+    elif path[-2:-1] in (("pre_trainer",), ("post_trainer",)) and key == "model":
+        model = re.sub(r"(-\w+)?\.yaml$", "", str(value))
+        collected.set("model.name", model, place, name)
+        collect_figures(model, "", collected, place, name)
+        collected.default("Primus, configs/modules: bf16 is true", precision="bf16")
     elif path[-2:] == ("model", "fsdp") and truth_of(value):
         collected.set_first("zero_stage", 3, place, name)
     elif path[-2:] == ("train_ds", "max_seq_length"):

@@ -62,7 +62,7 @@ def collect_devices_of_variables(variables: Variables, collected: Collected) -> 
 
 def complete(collected: Collected, variables: Variables) -> None:
     """Derives dp, the batch and the accumulation, and names what contradicts."""
-    nodes, each = collected.count_or_default("nodes"), collected.count("devices_per_node")
+    nodes, each = map(collected.count_or_default, ("nodes", "devices_per_node"))
     if nodes and each:
         collected.derive("devices", nodes * each, f"{nodes} nodes x {each} devices")
     _data_parallel(collected, variables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from shardwright_frameworks.frameworks import (
     torchtitan,
     torchtune,
 )
+from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.reading.consistency import complete
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place
@@ -100,6 +102,8 @@ def collect_keyed(
     values = nemo.values_of_files(parts)
     if framework is None and len(parts) > 1 and nemo.is_nemo([path for path in values if path]):
         framework = "nemo"
+    if _primus_backend(file) == "torchtitan":
+        framework = "torchtitan"
     if framework is None:
         return None
     used_parts = parts if framework in ("nemo", "megatron-bridge") else (((), file),)
@@ -107,8 +111,10 @@ def collect_keyed(
     if used_parts is parts:
         for why in hydra.missing:
             collected.report_missing("defaults", why, file.place(("defaults",)))
-    if framework == "torchtitan":
+    if framework == "torchtitan" and file.name.endswith(".toml"):
         torchtitan.collect_torchtitan([torchtitan.values_of_file(file)], collected)
+    elif framework == "torchtitan":
+        _collect_primus_torchtitan(file, collected)
     elif framework == "nanotron":
         nanotron.collect_nanotron(file, collected)
     elif framework == "deepspeed":
@@ -132,8 +138,10 @@ def collect_keyed(
         nemo.collect_nemo([values], collected, folder.environment)
         bridge = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
         framework = "megatron-bridge" if bridge or framework == "megatron-bridge" else "nemo"
-        if file.get("modules", "pre_trainer", "framework") == "megatron":
+        if _primus_backend(file) == "megatron":
             framework = "primus"
+        elif file.get("modules", "post_trainer", "framework") == "megatron_bridge":
+            framework = "megatron-bridge"
         elif ("experiment", "runner") in {path[:2] for path in values} or (
             {"system", "model", "data"} <= file.sections() and not file.has("trainer")
         ):
@@ -154,6 +162,30 @@ def collect_keyed(
     for _, part in used_parts:
         report_unused(((p, v, part.place(p)) for p, v in part.values.items()), collected)
     return framework
+
+
+def _primus_backend(file: KeyedFile) -> str:
+    """The framework that a file of Primus starts; "" for other files."""
+    return str(file.get("modules", "pre_trainer", "framework") or "")
+
+
+def _collect_primus_torchtitan(file: KeyedFile, collected: Collected) -> None:
+    """torchtitan's values are the overrides of Primus's module."""
+    above = ("modules", "pre_trainer", "overrides")
+    count = len(above)
+    values = {
+        path[count:]: (file.get(*path), file.place(path))
+        for path in file.values
+        if path[:count] == above and len(path) > count
+    }
+    torchtitan.collect_torchtitan([values], collected, check=False)
+    path = ("modules", "pre_trainer", "model")
+    if isinstance(named := file.get(*path), str):
+        model = re.sub(r"(-\w+)?\.yaml$", "", named)
+        collected.set("model.name", model, file.place(path), "modules.pre_trainer.model")
+        collect_figures(model, "", collected, file.place(path), "modules.pre_trainer.model")
+        if named.lower().endswith("-fp8.yaml"):  # that file has the converters
+            collected.set("precision", "fp8", file.place(path), "modules.pre_trainer.model")
 
 
 def _section(file: KeyedFile, section: str) -> KeyedFile:

@@ -23,6 +23,7 @@ from shardwright_frameworks.frameworks import (
     nemo,
     openrlhf,
     torchtune,
+    verl,
 )
 from shardwright_frameworks.reading.consistency import (
     Variables,
@@ -256,6 +257,9 @@ def _collect_arguments(
     if is_torchtitan_launch(program, options):
         return collect_torchtitan_launch(options, folder, collected, variables, launch)
     hydra = nemo.values_of_words(launch.arguments, reading.unknowns, collected)
+    if hydra and verl.is_verl(hydra):
+        verl.collect_verl(hydra, collected)
+        return "verl"
     recipe = "model_recipe_name" in keys
     if not recipe and megatron.is_megatron(options, launch.program):
         return _collect_megatron(launch, options, folder, collected)

@@ -7,6 +7,7 @@ from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, option_key
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.frameworks import hf_trainer, megatron
+from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.reading.launch import Launch
 from shardwright_frameworks.reading.read_file import collect_deepspeed_file
 from shardwright_frameworks.shell.config_folder import ConfigFolder
@@ -27,14 +28,18 @@ def collect_swift_launch(
         ]
         options.collect_counts(collected, {"max_length": "seq_len", "lora_rank": "model.lora_rank"})
         for option in options.of("model"):
-            collected.set(
-                "model.name", options.value_of(option, collected), option.place, option.name
-            )
+            written = options.value_of(option, collected)
+            collected.set("model.name", written, option.place, option.name)
+            if written:
+                collect_figures(written, "", collected, option.place, option.name)
         return "ms-swift"
     given = hf_trainer.given_by_options(options, collected)
     named = hf_trainer.collect_trainer(given, collected, defaults=False)
     options.collect_counts(collected, {"sequence_parallel_size": "cp"})
-    collected.default("ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1)
+    collected.default(
+        "ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1,
+        recompute="full", devices_per_node=1,
+    )  # fmt: skip
     for option in options.of("torch_dtype"):
         written = options.value_of(option, collected) or ""
         kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(written)
