@@ -173,6 +173,8 @@ def _expression(
             except _UnknownError:
                 _expression(argument, path, file, constants, found)
         found.calls.append((path, _called(node), tuple(literals), place))
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+            _expression(node.func.value, path, file, constants, found)  # of `a(...).b()`
         for keyword in node.keywords:
             if keyword.arg is not None:
                 _entry(keyword.arg, keyword.value, path, file, constants, found)

@@ -53,6 +53,8 @@ def precision_of(value: Any) -> str | None:
 
 def _granularity(value: Any) -> str | None:
     word = word_of(value)
+    if value is None or word in ("null", "none"):
+        return "none"
     return word if word in ("selective", "full") else None
 
 

@@ -94,6 +94,9 @@ def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
         if path and path[-1] in ("precision", "plugins", "mixed_precision", "precision_config"):
             word = next((str(a) for a in arguments if isinstance(a, str)), kind)
             values[("trainer", "precision")] = (word, place)
+        if kind == "from_hf_pretrained" and arguments and isinstance(arguments[0], str):
+            collected.set("model.name", arguments[0], place, name)
+            collect_figures(arguments[0], "", collected, place, name)
         if (recipe := _RECIPE.fullmatch(name)) is not None:
             # The recipe that it changes is a file of the framework.
             collected.report_missing(

@@ -142,7 +142,9 @@ def _batch(collected: Collected) -> None:
     dp, micro = collected.count("dp"), collected.count("micro_batch")
     total, passes = collected.count("global_batch"), collected.count("gradient_accumulation")
     if total is None and dp and micro:
-        if passes:
+        if passes is None and "gradient_accumulation" in collected.open_keys:
+            collected.open_keys.add("global_batch")
+        elif passes:
             how = f"micro-batch {micro} x {passes} passes x dp {dp}"
             collected.derive("global_batch", micro * passes * dp, how)
         else:

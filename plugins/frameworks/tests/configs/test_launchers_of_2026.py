@@ -90,3 +90,42 @@ def test_a_file_is_named_from_the_root_of_the_repository(tmp_path: Path) -> None
     run = read_config(path)
     assert run.zero_stage is None
     assert [each.option for each in run.unresolved] == ["deepspeed"]
+
+
+BRIDGE = """
+from megatron.bridge import AutoBridge
+
+def large_pretrain_config():
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-70B").get_model_config()
+    cfg.model.tensor_model_parallel_size = 4
+    cfg.model.pipeline_model_parallel_size = 2
+    cfg.model.recompute_granularity = None
+    cfg.train.micro_batch_size = 1
+    cfg.train.global_batch_size = 128
+    return cfg
+
+def wide_pretrain_config():
+    cfg = large_pretrain_config()
+    cfg.model.tensor_model_parallel_size = 8
+    return cfg
+"""
+
+
+def test_a_recipe_of_a_model_of_the_hub(tmp_path: Path) -> None:
+    path = tmp_path / "recipes.py"
+    path.write_text(BRIDGE)
+    run = read_config(f"{path}:wide_pretrain_config")
+    assert (run.framework, run.tp, run.pp) == ("megatron-bridge", 8, 2)
+    assert (run.recompute, run.model.num_layers) == ("none", 80)
+
+
+def test_an_open_accumulation_leaves_the_batch_open(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "NPROC_PER_NODE=4 swift sft --model Qwen/Qwen3-8B --tuner_type full "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps $(expr 16 / 4)\n"
+    )
+    run = read_config(path)
+    assert run.answer("global_batch") is None
+    assert [each.option for each in run.unresolved] == ["--gradient_accumulation_steps"]
