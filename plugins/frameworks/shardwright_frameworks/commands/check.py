@@ -20,8 +20,8 @@ from shardwright.asking.opened_plan import open_plan
 from shardwright.console.flags import Json
 from shardwright.console.output import note, print_json, show
 from shardwright_frameworks.recipes.finding import JudgedRecipe
-from shardwright_frameworks.recipes.found_recipes import recipes_in
 from shardwright_frameworks.recipes.judged_recipe import judged
+from shardwright_frameworks.recipes.recipe_list import recipes_in
 from shardwright_frameworks.reports.export_report import check_words
 from shardwright_frameworks.reports.recipe_report import recipe_markdown, recipe_words
 from shardwright_frameworks.requests.checked_config import check_config
@@ -98,7 +98,7 @@ def _data(recipe: JudgedRecipe) -> dict[str, Any]:
 
 
 def _check_plan(paths: list[str], against: Path, json_output: bool) -> None:
-    """A configuration beside its plan."""
+    """Compares a configuration with its plan."""
     if len(paths) != 1:
         raise InputError(f"--against takes one plan file before it, got {len(paths)}")
     checked = check_config(planned_run(open_plan(Path(paths[0]))), against)

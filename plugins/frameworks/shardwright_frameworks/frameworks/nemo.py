@@ -205,7 +205,7 @@ def collect_nemo(
 
 
 def _collect_sharding(merged: Values, collected: Collected) -> None:
-    """What data parallelism shards. The strategy is Megatron FSDP's and nothing without it; the
+    """The ZeRO stage. The strategy is Megatron FSDP's and nothing without it; the
     distributed optimizer shards states alone (megatron/core/distributed, core_v0.14)."""
     by_name = {path[-1]: (path, *given) for path, given in merged.items() if path}
     sharded = by_name.get("use_megatron_fsdp")
@@ -238,7 +238,7 @@ def _elsewhere(path: tuple[str, ...]) -> bool:
 
 
 def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
-    """What of a run a key is about, so that no default answers for it where its value is open."""
+    """The fields of a run that a key sets: with an open value they have no default."""
     if path[-1] in KEYS:
         return (KEYS[path[-1]][0],)
     if path[-1] == "devices" and (len(path) == 1 or "trainer" in path):

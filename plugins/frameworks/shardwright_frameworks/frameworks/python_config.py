@@ -43,8 +43,8 @@ def python_framework(file: PythonFile) -> str | None:
 
 
 def chosen_function(file: PythonFile, requested: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """The function that gives the configuration, and the names to choose from where it is not
-    told which."""
+    """The function that gives the configuration, and the names of all; None without a
+    requested one of several."""
     names = tuple(name for name, f in file.functions.items() if _speaks(f) or f.base)
     if requested is not None and requested in file.functions:
         return requested, names

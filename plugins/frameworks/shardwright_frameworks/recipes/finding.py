@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What a finding says, the gravest first."""
+    """Kinds of findings, the gravest first."""
 
     CANNOT_START = "cannot start"
     DOES_NOT_FIT = "does not fit"
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
     NOT_JUDGED = "not judged"
 
 
-# Exit codes of the project (profiles/errors.py); what is not here is a remark.
+# Exit codes of the project (profiles/errors.py); other verdicts are remarks.
 _CODES = {
     Verdict.CANNOT_START: 2,
     Verdict.DOES_NOT_FIT: 3,
@@ -32,7 +32,7 @@ _CODES = {
 class Finding:
     """A verdict with its reason.
 
-    where   `file:line`, "" where no line says it
+    where   `file:line`, "" if there is no line
     patch   in the file's own words: `parallelism.pipeline_parallel_degree: 8 -> 4`
     """
 
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRecipe:
-    """A configuration with what was found, the gravest first.
+    """A configuration with its findings, the gravest first.
 
     summary  layout, and the predicted step and peak with their intervals, in a line
     """

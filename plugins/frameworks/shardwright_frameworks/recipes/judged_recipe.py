@@ -11,21 +11,21 @@ from shardwright.reports.terminal import format_interval
 from shardwright_frameworks.changes.flags import FLAGS
 from shardwright_frameworks.reading.read_config import read_config, split_recipe
 from shardwright_frameworks.recipes.finding import Finding, JudgedRecipe, Verdict
-from shardwright_frameworks.recipes.memory_finding import memory_findings
-from shardwright_frameworks.recipes.speed_finding import speed_findings
+from shardwright_frameworks.recipes.memory_finding import judge_memory
+from shardwright_frameworks.recipes.speed_finding import judge_speed
 from simulator.training_run.explain.predict_runs import PredictedRow
 
 _NO_EFFECT = "no effect"
-# What each degree divides.
+# The figure that each degree divides.
 _DIVIDED = {"tp": "num_heads", "pp": "num_layers", "ep": "num_experts"}
 
 
 def judged(recipe: str, on: str, *, time_limit_s: float) -> JudgedRecipe:
-    """What is wrong with a configuration.
+    """The findings about a configuration.
 
     recipe        a file, or `FILE.py:FUNCTION`; nothing of it is run
     on            the cluster, or the device of as many ranks as the configuration has; "" for
-                  what the configuration names
+                  the device that the configuration names
     time_limit_s  of the search for the best layout; 0 searches none
 
     Raises DocumentError where no framework's configuration can be read.
@@ -37,9 +37,9 @@ def judged(recipe: str, on: str, *, time_limit_s: float) -> JudgedRecipe:
         path = split_recipe(recipe)[0]
         try:
             made = predicted_import(imported_row(run, path, on))
-            found += memory_findings(run, made)
+            found += judge_memory(run, made)
             if time_limit_s > 0:
-                found += speed_findings(run, made, time_limit_s)
+                found += judge_speed(run, made, time_limit_s)
             summary = _summary(made)
         except ShardwrightError as error:
             found.append(Finding(verdict=Verdict.NOT_JUDGED, text=str(error)))
@@ -59,7 +59,7 @@ def _devices(on: str) -> int | None:
 
 
 def _written(run: ImportedRun) -> list[Finding]:
-    """What the files alone say."""
+    """Findings that need no prediction."""
     found = [
         Finding(
             verdict=Verdict.CANNOT_START if each.impossible else Verdict.CONTRADICTION,
@@ -89,7 +89,7 @@ def _written(run: ImportedRun) -> list[Finding]:
 
 
 def _nearest(run: ImportedRun, contradiction: Contradiction) -> str:
-    """The largest smaller degree that divides what it must; "" for other contradictions."""
+    """The largest smaller degree that divides its figures; "" for other contradictions."""
     axis = contradiction.field
     degree = getattr(run, axis) if axis in _DIVIDED else None
     if not contradiction.impossible or not isinstance(degree, int):

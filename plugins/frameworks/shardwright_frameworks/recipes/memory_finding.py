@@ -1,4 +1,4 @@
-"""`memory_findings`: whether a configuration fits in memory, and a change that makes it."""
+"""`judge_memory`: whether a configuration fits in memory, and a change that makes it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from shardwright_frameworks.changes.single_change import single_changes
 from shardwright_frameworks.recipes.finding import Finding, Verdict
 from simulator.training_run.explain.predict_runs import PredictedRow
 
-# Peaks are known to a factor; a run is said not to fit where its 90 % interval does not.
+# Predicted peaks have wide intervals: a run does not fit if nearly all of its interval does not.
 _SURE = 0.9
 _LIKELY = 0.5
 
 
-def memory_findings(run: ImportedRun, made: PredictedRow) -> tuple[Finding, ...]:
+def judge_memory(run: ImportedRun, made: PredictedRow) -> tuple[Finding, ...]:
     """One finding where the peak is likely above the device's memory; none without a peak."""
     assert made.run is not None
     chance = made.out_of_memory_probability

@@ -1,4 +1,4 @@
-"""`speed_findings`: how much slower a configuration is than the best layout of its framework."""
+"""`judge_speed`: how much slower a configuration is than the best layout of its framework."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from simulator.training_run.run.training_run import TrainingRun, setting_of
 _SURE = 0.9
 
 
-def speed_findings(
-    run: ImportedRun, made: PredictedRow, time_limit_s: float
-) -> tuple[Finding, ...]:
+def judge_speed(run: ImportedRun, made: PredictedRow, time_limit_s: float) -> tuple[Finding, ...]:
     """One finding where the best layout on the same devices is faster with a probability of 90 %
     or more. The framework, batch, length and precision stay.
 

@@ -16,7 +16,7 @@ from shardwright_frameworks.shell.text_marks import UnknownValue, without_marks,
 MOST_BYTES = 4 * 2**20
 _MOST_FILES = 500
 _MOST_ABOVE = 8
-# What the root of a repository has.
+# Files in the root of a repository.
 _ROOTS = (".git", "pyproject.toml", "setup.py")
 KINDS = (
     ".sh", ".bash", ".slurm", ".sbatch", ".env", ".json", ".yaml", ".yml", ".toml", ".py", ".conf",

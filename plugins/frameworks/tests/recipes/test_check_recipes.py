@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from shardwright_frameworks.reading.read_config import read_config
 from shardwright_frameworks.recipes.finding import JudgedRecipe, Verdict
-from shardwright_frameworks.recipes.found_recipes import recipes_in
 from shardwright_frameworks.recipes.judged_recipe import judged
+from shardwright_frameworks.recipes.recipe_list import recipes_in
 from shardwright_frameworks.reports.recipe_report import recipe_markdown
 from typer.testing import CliRunner
 
