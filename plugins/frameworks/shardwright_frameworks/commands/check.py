@@ -29,8 +29,7 @@ from shardwright_frameworks.requests.planned_run import planned_run
 
 EXAMPLES = (
     "Examples:\n\n  shardwright check recipes/ --on 8x8xh100-sxm-80gb\n\n  shardwright check "
-    "config_registry.py:llama3_8b --on h100-sxm-80gb --markdown\n\n  shardwright check plan.json "
-    "--against run/"
+    "plan.json --against run/"
 )
 _SEARCH_S = 30.0
 _ERRORS: dict[int, type[ShardwrightError]] = {

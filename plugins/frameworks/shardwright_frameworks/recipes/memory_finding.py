@@ -32,7 +32,9 @@ def judge_memory(run: ImportedRun, made: PredictedRow) -> tuple[Finding, ...]:
         f"{format_bytes(peak.high)}] of {format_bytes(device.usable_bytes)} on {device.name}, out "
         f"of memory with probability {format_percent(chance)}"
     )
-    verdict = Verdict.DOES_NOT_FIT if chance >= _SURE else Verdict.MAY_NOT_FIT
+    # Peaks of adapters and of RL actors were not measured.
+    measured = run.framework != "verl" and not run.model.lora_rank
+    verdict = Verdict.DOES_NOT_FIT if chance >= _SURE and measured else Verdict.MAY_NOT_FIT
     return (Finding(verdict=verdict, text=text, patch=_patch(run, made)),)
 
 

@@ -142,3 +142,15 @@ def test_the_command_exits_with_the_gravest_code(tmp_path: Path) -> None:
     other = str(tmp_path / "notes.yaml")
     assert isinstance(CliRunner().invoke(app, ["check", other]).exception, DocumentError)
     assert CliRunner().invoke(app, ["check", other, "--skip-unknown"]).exit_code == 0
+
+
+def test_adapters_may_not_fit_but_are_no_failure(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-235B-A22B --tuner_type lora "
+        "--lora_rank 8 --expert_model_parallel_size 8 --micro_batch_size 8 "
+        "--global_batch_size 64 --max_length 8192\n"
+    )
+    found = judged(str(path), H100, time_limit_s=0)
+    assert Verdict.MAY_NOT_FIT in verdicts(found)
+    assert found.exit_code == 0
