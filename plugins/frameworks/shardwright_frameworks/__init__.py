@@ -12,7 +12,10 @@ _HELP = {
         "Write the files that run a plan with a framework and a launcher, with the expected first "
         "steps and the cost of what the framework cannot express."
     ),
-    "check": "Check that a configuration matches its plan; exit code 4 if it does not.",
+    "check": (
+        "Judge configurations of other frameworks: cannot start, does not fit, keys without "
+        "effect, slower than the best layout; or compare one with its plan (--against)."
+    ),
     "watch": "Compare the log of a running training with its plan, and report deviations.",
 }
 _FILES = {"import": "import_config"}  # `import` is a keyword of Python

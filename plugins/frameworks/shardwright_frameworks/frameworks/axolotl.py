@@ -42,6 +42,11 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
     # `full`: weights and states too; `auto`: where the device has bf16 (utils/config/__init__.py).
     if str(file.get("bf16")).lower() in ("full", "auto"):
         collected.set("precision", "bf16", file.place(("bf16",)), "bf16")
+    if str(file.get("bf16")).lower() == "auto":
+        collected.default("axolotl's auto: bf16 where the device has it", precision="bf16")
+    if str(file.get("gradient_checkpointing")).lower() in ("offload", "offload_disk", "unsloth"):
+        key = "gradient_checkpointing"  # activations are in host memory
+        collected.set("recompute", "full", file.place((key,)), key)
     collected.default(
         _DEFAULTS, tp=1, pp=1, cp=1, ep=1, gradient_accumulation=1, micro_batch=1, recompute="none"
     )

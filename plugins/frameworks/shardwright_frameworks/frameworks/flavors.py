@@ -36,6 +36,7 @@ def collect_figures(
     model of that name is known."""
     requested = _NAMES.get((name.lower(), flavor.lower()), f"{name}-{flavor}" if flavor else name)
     plain = re.sub(r"^.*/", "", requested).replace("_", "-")
+    plain = re.sub(r"(?i)^llama3([123])-", r"llama-3.\1-", plain)
     found = _figures_of(re.sub(r"(?i)^meta-", "", plain))
     if found is None:
         return

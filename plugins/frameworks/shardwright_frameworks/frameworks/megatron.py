@@ -194,6 +194,8 @@ def _recompute(options: Options, collected: Collected) -> None:
             text = f"selective modules: {','.join(names)}"
             collected.set("recompute", text, modules.place, f"{placed.option} {modules.name}")
     layers, method = options.last("recompute_num_layers"), options.text("recompute_method")
+    if layers is not None and kind == "full":
+        collected.use(layers.name, layers.place)  # of uniform, layers of a checkpoint
     if layers is not None and method == "block" and kind == "full":
         number = whole(options.value_of(layers, collected))
         collected.set("recompute_layers", number, layers.place, layers.name)

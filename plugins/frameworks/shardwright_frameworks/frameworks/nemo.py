@@ -252,7 +252,7 @@ def _elsewhere(path: tuple[str, ...]) -> bool:
 
 
 def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
-    """What of a run a key is about, so that no default answers for it where its value is open."""
+    """The fields of a run that a key sets: with an open value they have no default."""
     if path[-1] in KEYS:
         return (KEYS[path[-1]][0],)
     if path[-1] == "devices" and (len(path) == 1 or "trainer" in path):
@@ -270,7 +270,7 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
     elif key == "devices" and (len(path) == 1 or "trainer" in path):
         collected.set("devices_per_node", degree_of(value), place, name)
     elif path[-2:] == ("trainer", "precision") or (
-        key in ("precision", "mixed_precision", "compute_dtype", "plugins")
+        key in ("precision", "mixed_precision", "compute_dtype", "plugins", "precision_config")
         and (len(path) == 1 or path[0] in ("cfg", "model") or key != "precision")
         and isinstance(value, str)
     ):
@@ -284,7 +284,7 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
         collected.set_first("zero_stage", 3, place, name)
     elif path[-2:] in (("pre_trainer", "model"), ("post_trainer", "model")) and value:
         # Of Primus: the name of a file of its own.
-        model = re.sub(r"\.yaml$", "", str(value))
+        model = re.sub(r"(-\w+)?\.yaml$", "", str(value))
         collected.set("model.name", model, place, name)
         collect_figures(model, "", collected, place, name)
     elif path[-2:] == ("model", "fsdp") and truth_of(value):

@@ -3,6 +3,8 @@ Megatron-Core's options, or of a recipe of Megatron-Bridge, below `modules.pre_t
 
 from __future__ import annotations
 
+import re
+
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.frameworks.flavors import collect_figures
@@ -30,9 +32,12 @@ def collect_model(file: KeyedFile, collected: Collected) -> None:
     path = ("modules", started_framework(file)[0], "model")
     name = file.get(*path)
     if isinstance(name, str):
-        name = name.removesuffix(".yaml")
-        collected.set("model.name", name, file.place(path), ".".join(path))
-        collect_figures(name, "", collected, file.place(path), ".".join(path))
+        place, option = file.place(path), ".".join(path)
+        if name.lower().endswith("-fp8.yaml"):  # that file has the converters
+            collected.set("precision", "fp8", place, option)
+        name = re.sub(r"(-\w+)?\.yaml$", "", name)
+        collected.set("model.name", name, place, option)
+        collect_figures(name, "", collected, place, option)
 
 
 def collect_defaults(file: KeyedFile, collected: Collected) -> None:

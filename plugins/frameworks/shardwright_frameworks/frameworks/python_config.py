@@ -45,8 +45,8 @@ def python_framework(file: PythonFile) -> str | None:
 
 
 def chosen_function(file: PythonFile, requested: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """The function that gives the configuration, and the names to choose from where it is not
-    told which."""
+    """The function that gives the configuration, and the names of all; None without a
+    requested one of several."""
     names = tuple(name for name, f in file.functions.items() if _speaks(f) or f.base)
     if requested is not None and requested in file.functions:
         return requested, (requested,)
@@ -99,6 +99,9 @@ def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
         if path and path[-1] in ("precision", "plugins", "mixed_precision", "precision_config"):
             word = next((str(a) for a in arguments if isinstance(a, str)), kind)
             values[("trainer", "precision")] = (word, place)
+        if kind == "from_hf_pretrained" and arguments and isinstance(arguments[0], str):
+            collected.set("model.name", arguments[0], place, name)
+            collect_figures(arguments[0], "", collected, place, name)
         if (recipe := _RECIPE.fullmatch(name)) is not None:
             # The recipe that it changes is a file of the framework.
             collected.report_missing(

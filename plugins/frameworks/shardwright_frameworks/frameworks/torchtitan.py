@@ -277,6 +277,10 @@ def _collect_sharding(last: Mapping[str, tuple[Any, Place, str]], collected: Col
     if shard is not None and shards and (replicas or replicate is None):
         collected.set("dp", shards * (replicas or 1), shard[1], shard[2])
     if shard is None:
+        if replicate is None and not {"dp", "pp"} & collected.open_keys:
+            # All ranks shard by default; with a pipeline gathered parameters stay.
+            whole = (collected.count("pp") or 1) > 1
+            collected.default(_DEFAULTS, zero_stage=2 if whole else 3)
         return
     if str(raw) == "-1" or (shards or 0) > 1:
         reshard = last.get("fsdp_reshard_after_forward")

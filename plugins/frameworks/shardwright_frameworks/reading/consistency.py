@@ -62,7 +62,7 @@ def collect_devices_of_variables(variables: Variables, collected: Collected) -> 
 
 def complete(collected: Collected, variables: Variables) -> None:
     """Derives dp, the batch and the accumulation, and names what contradicts."""
-    nodes, each = collected.count_or_default("nodes"), collected.count("devices_per_node")
+    nodes, each = map(collected.count_or_default, ("nodes", "devices_per_node"))
     if nodes and each:
         collected.derive("devices", nodes * each, f"{nodes} nodes x {each} devices")
     _data_parallel(collected, variables)
@@ -142,7 +142,9 @@ def _batch(collected: Collected) -> None:
     dp, micro = collected.count("dp"), collected.count("micro_batch")
     total, passes = collected.count("global_batch"), collected.count("gradient_accumulation")
     if total is None and dp and micro:
-        if passes:
+        if passes is None and "gradient_accumulation" in collected.open_keys:
+            collected.open_keys.add("global_batch")
+        elif passes:
             how = f"micro-batch {micro} x {passes} passes x dp {dp}"
             collected.derive("global_batch", micro * passes * dp, how)
         else:

@@ -8,6 +8,7 @@ from profiles.errors import DocumentError
 from shardwright.asking.imported_run import ImportedRun
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import read_keyed
+from shardwright_frameworks.reading.consistency import complete
 from shardwright_frameworks.reading.job_file import script_of_job
 from shardwright_frameworks.reading.read_file import read_keyed_config, read_python_config
 from shardwright_frameworks.reading.read_launch import launches_in, read_launch, read_loose_options
@@ -16,7 +17,7 @@ from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.script import read_script
 from shardwright_frameworks.shell.script_reading import HERE, ScriptReading
 
-_SCRIPTS = (
+SCRIPTS = (
     ".sh",
     ".bash",
     ".slurm",
@@ -32,31 +33,29 @@ _SCRIPTS = (
 )
 # The name of a command line where files have theirs.
 COMMAND = "--command"
-_KEYED = (".yaml", ".yml", ".json", ".toml")
+KEYED = (".yaml", ".yml", ".json", ".toml")
 
 
-def read_config(path: str | Path) -> ImportedRun:
+def read_config(path: str | Path, *, devices: int | None = None) -> ImportedRun:
     """The run that a file or folder configures.
 
     path  a script, a YAML, JSON, TOML or Python file, `file.py:function`, or a folder of them;
           scripts may source and name files of their folder, Python files import those of their
           source tree. Nothing of it is executed.
+    devices  on which it runs, if the files do not give it
 
     Raises DocumentError for a file that is missing, binary, too large or no valid YAML, JSON, TOML
     or Python, and for files in which no framework's configuration is recognised.
     """
-    file, _, function = str(path).rpartition(":")
-    if file.endswith(".py") and function.isidentifier():
-        return _of_function(Path(file), function)
-    named = Path(path)
+    named, function = split_recipe(path)
     if named.is_dir():
-        return _of_folder(ConfigFolder(root=named), str(path))
+        return _of_folder(ConfigFolder(root=named), str(path), devices)
     if not named.exists():
         raise DocumentError(f"{path}: no such file or folder")
     folder = ConfigFolder(root=named.parent)
     if folder.text(named.name) is None:
         raise DocumentError(folder.unread.get(named.name, f"{path}: cannot be read"))
-    found = _of_file(named.name, folder)
+    found = _of_file(named.name, folder, function, devices)
     if found is None:
         raise DocumentError(
             f"{path}: no configuration of a framework that is known was recognised; known are "
@@ -89,33 +88,39 @@ def read_command(command: str, folder: str | Path = ".") -> ImportedRun:
     return collected.imported()
 
 
-def _of_function(path: Path, function: str) -> ImportedRun:
-    """The run of a function of a Python file."""
-    folder = ConfigFolder(root=path.parent)
-    if folder.text(path.name) is None:
-        raise DocumentError(folder.unread.get(path.name, f"{path}: no such file"))
-    collected = read_python_config(path.name, folder, function)
+def split_recipe(path: str | Path) -> tuple[Path, str]:
+    """The file, and the function of `FILE.py:FUNCTION`; "" for any other path.
+
+    >>> split_recipe("recipes/llama.py:llama3_8b")[1]
+    'llama3_8b'
+    """
+    file, colon, function = str(path).rpartition(":")
+    if colon and file.endswith(".py") and function.isidentifier():
+        return Path(file), function
+    return Path(path), ""
+
+
+def _of_file(
+    name: str, folder: ConfigFolder, function: str = "", devices: int | None = None
+) -> ImportedRun | None:
+    collected = _findings_of(name, folder, function)
     if collected is None or not collected.placed:
-        raise DocumentError(
-            f"{path}:{function}: gives no configuration of torchtitan, NeMo or Megatron-Bridge"
-        )
+        return None
+    if devices is not None and collected.get("devices") is None:
+        collected.derive("devices", devices, "as asked")
+        complete(collected, {})
     return collected.imported()
 
 
-def _of_file(name: str, folder: ConfigFolder) -> ImportedRun | None:
-    collected = _findings_of(name, folder)
-    return None if collected is None or not collected.placed else collected.imported()
-
-
-def _findings_of(name: str, folder: ConfigFolder) -> Collected | None:
+def _findings_of(name: str, folder: ConfigFolder, function: str = "") -> Collected | None:
     text = folder.text(name)
     if text is None:
         return None
     ending = Path(name).suffix.lower()
-    if ending in _KEYED:
+    if ending in KEYED:
         return read_keyed_config(name, folder) or _of_job(name, folder)
     if ending == ".py":
-        return read_python_config(name, folder)
+        return read_python_config(name, folder, function or None)
     return _of_script(name, folder)
 
 
@@ -154,11 +159,11 @@ def _read(name: str, folder: ConfigFolder) -> ScriptReading:
     )
 
 
-def _of_folder(folder: ConfigFolder, path: str) -> ImportedRun:
+def _of_folder(folder: ConfigFolder, path: str, devices: int | None) -> ImportedRun:
     """The run of the script that starts one, of those that no other file calls; without any, of the
     one configuration file."""
     names = folder.names()
-    scripts = [n for n in names if Path(n).suffix.lower() in _SCRIPTS and folder.text(n)]
+    scripts = [n for n in names if Path(n).suffix.lower() in SCRIPTS and folder.text(n)]
     best: tuple[int, int, str] | None = None
     called: set[str] = set()
     weights: dict[str, int] = {}
@@ -177,13 +182,13 @@ def _of_folder(folder: ConfigFolder, path: str) -> ImportedRun:
             rank = (weights[name], -place, name)
             best = rank if best is None or rank > best else best
     if best is not None:
-        found = _of_file(best[2], folder)
+        found = _of_file(best[2], folder, devices=devices)
         if found is not None:
             return found
     faults = []
     for name in (*_ordered(names), *[n for n in scripts if n not in weights]):
         try:
-            found = _of_file(name, folder)
+            found = _of_file(name, folder, devices=devices)
         except DocumentError as error:
             faults.append(str(error))
             continue
@@ -198,5 +203,5 @@ def _of_folder(folder: ConfigFolder, path: str) -> ImportedRun:
 
 def _ordered(names: tuple[str, ...]) -> list[str]:
     """Configuration files; a model's `config.json` and DeepSpeed's JSON behind the others."""
-    keyed = [name for name in names if Path(name).suffix.lower() in (*_KEYED, ".py")]
+    keyed = [name for name in names if Path(name).suffix.lower() in (*KEYED, ".py")]
     return sorted(keyed, key=lambda name: (name.endswith("json"), name.endswith(".py"), name))

@@ -113,7 +113,7 @@ def collect_keyed(
         for why in hydra.missing:
             collected.report_missing("defaults", why, file.place(("defaults",)))
     if framework == "primus":
-        _collect_primus(file, values, folder, collected)
+        framework = _collect_primus(file, values, folder, collected)
     elif framework == "torchtitan":
         torchtitan.collect_torchtitan([torchtitan.values_of_file(file)], collected)
     elif framework == "nanotron":
@@ -165,8 +165,9 @@ def collect_keyed(
 
 def _collect_primus(
     file: KeyedFile, values: nemo.Values, folder: ConfigFolder, collected: Collected
-) -> None:
-    """The overrides of the framework that Primus starts, over Primus's own defaults."""
+) -> str:
+    """Collects the overrides of the framework that Primus starts, over Primus's own defaults, and
+    gives its name; `primus` for Primus's Megatron-Core."""
     module, started = primus.started_framework(file)
     primus.collect_defaults(file, collected)
     if started in ("torchtitan", "maxtext"):
@@ -183,6 +184,7 @@ def _collect_primus(
         collected.report_missing(
             ".".join(path), f"runs of {started!r} are not read", file.place(path)
         )
+    return "primus" if started == "megatron" else started.replace("_", "-")
 
 
 def _section(file: KeyedFile, section: str) -> KeyedFile:

@@ -49,7 +49,10 @@ def collect_swift_launch(
     given = hf_trainer.given_by_options(options, collected)
     deepspeed = hf_trainer.collect_trainer(given, collected, defaults=False)
     options.collect_counts(collected, {"sequence_parallel_size": "cp"})
-    collected.default("ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1)
+    collected.default(
+        "ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1,
+        recompute="full", devices_per_node=1,
+    )  # fmt: skip
     for option in options.of("torch_dtype"):
         written = options.value_of(option, collected) or ""
         kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(written)

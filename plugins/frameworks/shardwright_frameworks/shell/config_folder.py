@@ -15,6 +15,9 @@ from shardwright_frameworks.shell.text_marks import UnknownValue, without_marks,
 
 MOST_BYTES = 4 * 2**20
 _MOST_FILES = 500
+_MOST_ABOVE = 8
+# Files in the root of a repository.
+_ROOTS = (".git", "pyproject.toml", "setup.py")
 KINDS = (
     ".sh", ".bash", ".slurm", ".sbatch", ".env", ".json", ".yaml", ".yml", ".toml", ".py", ".conf",
     ".cfg", ".txt", ".args", ".srun", ".job", ".slrm", ".gin", ".config", "",
@@ -73,9 +76,29 @@ class ConfigFolder:
             for name in (folder + tail, tail):
                 if name in self.texts or self.text(name) is not None:
                     return name
+        if self.searches and (above := self._above("/".join(parts))) is not None:
+            return above
         names = self.names() if self.searches else tuple(self.written)
         same = [name for name in names if name.rsplit("/", 1)[-1] == parts[-1]]
         return same[0] if len(same) == 1 else None
+
+    def _above(self, path: str) -> str | None:
+        """The file at a path in a folder above this one, up to the root of the repository; programs
+        are started there. None outside of one."""
+        above = [self.root.resolve(), *self.root.resolve().parents][:_MOST_ABOVE]
+        tops = [n for n, place in enumerate(above) if any((place / m).exists() for m in _ROOTS)]
+        if not tops or Path(path).suffix.lower() not in KINDS:
+            return None
+        for place in above[1 : tops[0] + 1]:
+            found = place / path
+            if found.is_file() and found.resolve().is_relative_to(place):
+                try:
+                    self.texts[path] = read_config_text(found)
+                except DocumentError as error:
+                    self.unread[path] = str(error)
+                    return None
+                return path
+        return None
 
     def names(self) -> tuple[str, ...]:
         """The files that may be configurations, shallow ones first, then by name."""

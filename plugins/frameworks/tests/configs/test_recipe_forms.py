@@ -107,7 +107,7 @@ def test_primus_over_torchtitan(tmp_path: Path) -> None:
     text += "      training: {local_batch_size: 16, seq_len: 4096}\n"
     text += "      parallelism: {expert_parallel_degree: 8, data_parallel_shard_degree: -1}\n"
     run = read(tmp_path, "a.yaml", text)
-    assert (run.framework, run.ep, run.micro_batch, run.seq_len) == ("primus", 8, 16, 4096)
+    assert (run.framework, run.ep, run.micro_batch, run.seq_len) == ("torchtitan", 8, 16, 4096)
     assert (run.zero_stage, run.model.num_experts) == (3, 256)
 
 
@@ -116,7 +116,7 @@ def test_primus_over_maxtext(tmp_path: Path) -> None:
     text += "      ici_fsdp_parallelism: 8\n      dcn_fsdp_parallelism: 2\n"
     text += "      per_device_batch_size: 7\n      max_target_length: 8192\n"
     run = read(tmp_path, "a.yaml", text)
-    assert (run.framework, run.micro_batch, run.seq_len) == ("primus", 7, 8192)
+    assert (run.framework, run.micro_batch, run.seq_len) == ("maxtext", 7, 8192)
     assert (run.zero_stage, run.model.num_layers) == (3, 80)
 
 
@@ -124,7 +124,7 @@ def test_a_recipe_that_primus_starts_answers_for_no_default(tmp_path: Path) -> N
     text = PRIMUS.format(framework="megatron_bridge", model="qwen3_32b")
     text += "      flavor: qwen3_32b_pretrain_config\n      tensor_model_parallel_size: 2\n"
     run = read(tmp_path, "a.yaml", text)
-    assert (run.framework, run.tp) == ("primus", 2)
+    assert (run.framework, run.tp) == ("megatron-bridge", 2)
     assert "pp" not in run.defaults
     assert [each.option for each in run.unresolved] == ["modules.pre_trainer.overrides.flavor"]
 

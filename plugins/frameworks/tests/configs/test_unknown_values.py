@@ -35,7 +35,8 @@ def test_swift_trains_an_adapter_unasked(
     run = read(tmp_path, SWIFT + words)
     assert run.model.lora_rank == rank
     assert [each.option for each in run.unresolved] == open_
-    assert not {"micro_batch", "precision", "recompute", "optimizer"} & set(run.defaults)
+    assert not {"micro_batch", "precision", "optimizer"} & set(run.defaults)
+    assert run.answer("recompute") == "full"  # of swift/trainers/arguments.py
 
 
 def test_swift_names_options_that_neither_it_nor_megatron_has(tmp_path: Path) -> None:

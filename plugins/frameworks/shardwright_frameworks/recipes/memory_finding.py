@@ -1,0 +1,49 @@
+"""`judge_memory`: whether a configuration fits in memory, and a change that makes it."""
+
+from __future__ import annotations
+
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.units import format_bytes, format_percent
+from shardwright.asking.imported_run import ImportedRun
+from shardwright_frameworks.changes.flags import flag_of, values_of
+from shardwright_frameworks.changes.ranked_changes import priced_changes
+from shardwright_frameworks.changes.single_change import single_changes
+from shardwright_frameworks.recipes.finding import Finding, Verdict
+from simulator.training_run.explain.predict_runs import PredictedRow
+
+# Predicted peaks have wide intervals: a run does not fit if nearly all of its interval does not.
+_SURE = 0.9
+_LIKELY = 0.5
+
+
+def judge_memory(run: ImportedRun, made: PredictedRow) -> tuple[Finding, ...]:
+    """One finding where the peak is likely above the device's memory; none without a peak."""
+    assert made.run is not None
+    chance = made.out_of_memory_probability
+    if chance is None:
+        why = made.why_no_memory
+        return (Finding(verdict=Verdict.NOT_JUDGED, text=why),) if why else ()
+    if chance < _LIKELY:
+        return ()
+    peak, device = made.shown_memory_bytes, get_device(made.run.device)
+    assert peak is not None
+    text = (
+        f"predicted peak {format_bytes(peak.value)} [{format_bytes(peak.low)} - "
+        f"{format_bytes(peak.high)}] of {format_bytes(device.usable_bytes)} on {device.name}, out "
+        f"of memory with probability {format_percent(chance)}"
+    )
+    # Peaks of adapters and of RL actors were not measured.
+    measured = run.framework != "verl" and not run.model.lora_rank
+    verdict = Verdict.DOES_NOT_FIT if chance >= _SURE and measured else Verdict.MAY_NOT_FIT
+    return (Finding(verdict=verdict, text=text, patch=_patch(run, made)),)
+
+
+def _patch(run: ImportedRun, made: PredictedRow) -> str:
+    """The fastest single change that fits."""
+    assert made.run is not None
+    room = float(get_device(made.run.device).usable_bytes)
+    for priced in priced_changes(made.run, single_changes(made.run)):
+        if priced.needed_bytes is not None and priced.needed_bytes <= room:
+            values = " -> ".join(values_of(run.framework, priced.change))
+            return f"{flag_of(run.framework, priced.change)}: {values}"
+    return "no single change fits; more devices or a smaller model do"

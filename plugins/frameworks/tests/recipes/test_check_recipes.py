@@ -1,0 +1,156 @@
+"""`check` of configurations without a plan: findings, patches and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from shardwright_frameworks.reading.read_config import read_config
+from shardwright_frameworks.recipes.finding import JudgedRecipe, Verdict
+from shardwright_frameworks.recipes.judged_recipe import judged
+from shardwright_frameworks.recipes.recipe_list import recipes_in
+from shardwright_frameworks.reports.recipe_report import recipe_markdown
+from typer.testing import CliRunner
+
+from profiles.errors import DocumentError, UnknownNameError
+from shardwright.cli import app
+
+H100 = "h100-sxm-80gb"
+MEGATRON = (
+    "torchrun --nproc_per_node 8 --nnodes {nodes} pretrain_gpt.py --num-layers 32 "
+    "--hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --vocab-size 32000 "
+    "--max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 256 --bf16 --swiglu "
+    "--ffn-hidden-size 14336 --untie-embeddings-and-output-weights {more}\n"
+)
+REGISTRY = """
+from torchtitan.models.llama3 import model_registry
+
+def llama3_8b():
+    return Trainer.Config(
+        model_spec=model_registry("8B"),
+        training=TrainingConfig(local_batch_size=1, seq_len=8192, global_batch_size=64),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2),
+    )
+
+def llama3_70b():
+    return Trainer.Config(
+        model_spec=model_registry("70B"),
+        training=TrainingConfig(local_batch_size=2, seq_len=4096),
+        parallelism=ParallelismConfig(tensor_parallel_degree=8),
+    )
+"""
+
+
+def script(folder: Path, more: str, nodes: int = 8) -> str:
+    path = folder / "train.sh"
+    path.write_text(MEGATRON.format(nodes=nodes, more=more))
+    return str(path)
+
+
+def verdicts(recipe: JudgedRecipe) -> list[Verdict]:
+    return [each.verdict for each in recipe.findings]
+
+
+def test_experts_beyond_the_ranks_of_a_stage_cannot_start(tmp_path: Path) -> None:
+    more = (
+        "--pipeline-model-parallel-size 8 --expert-model-parallel-size 32 --num-experts 64 "
+        "--moe-router-topk 2"
+    )
+    found = judged(script(tmp_path, more), H100, time_limit_s=0)
+    assert verdicts(found)[0] is Verdict.CANNOT_START
+    assert found.findings[0].patch == "--expert-model-parallel-size: 32 -> 8"
+    assert found.exit_code == 2
+
+
+def test_what_does_not_fit_names_the_change_that_does(tmp_path: Path) -> None:
+    # 8 billion weights, gradients and states: 18 bytes each on every H100.
+    again = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    found = judged(script(tmp_path, again, nodes=1), H100, time_limit_s=0)
+    assert verdicts(found) == [Verdict.DOES_NOT_FIT]
+    assert "on h100-sxm-80gb" in found.findings[0].text
+    assert found.findings[0].patch == "--use-distributed-optimizer: left out -> given"
+    assert found.exit_code == 3
+
+
+def test_a_slow_layout_is_compared_with_the_proven_best(tmp_path: Path) -> None:
+    more = (
+        "--tensor-model-parallel-size 8 --use-distributed-optimizer --recompute-granularity full "
+        "--recompute-method uniform --recompute-num-layers 1"
+    )
+    found = judged(script(tmp_path, more), H100, time_limit_s=60)
+    assert verdicts(found) == [Verdict.SLOWER]
+    assert "slower than the proven best" in found.findings[0].text
+    assert found.findings[0].patch.startswith("--recompute-granularity: full -> ")
+    assert found.exit_code == 4
+    assert judged(script(tmp_path, more), H100, time_limit_s=0).exit_code == 0
+
+
+def test_keys_without_effect_are_found(tmp_path: Path) -> None:
+    more = "--use-distributed-optimizer --data-parallel-sharding-strategy optim_grads_params"
+    found = judged(script(tmp_path, more), H100, time_limit_s=0)
+    assert verdicts(found) == [Verdict.NO_EFFECT]
+    assert found.findings[0].patch == "remove --data-parallel-sharding-strategy"
+
+
+def test_a_registry_is_read_function_by_function(tmp_path: Path) -> None:
+    path = tmp_path / "config_registry.py"
+    path.write_text(REGISTRY)
+    assert recipes_in(str(path)) == (f"{path}:llama3_8b", f"{path}:llama3_70b")
+    assert recipes_in(str(tmp_path)) == (f"{path}:llama3_8b", f"{path}:llama3_70b")
+    run = read_config(f"{path}:llama3_70b")
+    assert (run.tp, run.micro_batch, run.seq_len, run.model.num_layers) == (8, 2, 4096, 80)
+    with pytest.raises(UnknownNameError, match=r"'huge' \(config_registry.py\). Known: llama3_70b"):
+        read_config(f"{path}:huge")
+
+
+def test_nothing_of_a_configuration_is_run(tmp_path: Path) -> None:
+    path = tmp_path / "config_registry.py"
+    trap = tmp_path / "ran"
+    path.write_text(f"open({str(trap)!r}, 'w').close()\n" + REGISTRY)
+    for recipe in recipes_in(str(path)):
+        judged(recipe, H100, time_limit_s=0)
+    assert not trap.exists()
+
+
+def test_what_cannot_be_judged_says_why_and_is_no_finding(tmp_path: Path) -> None:
+    found = judged(script(tmp_path, "--use-distributed-optimizer"), "", time_limit_s=0)
+    assert verdicts(found) == [Verdict.NOT_JUDGED]
+    assert "names no device" in found.findings[0].text
+    assert found.exit_code == 0
+
+
+def test_markdown_holds_text_of_files_in_its_cells(tmp_path: Path) -> None:
+    path = tmp_path / "a|b`<img>.sh"
+    path.write_text(MEGATRON.format(nodes=1, more=""))
+    page = recipe_markdown([judged(str(path), H100, time_limit_s=0)])
+    row = next(line for line in page.splitlines() if "img" in line)
+    assert "<img" not in row
+    assert row.replace("\\|", "").count("|") == 5
+    assert "does not fit" in row
+
+
+def test_the_command_exits_with_the_gravest_code(tmp_path: Path) -> None:
+    (tmp_path / "notes.yaml").write_text("color: blue\n")
+    script(tmp_path, "--tensor-model-parallel-size 8 --use-distributed-optimizer", nodes=1)
+    done = CliRunner().invoke(
+        app, ["check", str(tmp_path), "--on", H100, "--time-limit", "0", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    (recipe,) = json.loads(done.stdout)["recipes"]
+    assert recipe["exit_code"] == 0
+    other = str(tmp_path / "notes.yaml")
+    assert isinstance(CliRunner().invoke(app, ["check", other]).exception, DocumentError)
+    assert CliRunner().invoke(app, ["check", other, "--skip-unknown"]).exit_code == 0
+
+
+def test_adapters_may_not_fit_but_are_no_failure(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-235B-A22B --tuner_type lora "
+        "--lora_rank 8 --expert_model_parallel_size 8 --micro_batch_size 8 "
+        "--global_batch_size 64 --max_length 8192\n"
+    )
+    found = judged(str(path), H100, time_limit_s=0)
+    assert Verdict.MAY_NOT_FIT in verdicts(found)
+    assert found.exit_code == 0
