@@ -19,7 +19,11 @@ _UNITS = {
     "count": {**_DECIMAL, "B": 1e9},
     "money": {"$": 1.0, "k$": 1e3, "K$": 1e3, "M$": 1e6, "B$": 1e9},
 }
-_NUMBER = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d]*)\s*$")
+# Groups of three digits may have commas, as in printed numbers: `1,000 d`.
+_NUMBER = re.compile(
+    r"^\s*([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"\s*([^\s\d]*)\s*$"
+)
 
 _EXAMPLE = {
     "bytes": "80GiB or 80GB",
@@ -52,7 +56,7 @@ def parse_quantity(text: str, dimension: str, *, where: str = "", above_0: bool 
         raise UnitError(
             f"{place}{text!r} is not a quantity; write for example {_EXAMPLE[dimension]}"
         )
-    number, unit = float(match.group(1)), match.group(2)
+    number, unit = float(match.group(1).replace(",", "")), match.group(2)
     factor = _UNITS[dimension].get(unit)
     if factor is None:
         what = f"has the unit {unit!r}" if unit else "has no unit"

@@ -138,7 +138,7 @@ def test_a_repeated_plan_is_the_same_file_and_says_so(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         data = json.loads((tmp_path / name).read_text())
         assert data.pop("provenance")
-        return done.stdout, data
+        return done.stdout + done.stderr, data
 
     _, first = once("a.json")
     said, second = once("b.json")
