@@ -100,7 +100,7 @@ def test_more_tokens_take_longer(run: TrainingRun) -> None:
     # schedule that is simulated, and more tokens let the head weigh less in them: such a step may
     # shrink a little.
     simulated = run.degrees.pp > 1 and not schedule_kind(run.schedule).closed_form
-    least = 0.98 if simulated else 1.0
+    least = 0.97 if simulated else 1.0
     assert total(replace(run, seq_len=2 * run.seq_len)) > least * one
     # By whole rounds of the pipeline, which interleaved schedules need.
     whole = run.degrees.dp * run.micro_batch * run.degrees.pp

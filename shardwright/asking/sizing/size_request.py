@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from simulator.training_run.framework.framework import (
     load_framework,
     offered_frameworks,
 )
+from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.prediction import Interval
 
@@ -78,7 +80,9 @@ def size_request(
             f"{flags.model} is trained on {sample.counted_in}, not tokens: `size` counts tokens"
         )
     assumed = list(sample.assumptions)
-    precision = _precision(flags, assumed)
+    stacks = _stacks(flags, figures)
+    precision = _precision(flags, stacks, assumed)
+    stacks = tuple(each for each in stacks if _trains_in(each, precision)) or stacks
     batches = flags.batches
     if not batches:
         usual = usual_batch(flags.model, figures, sample.sequence_length, adapters=bool(flags.lora))
@@ -102,7 +106,7 @@ def size_request(
         name=flags.model,
         model=figures,
         choices=(_unpriced(flags.on[0], flags),),
-        stacks=_stacks(flags, figures),
+        stacks=stacks,
         tokens=tokens,
         deadline_s=_DAYS * 86400.0 if usual_deadline else flags.deadline_s,
         budget_usd=flags.budget_usd,
@@ -305,12 +309,25 @@ def _number(text: str) -> float | None:
     return found
 
 
-def _precision(flags: SizeFlags, assumed: list[str]) -> str:
+def _trains_in(choice: StackChoice, precision: str) -> bool:
+    """Whether a framework has the precision, if it is one of those that not all have."""
+    rules = load_framework(choice.name).rules
+    return precision not in LOW_PRECISIONS or precision in rules.precisions
+
+
+def _precision(flags: SizeFlags, stacks: Sequence[StackChoice], assumed: list[str]) -> str:
+    """The typed precision; otherwise that of the model's training, if a framework and all devices
+    have it, or that of the devices."""
     if flags.precision:
         if "," in flags.precision:
             raise InputError(f"--precision {flags.precision}: name one; --versus compares others")
         return first_precision(flags.precision)
-    precision, told = default_precision(get_cluster(flags.on[0].name))
+    offered = {name for each in stacks for name in load_framework(each.name).rules.precisions}
+    usual = [
+        default_precision(get_cluster(each.name), flags.model, tuple(offered)) for each in flags.on
+    ]
+    alike = len({precision for precision, _ in usual}) == 1
+    precision, told = usual[0] if alike else default_precision(get_cluster(flags.on[0].name))
     assumed += told or (f"precision {precision} (--precision)",)
     return precision
 
