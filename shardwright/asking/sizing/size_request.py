@@ -129,6 +129,16 @@ def size_request(
         )
         question = replace(question, storage=storage)
     choices, left_out = _choices(flags, question, precision, today, assumed)
+    able = {each.name for each in stacks}
+    choices = tuple(
+        replace(
+            each,
+            preferred=tuple(
+                kept for group in each.preferred if (kept := tuple(n for n in group if n in able))
+            ),
+        )
+        for each in choices
+    )
     return SizeRequest(
         question=replace(question, choices=choices),
         assumed=tuple(assumed),
