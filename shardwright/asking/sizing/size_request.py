@@ -1,4 +1,4 @@
-"""A `SizeQuestion` from flags: the model's figures, the devices' prices, and what no flag said."""
+"""A `SizeQuestion` from flags: the model's figures, the devices' prices, and assumptions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _DAYS_SOURCE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRequest:
-    """A question, what was assumed for want of a flag, and the devices that have no place in it.
+    """A request, the assumptions in place of flags, and the devices that were left out.
 
     usual_deadline  the deadline is the default: without an answer it is left out
     """
@@ -148,7 +148,7 @@ def size_request(
 
 
 def _usual_goal(flags: SizeFlags) -> str:
-    """Within a budget alone the fastest, else the cheapest."""
+    """The fastest run for a budget alone, otherwise the cheapest."""
     return "time" if flags.budget_usd is not None and flags.deadline_s is None else "cost"
 
 
@@ -320,7 +320,7 @@ def _number(text: str) -> float | None:
 
 
 def _trains_in(choice: StackChoice, precision: str) -> bool:
-    """Whether a framework has the precision, if it is one of those that not all have."""
+    """Whether a framework has the precision, if not all frameworks have it."""
     rules = load_framework(choice.name).rules
     return precision not in LOW_PRECISIONS or precision in rules.precisions
 
