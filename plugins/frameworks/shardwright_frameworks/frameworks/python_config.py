@@ -18,6 +18,11 @@ from shardwright_frameworks.shell.text_marks import Place
 _TITAN_SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "model_spec"})
 _NEMO_MODULES = ("nemo_run", "nemo.collections.llm", "megatron.bridge")
 _RECIPE = re.compile(r"(?:.*\.)?(\w+)\.(?:pretrain|finetune)_recipe")
+# torchtitan's families by a part of their functions' names, longer ones first.
+_FAMILIES = {
+    "qwen3_5": "qwen3.5", "qwen35": "qwen3.5", "qwen3": "qwen3", "llama3": "llama3",
+    "llama4": "llama4", "deepseek_v3": "deepseek_v3", "gpt_oss": "gpt_oss",
+}  # fmt: skip
 # `deepseek_v3_pretrain_256gpu_gb200_bf16_config` of Megatron-Bridge.
 _SCALE = re.compile(r"_(\d+)gpus?_")
 _CONVERTERS = {"nvfp4": "nvfp4", "mxfp8": "mx", "float8": "float8"}
@@ -72,9 +77,7 @@ def collect_python_torchtitan(
         kind = plain[-2] if plain[-1] == "Config" and len(plain) > 1 else plain[-1]
         if kind == "model_registry" and arguments:
             values[("model", "flavor")] = (arguments[0], place)
-            flavor = str(arguments[0]).lower()
-            base = found.name.lower().replace(flavor, "|")
-            values[("model", "name")] = (base.split("|")[0].strip("_") or found.name, place)
+            values[("model", "name")] = (_family(found.name, str(arguments[0])), place)
         elif kind in ("FullAC", "SelectiveAC", "NoAC", "MemoryBudgetAC"):
             mode = {"FullAC": "full", "NoAC": "none"}.get(kind, "selective")
             values[("activation_checkpoint", "mode")] = (mode, place)
@@ -86,6 +89,16 @@ def collect_python_torchtitan(
                     values[("model", "converters")] = ([converter], place)
         del path
     collect_torchtitan([values, *overrides], collected, check=False)
+
+
+def _family(function: str, flavor: str) -> str:
+    """The model of a function of the registry: a family that its name has (`rl_grpo_qwen3`), or the
+    part before the flavor (`llama3_8b`)."""
+    name = function.lower()
+    family = next((words for words in _FAMILIES if words in name), "")
+    if family:
+        return _FAMILIES[family]
+    return name.replace(flavor.lower(), "|").split("|")[0].strip("_") or function
 
 
 def collect_python_nemo(found: PythonValues, collected: Collected) -> None:

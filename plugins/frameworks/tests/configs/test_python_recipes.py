@@ -141,3 +141,18 @@ def test_a_function_of_no_configuration_is_refused(tmp_path: Path) -> None:
     path.write_text("def f():\n    return 1\n")
     with pytest.raises(DocumentError, match=r"a\.py:f: no configuration of a framework"):
         read_config(f"{path}:f")
+
+
+def test_the_family_of_a_registry_s_function(tmp_path: Path) -> None:
+    text = """from . import model_registry
+
+def rl_grpo_qwen3() -> Trainer.Config:
+    return Trainer.Config(model_spec=model_registry("8B"), training=TrainingConfig(seq_len=4096))
+
+def qwen3_0_6b() -> Trainer.Config:
+    return Trainer.Config(model_spec=model_registry("0.6B"), training=TrainingConfig(seq_len=4096))
+"""
+    path = tmp_path / "config_registry.py"
+    path.write_text(text)
+    layers = [read_config(f"{path}:{n}").model.num_layers for n in ("rl_grpo_qwen3", "qwen3_0_6b")]
+    assert layers == [36, 28]
