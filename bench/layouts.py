@@ -17,7 +17,7 @@ from bench.best_of import best_of
 from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile, layout_title
 from planner.layout.layout_plan import plan_layout
-from planner.layout.layout_question import LayoutQuestion, ground_of
+from planner.layout.layout_question import LayoutQuestion, context_of
 from planner.layout.layouts import legal_layouts
 from planner.layout.prices import LayoutPrices
 from profiles.hardware.catalogue.catalog import get_cluster
@@ -108,8 +108,8 @@ def solve(asked: LayoutQuestion) -> LayoutFile:
 
 def pricing() -> int:
     """Configurations priced per CPU second, beside one at a time; 1 where the ratio is less."""
-    base, ground = ground_of(question("llama-3.1-405b", "512x8xh100-sxm", 2048, 8192))
-    layouts = legal_layouts(Axes(), replace(ground, may_idle=False))
+    base, context = context_of(question("llama-3.1-405b", "512x8xh100-sxm", 2048, 8192))
+    layouts = legal_layouts(Axes(), replace(context, may_idle=False))
     prices = LayoutPrices(base, shipped_coefficients())
     # As many as a search of a large space prices: what layouts share is computed once in both.
     many = layouts.rows(np.arange(_COPIES) % len(layouts))

@@ -16,12 +16,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from planner.batch.sweep import Job, Reply, Workers
 from planner.layout.memory_floor import known_floors
-from planner.many.sweep import Job, Reply, Workers
 from profiles.document import decode
-from shardwright.asking.layout_task import LayoutTask, solve_layout_task
-from shardwright.sweeps.asked_study import asked_study
+from shardwright.requests.layout_task import LayoutTask, solve_layout_task
 from shardwright.sweeps.study_file import read_study
+from shardwright.sweeps.study_requests import study_requests
 from shardwright.sweeps.study_run import run_study
 from shardwright.sweeps.worker import answer_text
 from simulator.training_run.step.known_features import features_of
@@ -51,7 +51,7 @@ def run() -> int:
         for number in range(REPEATS):
             (Path(folder) / str(number)).mkdir()
         path.write_text(STUDY, encoding="utf-8")
-        asked = asked_study(read_study(path))
+        asked = study_requests(read_study(path))
         tasks = [decode(LayoutTask, json.loads(job.text), where="a job") for job in asked.jobs()]
         for task in tasks:  # what is read once per process is read
             solve_layout_task(task)
@@ -62,7 +62,7 @@ def run() -> int:
             _forget()
             begin = time.process_time()
             done = run_study(
-                asked_study(read_study(path)),
+                study_requests(read_study(path)),
                 Path(folder) / str(number),
                 workers=_here(),
                 parquet=False,

@@ -18,7 +18,7 @@ import numpy as np
 from planner.axes import AXES, NO_PIPELINE, Axes, flag_of
 from planner.broken_rule import broken_rule
 from planner.run_option import RunOption
-from planner.space import Choice, Ground, Meshes, alike_meshes, choices_of, meshes_of
+from planner.space import Choice, LayoutContext, Meshes, alike_meshes, choices_of, meshes_of
 
 Values = tuple[int | str, ...]
 
@@ -28,7 +28,7 @@ _FREED_FIRST = ("recompute", "zero", "micro_batch", "schedule", "dp", "ep", "cp"
 _PLAIN = (RunOption(),)
 
 
-def why_none(axes: Axes, space: Ground) -> str:
+def why_none(axes: Axes, space: LayoutContext) -> str:
     """Each conflict of the pins: its pins, the broken rule and the values to use."""
     conflicts, left = list[Axes](), axes
     while not _is_possible(left, space):
@@ -40,7 +40,7 @@ def why_none(axes: Axes, space: Ground) -> str:
     return " ".join(_sentence(conflict, left, space) for conflict in conflicts)
 
 
-def _sentence(conflict: Axes, others: Axes, space: Ground) -> str:
+def _sentence(conflict: Axes, others: Axes, space: LayoutContext) -> str:
     pins = " with ".join(conflict.pins()) or f"--global-batch {space.global_batch}"
     if space.options != _PLAIN and _is_possible(conflict, replace(space, options=_PLAIN)):
         rule = (
@@ -55,11 +55,11 @@ def _sentence(conflict: Axes, others: Axes, space: Ground) -> str:
     return f"{pins}: {rule}. Use {', '.join(most)}{', or ' if most else ''}{last}."
 
 
-def _is_possible(axes: Axes, space: Ground) -> bool:
+def _is_possible(axes: Axes, space: LayoutContext) -> bool:
     return next(_legal(axes, space), None) is not None
 
 
-def _legal(axes: Axes, space: Ground) -> Iterator[tuple[Meshes, list[Choice]]]:
+def _legal(axes: Axes, space: LayoutContext) -> Iterator[tuple[Meshes, list[Choice]]]:
     """The legal meshes in groups with equal choices, and these choices."""
     meshes = meshes_of(axes, space)
     first, group = alike_meshes(space, meshes)
@@ -77,7 +77,7 @@ def _legal(axes: Axes, space: Ground) -> Iterator[tuple[Meshes, list[Choice]]]:
             yield meshes.rows(group == number), choices
 
 
-def _smallest_conflict(axes: Axes, space: Ground) -> Axes:
+def _smallest_conflict(axes: Axes, space: LayoutContext) -> Axes:
     """Pins that leave nothing, of which freeing any makes a layout legal; a number of chunks alone
     keeps the number of ranks that it was given with."""
     least = axes
@@ -96,7 +96,7 @@ def _without(axes: Axes, freed: Sequence[str]) -> Axes:
     return replace(axes, **dict.fromkeys(freed))
 
 
-def _nearest_pins(conflict: Axes, axes: Axes, space: Ground) -> list[str]:
+def _nearest_pins(conflict: Axes, axes: Axes, space: LayoutContext) -> list[str]:
     """Legal values of one pin each; of several pins together, if they are nearer."""
     pinned = _pinned(conflict)
     proposed, least = list[str](), math.inf
@@ -122,7 +122,7 @@ def _nearest_pins(conflict: Axes, axes: Axes, space: Ground) -> list[str]:
 
 
 def _nearest_values(
-    conflict: Axes, axis: str, axes: Axes, space: Ground
+    conflict: Axes, axis: str, axes: Axes, space: LayoutContext
 ) -> list[tuple[float, int | str]]:
     """(distance, value) of the nearest legal number on each side of a pin; of all legal names."""
     near = [(distance, value) for distance, (value,) in _values(conflict, (axis,), axes, space)]
@@ -137,7 +137,7 @@ def _nearest_values(
 
 
 def _values(
-    conflict: Axes, freed: tuple[str, ...], axes: Axes, space: Ground
+    conflict: Axes, freed: tuple[str, ...], axes: Axes, space: LayoutContext
 ) -> list[tuple[float, Values]]:
     """(distance, values) of freed axes that are legal with the other pins, the nearest first."""
     chosen = [axis for axis in freed if axis in _CHOICES]
@@ -168,7 +168,7 @@ def _distance(conflict: Axes, freed: tuple[str, ...], values: Values) -> float:
     return total
 
 
-def _other_sizes(conflict: Axes, axes: Axes, space: Ground) -> list[str]:
+def _other_sizes(conflict: Axes, axes: Axes, space: LayoutContext) -> list[str]:
     """A global batch nearby, and a number of devices, with which the pins are legal."""
     return [
         *(f"--global-batch {size}" for size in _nearest_batch(axes, space)),
@@ -176,7 +176,7 @@ def _other_sizes(conflict: Axes, axes: Axes, space: Ground) -> list[str]:
     ]
 
 
-def _nearest_batch(axes: Axes, space: Ground) -> list[int]:
+def _nearest_batch(axes: Axes, space: LayoutContext) -> list[int]:
     """The nearest batch that the pinned replicas and micro-batches divide, if it is legal."""
     replicas = min(axes.dp or (1,))
     if axes.dp is None and not space.may_idle:
@@ -189,7 +189,7 @@ def _nearest_batch(axes: Axes, space: Ground) -> list[int]:
     return sorted(legal, key=lambda size: (abs(size - batch), size))[:1]
 
 
-def _more_devices(conflict: Axes, axes: Axes, space: Ground) -> list[int]:
+def _more_devices(conflict: Axes, axes: Axes, space: LayoutContext) -> list[int]:
     """The devices of the smallest legal mesh, if it needs more than there are."""
     if not space.may_idle:
         return []

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from planner.axes import NO_PIPELINE, Axes
-from planner.space import Ground, axis_values, equal_chunks, suits_devices
+from planner.space import LayoutContext, axis_values, equal_chunks, suits_devices
 from simulator.schedules.schedule import ScheduleKind, schedule_kind
 from simulator.training_run.framework.framework import (
     FrameworkRules,
@@ -27,7 +27,7 @@ _DEGREES = ("tp", "cp", "pp", "dp")
 _NAMED = 4
 
 
-def broken_rule(conflict: Axes, space: Ground) -> str:
+def broken_rule(conflict: Axes, space: LayoutContext) -> str:
     """The broken rule; `conflict` has the pins of a smallest conflict alone."""
     for pins, words in _OF_ONE_AXIS:
         for axis in pins:
@@ -49,7 +49,7 @@ def broken_rule(conflict: Axes, space: Ground) -> str:
     return f"dp must divide --global-batch {batch}, and {_device_rule(space)}"
 
 
-def _device_rule(space: Ground, product: int = 0) -> str:
+def _device_rule(space: LayoutContext, product: int = 0) -> str:
     count = f"the {space.num_devices} devices of --on"
     if not space.may_idle:
         return f"tp x cp x pp x dp must use {count}, all of them"
@@ -62,7 +62,7 @@ def _degrees_product(conflict: Axes, least_pp: int) -> list[int]:
     return [math.prod(each) for each in itertools.product(*pins)]
 
 
-def _suits(products: Sequence[int], space: Ground) -> bool:
+def _suits(products: Sequence[int], space: LayoutContext) -> bool:
     """Whether free degrees can make up for one of the products of the pinned ones."""
     used = np.asarray(products)
     if not space.may_idle:
@@ -70,7 +70,7 @@ def _suits(products: Sequence[int], space: Ground) -> bool:
     return bool(suits_devices(space, used).any())
 
 
-def _missing_axis(axis: str, conflict: Axes, space: Ground) -> str:
+def _missing_axis(axis: str, conflict: Axes, space: LayoutContext) -> str:
     """That the framework has no such degree."""
     rules = space.rules
     if axis in rules.axes or min(getattr(conflict, axis)) == 1:
@@ -88,20 +88,20 @@ def _frameworks(able: Callable[[FrameworkRules], bool]) -> str:
     return f"; with it: {', '.join(names[:_NAMED])} (--stack)" if names else ""
 
 
-def _wrong_kind(axis: str, conflict: Axes, space: Ground) -> str:
+def _wrong_kind(axis: str, conflict: Axes, space: LayoutContext) -> str:
     pins = getattr(conflict, axis)
     others = _frameworks(lambda other: not set(pins).isdisjoint(other.recompute))
     return f"{space.rules.name} has no such kind{others}"
 
 
-def _wrong_stage(axis: str, conflict: Axes, space: Ground) -> str:
+def _wrong_stage(axis: str, conflict: Axes, space: LayoutContext) -> str:
     pins, offered = set(getattr(conflict, axis)), space.rules.zero_stages_at(1)
     others = _frameworks(lambda other: not pins.isdisjoint(other.zero_stages_at(1)))
     stages = ", ".join(map(str, offered))
     return "" if pins & set(offered) else f"{space.rules.name} has ZeRO {stages}{others}"
 
 
-def _wrong_degree(axis: str, conflict: Axes, space: Ground) -> str:
+def _wrong_degree(axis: str, conflict: Axes, space: LayoutContext) -> str:
     """The rule of one degree, or of the micro-batch, whatever the others are."""
     if set(getattr(conflict, axis)) & set(axis_values(space, axis)):
         return ""
@@ -131,7 +131,7 @@ _OF_ONE_AXIS = (
 )
 
 
-def _layers(space: Ground) -> str:
+def _layers(space: LayoutContext) -> str:
     return f"{space.num_layers} {'blocks' if space.blocks else 'layers'}"
 
 
@@ -144,7 +144,7 @@ def _broken_zero(conflict: Axes, rules: FrameworkRules) -> str:
     return "without replicas (dp x cp of 2 or more) there is nothing to shard"
 
 
-def _broken_pipeline(conflict: Axes, space: Ground) -> str:
+def _broken_pipeline(conflict: Axes, space: LayoutContext) -> str:
     """The rule of schedules and chunks."""
     named = [name for name in conflict.schedule or space.rules.schedules if name != NO_PIPELINE]
     if not named:
@@ -176,7 +176,7 @@ def _chunks_of(kind: ScheduleKind) -> str:
     return str(kind.stages_per_rank or "of 2 or more")
 
 
-def _cuts(kind: ScheduleKind, conflict: Axes, space: Ground) -> list[tuple[int, int]]:
+def _cuts(kind: ScheduleKind, conflict: Axes, space: LayoutContext) -> list[tuple[int, int]]:
     """(pp, vpp) of the pins, legal or not."""
     ranks = [pp for pp in conflict.pp or axis_values(space, "pp") if pp > 1]
     if kind.stages_per_rank:
@@ -185,16 +185,16 @@ def _cuts(kind: ScheduleKind, conflict: Axes, space: Ground) -> list[tuple[int, 
     return [(pp, vpp) for pp in ranks for vpp in conflict.vpp or free]
 
 
-def _is_equal(kind: ScheduleKind, space: Ground) -> bool:
+def _is_equal(kind: ScheduleKind, space: LayoutContext) -> bool:
     """Whether the schedule needs equal chunks."""
     return kind.stages_per_rank == 0 and not space.blocks
 
 
-def _is_cut(kind: ScheduleKind, chunks: int, space: Ground) -> bool:
+def _is_cut(kind: ScheduleKind, chunks: int, space: LayoutContext) -> bool:
     return equal_chunks(space, chunks) if _is_equal(kind, space) else chunks <= space.num_layers
 
 
-def _chunk_rule(kinds: Sequence[ScheduleKind], chunks: set[int], space: Ground) -> str:
+def _chunk_rule(kinds: Sequence[ScheduleKind], chunks: set[int], space: LayoutContext) -> str:
     count = f", here {min(chunks)}," if len(chunks) == 1 else ""
     if all(_is_equal(kind, space) for kind in kinds):
         units = space.num_layers + (space.predictor_units or 2)

@@ -96,7 +96,7 @@ _ALIKE += ("optimizer_offload", "activation_offload", "frozen_type", "optimizer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedOptions:
+class RequestedOptions:
     """Options of a request in addition to the axes; () leaves a choice to the framework.
 
     precisions    to choose from, or `any`;  orders  of axes (axis_order.AXIS_ORDERS), or `any`
@@ -180,7 +180,7 @@ class AskedOptions:
 
 
 def run_options(
-    asked: AskedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
+    asked: RequestedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
 ) -> tuple[RunOption, ...]:
     """The options to search for a framework on a device, the framework's defaults first.
 
@@ -218,7 +218,7 @@ def run_options(
     return tuple(dict.fromkeys(found))
 
 
-def unoffered(asked: AskedOptions, rules: FrameworkRules) -> list[str]:
+def unoffered(asked: RequestedOptions, rules: FrameworkRules) -> list[str]:
     """Sentences on options that the framework does not have, or that change the numerics."""
     wanted = {
         "bf16-reduce": "bf16" in asked.reductions,
@@ -251,7 +251,7 @@ def unoffered(asked: AskedOptions, rules: FrameworkRules) -> list[str]:
 
 
 def _precisions(
-    asked: AskedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
+    asked: RequestedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
 ) -> tuple[str, ...]:
     """The precisions to choose from; ("",) where the question has one."""
     if not asked.precisions:

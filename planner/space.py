@@ -35,7 +35,7 @@ MAX_FREE_VPP = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class LayoutContext:
     """The limits of the axes of a request.
 
     node_devices   devices of the innermost level: a free tp stays within one or fills several, of
@@ -106,7 +106,7 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // value for value in small)}))
 
 
-def axis_values(space: Ground, axis: str) -> tuple[int, ...]:
+def axis_values(space: LayoutContext, axis: str) -> tuple[int, ...]:
     """Values of one axis of a mesh, rising, whatever the other axes are."""
     match axis:
         case "tp":
@@ -121,7 +121,7 @@ def axis_values(space: Ground, axis: str) -> tuple[int, ...]:
             return divisors(space.global_batch)
 
 
-def suits_devices(space: Ground, devices: Counts) -> NDArray[np.bool_]:
+def suits_devices(space: LayoutContext, devices: Counts) -> NDArray[np.bool_]:
     """Whether meshes of so many devices may be used."""
     most = space.num_devices
     return np.asarray(devices <= most if space.may_idle else devices == most)
@@ -133,7 +133,7 @@ def spreads_experts(ranks: Counts, ep: int) -> NDArray[np.bool_]:
 
 
 def meshes_of(
-    axes: Axes, space: Ground, worth: Callable[[Meshes], NDArray[np.bool_]] | None = None
+    axes: Axes, space: LayoutContext, worth: Callable[[Meshes], NDArray[np.bool_]] | None = None
 ) -> Meshes:
     """Every legal mesh with each of its micro-batches, in a fixed order; of those only the ones
     that `worth` keeps."""
@@ -178,7 +178,7 @@ def meshes_of(
     )
 
 
-def _degrees(axes: Axes, space: Ground, axis: str) -> list[int]:
+def _degrees(axes: Axes, space: LayoutContext, axis: str) -> list[int]:
     """Those of an axis's values that the user allows, the framework has and devices suffice for."""
     offered = axis in space.rules.axes
     return [
@@ -188,7 +188,7 @@ def _degrees(axes: Axes, space: Ground, axis: str) -> list[int]:
     ]
 
 
-def _stage_counts(axes: Axes, space: Ground) -> Iterator[int]:
+def _stage_counts(axes: Axes, space: LayoutContext) -> Iterator[int]:
     """Numbers of pipeline ranks. Of those between which layers do not divide equally, and whose
     fullest and last rank hold the same, only the least: the others take more devices and idle
     longer."""
@@ -201,7 +201,7 @@ def _stage_counts(axes: Axes, space: Ground) -> Iterator[int]:
         seen.add(shape)
 
 
-def _stage_shape(space: Ground, pp: int) -> tuple[int, int]:
+def _stage_shape(space: LayoutContext, pp: int) -> tuple[int, int]:
     """Layers of the fullest and of the last rank; with multi-token prediction its units as well,
     without the loss, which is on the last rank in any case."""
     if not space.predictor_units:
@@ -211,7 +211,7 @@ def _stage_shape(space: Ground, pp: int) -> tuple[int, int]:
     return each, max(0, units - 1 - (pp - 1) * each)
 
 
-def _tensor_degrees(axes: Axes, space: Ground) -> list[int]:
+def _tensor_degrees(axes: Axes, space: LayoutContext) -> list[int]:
     """A free group of tp lies within a node that it divides, or fills whole nodes; a pinned one may
     straddle nodes."""
     degrees, node = _degrees(axes, space, "tp"), space.node_devices
@@ -228,7 +228,9 @@ def zero_stages(axes: Axes, rules: FrameworkRules, pp: int, replicas: int) -> tu
     )
 
 
-def pipelines(axes: Axes, space: Ground, pp: int, microbatches: int) -> list[tuple[str, int]]:
+def pipelines(
+    axes: Axes, space: LayoutContext, pp: int, microbatches: int
+) -> list[tuple[str, int]]:
     """(schedule, stages per rank); layouts of one pipeline rank go by the name 1f1b as well."""
     if pp == 1:
         named = (NO_PIPELINE,) if space.blocks else (NO_PIPELINE, "1f1b")
@@ -247,7 +249,7 @@ def pipelines(axes: Axes, space: Ground, pp: int, microbatches: int) -> list[tup
     return found
 
 
-def _chunk_counts(axes: Axes, space: Ground, pp: int) -> list[int]:
+def _chunk_counts(axes: Axes, space: LayoutContext, pp: int) -> list[int]:
     """Stages per rank of an interleaved schedule: alike layers divide evenly, where the first and
     the last stage may hold one less; blocks need not."""
     layers = space.num_layers
@@ -259,14 +261,14 @@ def _chunk_counts(axes: Axes, space: Ground, pp: int) -> list[int]:
     return [vpp for vpp in range(2, layers // pp + 2) if equal_chunks(space, pp * vpp)]
 
 
-def equal_chunks(space: Ground, chunks: int) -> bool:
+def equal_chunks(space: LayoutContext, chunks: int) -> bool:
     """Whether alike layers divide evenly into chunks, alone or with parts that count as layers: the
     embedding and the head, or multi-token prediction and the loss."""
     layers = space.num_layers
     return layers % chunks == 0 or (layers + (space.predictor_units or 2)) % chunks == 0
 
 
-def alike_meshes(space: Ground, meshes: Meshes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def alike_meshes(space: LayoutContext, meshes: Meshes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """[groups] the first mesh of each group with equal choices, and [meshes] the group of each."""
     keys = [
         meshes.pp,
@@ -281,7 +283,7 @@ def alike_meshes(space: Ground, meshes: Meshes) -> tuple[NDArray[np.intp], NDArr
 
 
 def choices_of(
-    axes: Axes, space: Ground, *, pp: int, dp: int, cp: int, microbatches: int
+    axes: Axes, space: LayoutContext, *, pp: int, dp: int, cp: int, microbatches: int
 ) -> list[Choice]:
     """The legal choices of a mesh."""
     zeros = zero_stages(axes, space.rules, pp, dp * cp)

@@ -16,24 +16,24 @@ from profiles.document import read_document, write_text
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.tracing.traced import TracedModel
-from shardwright.asking import python_plan
-from shardwright.asking.asked_price import price_for as price_for
-from shardwright.asking.imported_file import is_imported
-from shardwright.asking.imported_run import ImportedRun
-from shardwright.asking.opened_plan import OpenedPlan, PlanLike, open_plan, opened_plan
-from shardwright.asking.places import local_profile
-from shardwright.asking.planned_step import refuse_devices_of_plan, step_of, step_of_answer
-from shardwright.asking.predicted_plan import predict_plan, predicted_again
-from shardwright.asking.python_plan import PlanOptions
-from shardwright.asking.python_plan import cluster as cluster
-from shardwright.asking.python_plan import frameworks as frameworks
-from shardwright.asking.python_plan import target_of as target_of
-from shardwright.asking.python_plan import tp_degrees_for as tp_degrees_for
-from shardwright.asking.python_plan import trace as trace
-from shardwright.findings.comparison import compare_run
-from shardwright.findings.plan_diff import diff_plans
+from shardwright.analysis.comparison import compare_run
+from shardwright.analysis.plan_diff import diff_plans
 from shardwright.plugins.plugin import missing_plugin, plugin_function
 from shardwright.python_size import size as size
+from shardwright.requests import python_plan
+from shardwright.requests.imported_file import is_imported
+from shardwright.requests.imported_run import ImportedRun
+from shardwright.requests.opened_plan import OpenedPlan, PlanLike, open_plan, opened_plan
+from shardwright.requests.places import local_profile
+from shardwright.requests.planned_step import refuse_devices_of_plan, step_of, step_of_answer
+from shardwright.requests.predicted_plan import predict_plan, predicted_again
+from shardwright.requests.price_request import price_for as price_for
+from shardwright.requests.python_plan import PlanOptions
+from shardwright.requests.python_plan import cluster as cluster
+from shardwright.requests.python_plan import frameworks as frameworks
+from shardwright.requests.python_plan import target_of as target_of
+from shardwright.requests.python_plan import tp_degrees_for as tp_degrees_for
+from shardwright.requests.python_plan import trace as trace
 from shardwright.results.compared import ComparisonResult, DiffResult
 from shardwright.results.planned import (
     FitResult,
@@ -190,7 +190,7 @@ def profile(
 ) -> Cluster:
     """This machine, measured into a file that `cluster("local")` reads; with a model, its blocks
     too."""
-    from shardwright.asking.machine_profile import profile_machine
+    from shardwright.requests.machine_profile import profile_machine
 
     return profile_machine(
         Path(output) if output is not None else local_profile(),
@@ -308,7 +308,7 @@ def report(
 
     A path that ends in .pdf, .png or .svg gets one page for print of a plan of our own executor.
     """
-    from shardwright.findings.layout_explanation import explain_layout
+    from shardwright.analysis.layout_explanation import explain_layout
     from shardwright.reports.html import report_html
     from shardwright.reports.layout_html import layout_html
     from shardwright.reports.print_figure import FORMATS, write_print_figure

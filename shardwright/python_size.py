@@ -6,8 +6,8 @@ import time
 from datetime import date
 from pathlib import Path
 
-from shardwright.asking.sizing.size_flags import size_flags
-from shardwright.asking.sizing.sized import SizeSolver
+from shardwright.requests.sizing.size_flags import size_flags
+from shardwright.requests.sizing.sized import SizeSolver
 from shardwright.results.result import as_result
 from shardwright.results.sized import SizeResult
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER

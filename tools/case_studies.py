@@ -14,7 +14,7 @@ from pathlib import Path
 
 from profiles.document import write_text
 from profiles.published.case import PublishedCase, read_cases
-from shardwright.findings.case_answer import CaseAnswer, answer_cases
+from shardwright.analysis.case_answer import CaseAnswer, answer_cases
 from shardwright.reports.markdown_table import cell, percent, table
 from simulator.goodput.reliability_inputs import learned
 from simulator.training_run.cases.predict_case import OK

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from profiles.document import write_text
 from profiles.published.case import read_cases
-from shardwright.findings.case_answer import answer_cases
+from shardwright.analysis.case_answer import answer_cases
 from simulator.goodput.reliability_inputs import DEFAULT, GOODPUT_FILE, GOODPUT_SCHEMA
 
 _HALF_90 = 1.6448536269514722

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.graph_partition.problem import DeviceKind, GraphProblem, Share, topological
-from planner.cells.branch_solver import MOST_IDEALS
 from planner.chain.ideals import BlockLattice, widest_lattice
 from planner.chain.partition import partition
 from planner.chain.problem import BlockCosts, PartitionProblem, StageSlot
 from planner.chain.relaxed_bound import relaxed_bound
+from planner.mesh.branch_solver import MOST_IDEALS
 from profiles.errors import InfeasibleError, InputError
 
 Array = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.costs.priced_model import Traced
-from planner.layout.layout_ground import base_run
+from planner.layout.layout_context import base_run
 from planner.space import EXECUTOR
 from profiles.document import content_hash
 from profiles.errors import InputError

@@ -13,7 +13,7 @@ from planner.layout.layout_question import (
     LayoutQuestion,
     LayoutSolver,
     coefficients_of,
-    ground_of,
+    context_of,
     solve_layouts,
 )
 from planner.layout.layout_relax import infeasibility, nearby_batches, sensitivities
@@ -51,7 +51,7 @@ def plan_layout(
     start = clock()
     end = math.inf if time_limit_s is None else start + time_limit_s
     known = coefficients_of(question)
-    base, ground = ground_of(question)
+    base, context = context_of(question)
     outcome = solve_layouts(
         question,
         known,
@@ -99,7 +99,7 @@ def plan_layout(
             *((*_devices(question, chosen), evidence_words(chosen.run)) if chosen else ()),
             f"a layout may run out of memory with a probability of {question.fit_risk:.0%} "
             "(--fit-risk)",
-            *ground.assumptions,
+            *context.assumptions,
         ),
     )
     return replace(answer, search_time_s=clock() - start)

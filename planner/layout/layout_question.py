@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from planner.axes import Axes
 from planner.best_first import Progress
-from planner.layout.layout_ground import base_run, network_assumptions
+from planner.layout.layout_context import base_run, network_assumptions
 from planner.layout.layout_search import LayoutGoal, LayoutOutcome, search_layouts
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout
-from planner.run_option import AskedOptions, RunOption, run_options, unoffered
-from planner.space import Ground, divisors
+from planner.run_option import RequestedOptions, RunOption, run_options, unoffered
+from planner.space import LayoutContext, divisors
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
@@ -51,7 +51,7 @@ class LayoutQuestion:
     seq_len: int
     precision: str
     space: Axes
-    options: AskedOptions = field(default_factory=AskedOptions)
+    options: RequestedOptions = field(default_factory=RequestedOptions)
     fit_risk: float = DEFAULT_FIT_RISK
     calibration: Calibration | None = None
     lora_rank: int = 0
@@ -75,13 +75,13 @@ class LayoutQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutAsk:
+class LayoutRequest:
     """The layout part of one sweep question: framework, precision, pinned axes and free options."""
 
     stack: str
     precision: str = "bf16"
     space: Axes = field(default_factory=Axes)
-    options: AskedOptions = field(default_factory=AskedOptions)
+    options: RequestedOptions = field(default_factory=RequestedOptions)
 
     def pins(self) -> tuple[str, ...]:
         """What is asked, as flags."""
@@ -103,12 +103,12 @@ def solve_layouts(
 ) -> LayoutOutcome:
     """The search's outcome; `capacity` times the device's memory, `altered` changes the run before
     its layout is chosen, `goal` and `below` as in `search_layouts`."""
-    base, ground = ground_of(question)
+    base, context = context_of(question)
     base = altered(base)
     return search_layouts(
         LayoutPrices(base, coefficients),
         question.space,
-        ground,
+        context,
         limit=MemoryLimit(
             capacity_bytes=capacity * get_device(base.device).usable_bytes, risk=question.fit_risk
         ),
@@ -121,7 +121,7 @@ def solve_layouts(
     )
 
 
-def ground_of(question: LayoutQuestion) -> tuple[TrainingRun, Ground]:
+def context_of(question: LayoutQuestion) -> tuple[TrainingRun, LayoutContext]:
     """The run before its layout is chosen, and what the axes are enumerated over."""
     rules = load_framework(question.stack).rules
     base = base_run(
@@ -142,21 +142,21 @@ def ground_of(question: LayoutQuestion) -> tuple[TrainingRun, Ground]:
         )
     options = run_options(question.options, base, rules, get_device(base.device))
     assumed += unoffered(question.options, rules)
-    return base, layout_ground(base, rules, options=options, assumptions=tuple(assumed))
+    return base, layout_context(base, rules, options=options, assumptions=tuple(assumed))
 
 
-def layout_ground(
+def layout_context(
     run: TrainingRun,
     rules: FrameworkRules,
     *,
     options: tuple[RunOption, ...] = (RunOption(),),
     assumptions: tuple[str, ...] = (),
-) -> Ground:
+) -> LayoutContext:
     """What the layouts of a run are enumerated over. Context parallelism halves each rank's
     sequence into two chunks so that causal work is even (Megatron-Core, context parallelism)."""
     model, halves = run.model, divisors(run.seq_len // 2) if run.seq_len % 2 == 0 else ()
     kinds = tuple(name for name in rules.recompute if recompute_kind(name).suits(model))
-    return Ground(
+    return LayoutContext(
         rules=replace(rules, recompute=kinds),
         num_devices=run.degrees.num_devices,
         node_devices=run.node_devices,

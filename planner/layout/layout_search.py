@@ -32,7 +32,7 @@ from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.mesh_bound import MeshBounds
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import Candidates, PricedLayout, candidates_of
-from planner.space import Counts, Ground, Meshes, meshes_of
+from planner.space import Counts, LayoutContext, Meshes, meshes_of
 from profiles.errors import InputError
 from simulator.memory.footprint import Footprint, footprint
 from simulator.memory.host_offload import host_memory_short
@@ -112,7 +112,7 @@ class LayoutOutcome:
 def search_layouts(
     prices: LayoutPrices,
     axes: Axes,
-    ground: Ground,
+    context: LayoutContext,
     *,
     limit: MemoryLimit,
     runners_up: int = 3,
@@ -134,10 +134,10 @@ def search_layouts(
     search = _Search(
         prices=prices,
         axes=axes,
-        ground=ground,
+        context=context,
         limit=limit,
         goal=goal,
-        bounds=MeshBounds(prices, axes, ground),
+        bounds=MeshBounds(prices, axes, context),
         floors=MemoryFloors(prices.base),
         search=BestFirst(clock=clock, time_limit_s=time_limit_s, progress=progress, best=below),
     )
@@ -155,7 +155,7 @@ class _Search:
 
     prices: LayoutPrices
     axes: Axes
-    ground: Ground
+    context: LayoutContext
     limit: MemoryLimit
     goal: LayoutGoal | None
     bounds: MeshBounds
@@ -178,7 +178,7 @@ class _Search:
         if not search.complete and self.unseen:
             search.prove(self._least_bound())
         if search.complete and not (self.meshes and self.considered):
-            raise InputError(why_none(self.axes, self.ground))
+            raise InputError(why_none(self.axes, self.context))
         bound_s = search.bound if search.found or not search.complete else math.inf
         if search.complete and search.found:
             search.look_further(
@@ -200,7 +200,7 @@ class _Search:
     def _search_meshes(self, worth: Callable[[Meshes], NDArray[np.bool_]]) -> None:
         """Opens those of some meshes that may be better than the best, wave by wave."""
         self.search.must_have_time()
-        meshes = meshes_of(self.axes, self.ground, worth)
+        meshes = meshes_of(self.axes, self.context, worth)
         bounds = self._values(meshes, self.bounds.of(meshes))
         order = np.argsort(bounds, kind="stable")
         opened = 0
@@ -222,7 +222,7 @@ class _Search:
     @property
     def _per_mesh(self) -> int:
         """Layouts that a mesh which is not opened counts as."""
-        rules = self.ground.rules
+        rules = self.context.rules
         return max(1, len(rules.zero_stages) * len(rules.recompute))
 
     def _worth_first(self, meshes: Meshes) -> NDArray[np.bool_]:
@@ -239,7 +239,7 @@ class _Search:
         """[meshes] those that are opened before all others: that use nearly all devices, or with a
         goal of its own some of the least bounds."""
         if self.goal is None:
-            return np.asarray(meshes.devices > _NEARLY_ALL * self.ground.num_devices)
+            return np.asarray(meshes.devices > _NEARLY_ALL * self.context.num_devices)
         chosen = np.zeros(len(meshes), dtype=bool)
         values = self._values(meshes, self.bounds.coarse(meshes))
         chosen[np.argsort(values, kind="stable")[:_FIRST_OF_GOAL]] = True
@@ -254,25 +254,25 @@ class _Search:
             found.append(float(np.min(values, initial=math.inf)))
             return np.zeros(len(meshes), dtype=bool)
 
-        meshes_of(self.axes, self.ground, none)
+        meshes_of(self.axes, self.context, none)
         return min(found)
 
     def _values(self, part: Meshes | Layouts, seconds: Array) -> Array:
         if self.goal is None:
             return seconds
         devices = part.tp * part.cp * part.pp * part.dp
-        return self.goal.values(np.asarray(-(-devices // self.ground.node_devices)), seconds)
+        return self.goal.values(np.asarray(-(-devices // self.context.node_devices)), seconds)
 
     def _open(self, meshes: Meshes) -> None:
         """Prices the layouts of meshes and refines those that may be the best."""
-        layouts = layouts_of(self.axes, self.ground, meshes)
+        layouts = layouts_of(self.axes, self.context, meshes)
         self.considered += len(layouts)
         left = candidates_of(
             self.prices,
             layouts,
             self.limit,
             self.floors,
-            partial_recompute=self.ground.rules.partial_recompute,
+            partial_recompute=self.context.rules.partial_recompute,
         )
         self.too_big += len(layouts) - len(left.layouts)
         bounds = self._values(left.layouts, left.bounds)

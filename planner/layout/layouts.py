@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from planner.axes import Axes
 from planner.broken_pins import why_none
 from planner.run_option import RunOption
-from planner.space import Counts, Ground, Meshes, alike_meshes, choices_of, meshes_of
+from planner.space import Counts, LayoutContext, Meshes, alike_meshes, choices_of, meshes_of
 from profiles.errors import InputError
 from simulator.schedules.schedule import pipeline_names
 from simulator.training_run.run.training_run import TrainingRun
@@ -97,22 +97,22 @@ def row_numbers(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     return code
 
 
-def legal_layouts(axes: Axes, ground: Ground) -> Layouts:
+def legal_layouts(axes: Axes, context: LayoutContext) -> Layouts:
     """Every legal layout, in a fixed order; raises InputError naming the pins where none is."""
-    found = layouts_of(axes, ground, meshes_of(axes, ground))
+    found = layouts_of(axes, context, meshes_of(axes, context))
     if not len(found):
-        raise InputError(why_none(axes, ground))
+        raise InputError(why_none(axes, context))
     return found
 
 
-def layouts_of(axes: Axes, ground: Ground, meshes: Meshes) -> Layouts:
+def layouts_of(axes: Axes, context: LayoutContext, meshes: Meshes) -> Layouts:
     """The legal layouts of some meshes, mesh by mesh."""
-    counts = ground.global_batch // (meshes.dp * meshes.micro_batch)
-    first, where = alike_meshes(ground, meshes)
+    counts = context.global_batch // (meshes.dp * meshes.micro_batch)
+    first, where = alike_meshes(context, meshes)
     tables = [
         _choices(
             axes,
-            ground,
+            context,
             pp=int(meshes.pp[i]),
             dp=int(meshes.dp[i]),
             cp=int(meshes.cp[i]),
@@ -136,18 +136,18 @@ def layouts_of(axes: Axes, ground: Ground, meshes: Meshes) -> Layouts:
         recompute=rows[:, 3],
         recompute_layers=np.zeros(len(rows), dtype=np.int64),
         option=rows[:, 4],
-        options=ground.options,
+        options=context.options,
     )
 
 
 def _choices(
-    axes: Axes, ground: Ground, *, pp: int, dp: int, cp: int, microbatches: int
+    axes: Axes, context: LayoutContext, *, pp: int, dp: int, cp: int, microbatches: int
 ) -> NDArray[np.int64]:
     """[choices, 5] schedule, stages per rank, ZeRO stage, recompute kind and option of a mesh."""
     rows = [
         (SCHEDULES.index("1f1b" if pp == 1 else schedule), vpp, zero, RECOMPUTE.index(kind), option)
         for schedule, vpp, zero, kind, option in choices_of(
-            axes, ground, pp=pp, dp=dp, cp=cp, microbatches=microbatches
+            axes, context, pp=pp, dp=dp, cp=cp, microbatches=microbatches
         )
     ]
     return np.asarray(rows, dtype=np.int64).reshape(-1, 5)

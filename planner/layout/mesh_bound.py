@@ -24,7 +24,7 @@ from planner.axes import Axes
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
 from planner.layout.prices import LayoutPrices
 from planner.run_option import RunOption
-from planner.space import Ground, Meshes, pipelines
+from planner.space import LayoutContext, Meshes, pipelines
 from simulator.schedules.schedule import schedule_kind
 
 Array = NDArray[np.float64]
@@ -49,20 +49,20 @@ _LONGEST_V = 79
 class MeshBounds:
     """Bounds of the meshes of one question."""
 
-    def __init__(self, prices: LayoutPrices, space: Axes, ground: Ground) -> None:
-        self._space, self._ground = space, ground
+    def __init__(self, prices: LayoutPrices, space: Axes, context: LayoutContext) -> None:
+        self._space, self._context = space, context
         # A step of one micro-batch: its busiest stage is the whole model.
         one = replace(prices.base, global_batch=1)
         self._options = tuple(
             dict.fromkeys(
                 RunOption(precision=option.precision, wide_layers=option.wide_layers)
-                for option in ground.options
+                for option in context.options
             )
         )
         self._prices = prices.at(one)
         self._waits: dict[tuple[int, int], float] = {}
         sizes = (1, _POWER, _POWER**2)
-        kinds = np.asarray([(1, 1, ep, n) for ep in {1, ground.ep_degrees[-1]} for n in sizes])
+        kinds = np.asarray([(1, 1, ep, n) for ep in {1, context.ep_degrees[-1]} for n in sizes])
         self._least_s = _FASTEST * float(np.min(self._seconds(kinds) / kinds[:, 3]))
 
     def coarse(self, meshes: Meshes) -> Array:
@@ -82,8 +82,8 @@ class MeshBounds:
 
     def _rounds(self, meshes: Meshes) -> Array:
         """[meshes] m + (p - 1) / v"""
-        count = self._ground.global_batch // (meshes.dp * meshes.micro_batch)
-        keys = meshes.pp * (self._ground.global_batch + 1) + count
+        count = self._context.global_batch // (meshes.dp * meshes.micro_batch)
+        keys = meshes.pp * (self._context.global_batch + 1) + count
         _, first, where = np.unique(keys, return_index=True, return_inverse=True)
         waits = [self._waiting(int(meshes.pp[i]), int(count[i])) for i in first.tolist()]
         return np.asarray(count + np.asarray(waits, dtype=np.float64)[where.ravel()])
@@ -93,7 +93,7 @@ class MeshBounds:
         if (pp, microbatches) not in self._waits:
             found = [
                 _least_waiting(schedule, pp, vpp, microbatches)
-                for schedule, vpp in pipelines(self._space, self._ground, pp, microbatches)
+                for schedule, vpp in pipelines(self._space, self._context, pp, microbatches)
             ]
             self._waits[pp, microbatches] = min(found, default=0.0)
         return self._waits[pp, microbatches]

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from planner.axes import Axes
-from planner.layout.layout_question import LayoutQuestion, LayoutSolver, ground_of
+from planner.layout.layout_question import LayoutQuestion, LayoutSolver, context_of
 from planner.layout.layouts import Layouts, legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
 from planner.layout.refined_layout import PricedLayout, candidates_of
 from planner.neighbors import cluster_name
-from planner.space import Ground
+from planner.space import LayoutContext
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
@@ -51,12 +51,12 @@ def memory_front(
 
     Peaks are of the fullest device, with the room that the allocator needs.
     """
-    base, ground = ground_of(question)
+    base, context = context_of(question)
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes, risk=question.fit_risk)
     prices = LayoutPrices(base, coefficients)
     found = candidates_of(
         prices,
-        _using_all(question.space, ground),
+        _using_all(question.space, context),
         limit,
         MemoryFloors(base),
         partial_recompute=False,
@@ -77,11 +77,11 @@ def memory_front(
     return tuple(front(priced, lambda one: (one.step_time_s, one.memory.needed_bytes)))
 
 
-def _using_all(space: Axes, ground: Ground) -> Layouts:
+def _using_all(space: Axes, context: LayoutContext) -> Layouts:
     try:
-        return legal_layouts(space, replace(ground, may_idle=False))
+        return legal_layouts(space, replace(context, may_idle=False))
     except InputError:
-        return legal_layouts(space, ground)
+        return legal_layouts(space, context)
 
 
 def device_front(

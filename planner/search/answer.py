@@ -23,15 +23,15 @@ import numpy as np
 from planner.axes import Axes
 from planner.best_first import BestFirst, Candidate, Progress
 from planner.cell import Cell
-from planner.cells.branch_solver import cell_solver
-from planner.cells.cell_solver import CellSolver, Refinement
 from planner.costs.bound import lower_bound
 from planner.costs.costs import SimulatorCosts
+from planner.mesh.branch_solver import cell_solver
+from planner.mesh.cell_solver import CellSolver, Refinement
 from planner.neighbors import answered
 from planner.search.explain import explain_infeasible, why_not_first
 from planner.search.relax import Changed, relaxation
 from planner.search.space import legal_cells
-from planner.space import MAX_FREE_VPP, Ground
+from planner.space import MAX_FREE_VPP, LayoutContext
 from planner.tolerances import status_of
 from profiles.errors import InputError
 from profiles.extras import need_package
@@ -48,7 +48,7 @@ TRIED_RUNNERS_UP = 9  # cells solved at most to find them
 class Setting:
     """Where a search takes place: the legal plans and what they cost."""
 
-    ground: Ground
+    context: LayoutContext
     costs: SimulatorCosts
 
 
@@ -97,7 +97,7 @@ def search_setting(
         cells_pruned=cells - search.refined,
         cells_refined=search.refined,
         solver="ilp" if options.solver == "ilp" else "dp",
-        assumptions=_assumptions(space, setting.ground),
+        assumptions=_assumptions(space, setting.context),
     )
     if search.found:
         answer = _with_plan(answer, solved, options)
@@ -131,7 +131,7 @@ def _solve(
     setting: Setting, space: Axes, options: SearchOptions, *, first_only: bool = False
 ) -> _Solved:
     """The best plans of a setting; `first_only`: the first that is found, and no runners-up."""
-    costs, cells = setting.costs, legal_cells(space, setting.ground)
+    costs, cells = setting.costs, legal_cells(space, setting.context)
     solver = cell_solver(costs, solver=options.solver, seed=options.seed)
     missing = {cell: costs.missing_bytes(cell) for cell in cells}
     lower = [
@@ -270,18 +270,18 @@ def _relaxations(
     )
 
 
-def _assumptions(space: Axes, ground: Ground) -> tuple[str, ...]:
-    said = [f"all {ground.num_devices} devices are used (--on)"]
-    if space.tp is None and any(tp > ground.node_devices for tp in ground.tp_degrees):
-        said.append(f"tensor parallelism stays within {ground.node_devices} devices (--tp)")
-    if ground.num_devices > 1 and space.tp is None and ground.why_not_tensor_parallel:
-        said.append(f"no tensor parallelism: {ground.why_not_tensor_parallel} (--tp)")
-    if ground.num_devices > 1 and space.pp is None and ground.why_not_cuttable:
-        said.append(f"no pipeline: {ground.why_not_cuttable} (--pp)")
-    if ground.num_devices > 1 and ground.why_one_replica:
-        said.append(f"dp is 1: {ground.why_one_replica}")
-    said += ground.assumptions
-    if space.allows("schedule", "interleaved") and ground.num_devices > 1:
+def _assumptions(space: Axes, context: LayoutContext) -> tuple[str, ...]:
+    said = [f"all {context.num_devices} devices are used (--on)"]
+    if space.tp is None and any(tp > context.node_devices for tp in context.tp_degrees):
+        said.append(f"tensor parallelism stays within {context.node_devices} devices (--tp)")
+    if context.num_devices > 1 and space.tp is None and context.why_not_tensor_parallel:
+        said.append(f"no tensor parallelism: {context.why_not_tensor_parallel} (--tp)")
+    if context.num_devices > 1 and space.pp is None and context.why_not_cuttable:
+        said.append(f"no pipeline: {context.why_not_cuttable} (--pp)")
+    if context.num_devices > 1 and context.why_one_replica:
+        said.append(f"dp is 1: {context.why_one_replica}")
+    said += context.assumptions
+    if space.allows("schedule", "interleaved") and context.num_devices > 1:
         most = f" and are up to {MAX_FREE_VPP} per rank" if space.vpp is None else ""
         said.append(f"interleaved stages have equal numbers of blocks, or one more{most} (--vpp)")
     return tuple(said)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from planner.cell import Cell
-from planner.cells.cell_solver import CellSolver
 from planner.chain.problem import Partition
+from planner.mesh.cell_solver import CellSolver
 from planner.neighbors import fullest_term
 from profiles.units import format_bytes, format_percent, format_time
 from simulator.traced.predict import SHARED_SUMS

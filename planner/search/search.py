@@ -15,7 +15,7 @@ from planner.costs.priced_model import PricedModel, Traced
 from planner.search.answer import SearchOptions, Setting, search_setting
 from planner.search.relax import candidates
 from planner.search.space import block_rules, legal_cells
-from planner.space import Ground, divisors
+from planner.space import LayoutContext, divisors
 from profiles.errors import InputError, TraceError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
 from profiles.hardware.catalogue.cluster import Cluster
@@ -62,11 +62,11 @@ def search(
     if not cluster.homogeneous:
         space = _keeping_to_types(space, cluster)
     space = _that_run(space, traced, workload)
-    space = _one_replica(space, _ground(traced, cluster, workload))
+    space = _one_replica(space, _context(traced, cluster, workload))
 
     def setting(changed: Axes, on: Cluster) -> Setting:
-        ground = _ground(traced, on, workload)
-        sizes = {cell.micro_batch for cell in legal_cells(changed, ground)}
+        context = _context(traced, on, workload)
+        sizes = {cell.micro_batch for cell in legal_cells(changed, context)}
         model = PricedModel(
             traced=traced,
             cluster=on,
@@ -76,7 +76,7 @@ def search(
             micro_batches=tuple(sorted(sizes)),
         )
         costs = SimulatorCosts(model, price=price, seed=seed)
-        return Setting(ground=ground, costs=costs)
+        return Setting(context=context, costs=costs)
 
     def change(changed: Axes, on: Cluster) -> Setting | None:
         try:
@@ -152,23 +152,23 @@ def _that_run(space: Axes, traced: Traced, workload: Workload) -> Axes:
     return space
 
 
-def _one_replica(space: Axes, ground: Ground) -> Axes:
+def _one_replica(space: Axes, context: LayoutContext) -> Axes:
     """The space with one replica where the model carries state from call to call; raises InputError
     where that leaves nothing."""
-    why = ground.why_one_replica
+    why = context.why_one_replica
     if not why:
         return space
     if not space.allows("dp", 1):
         raise InputError(f"--dp {','.join(map(str, space.dp or ()))}: {why}; leave it out")
     alone = replace(space, dp=(1,))
     try:
-        legal_cells(alone, ground)
+        legal_cells(alone, context)
     except InputError as error:
         raise InputError(f"dp is 1: {why}. {error}") from error
     return alone
 
 
-def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
+def _context(traced: Traced, cluster: Cluster, workload: Workload) -> LayoutContext:
     graph = traced.at(2, 1)  # its blocks, which no micro-batch changes; one sample may not run
     assumed = []
     if shapes := dict.fromkeys(block.label for block in graph.blocks if block.expected_shapes):
@@ -181,7 +181,7 @@ def _ground(traced: Traced, cluster: Cluster, workload: Workload) -> Ground:
             f"what runs in {', '.join(values)} hangs on values: `all()` is taken to hold and "
             "`any()` not to, other answers take another time"
         )
-    return Ground(
+    return LayoutContext(
         rules=block_rules(),
         blocks=True,
         may_idle=False,

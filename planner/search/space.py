@@ -9,7 +9,7 @@ import numpy as np
 from planner.axes import NO_PIPELINE, Axes
 from planner.broken_pins import why_none
 from planner.cell import Cell
-from planner.space import EXECUTOR, Ground, meshes_of, pipelines, zero_stages
+from planner.space import EXECUTOR, LayoutContext, meshes_of, pipelines, zero_stages
 from profiles.errors import InputError
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.values.degrees import Degrees
@@ -22,10 +22,10 @@ def block_rules() -> FrameworkRules:
     return replace(load_framework(EXECUTOR).rules, schedules=schedules)
 
 
-def legal_cells(axes: Axes, ground: Ground) -> tuple[Cell, ...]:
+def legal_cells(axes: Axes, context: LayoutContext) -> tuple[Cell, ...]:
     """Every legal cell in a fixed order; raises InputError where the pins leave none."""
-    rules, batch = ground.rules, ground.global_batch
-    meshes = meshes_of(axes, ground)
+    rules, batch = context.rules, context.global_batch
+    meshes = meshes_of(axes, context)
     cells = sorted(
         Cell(
             degrees=Degrees(pp=pp, dp=dp, tp=tp, vpp=vpp),
@@ -37,12 +37,14 @@ def legal_cells(axes: Axes, ground: Ground) -> tuple[Cell, ...]:
         for pp, dp, tp, size in np.stack(
             [meshes.pp, meshes.dp, meshes.tp, meshes.micro_batch], axis=1
         ).tolist()
-        for schedule, vpp in pipelines(axes, ground, pp, batch // (dp * size))
+        for schedule, vpp in pipelines(axes, context, pp, batch // (dp * size))
         for zero in zero_stages(axes, rules, pp, dp)
     )
-    refused = why_not_runnable(Degrees(), zero_stage=0, schedule="none", precision=ground.precision)
+    refused = why_not_runnable(
+        Degrees(), zero_stage=0, schedule="none", precision=context.precision
+    )
     if cells and refused:
-        raise InputError(f"--precision {ground.precision} cannot be run: {refused}")
+        raise InputError(f"--precision {context.precision} cannot be run: {refused}")
     if not cells:
-        raise InputError(why_none(axes, ground))
+        raise InputError(why_none(axes, context))
     return tuple(cells)

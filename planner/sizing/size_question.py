@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from planner.axes import Axes
-from planner.run_option import AskedOptions
+from planner.run_option import RequestedOptions
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.cluster import Cluster
@@ -95,7 +95,7 @@ class SizeQuestion:
     seq_len: int
     precision: str = "bf16"
     lora_rank: int = 0
-    options: AskedOptions = field(default_factory=AskedOptions)
+    options: RequestedOptions = field(default_factory=RequestedOptions)
     storage: RunStorage | None = None
     fit_risk: float = DEFAULT_FIT_RISK
     pue: SourcedRange

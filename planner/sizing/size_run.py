@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.layout.layout_question import LayoutSolver, ground_of
+from planner.layout.layout_question import LayoutSolver, context_of
 from planner.sizing.run_outlook import RunOutlook, outlook_of
 from planner.sizing.size_answer import SizeAnswer, value_words
 from planner.sizing.size_front import front_of, runs_beside
@@ -125,12 +125,12 @@ def _ranked(found: tuple[SizedDevice, ...]) -> list[SizedRun]:
 
 def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
     """What the best run's prediction rests on."""
-    _, ground = ground_of(question_of_run(question, best))
+    _, context = context_of(question_of_run(question, best))
     risk = f"a layout may run out of memory with a probability of {question.fit_risk:.0%}"
     # A network is changed by a flag of its own here.
     said = [
         each.replace("--on names a cluster file to change it", "--network")
-        for each in ground.assumptions
+        for each in context.assumptions
     ]
     return (*said, evidence_words(best.layout.run), risk)
 

@@ -4,7 +4,7 @@ One search over layouts (planner/layout/layout_search.py) with the whole run as 
 every number of nodes at once (run_goal.py). The frameworks and batches of a device are searched one
 after the other and share the best value found, so that most are discarded by their bounds alone. Of
 equal values the first one found stays. `solve_text` is the same search as text in, text out, for
-worker processes (planner/many/local_workers.py): equal texts give equal texts but for time limits.
+worker processes (planner/batch/local_workers.py): equal texts give equal texts but for time limits.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.batch.local_workers import answers_of
 from planner.best_first import BestFirst
 from planner.layout.layout_question import (
     LayoutQuestion,
     LayoutSolver,
-    ground_of,
+    context_of,
 )
 from planner.layout.layout_search import Array, nodes_of_run
 from planner.layout.refined_layout import PricedLayout
-from planner.many.local_workers import answers_of
 from planner.sizing.run_goal import RunGoal, power_of
 from planner.sizing.run_stretch import RunStretch, run_stretch
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
@@ -154,7 +154,7 @@ def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice)
     asked = layout_question_of(
         question, choice, stack, question.batches[0], choice.node_devices, choice.most
     )
-    base, _ = ground_of(asked)
+    base, _ = context_of(asked)
 
     def step_bands(counts: Sequence[int]) -> list[Interval]:
         runs = [

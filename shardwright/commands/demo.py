@@ -19,15 +19,15 @@ from profiles.extras import need_package
 from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.model.loaders import resolve_model
 from shardwright import api
-from shardwright.asking.provenance import provenance
+from shardwright.analysis.breakdown import critical_rank
+from shardwright.analysis.comparison import compare_run, outdated_profile
 from shardwright.console.output import Bar, show
-from shardwright.findings.breakdown import critical_rank
-from shardwright.findings.comparison import compare_run, outdated_profile
 from shardwright.reports import terminal
 from shardwright.reports.chrome_trace import chrome_trace
 from shardwright.reports.html import report_html
 from shardwright.reports.roofline import roofline
 from shardwright.reports.terminal_console import console
+from shardwright.requests.provenance import provenance
 from simulator.values.plan_file import write_plan_file
 from simulator.values.workload import Workload
 

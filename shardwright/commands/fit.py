@@ -8,10 +8,10 @@ import typer
 
 from profiles.document import encode
 from shardwright import api
-from shardwright.asking.named_model import import_from_here, sample_of
 from shardwright.console.flags import Json, Model, Precision, Seq
 from shardwright.console.output import Heartbeat, note, print_json, show
 from shardwright.reports.capacity import fit_model, fit_report
+from shardwright.requests.named_model import import_from_here, sample_of
 
 EXAMPLES = (
     "Examples:\n\n  shardwright fit llama-3.1-8b\n\n  shardwright fit ./config.json --seq 4096"

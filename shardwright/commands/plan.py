@@ -164,12 +164,12 @@ def plan(
     # Here, since --help needs none of them.
     from datetime import date
 
-    from shardwright.asking.places import local_profile
-    from shardwright.asking.plan_flags import choices_of, plan_request
-    from shardwright.asking.plan_request import AnswerOutput
-    from shardwright.asking.report_paths import ReportPaths
     from shardwright.console.output import need_room_for
     from shardwright.console.report_files import need_room_for_reports
+    from shardwright.requests.places import local_profile
+    from shardwright.requests.plan_flags import choices_of, plan_request
+    from shardwright.requests.plan_request import AnswerOutput
+    from shardwright.requests.report_paths import ReportPaths
 
     if imported is not None:
         from shardwright.plugins.plugin import Hook, hook
@@ -200,8 +200,8 @@ def plan(
         # Here, since only sweeps need workers and tables.
         from planner.axes import AXES
         from profiles.hardware.prices.price_file import offers_with
-        from shardwright.asking.plan_flags import typed_options
         from shardwright.commands.plan_many import Sweep, grid_of, plan_many
+        from shardwright.requests.plan_flags import typed_options
         from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
         grid = grid_of(

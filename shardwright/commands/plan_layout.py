@@ -5,27 +5,20 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+from planner.batch.answer_cache import AnswerCache
 from planner.layout.layout_answer import LayoutFile
-from planner.many.answer_cache import AnswerCache
 from planner.space import EXECUTOR
 from profiles.document import to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.model.loaders import need_to_build, resolve_model
-from shardwright.asking.answered import how_it_came_about
-from shardwright.asking.executor_layouts import runnable_answer, why_not_run
-from shardwright.asking.layout_answers import LayoutAsker, OneAnswer, none_fits, stacks_of
-from shardwright.asking.opened_plan import write_layout
-from shardwright.asking.places import answer_cache
-from shardwright.asking.plan_request import AnswerOutput, PlanRequest
-from shardwright.asking.provenance import provenance
-from shardwright.console.output import SearchProgress, note, print_json, show, tell_price
-from shardwright.console.report_files import write_front_reports, write_layout_reports
-from shardwright.findings.answer_json import (
+from shardwright.analysis.answer_json import (
     answer_json,
     delivered_json,
     frameworks_json,
     front_json,
 )
+from shardwright.console.output import SearchProgress, note, print_json, show, tell_price
+from shardwright.console.report_files import write_front_reports, write_layout_reports
 from shardwright.reports.labelled import labelled
 from shardwright.reports.layout_report import (
     frameworks_report,
@@ -34,13 +27,20 @@ from shardwright.reports.layout_report import (
     layout_report,
 )
 from shardwright.reports.layout_summary import framework_rows, layout_summary
+from shardwright.requests.cached_answer import how_it_came_about
+from shardwright.requests.executor_layouts import runnable_answer, why_not_run
+from shardwright.requests.layout_answers import LayoutRequester, OneAnswer, none_fits, stacks_of
+from shardwright.requests.opened_plan import write_layout
+from shardwright.requests.places import answer_cache
+from shardwright.requests.plan_request import AnswerOutput, PlanRequest
+from shardwright.requests.provenance import provenance
 from simulator.training_run.fit.logged_source import Calibration
 from simulator.values.plan_file import write_plan_file
 
 
 def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
     """Print (and write) the answer; raises InfeasibleError where no layout fits."""
-    asker = LayoutAsker(
+    asker = LayoutRequester(
         request=request,
         calibration=None if request.calibration is None else _calibration(request.calibration),
         explain=output.explain or output.reports.asked,
@@ -111,7 +111,7 @@ def _calibration(path: Path) -> Calibration:
     return loaded_calibration(path)
 
 
-def _several(asker: LayoutAsker, output: AnswerOutput) -> None:
+def _several(asker: LayoutRequester, output: AnswerOutput) -> None:
     """One table of frameworks; the file is the fastest one's."""
     request, found = asker.request, asker.by_framework()
     answers, refused = list(found.answers), found.refused
@@ -135,7 +135,7 @@ def _several(asker: LayoutAsker, output: AnswerOutput) -> None:
         note(f"written: {output.file} ({answers[0].stack})")
 
 
-def _front(asker: LayoutAsker, output: AnswerOutput) -> None:
+def _front(asker: LayoutRequester, output: AnswerOutput) -> None:
     request, choices = asker.request, asker.front()
     write_front_reports(output.reports, request, stacks_of(request.stack)[0], choices)
     points = [(part.name, choice) for part, choice in choices]

@@ -9,21 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.many.answer_cache import AnswerCache, AnswerFolder
-from planner.many.folder_lock import folder_held
-from planner.many.local_workers import local_workers
-from planner.many.ray_workers import ray_workers
-from planner.many.sweep import Question, Row, Workers, has_plan, sweep
+from planner.batch.answer_cache import AnswerCache, AnswerFolder
+from planner.batch.folder_lock import folder_held
+from planner.batch.local_workers import local_workers
+from planner.batch.ray_workers import ray_workers
+from planner.batch.sweep import Question, Row, Workers, has_plan, sweep
 from profiles.document import need_writable, write_text
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.prices.offer import Offer
 from profiles.units import format_time
 from shardwright import __version__
-from shardwright.asking.asked_price import notes_of_many
-from shardwright.asking.named_model import import_from_here
-from shardwright.asking.places import answer_cache
-from shardwright.asking.plan_request import AnswerOutput
-from shardwright.asking.questions import Grid, Poser, questions_of, read_questions
 from shardwright.console.output import Bar, note, show, tell_price
 from shardwright.reports.sweep_table import (
     line_of,
@@ -32,8 +27,13 @@ from shardwright.reports.sweep_table import (
     sweep_json,
     sweep_report,
 )
+from shardwright.requests.named_model import import_from_here
+from shardwright.requests.places import answer_cache
+from shardwright.requests.plan_request import AnswerOutput
+from shardwright.requests.price_request import notes_of_many
+from shardwright.requests.questions import Grid, Poser, questions_of, read_questions
 
-SOLVE = "shardwright.asking.solve_task:solve_text"
+SOLVE = "shardwright.requests.solve_task:solve_text"
 _WHY = "Answers of a sweep must not depend on who solves them and how fast."
 
 

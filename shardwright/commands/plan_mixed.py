@@ -10,15 +10,15 @@ from profiles.errors import InfeasibleError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.sourced import Sourced
-from shardwright.asking.asked_price import price_for
-from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
-from shardwright.asking.provenance import provenance
-from shardwright.asking.solve_task import task_of, trace_task
+from shardwright.analysis.answer_json import answer_json
 from shardwright.console.output import Heartbeat, note, print_json, show, tell_price
 from shardwright.console.report_files import write_plan_reports
-from shardwright.findings.answer_json import answer_json
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal import prediction_report
+from shardwright.requests.plan_request import AnswerOutput, PlanRequest, workload_of
+from shardwright.requests.price_request import price_for
+from shardwright.requests.provenance import provenance
+from shardwright.requests.solve_task import task_of, trace_task
 from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan_file import write_plan_file
 

@@ -5,18 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from planner.many.answer_cache import AnswerCache
+from planner.batch.answer_cache import AnswerCache
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.energy.grid_carbon import WORLD
 from profiles.model.loaders import resolve_model
 from shardwright import api
-from shardwright.asking.answered import answered, how_it_came_about
-from shardwright.asking.asked_price import price_for
-from shardwright.asking.layout_answers import why_no_layouts
-from shardwright.asking.places import answer_cache
-from shardwright.asking.plan_request import AnswerOutput, PlanRequest, workload_of
-from shardwright.asking.provenance import provenance
-from shardwright.asking.solve_task import task_of
+from shardwright.analysis.answer_json import answer_json
 from shardwright.console.output import (
     Heartbeat,
     SearchProgress,
@@ -26,8 +20,14 @@ from shardwright.console.output import (
     tell_price,
 )
 from shardwright.console.report_files import write_plan_reports
-from shardwright.findings.answer_json import answer_json
 from shardwright.reports import terminal
+from shardwright.requests.cached_answer import answered, how_it_came_about
+from shardwright.requests.layout_answers import why_no_layouts
+from shardwright.requests.places import answer_cache
+from shardwright.requests.plan_request import AnswerOutput, PlanRequest, workload_of
+from shardwright.requests.price_request import price_for
+from shardwright.requests.provenance import provenance
+from shardwright.requests.solve_task import task_of
 from simulator.goodput.reliability_inputs import inputs_at
 from simulator.values.plan_file import PlanFile, write_plan_file
 

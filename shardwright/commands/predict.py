@@ -12,14 +12,14 @@ from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, write_text
 from profiles.errors import DocumentError, InputError
 from profiles.extras import need_package
-from shardwright.asking.imported_file import is_imported
-from shardwright.asking.named_model import import_from_here
-from shardwright.asking.opened_plan import OpenedPlan, open_plan
-from shardwright.asking.planned_step import refuse_devices_of_plan
-from shardwright.asking.predicted_plan import predicted_again
 from shardwright.console.flags import Figure, Html, Json, Local, Trace
 from shardwright.console.output import need_room_for, note, print_json, show
 from shardwright.reports import terminal
+from shardwright.requests.imported_file import is_imported
+from shardwright.requests.named_model import import_from_here
+from shardwright.requests.opened_plan import OpenedPlan, open_plan
+from shardwright.requests.planned_step import refuse_devices_of_plan
+from shardwright.requests.predicted_plan import predicted_again
 from simulator.values.measurement import Measurement
 
 EXAMPLES = (

@@ -7,11 +7,11 @@ from typing import Any
 
 from profiles.document import encode
 from profiles.hardware.catalogue.catalog import get_device
-from shardwright.asking.imported_file import read_imported
-from shardwright.asking.imported_row import imported_row, predicted_import
+from shardwright.analysis.answer_json import parts_by_key
 from shardwright.console.output import print_json, show
-from shardwright.findings.answer_json import parts_by_key
 from shardwright.reports.imported_prediction import prediction_report
+from shardwright.requests.imported_file import read_imported
+from shardwright.requests.imported_row import imported_row, predicted_import
 from simulator.training_run.explain.predict_runs import PredictedRow
 
 _GIB = 2**30

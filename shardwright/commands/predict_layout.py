@@ -8,12 +8,12 @@ from rich.text import Text
 
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import write_text
-from shardwright.asking.opened_plan import OpenedPlan
+from shardwright.analysis.answer_json import layout_prediction_json
+from shardwright.analysis.layout_explanation import chosen_run, explain_layout
 from shardwright.console.output import note, print_json, show
-from shardwright.findings.answer_json import layout_prediction_json
-from shardwright.findings.layout_explanation import chosen_run, explain_layout
 from shardwright.reports.layout_report import layout_report
 from shardwright.reports.run_explanation import explanation_report
+from shardwright.requests.opened_plan import OpenedPlan
 from simulator.mfu import MFU_DEFINITION
 
 

@@ -12,11 +12,11 @@ from executor.launch import run_plan
 from profiles.document import read_mapping
 from profiles.errors import ToleranceError, UnknownNameError
 from profiles.units import format_time, parse_quantity
-from shardwright.asking.named_model import import_from_here
-from shardwright.asking.opened_plan import open_plan
 from shardwright.console.flags import Quiet
 from shardwright.console.output import Bar, need_room_for, note, show
 from shardwright.plugins.plugin import file_runner
+from shardwright.requests.named_model import import_from_here
+from shardwright.requests.opened_plan import open_plan
 
 EXAMPLES = (
     "Examples:\n\n  shardwright run plan.json --steps 20\n\n  shardwright run plan.json "

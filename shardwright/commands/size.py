@@ -14,10 +14,10 @@ from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.hardware.prices.owning import read_owning
 from profiles.units import parse_quantity
-from shardwright.asking.report_paths import ReportPaths
-from shardwright.asking.sizing.owning_beside import owning_beside
-from shardwright.asking.sizing.size_flags import size_flags
-from shardwright.asking.sizing.sized import Sized, SizeSolver
+from shardwright.analysis.size_change import Ceiling, changes_since, read_before
+from shardwright.analysis.size_details import size_details
+from shardwright.analysis.size_json import size_json
+from shardwright.analysis.size_versus import replaced, versus_json
 from shardwright.console.flags import Json, Quiet, Seq
 from shardwright.console.layout_flags import BasePrecision, Region, ReliabilityFile
 from shardwright.console.output import Heartbeat, need_room_for, note, print_json, show
@@ -29,10 +29,6 @@ from shardwright.console.report_files import (
     need_room_for_reports,
     write_size_reports,
 )
-from shardwright.findings.size_change import Ceiling, changes_since, read_before
-from shardwright.findings.size_details import size_details
-from shardwright.findings.size_json import size_json
-from shardwright.findings.size_versus import replaced, versus_json
 from shardwright.reports.sizing.size_compare import (
     diff_report,
     owned_report,
@@ -41,9 +37,13 @@ from shardwright.reports.sizing.size_compare import (
 )
 from shardwright.reports.sizing.size_report import size_report
 from shardwright.reports.sizing.size_summary import size_summary
+from shardwright.requests.report_paths import ReportPaths
+from shardwright.requests.sizing.owning_beside import owning_beside
+from shardwright.requests.sizing.size_flags import size_flags
+from shardwright.requests.sizing.sized import Sized, SizeSolver
 
 if TYPE_CHECKING:
-    from shardwright.asking.sizing.owned import OwnedBeside
+    from shardwright.requests.sizing.owned import OwnedBeside
 
 EXAMPLES = (
     "Examples:\n\n  shardwright size llama-3.1-70b --tokens 15T --deadline 60d --on h100-sxm,b200 "
@@ -246,14 +246,14 @@ def size(
 
 
 def _need_owned(owned: str) -> None:
-    from shardwright.asking.sizing.owned import owned_cluster
+    from shardwright.requests.sizing.owned import owned_cluster
 
     owned_cluster(owned)
 
 
 def _beside(owned: str, sized: Sized) -> OwnedBeside | None:
     # Here, since only this flag needs the search on mixed devices.
-    from shardwright.asking.sizing.owned import owned_beside
+    from shardwright.requests.sizing.owned import owned_beside
 
     return owned_beside(owned, sized, clock=time.monotonic)
 

@@ -12,22 +12,22 @@ from typing import Annotated
 
 import typer
 
-from planner.many.folder_lock import folder_held
+from planner.batch.folder_lock import folder_held
 from profiles.errors import InfeasibleError
 from profiles.hardware.prices.price_file import offers_with
 from profiles.hardware.probe.fingerprint import num_cores
 from shardwright import __version__
-from shardwright.asking.asked_price import notes_of_many
-from shardwright.asking.places import local_profile
 from shardwright.commands.plan_many import need_folder, workers_of
 from shardwright.console.flags import Json, Local, Prices, Quiet
 from shardwright.console.output import Bar, note, print_json, show, tell_price
 from shardwright.console.pace import Pace
-from shardwright.sweeps.asked_study import asked_study
+from shardwright.requests.places import local_profile
+from shardwright.requests.price_request import notes_of_many
 from shardwright.sweeps.best_rows import need_sort
 from shardwright.sweeps.parquet_file import need_pyarrow
 from shardwright.sweeps.study_file import read_study
 from shardwright.sweeps.study_report import study_json, study_report
+from shardwright.sweeps.study_requests import study_requests
 from shardwright.sweeps.study_run import run_study
 from shardwright.sweeps.worker import WORKER
 
@@ -84,7 +84,7 @@ def sweep(
     profile_file = local or local_profile()
     offers = None if prices is None else offers_with(prices)
     study_asked = read_study(path, local=profile_file)
-    asked = asked_study(study_asked, local=profile_file, offers=offers, prices=prices)
+    asked = study_requests(study_asked, local=profile_file, offers=offers, prices=prices)
     silent = quiet or json_output
     with (
         folder_held(folder, shlex.join(["shardwright", *sys.argv[1:]])),

@@ -25,7 +25,7 @@ def show(what: RenderableType) -> None:
 
 
 def tell_price(notes: Sequence[str]) -> None:
-    """What must be told of a price (asking/asked_price.py), under a report."""
+    """What must be told of a price (requests/price_request.py), under a report."""
     for said in notes:
         show(labelled("Price:  ", said, style="dim"))
 

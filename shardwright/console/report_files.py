@@ -17,11 +17,11 @@ from shardwright.console.output import need_room_for, note, write_or_print
 if TYPE_CHECKING:
     from planner.layout.layout_answer import LayoutChoice, LayoutFile
     from profiles.hardware.catalogue.cluster import Cluster
-    from shardwright.asking.plan_request import PlanRequest
-    from shardwright.asking.report_paths import ReportPaths
     from shardwright.reports.brief.brief import Brief
     from shardwright.reports.brief.columns import Column
     from shardwright.reports.brief.plan_brief import Planned
+    from shardwright.requests.plan_request import PlanRequest
+    from shardwright.requests.report_paths import ReportPaths
     from simulator.values.plan_file import PlanFile
 
 Html = Annotated[Path | None, typer.Option("--html", help="write an offline HTML page")]
@@ -118,10 +118,10 @@ def _write(
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
     """brief  of the command and the release that made the answer"""
-    from shardwright.asking.provenance import provenance
     from shardwright.reports.brief.brief_html import brief_html
     from shardwright.reports.brief.brief_markdown import brief_markdown
     from shardwright.reports.brief.columns import dictionary_csv, table_csv
+    from shardwright.requests.provenance import provenance
 
     said = brief(shlex.join(["shardwright", *sys.argv[1:]]), str(provenance()["version"]))
     if files.html is not None:

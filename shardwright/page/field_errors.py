@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from profiles.errors import InputError, ShardwrightError
 from profiles.model.loaders import resolve_model
-from shardwright.asking.sizing.size_flags import SeveralErrors
 from shardwright.page.fields import Field, field_named
+from shardwright.requests.sizing.size_flags import SeveralErrors
 
 T = TypeVar("T")
 

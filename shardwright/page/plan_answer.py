@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.batch.answer_cache import AnswerCache
 from planner.layout.layout_answer import LayoutChoice
-from planner.many.answer_cache import AnswerCache
 from profiles.errors import InfeasibleError
-from shardwright.asking.answered import how_it_came_about
-from shardwright.asking.layout_answers import LayoutAsker, none_fits, stacks_of
-from shardwright.asking.places import answer_cache
-from shardwright.asking.plan_request import PlanRequest
 from shardwright.page.page_answer import PageAnswer
 from shardwright.reports.brief.plan_answers import planned_front, planned_layouts
 from shardwright.reports.brief.plan_brief import Planned, plan_brief
 from shardwright.reports.layout_summary import framework_rows
+from shardwright.requests.cached_answer import how_it_came_about
+from shardwright.requests.layout_answers import LayoutRequester, none_fits, stacks_of
+from shardwright.requests.places import answer_cache
+from shardwright.requests.plan_request import PlanRequest
 
 
 def plan_answer(request: PlanRequest, *, explain: bool) -> PageAnswer:
@@ -22,7 +22,9 @@ def plan_answer(request: PlanRequest, *, explain: bool) -> PageAnswer:
 
     Raises InputError, and InfeasibleError if no framework or no front has a layout.
     """
-    asker = LayoutAsker(request=request, explain=explain, cache=AnswerCache(folder=answer_cache()))
+    asker = LayoutRequester(
+        request=request, explain=explain, cache=AnswerCache(folder=answer_cache())
+    )
     stacks = stacks_of(request.stack)
     if request.pareto:
         choices = asker.front()

@@ -7,12 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.layout.layout_question import ground_of
+from planner.layout.layout_question import context_of
 from profiles.hardware.prices.price_file import offers_with
-from shardwright.asking.layout_answers import LayoutAsker, stacks_of, why_no_layouts
-from shardwright.asking.places import local_profile
-from shardwright.asking.plan_flags import plan_request
-from shardwright.asking.plan_request import PlanRequest
 from shardwright.console.flags import samples, tokens
 from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options, number
 from shardwright.page.fields import Field, typed_values
@@ -25,6 +21,10 @@ from shardwright.page.shared_fields import (
     SEQUENCE,
     STACKS,
 )
+from shardwright.requests.layout_answers import LayoutRequester, stacks_of, why_no_layouts
+from shardwright.requests.places import local_profile
+from shardwright.requests.plan_flags import plan_request
+from shardwright.requests.plan_request import PlanRequest
 
 _PINNED = "a value, or a list of allowed values; empty: chosen by the search"
 PLAN_FIELDS = (
@@ -125,9 +125,9 @@ def read_plan(values: Mapping[str, str], *, today: str) -> PlanRequest:
 
 def _need_question(request: PlanRequest) -> None:
     """Raises the errors of the search for an invalid request, before it starts."""
-    question, _ = LayoutAsker(request=request).question()
+    question, _ = LayoutRequester(request=request).question()
     if len(stacks_of(request.stack)) == 1:
-        ground_of(question)
+        context_of(question)
 
 
 def _counts(typed: Mapping[str, str]) -> dict[str, int | float | None]:

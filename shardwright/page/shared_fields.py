@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from profiles.hardware.prices.offer import KINDS
 from profiles.model.loaders import model_names
-from shardwright.asking.plan_options import ANY_STACK
 from shardwright.page.fields import Field
+from shardwright.requests.plan_options import ANY_STACK
 from simulator.training_run.framework.framework import offered_frameworks
 
 STACKS = tuple(dict.fromkeys(("megatron-core", ANY_STACK, *offered_frameworks())))

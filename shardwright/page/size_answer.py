@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import time
 
-from shardwright.asking.sizing.size_flags import SizeFlags
-from shardwright.asking.sizing.sized import Sized, SizeSolver
-from shardwright.findings.size_details import size_details
-from shardwright.findings.size_json import size_json
+from shardwright.analysis.size_details import size_details
+from shardwright.analysis.size_json import size_json
 from shardwright.page.page_answer import PageAnswer
 from shardwright.reports.brief.size_brief import size_brief
+from shardwright.requests.sizing.size_flags import SizeFlags
+from shardwright.requests.sizing.sized import Sized, SizeSolver
 
 _KEPT = 64
 # Time limit of a search in seconds, as on the command line.

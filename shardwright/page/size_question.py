@@ -12,8 +12,6 @@ from planner.sizing.size_question import MINIMISED
 from profiles.hardware.catalogue.catalog import link_names
 from profiles.hardware.energy.grid_carbon import grids
 from profiles.hardware.prices.price_file import offers_with
-from shardwright.asking.sizing.size_flags import SizeFlags, size_flags
-from shardwright.asking.sizing.size_request import size_request
 from shardwright.console.flags import tokens
 from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options, number
 from shardwright.page.fields import Field, typed_values
@@ -26,6 +24,8 @@ from shardwright.page.shared_fields import (
     SEQUENCE,
     STACKS,
 )
+from shardwright.requests.sizing.size_flags import SizeFlags, size_flags
+from shardwright.requests.sizing.size_request import size_request
 from simulator.goodput.reliability_inputs import read_reliability
 
 SIZE_FIELDS = (

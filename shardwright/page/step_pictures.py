@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from planner.layout.layout_answer import LayoutChoice
 from profiles.errors import InputError
-from shardwright.findings.layout_timeline import layout_timeline
+from shardwright.analysis.layout_timeline import layout_timeline
 from shardwright.reports.memory_picture import memory_picture
 from shardwright.reports.picture import Picture
 from shardwright.reports.timeline_picture import timeline_note, timeline_picture

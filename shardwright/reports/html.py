@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
-from shardwright.findings.breakdown import RankParts, measured_parts, predicted_parts
-from shardwright.findings.comparison import Row, compare_run
+from shardwright.analysis.breakdown import RankParts, measured_parts, predicted_parts
+from shardwright.analysis.comparison import Row, compare_run
 from shardwright.reports.branch_stages import branch_rows
 from shardwright.reports.markdown import cells, heads, signed_percent, verdict
 from shardwright.reports.memory_picture import memory_picture

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from profiles.units import format_bytes, format_time
-from shardwright.findings.comparison import Comparison, Row
-from shardwright.findings.drift import drift_sentence
+from shardwright.analysis.comparison import Comparison, Row
+from shardwright.analysis.drift import drift_sentence
 from shardwright.reports.markdown_table import cell, table
 
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
-from shardwright.findings.plan_diff import Change, PlanDiff
+from shardwright.analysis.plan_diff import Change, PlanDiff
 from shardwright.reports.markdown_table import cell
 from shardwright.reports.markdown_table import table as markdown_table
 from shardwright.reports.price_words import price_note

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from profiles.errors import InputError
 from profiles.extras import need_package
-from shardwright.findings.breakdown import critical_rank, measured_parts, predicted_parts
-from shardwright.findings.plan_sheet import MEMORY_PARTS
+from shardwright.analysis.breakdown import critical_rank, measured_parts, predicted_parts
+from shardwright.analysis.plan_sheet import MEMORY_PARTS
 from shardwright.reports.picture import COLOURS
 from shardwright.reports.timeline_picture import kind_of
 from simulator.values.measurement import Measurement

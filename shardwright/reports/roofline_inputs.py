@@ -9,7 +9,7 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.tracing.block_order import in_order
-from shardwright.findings.breakdown import critical_rank
+from shardwright.analysis.breakdown import critical_rank
 from shardwright.reports.roofline import Roofline, roofline
 from simulator.values.measurement import Measurement
 from simulator.values.plan import Plan
@@ -31,8 +31,8 @@ def find_roofline(
     The model comes from the cache of traces, or is traced again. A model or a cluster that has
     another content hash than the plan's would give another picture, so it is refused.
     """
-    from shardwright.asking import python_plan
-    from shardwright.asking.places import local_profile
+    from shardwright.requests import python_plan
+    from shardwright.requests.places import local_profile
 
     try:
         named = str(cluster_file) if cluster_file is not None else plan.cluster
@@ -55,7 +55,7 @@ def _traced(
     measured: Measurement | None,
     target: str,
 ) -> Roofline:
-    from shardwright.asking import python_plan
+    from shardwright.requests import python_plan
 
     traced = python_plan.trace(
         plan.model,

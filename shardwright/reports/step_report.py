@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.units import format_percent, format_time
-from shardwright.asking.planned_step import PlannedStep
 from shardwright.reports.terminal import format_interval, table
+from shardwright.requests.planned_step import PlannedStep
 
 
 def step_report(step: PlannedStep) -> RenderableType:

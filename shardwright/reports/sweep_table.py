@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from planner.batch.sweep import Answer, Row, has_plan
 from planner.layout.layout_answer import LayoutFile, layout_title
-from planner.many.sweep import Answer, Row, has_plan
 from profiles.csv_text import csv_text
 from profiles.document import encode, to_json
 from profiles.errors import UnknownNameError

@@ -24,8 +24,8 @@ from profiles.units import (
     format_time,
     format_usd,
 )
-from shardwright.findings.comparison import Comparison
-from shardwright.findings.plan_sheet import MEMORY_PARTS
+from shardwright.analysis.comparison import Comparison
+from shardwright.analysis.plan_sheet import MEMORY_PARTS
 from shardwright.reports.branch_stages import branch_rows
 from shardwright.reports.labelled import labelled
 from shardwright.reports.markdown import cells, heads, verdict

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from shardwright.findings.comparison import Comparison, comparison_data
-from shardwright.findings.plan_diff import PlanDiff, plan_diff_data
+from shardwright.analysis.comparison import Comparison, comparison_data
+from shardwright.analysis.plan_diff import PlanDiff, plan_diff_data
 from shardwright.reports import terminal
 from shardwright.reports.plan_diff_report import plan_diff_report
 from shardwright.results.result import Result

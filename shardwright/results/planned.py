@@ -8,12 +8,12 @@ from rich.console import Group, RenderableType
 
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode
-from shardwright.asking.planned_step import PlannedStep
 from shardwright.reports import terminal
 from shardwright.reports.brief.plan_table import layout_rows, plan_rows
 from shardwright.reports.capacity import Fit, fit_report
 from shardwright.reports.layout_report import layout_report
 from shardwright.reports.step_report import step_report
+from shardwright.requests.planned_step import PlannedStep
 from shardwright.results.result import Result
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction

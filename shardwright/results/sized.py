@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import RenderableType
 
 from planner.sizing.run_outlook import RunOutlook
-from shardwright.asking.sizing.sized import Sized
-from shardwright.findings.size_json import size_json
+from shardwright.analysis.size_json import size_json
 from shardwright.reports.brief.size_table import SIZE_COLUMNS, size_rows
 from shardwright.reports.sizing.size_report import size_report
+from shardwright.requests.sizing.sized import Sized
 from shardwright.results.result import Result
 
 

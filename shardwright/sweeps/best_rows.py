@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from profiles.errors import UnknownNameError
-from shardwright.sweeps.asked_study import PLANS
 from shardwright.sweeps.plan_columns import PLAN_SORTS
+from shardwright.sweeps.study_requests import PLANS
 
 
 def need_sort(name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.many.result_store import Table
+from planner.batch.result_store import Table
 from profiles.extras import need_package
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from planner.batch.sweep import Question, Row
 from planner.layout.layout_answer import LayoutFile
-from planner.many.sweep import Question, Row
 from planner.space import EXECUTOR
 from shardwright.reports.brief.columns import Column
 from shardwright.reports.brief.plan_table import PLAN_COLUMNS, layout_row, plan_rows

@@ -7,10 +7,10 @@ from typing import Any
 
 from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
-from shardwright.asking.sizing.size_flags import NamedDevice, SizeFlags
-from shardwright.findings.size_json import size_json
+from shardwright.analysis.size_json import size_json
 from shardwright.reports.brief.columns import Column
 from shardwright.reports.brief.size_table import SIZE_COLUMNS
+from shardwright.requests.sizing.size_flags import NamedDevice, SizeFlags
 
 _ASKED = (
     Column(name="question", unit="", meaning="its number in the study, from 1"),

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from profiles.errors import InputError
-from shardwright.asking.sizing.size_flags import SizeFlags, size_flags
+from shardwright.requests.sizing.size_flags import SizeFlags, size_flags
 
 # Lists of a grid, with the flag of `size` that takes one of their entries; the first outermost.
 _FLAGS = {

@@ -2,7 +2,7 @@
 
     schema = "shardwright/questions@1"
 
-    [[grids]]                              # questions of `plan` (asking/questions.py)
+    [[grids]]                              # questions of `plan` (requests/questions.py)
     models = ["llama-3.1-8b", "llama-3.1-70b"]
     clusters = ["4x8xh100-sxm", "8x8xh200"]
     global_batches = [512, 1024]
@@ -26,18 +26,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from planner.many.sweep import Question
+from planner.batch.sweep import Question
 from profiles.document import read_document
 from profiles.errors import DocumentError, ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from profiles.model.loaders import resolve_model
 from profiles.text_file import read_text
-from shardwright.asking.asked_price import given_price
-from shardwright.asking.file_lines import with_lines
-from shardwright.asking.named_model import import_from_here
-from shardwright.asking.plan_options import ANY_STACK
-from shardwright.asking.questions import QUESTIONS_SCHEMA, Grid, questions_of
-from shardwright.asking.sizing.size_flags import SizeFlags, devices_of
+from shardwright.requests.file_lines import with_lines
+from shardwright.requests.named_model import import_from_here
+from shardwright.requests.plan_options import ANY_STACK
+from shardwright.requests.price_request import given_price
+from shardwright.requests.questions import QUESTIONS_SCHEMA, Grid, questions_of
+from shardwright.requests.sizing.size_flags import SizeFlags, devices_of
 from shardwright.sweeps.size_grid import SizeGrid, flags_of
 from simulator.training_run.framework.framework import load_framework
 

@@ -13,8 +13,8 @@ from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.price_words import hourly_words
 from shardwright.reports.terminal import table
-from shardwright.sweeps.asked_study import PLANS, SIZES
 from shardwright.sweeps.best_rows import best_rows
+from shardwright.sweeps.study_requests import PLANS, SIZES
 from shardwright.sweeps.study_run import ANSWERED, StudyRun
 
 REPORT_SCHEMA = "shardwright/sweep-report@1"

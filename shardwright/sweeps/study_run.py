@@ -19,22 +19,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.many.answer_cache import code_and_data_version, write_answer
-from planner.many.result_store import ResultStore, solve_into
-from planner.many.sweep import Reply, Workers, verdict_of
+from planner.batch.answer_cache import code_and_data_version, write_answer
+from planner.batch.result_store import ResultStore, solve_into
+from planner.batch.sweep import Reply, Workers, verdict_of
 from profiles.document import write_bytes, write_text
 from profiles.errors import DocumentError
 from shardwright.reports.brief.columns import dictionary_csv, table_csv
-from shardwright.sweeps.asked_study import (
+from shardwright.sweeps.best_rows import best_rows
+from shardwright.sweeps.parquet_file import parquet_bytes
+from shardwright.sweeps.study_requests import (
     PLANS,
     SIZES,
-    AskedStudy,
+    StudyRequests,
     columns_of,
     dictionary_of,
     table_of,
 )
-from shardwright.sweeps.best_rows import best_rows
-from shardwright.sweeps.parquet_file import parquet_bytes
 
 STORE = "results.sqlite"
 _CSV = {PLANS: "summary", SIZES: "sizes"}
@@ -68,7 +68,7 @@ class StudyRun:
 
 
 def run_study(
-    asked: AskedStudy,
+    asked: StudyRequests,
     folder: Path,
     *,
     workers: Workers,
@@ -142,7 +142,7 @@ def _remove_others(folder: Path, files: Sequence[str]) -> None:
 
 
 def _write_plans(
-    asked: AskedStudy,
+    asked: StudyRequests,
     store: ResultStore,
     folder: Path,
     best: Sequence[dict[str, Any]],

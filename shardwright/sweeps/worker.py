@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from planner.batch.answer_cache import code_and_data_version
+from planner.batch.sweep import Job
 from planner.layout.layout_question import LayoutSolver
-from planner.many.answer_cache import code_and_data_version
-from planner.many.sweep import Job
 from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.size_run import answer_of, search_here
 from profiles.document import content_hash, decode, to_line
-from shardwright.asking.sizing.size_request import SizeRequest
-from shardwright.asking.solve_task import need_version, reason_of, solve_text
+from shardwright.requests.sizing.size_request import SizeRequest
+from shardwright.requests.solve_task import need_version, reason_of, solve_text
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 WORKER = "shardwright.sweeps.worker:answer_text"
@@ -24,7 +24,7 @@ class SizingTask:
     """A question of `size` with the content that its words name.
 
     assumed, left_out   as of a SizeRequest
-    version             of the code and data that the asker has (planner/many/answer_cache.py)
+    version             of the code and data that the asker has (planner/batch/answer_cache.py)
     """
 
     sizing: SizeQuestion
@@ -60,7 +60,7 @@ def sizing_job(asked: SizeRequest) -> Job:
 def answer_text(text: str) -> str:
     """The answer of a task as JSON, whose `reason` is "" or why there is none. Never raises.
 
-    Of a SizingTask it is a SizeVerdict, else a Verdict (planner/many/sweep.py).
+    Of a SizingTask it is a SizeVerdict, else a Verdict (planner/batch/sweep.py).
     """
     try:
         data = json.loads(text)

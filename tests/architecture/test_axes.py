@@ -22,7 +22,7 @@ ALSO_DRAWN = {
     "planner/layout/layout_question.py: divisors": "degrees that suit a model",
     "planner/sizing/sizing_search.py: zero_stages_at": "the most sharded run, for a bound",
     "profiles/model/loaders.py: divisors": "a message's heads",
-    "shardwright/asking/executor_layouts.py: divisors": "tp degrees that the executor can split",
+    "shardwright/requests/executor_layouts.py: divisors": "tp degrees that the executor can split",
     "simulator/training_run/framework/framework.py: zero_stages_at": "the rule",
     "simulator/values/runnable.py: free_schedules": "the rule",
 }

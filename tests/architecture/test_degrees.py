@@ -13,14 +13,14 @@ DEFINED = {
     # File borders: each degree is optional, or a row or file has it as a key of its own.
     "profiles/published/recipes.py: Recipe": "an entry of a file",
     "profiles/published/run.py: PublishedRun": "a row of a table",
-    "shardwright/asking/imported_run.py: ImportedRun": "a configuration of another framework",
+    "shardwright/requests/imported_run.py: ImportedRun": "a configuration of another framework",
     "shardwright/reports/sweep_table.py: Line": "a row of a table",
     # Of a model, not of a job: the one degree that its shapes follow.
     "profiles/model/graph.py: ModelGraph": "the degree that a trace was made for",
     "profiles/model/tracing/trace_tensor_parallel.py: Sharding": "the same, while tracing",
     # Requests and searches: sets of allowed degrees, and arrays over many layouts.
     "planner/axes.py: Axes": "allowed values of an axis",
-    "shardwright/asking/python_plan.py: Pins": "allowed values of an axis",
+    "shardwright/requests/python_plan.py: Pins": "allowed values of an axis",
     "planner/space.py: Meshes": "an array over meshes",
     "planner/layout/layouts.py: Layouts": "an array over layouts",
     "executor/mesh.py: Mesh": "torch's mesh of the axis",

@@ -31,7 +31,7 @@ HEAVY = {
     ),
     "transformers": ("profiles/model/building/build",),
     "ortools": ("planner/",),
-    "ray": ("planner/many/ray_workers",),
+    "ray": ("planner/batch/ray_workers",),
     "pyarrow": ("shardwright/sweeps/parquet_file",),
     "networkx": ("planner/chain/ideals", "profiles/model/tracing/trace_derive_tensor_parallel"),
     "matplotlib": ("shardwright/reports/print_figure", "shardwright/reports/brief/brief_figure"),

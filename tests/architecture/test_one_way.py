@@ -12,26 +12,26 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("profiles", "simulator", "planner", "executor", "shardwright")
-WAYS = "shardwright/asking/executor_layouts.py"
+WAYS = "shardwright/requests/executor_layouts.py"
 CALLERS = {
     # A plan that is a layout is priced by the first, any other by the second.
-    "plan_prediction": ("shardwright/asking/predicted_plan.py",),
+    "plan_prediction": ("shardwright/requests/predicted_plan.py",),
     "simulator.traced.predict.predict": (
         "simulator/traced/module_row.py",
         "planner/costs/costs.py",
         "planner/heterogeneous/unlike_search.py",
-        "shardwright/asking/predicted_plan.py",
+        "shardwright/requests/predicted_plan.py",
     ),
     # Whether a question is one of layouts: for single questions, sweeps, the page and predictions.
     "way_of": (
-        "shardwright/asking/layout_answers.py",
-        "shardwright/asking/predicted_plan.py",
-        "shardwright/asking/python_plan.py",
-        "shardwright/asking/questions.py",
+        "shardwright/requests/layout_answers.py",
+        "shardwright/requests/predicted_plan.py",
+        "shardwright/requests/python_plan.py",
+        "shardwright/requests/questions.py",
     ),
     "planner.search.search.search": (
         "planner/heterogeneous/plan_mixed.py",
-        "shardwright/asking/python_plan.py",
+        "shardwright/requests/python_plan.py",
     ),
     "graph_model_flop": ("simulator/traced/predict.py",),
     # Every search of the planner is this one.

@@ -16,7 +16,7 @@ from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.tracing.traced import TracedModel
 from shardwright import api
-from shardwright.asking.python_plan import tp_degrees_for
+from shardwright.requests.python_plan import tp_degrees_for
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 from tests.equality import models
@@ -103,7 +103,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class CachedAnswer:
     """A question with the answer of `plan`, which holds a plan."""
 
     question: Question
@@ -135,7 +135,7 @@ def traced_for(question: Question) -> TracedModel:
     return _traced(question.model, work.sequence_length, work.precision, degrees, target)
 
 
-def answered_questions(seed: int, count: int) -> Iterator[Answered]:
+def answered_questions(seed: int, count: int) -> Iterator[CachedAnswer]:
     """`count` questions that have a plan; those whose pins contradict each other are left out."""
     rng = random.Random(seed)
     kinds, weights = list(_WEIGHTS), list(_WEIGHTS.values())
@@ -145,7 +145,7 @@ def answered_questions(seed: int, count: int) -> Iterator[Answered]:
         answer = _answer(question)
         if answer is not None:
             found += 1
-            yield Answered(question=question, answer=answer)
+            yield CachedAnswer(question=question, answer=answer)
 
 
 def _drawn(rng: random.Random, kind: Kind) -> Question:

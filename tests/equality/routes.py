@@ -25,20 +25,20 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.published.module_table import ModuleRow
 from profiles.published.run import PublishedRun
 from shardwright import api
-from shardwright.asking.opened_plan import write_layout
-from shardwright.asking.places import local_profile
-from shardwright.asking.planned_step import PlannedStep
-from shardwright.asking.provenance import provenance
 from shardwright.cli import app
 from shardwright.commands.tables.predict_modules import predicted_modules
 from shardwright.commands.tables.predict_runs import predicted_runs, row_of
 from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
+from shardwright.requests.opened_plan import write_layout
+from shardwright.requests.places import local_profile
+from shardwright.requests.planned_step import PlannedStep
+from shardwright.requests.provenance import provenance
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.prediction import Interval, Part, Prediction
 from tests.equality.profiled_cpu import profiled_cpu
-from tests.equality.questions import Answered, Kind
+from tests.equality.questions import CachedAnswer, Kind
 
 Numbers = dict[str, float]
 _GIB = 2.0**30
@@ -57,14 +57,14 @@ class NotApplicable(Exception):
     """The route has no prediction of such a plan, by its purpose."""
 
 
-def in_the_answer(answered: Answered) -> Numbers:
+def in_the_answer(answered: CachedAnswer) -> Numbers:
     """The prediction inside the answer of `plan`, memory also in the unit of tables."""
     found = _in_the_answer(answered)
     memory = {name: value for name, value in found.items() if name.startswith("peak_memory_bytes")}
     return found | {name.replace("_bytes", "_gib"): value / _GIB for name, value in memory.items()}
 
 
-def _in_the_answer(answered: Answered) -> Numbers:
+def _in_the_answer(answered: CachedAnswer) -> Numbers:
     answer = answered.answer
     if isinstance(answer, LayoutFile):
         assert answer.chosen is not None
@@ -77,24 +77,24 @@ def _in_the_answer(answered: Answered) -> Numbers:
     return found
 
 
-def of_the_answer(answered: Answered) -> Numbers:
+def of_the_answer(answered: CachedAnswer) -> Numbers:
     """`predict` of the answer."""
     return _of_step(api.predict(answered.answer))
 
 
-def of_its_plan(answered: Answered) -> Numbers:
+def of_its_plan(answered: CachedAnswer) -> Numbers:
     """`predict` of the plan in the answer and of the cluster, which names its model."""
     return _of_prediction(api.predict(_own(answered).plan, on=answered.question.cluster))
 
 
-def of_plan_and_model(answered: Answered) -> Numbers:
+def of_plan_and_model(answered: CachedAnswer) -> Numbers:
     """`predict` of the plan in the answer with the traced model."""
     plan = _own(answered).plan
     assert plan is not None
     return _of_prediction(api.predict(plan, answered.traced, answered.question.cluster))
 
 
-def of_the_file(answered: Answered) -> Numbers:
+def of_the_file(answered: CachedAnswer) -> Numbers:
     """The command `predict` of a plan file whose stored step takes twice as long: it is computed
     from the plan again, not read back."""
     with tempfile.TemporaryDirectory() as folder, local_machine_is(profiled_cpu()):
@@ -102,7 +102,7 @@ def of_the_file(answered: Answered) -> Numbers:
         return _printed(path)
 
 
-def of_the_row(answered: Answered) -> Numbers:
+def of_the_row(answered: CachedAnswer) -> Numbers:
     """`predict --runs` of the row that describes the run."""
     run = _run_of(answered)
     row = row_of_run(run)
@@ -119,7 +119,7 @@ def of_the_row(answered: Answered) -> Numbers:
     return _of_row(predicted_runs([row])[0])
 
 
-def of_the_module_row(answered: Answered) -> Numbers:
+def of_the_module_row(answered: CachedAnswer) -> Numbers:
     """`predict --modules` of the row that describes a plan of one device, which takes the batch at
     once and computes nothing again."""
     question = answered.question
@@ -185,7 +185,7 @@ def _equal(first: float, second: float, digits: int | None) -> bool:
     return f"{first:.{digits}g}" == f"{second:.{digits}g}"
 
 
-def _own(answered: Answered) -> PlanFile:
+def _own(answered: CachedAnswer) -> PlanFile:
     if isinstance(answered.answer, LayoutFile):
         raise NotApplicable("a framework's layout is no plan of our executor")
     return answered.answer
@@ -237,7 +237,7 @@ def row_of_run(run: TrainingRun) -> PublishedRun:
     )
 
 
-def _run_of(answered: Answered) -> TrainingRun:
+def _run_of(answered: CachedAnswer) -> TrainingRun:
     if isinstance(answered.answer, LayoutFile):
         assert answered.answer.chosen is not None
         return answered.answer.chosen.run

@@ -17,12 +17,12 @@ from shardwright import api
 from simulator.values.workload import Workload
 from tests.equality import models, routes
 from tests.equality.models import TOKENS
-from tests.equality.questions import Answered, Kind, Question, answered_questions
+from tests.equality.questions import CachedAnswer, Kind, Question, answered_questions
 from tests.equality.routes import Difference, NotApplicable, Numbers, differences, in_the_answer
 
 SEED = 20261124
 FEW, MANY = 60, 500
-Route = Callable[[Answered], Numbers]
+Route = Callable[[CachedAnswer], Numbers]
 _PRINTED_DIGITS = 6
 _SHOWN = 12
 
@@ -47,7 +47,7 @@ def _cases() -> list[object]:
 
 
 @functools.cache
-def _answers(count: int) -> tuple[Answered, ...]:
+def _answers(count: int) -> tuple[CachedAnswer, ...]:
     return tuple(answered_questions(SEED, count))
 
 
@@ -96,7 +96,7 @@ def test_a_row_of_a_table_of_modules_gives_the_numbers_of_its_plan(
         pins={"tp": 1, "pp": 1, "zero": 0, "micro_batch": 16, "recompute": "none"},
     )
     answer = api.plan(question.model, question.cluster, question.work, **question.pins)
-    answered = Answered(question=question, answer=answer)
+    answered = CachedAnswer(question=question, answer=answer)
     theirs = routes.of_the_module_row(answered)
     assert {"step_time_s low", "peak_memory_gib high"} <= set(theirs)
     found = differences(name, in_the_answer(answered), theirs, digits=_PRINTED_DIGITS)

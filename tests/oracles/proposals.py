@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from planner.axes import Axes
 from planner.layout.layout_answer import layout_title
-from planner.layout.layout_question import layout_ground
+from planner.layout.layout_question import layout_context
 from planner.layout.layout_search import search_layouts
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
@@ -116,11 +116,11 @@ def _proposal(
     base = replace(
         first, recompute="none", sequence_parallel=any(run.sequence_parallel for run in runs)
     )
-    ground = layout_ground(first, rules)
+    context = layout_context(first, rules)
     found = search_layouts(
         LayoutPrices(base, coefficients),
         Axes(),
-        ground,
+        context,
         # All that `fits` lets through, whatever its risk.
         limit=MemoryLimit(capacity_bytes=get_device(first.device).usable_bytes, risk=0.999),
         runners_up=0,

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from planner.cell import Cell
-from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import partition
 from planner.chain.problem import Load
 from planner.costs.bound import lower_bound
+from planner.mesh.timeline_search import TimelineSearch
 from simulator.values.degrees import Degrees
 from tests.oracles.chain_totals import totals_of
 from tests.oracles.random_chains import (

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from planner.axes import Axes
-from planner.layout.layout_ground import base_run
+from planner.layout.layout_context import base_run
 from planner.search.search import search
 from shardwright import api
-from shardwright.asking.named_model import described_of
+from shardwright.requests.named_model import described_of
 from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import load_framework, load_stack
 from simulator.values.plan import Recompute

@@ -22,7 +22,7 @@ from planner.costs.bound import lower_bound
 from planner.neighbors import Neighbor
 from planner.search.answer import SearchOptions, Setting, search_setting
 from planner.search.space import block_rules, legal_cells
-from planner.space import Ground
+from planner.space import LayoutContext
 from profiles.document import encode, to_json
 from profiles.errors import InputError, UnknownNameError
 from simulator.values.plan import Plan, Recompute, Stage
@@ -48,11 +48,11 @@ class HandMadeCosts:
     of parameters, gradients and states, divided by tp, and by dp from ZeRO 1 on.
     """
 
-    def __init__(self, ground, space, capacity_bytes):
-        self.ground, self.space, self.capacity_bytes = ground, space, capacity_bytes
+    def __init__(self, context, space, capacity_bytes):
+        self.context, self.space, self.capacity_bytes = context, space, capacity_bytes
         chain = SimpleNamespace(branches=(), chain=())
         self.model = SimpleNamespace(micro_batches=(1,), graph=lambda micro_batch, tp: chain)
-        self.kinds = (0, *[1] * (ground.num_layers - 2), 2)
+        self.kinds = (0, *[1] * (context.num_layers - 2), 2)
 
     def missing_bytes(self, cell):
         problem = self.problem(cell)
@@ -175,7 +175,7 @@ class HandMadeCosts:
         )
 
 
-GROUND = Ground(
+GROUND = LayoutContext(
     rules=block_rules(),
     blocks=True,
     may_idle=False,
@@ -188,24 +188,24 @@ GROUND = Ground(
 PLAIN = Axes(schedule=("none", "1f1b", "gpipe"))
 
 
-def setting(space=PLAIN, ground=GROUND, capacity_gib=6.0):
-    return Setting(ground=ground, costs=HandMadeCosts(ground, space, capacity_gib * GIB))
+def setting(space=PLAIN, context=GROUND, capacity_gib=6.0):
+    return Setting(context=context, costs=HandMadeCosts(context, space, capacity_gib * GIB))
 
 
 def still():
     return 0.0
 
 
-def run(space=PLAIN, ground=GROUND, capacity_gib=6.0, **options):
+def run(space=PLAIN, context=GROUND, capacity_gib=6.0, **options):
     return search_setting(
-        setting(space, ground, capacity_gib), space, options=SearchOptions(clock=still, **options)
+        setting(space, context, capacity_gib), space, options=SearchOptions(clock=still, **options)
     )
 
 
-def unpruned(space, ground, capacity_gib):
+def unpruned(space, context, capacity_gib):
     """The least step time over every cell, each solved on its own."""
-    costs = HandMadeCosts(ground, space, capacity_gib * GIB)
-    found = [partition(costs.problem(cell)) for cell in legal_cells(space, ground)]
+    costs = HandMadeCosts(context, space, capacity_gib * GIB)
+    found = [partition(costs.problem(cell)) for cell in legal_cells(space, context)]
     return min((one.step_time_s for one in found if one is not None), default=None)
 
 

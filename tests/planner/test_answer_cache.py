@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from planner.axes import Axes
-from planner.many import answer_cache
-from planner.many.answer_cache import AnswerCache, answer_key, code_and_data_version
+from planner.batch import answer_cache
+from planner.batch.answer_cache import AnswerCache, answer_key, code_and_data_version
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.loaders import resolve_model
-from shardwright.asking.answered import answered, how_it_came_about
-from shardwright.asking.solve_task import Task, key_of, task_of
+from shardwright.requests.cached_answer import answered, how_it_came_about
+from shardwright.requests.solve_task import Task, key_of, task_of
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 from tests.shardwright.hand_made import answer

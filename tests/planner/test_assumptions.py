@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from planner.axes import Axes
 from planner.search.answer import _assumptions
-from planner.search.search import _ground
+from planner.search.search import _context
 from planner.search.space import block_rules
-from planner.space import Ground
+from planner.space import LayoutContext
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.graph import ModelGraph
 from simulator.values.workload import Workload
@@ -17,7 +17,7 @@ from tests.planner.hand_made_model import TOKENS, HandMadeModel
 REASON = "no rule is known for which of its linear layers to split by columns and rows"
 
 
-def ground(**changes: object) -> Ground:
+def context(**changes: object) -> LayoutContext:
     settings: dict[str, object] = {
         "num_devices": 8,
         "node_devices": 8,
@@ -27,11 +27,11 @@ def ground(**changes: object) -> Ground:
         "precision": "bf16",
         "why_not_tensor_parallel": REASON,
     }
-    return Ground(rules=block_rules(), blocks=True, may_idle=False, **(settings | changes))  # type: ignore[arg-type]  # a mapping of mixed values
+    return LayoutContext(rules=block_rules(), blocks=True, may_idle=False, **(settings | changes))  # type: ignore[arg-type]  # a mapping of mixed values
 
 
 def test_a_model_without_tensor_parallel_rules_is_said_to_be_searched_without() -> None:
-    said = _assumptions(Axes(), ground())
+    said = _assumptions(Axes(), context())
     assert f"no tensor parallelism: {REASON} (--tp)" in said
 
 
@@ -41,11 +41,11 @@ def test_nothing_is_said_where_it_was_not_to_be_tried() -> None:
         (Axes(), {"num_devices": 1}),
         (Axes(), {"why_not_tensor_parallel": "", "tp_degrees": (1, 2)}),
     ):
-        assert not any("no tensor" in said for said in _assumptions(space, ground(**changes)))
+        assert not any("no tensor" in said for said in _assumptions(space, context(**changes)))
 
 
 def test_a_model_of_one_block_is_said_to_have_no_pipeline() -> None:
-    said = _assumptions(Axes(), ground(num_layers=1, why_not_cuttable="it has one layer"))
+    said = _assumptions(Axes(), context(num_layers=1, why_not_cuttable="it has one layer"))
     assert "no pipeline: it has one layer (--pp)" in said
 
 
@@ -60,5 +60,5 @@ class Halting(HandMadeModel):
 
 def test_truth_values_that_were_assumed_inside_blocks_are_said() -> None:
     work = Workload(global_batch=8, sequence_length=TOKENS)
-    said = _assumptions(Axes(), _ground(Halting(4), get_cluster("2xh100-sxm"), work))
+    said = _assumptions(Axes(), _context(Halting(4), get_cluster("2xh100-sxm"), work))
     assert any(x.startswith("what runs in Layer hangs on values") for x in said)

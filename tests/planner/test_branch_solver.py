@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from planner.axes import Axes
-from planner.cells import branch_solver
-from planner.cells.branch_solver import BranchSolver, Ordered, cell_solver, in_traced_stages
 from planner.chain.ideals import lattice_of, lattice_of_flows
 from planner.chain.partition import partition
 from planner.chain.problem import (
@@ -22,9 +20,11 @@ from planner.chain.problem import (
 from planner.chain.relaxed_bound import relaxed_bound
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
+from planner.mesh import branch_solver
+from planner.mesh.branch_solver import BranchSolver, Ordered, cell_solver, in_traced_stages
 from planner.search.search import search
 from planner.search.space import block_rules, legal_cells
-from planner.space import Ground
+from planner.space import LayoutContext
 from profiles.errors import InputError
 from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
@@ -49,7 +49,7 @@ def costs_of(model, *, pp=2, memory_bytes=2.0**40, micro=4):
 
 
 def cell_of(costs, schedule, *, pp=2, vpp=1, micro=4):
-    ground = Ground(
+    context = LayoutContext(
         rules=block_rules(),
         blocks=True,
         may_idle=False,
@@ -60,7 +60,7 @@ def cell_of(costs, schedule, *, pp=2, vpp=1, micro=4):
         global_batch=micro,
     )
     space = Axes(pp=(pp,), vpp=(vpp,), schedule=(schedule,), micro_batch=(1,))
-    return legal_cells(space, ground)[0]
+    return legal_cells(space, context)[0]
 
 
 def test_ideals_and_orders_of_two_towers():

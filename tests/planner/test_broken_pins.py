@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.axes import AXES, NO_PIPELINE, Axes, axes_of
-from planner.layout.layout_question import ground_of
+from planner.layout.layout_question import context_of
 from planner.layout.layouts import legal_layouts
-from planner.run_option import AskedOptions
+from planner.run_option import RequestedOptions
 from planner.search.space import block_rules, legal_cells
-from planner.space import Ground
+from planner.space import LayoutContext
 from profiles.errors import InputError
 from tests.planner.layout.asked import question
 
-BLOCKS = Ground(
+BLOCKS = LayoutContext(
     rules=block_rules(),
     blocks=True,
     may_idle=False,
@@ -30,8 +30,8 @@ BLOCKS = Ground(
 )
 
 
-def layouts(stack: str, model: str = "llama-3.1-8b", batch: int = 32) -> Ground:
-    return ground_of(question(model, stack=stack, batch=batch))[1]
+def layouts(stack: str, model: str = "llama-3.1-8b", batch: int = 32) -> LayoutContext:
+    return context_of(question(model, stack=stack, batch=batch))[1]
 
 
 GROUNDS = {
@@ -53,10 +53,10 @@ PINS = {
 }
 
 
-def refusal(axes: Axes, ground: Ground) -> str:
+def refusal(axes: Axes, context: LayoutContext) -> str:
     """The message of the enumeration, "" if the pins leave something."""
     try:
-        legal_cells(axes, ground) if ground.blocks else legal_layouts(axes, ground)
+        legal_cells(axes, context) if context.blocks else legal_layouts(axes, context)
     except InputError as error:
         return str(error)
     return ""
@@ -101,11 +101,11 @@ def proposals(text: str) -> list[dict[str, str | int]]:
     st.dictionaries(st.sampled_from(sorted(PINS)), st.integers(0, 8), min_size=1, max_size=5),
 )
 def test_conflicts_are_smallest_and_proposals_work(name: str, drawn: dict[str, int]) -> None:
-    ground = GROUNDS[name]
-    if ground.blocks:
+    context = GROUNDS[name]
+    if context.blocks:
         drawn = {axis: index for axis, index in drawn.items() if axis not in ("cp", "ep")}
     pins = {axis: str(PINS[axis][index % len(PINS[axis])]) for axis, index in drawn.items()}
-    message = refusal(axes_of(pins), ground)
+    message = refusal(axes_of(pins), context)
     if not message:
         return
     found = conflicts(message)
@@ -113,18 +113,18 @@ def test_conflicts_are_smallest_and_proposals_work(name: str, drawn: dict[str, i
     assert "fewer of these options" not in message
     for named, proposal in found:
         assert named.items() <= pins.items()
-        assert refusal(axes_of(named), ground), message
+        assert refusal(axes_of(named), context), message
         if set(named) != {"pp", "vpp"}:  # pp is named with vpp for its meaning
             for axis in named:
                 less = {other: value for other, value in named.items() if other != axis}
                 if less:
-                    assert not refusal(axes_of(less), ground), (message, axis)
+                    assert not refusal(axes_of(less), context), (message, axis)
         others = [axis for each, _ in found if each is not named for axis in each]
         kept = {axis: value for axis, value in pins.items() if axis not in others}
         for change in proposals(proposal):
             sizes = {k: v for k, v in change.items() if k in ("num_devices", "global_batch")}
             changed = {k: str(v) for k, v in change.items() if k not in sizes}
-            again = refusal(axes_of(kept | changed), replace(ground, **sizes))
+            again = refusal(axes_of(kept | changed), replace(context, **sizes))
             assert not again, (message, change, again)
 
 
@@ -138,10 +138,10 @@ def test_chunks_of_a_prime_number_of_layers() -> None:
 
 def test_chunks_of_layers_that_predict_further_tokens() -> None:
     """A layer, its logits and the loss count as layers: 64 are cut."""
-    ground = GROUNDS["61 layers and predictors"]
+    context = GROUNDS["61 layers and predictors"]
     for pins in ({"pp": "4", "vpp": "4"}, {"pp": "2", "vpp": "8"}, {"pp": "16", "vpp": "2"}):
-        assert not refusal(axes_of(pins), ground)
-    message = refusal(axes_of({"pp": "4", "vpp": "3"}), ground)
+        assert not refusal(axes_of(pins), context)
+    message = refusal(axes_of({"pp": "4", "vpp": "3"}), context)
     assert message == (
         "--pp 4 with --vpp 3: pp x vpp, here 12, must cut 61 layers into equal chunks, or 64 with "
         "the layers and logits that predict further tokens and the loss. Use --vpp 2 or 4."
@@ -154,9 +154,11 @@ def test_two_conflicts_are_both_named() -> None:
 
 
 def test_options_that_the_pins_exclude() -> None:
-    asked = question(stack="torch", options=AskedOptions(compressions=("powersgd-4",)), zero=(2,))
+    asked = question(
+        stack="torch", options=RequestedOptions(compressions=("powersgd-4",)), zero=(2,)
+    )
     with pytest.raises(InputError, match=r"^--zero 2: none of the requested options .* --zero 1"):
-        legal_layouts(asked.space, ground_of(asked)[1])
+        legal_layouts(asked.space, context_of(asked)[1])
 
 
 def test_experts_that_a_stage_does_not_hold() -> None:

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.axes import Axes
-from planner.cells.cell_solver import CellSolver
-from planner.cells.timeline_search import TimelineSearch
 from planner.chain.partition import partition
 from planner.chain.problem import Partition, step_time
 from planner.costs.bound import lower_bound
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
+from planner.mesh.cell_solver import CellSolver
+from planner.mesh.timeline_search import TimelineSearch
 from planner.search.search import search
 from planner.search.space import block_rules, legal_cells
-from planner.space import Ground
+from planner.space import LayoutContext
 from profiles.document import encode, to_json
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
@@ -51,7 +51,7 @@ def costs_of(model, cluster, batch, strategies=ALL.strategies):
 
 
 def cells_of(model, cluster, batch, space=ALL):
-    ground = Ground(
+    context = LayoutContext(
         rules=block_rules(),
         blocks=True,
         may_idle=False,
@@ -61,7 +61,7 @@ def cells_of(model, cluster, batch, space=ALL):
         tp_degrees=model.tp_degrees,
         global_batch=batch,
     )
-    cells = legal_cells(space, ground)
+    cells = legal_cells(space, context)
     return [cell for cell in cells if cell.micro_batch <= 4]
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.many.local_workers import take
-from planner.many.sweep import Job
+from planner.batch.local_workers import take
+from planner.batch.sweep import Job
 
 
 def jobs(kins):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.many.local_workers import local_workers
-from planner.many.sweep import Job, Reply
+from planner.batch.local_workers import local_workers
+from planner.batch.sweep import Job, Reply
 
 HERE = "tests.planner.sweep_workers"
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.many.folder_lock import LOCK_FILE, folder_held
-from planner.many.result_store import ResultStore, Table, solve_into
-from planner.many.sweep import Job, Reply
+from planner.batch.folder_lock import LOCK_FILE, folder_held
+from planner.batch.result_store import ResultStore, Table, solve_into
+from planner.batch.sweep import Job, Reply
 from profiles.errors import DocumentError, InputError
 
 TABLE = Table(
@@ -55,7 +55,7 @@ def test_what_is_kept_is_known_to_the_next_one_and_to_no_other_version(tmp_path:
 def test_a_cut_loses_no_answer(tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path\n"
-        "from planner.many.result_store import ResultStore\n"
+        "from planner.batch.result_store import ResultStore\n"
         "store = ResultStore(Path(sys.argv[1]), version='1')\n"
         "for job in 'abc': store.keep(job, job)\n"
         "os.kill(os.getpid(), 9)"
@@ -176,7 +176,7 @@ def test_what_has_a_reason_is_not_kept(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from planner.many.folder_lock import folder_held
+from planner.batch.folder_lock import folder_held
 with folder_held(Path(sys.argv[1]), "shardwright sweep study.toml"):
     print("held", flush=True)
     time.sleep(600)
@@ -204,7 +204,7 @@ def test_a_full_disk_under_the_lock_is_said(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("planner.many.folder_lock.os.pwrite", full)
+        patch.setattr("planner.batch.folder_lock.os.pwrite", full)
         held = folder_held(tmp_path, "test")
         with pytest.raises(DocumentError, match="cannot be written: No space left"):
             held.__enter__()

@@ -8,12 +8,12 @@ import pytest
 
 from planner.axes import Axes, parse_axis
 from planner.search.space import block_rules, legal_cells
-from planner.space import Ground
+from planner.space import LayoutContext
 from profiles.errors import InputError, UnknownNameError
 from simulator.values.plan import Recompute
 from simulator.values.runnable import why_not_runnable
 
-GROUND = Ground(
+GROUND = LayoutContext(
     rules=block_rules(),
     blocks=True,
     may_idle=False,
@@ -29,7 +29,7 @@ def test_cells_of_two_devices_are_counted_by_hand():
     # Batch 4, 3 blocks, tp 1 or 2, zero 0: pp1 dp2 tp1: micro-batch 1, 2 -> 2. pp1 dp1 tp2:
     # micro-batch 1, 2, 4 -> 3. pp2 dp1 tp1: micro-batch 1, 2, 4 under 1f1b and gpipe -> 6;
     # interleaved needs vpp 2 x pp 2 = 4 blocks -> 0. Together 11.
-    ground = Ground(
+    context = LayoutContext(
         rules=block_rules(),
         blocks=True,
         may_idle=False,
@@ -39,7 +39,7 @@ def test_cells_of_two_devices_are_counted_by_hand():
         tp_degrees=(1, 2),
         global_batch=4,
     )
-    assert len(legal_cells(Axes(zero=(0,)), ground)) == 11
+    assert len(legal_cells(Axes(zero=(0,)), context)) == 11
 
 
 def test_every_cell_obeys_the_rules():
@@ -79,7 +79,7 @@ def test_a_pinned_tp_may_leave_the_node():
 
 def test_a_free_tp_divides_its_node():
     """Nodes of six: every other group of four would lie across two of them."""
-    ground = Ground(
+    context = LayoutContext(
         rules=block_rules(),
         blocks=True,
         may_idle=False,
@@ -89,8 +89,8 @@ def test_a_free_tp_divides_its_node():
         tp_degrees=(1, 2, 3, 4, 6),
         global_batch=12,
     )
-    assert {cell.degrees.tp for cell in legal_cells(Axes(), ground)} == {1, 2, 3, 6}
-    assert {cell.degrees.tp for cell in legal_cells(Axes(tp=(4,)), ground)} == {4}
+    assert {cell.degrees.tp for cell in legal_cells(Axes(), context)} == {1, 2, 3, 6}
+    assert {cell.degrees.tp for cell in legal_cells(Axes(tp=(4,)), context)} == {4}
 
 
 def test_interleaved_needs_whole_rounds():
@@ -101,7 +101,7 @@ def test_interleaved_needs_whole_rounds():
 
 
 @pytest.mark.parametrize(
-    ("space", "ground", "message"),
+    ("space", "context", "message"),
     [
         (
             Axes(pp=(3,), tp=(2,)),
@@ -144,9 +144,9 @@ def test_interleaved_needs_whole_rounds():
         ),
     ],
 )
-def test_pins_that_leave_nothing_are_named_together(space, ground, message):
+def test_pins_that_leave_nothing_are_named_together(space, context, message):
     with pytest.raises(InputError, match=message):
-        legal_cells(space, ground)
+        legal_cells(space, context)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.axes import Axes
-from planner.cells.cell_solver import CellSolver
-from planner.cells.timeline_search import TimelineSearch
 from planner.chain.problem import Partition
 from planner.costs.bound import lower_bound
 from planner.costs.split_problem import (
@@ -20,9 +18,11 @@ from planner.costs.split_problem import (
     split_durations,
     split_tails,
 )
+from planner.mesh.cell_solver import CellSolver
+from planner.mesh.timeline_search import TimelineSearch
 from planner.search.search import search
 from planner.search.space import block_rules, legal_cells
-from planner.space import Ground
+from planner.space import LayoutContext
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.schedules.schedule import schedule_kind
@@ -130,8 +130,8 @@ def test_a_named_schedule_is_planned_beside_others():
     }
 
 
-def four_devices(*, global_batch: int) -> Ground:
-    return Ground(
+def four_devices(*, global_batch: int) -> LayoutContext:
+    return LayoutContext(
         rules=block_rules(),
         blocks=True,
         may_idle=False,
@@ -144,14 +144,14 @@ def four_devices(*, global_batch: int) -> Ground:
 
 
 def test_no_schedule_that_splits_the_backward_is_planned_unless_it_is_named():
-    ground = four_devices(global_batch=16)
-    free = {cell.schedule for cell in legal_cells(Axes(), ground)}
+    context = four_devices(global_batch=16)
+    free = {cell.schedule for cell in legal_cells(Axes(), context)}
     assert free == {"none", "1f1b", "gpipe", "interleaved"}
-    named = {cell.schedule for cell in legal_cells(Axes(schedule=SPLIT_SCHEDULES), ground)}
+    named = {cell.schedule for cell in legal_cells(Axes(schedule=SPLIT_SCHEDULES), context)}
     assert named == set(SPLIT_SCHEDULES)
 
 
 def test_too_few_micro_batches_for_dualpipev_are_said():
-    ground = four_devices(global_batch=4)
+    context = four_devices(global_batch=4)
     with pytest.raises(InputError, match="2 x pp micro-batches or more"):
-        legal_cells(Axes(schedule=("dualpipev",), pp=(4,)), ground)
+        legal_cells(Axes(schedule=("dualpipev",), pp=(4,)), context)

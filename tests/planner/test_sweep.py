@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.many.answer_cache import AnswerCache, AnswerFolder
-from planner.many.sweep import (
+from planner.batch.answer_cache import AnswerCache, AnswerFolder
+from planner.batch.sweep import (
     Job,
     Posed,
     Question,

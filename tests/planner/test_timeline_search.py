@@ -8,9 +8,9 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 
-from planner.cells.timeline_search import TimelineSearch, timeline_step_s
 from planner.chain.problem import Partition
 from planner.costs.split_problem import split_moments
+from planner.mesh.timeline_search import TimelineSearch, timeline_step_s
 from profiles.errors import InputError
 from simulator.schedules.schedule import build_schedule
 from tests.oracles.held_activations import most_held

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import DocumentError, MismatchError
-from shardwright.findings.comparison import Comparison, Row, compare_run, outdated_profile
+from shardwright.analysis.comparison import Comparison, Row, compare_run, outdated_profile
 from shardwright.reports.chrome_trace import chrome_trace
 from shardwright.reports.html import report_html
 from shardwright.reports.markdown import comparison_markdown, verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.asking.compared_frameworks import (
+from shardwright.requests.compared_frameworks import (
     compared_frameworks,
     is_supported,
     preference,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from profiles.document import to_json, write_document
-from shardwright.findings.comparison import compare_run, comparison_data
+from shardwright.analysis.comparison import compare_run, comparison_data
 from shardwright.reports.chrome_trace import chrome_trace
 from shardwright.reports.html import report_html
 from simulator.values.measurement import MEASUREMENT_SCHEMA
@@ -26,7 +26,7 @@ ESCAPE = "\x1b["
 PRINT_COMPARISON = (
     "from shardwright.reports.terminal import comparison_report\n"
     "from shardwright.reports.terminal_console import console\n"
-    "from shardwright.findings.comparison import compare_run\n"
+    "from shardwright.analysis.comparison import compare_run\n"
     "from tests.shardwright.fixed_pair import answer, run\n"
     "console().print(comparison_report(compare_run(answer(), run())))\n"
 )

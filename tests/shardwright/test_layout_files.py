@@ -11,9 +11,9 @@ import shardwright as public
 from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile
 from profiles.errors import DocumentError, InputError
-from shardwright.asking.opened_plan import open_plan, write_layout
-from shardwright.findings.answer_json import layout_prediction_json
-from shardwright.findings.layout_explanation import explain_layout
+from shardwright.analysis.answer_json import layout_prediction_json
+from shardwright.analysis.layout_explanation import explain_layout
+from shardwright.requests.opened_plan import open_plan, write_layout
 from simulator.values.workload import Workload
 from tests.shardwright.test_cli import shardwright
 

@@ -8,7 +8,7 @@ import pytest
 
 from planner.layout.layout_answer import LayoutChoice
 from profiles.errors import InputError
-from shardwright.findings.layout_timeline import layout_timeline
+from shardwright.analysis.layout_timeline import layout_timeline
 from shardwright.reports.timeline_picture import timeline_note
 from tests.planner.layout.asked import question, solved
 from tests.simulator.described_runs import changed

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiles.document import write_document
-from shardwright.findings.comparison import compare_run
+from shardwright.analysis.comparison import compare_run
 from shardwright.reports.terminal import memory_words
 from simulator.values.plan_file import PlanFile, read_plan_file
 from tests.shardwright.hand_made import answer, prediction, run_of

@@ -11,10 +11,10 @@ import shardwright as public
 from profiles.errors import DocumentError, InputError, TraceError
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright import api
-from shardwright.asking.named_model import sample_of
-from shardwright.asking.opened_plan import open_plan
-from shardwright.asking.plan_request import default_precision
-from shardwright.asking.provenance import provenance
+from shardwright.requests.named_model import sample_of
+from shardwright.requests.opened_plan import open_plan
+from shardwright.requests.plan_request import default_precision
+from shardwright.requests.provenance import provenance
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.workload import Workload
 from tests.shardwright import mymodels

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner.axes import axes_of
 from profiles.document import content_hash
-from shardwright.findings.breakdown import (
+from shardwright.analysis.breakdown import (
     critical_rank,
     measured_bubble_s,
     measured_parts,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from profiles.document import write_document
-from shardwright.findings.plan_diff import diff_plans, plan_diff_data
+from shardwright.analysis.plan_diff import diff_plans, plan_diff_data
 from shardwright.reports.plan_diff_report import plan_diff_markdown
 from simulator.values.plan import PLAN_SCHEMA, Recompute, Stage
 from simulator.values.plan_file import Infeasibility, PlanFile

@@ -10,8 +10,8 @@ from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
 from profiles.document import read_document
 from profiles.errors import InfeasibleError, InputError, UnknownNameError
 from profiles.hardware.energy.grid_carbon import grid_of
+from shardwright.analysis.answer_json import ANSWER_KEYS
 from shardwright.cli import app
-from shardwright.findings.answer_json import ANSWER_KEYS
 from simulator.training_run.fit.logged_source import shipped_hash
 from simulator.training_run.step.coefficients import shipped_coefficients
 

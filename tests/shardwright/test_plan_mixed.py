@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shardwright.findings.answer_json import ANSWER_KEYS
+from shardwright.analysis.answer_json import ANSWER_KEYS
 from shardwright.reports.mixed_report import mixed_report
 from shardwright.reports.terminal_console import WIDTH
 from simulator.values.plan import PLAN_SCHEMA

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from profiles.hardware.prices.price_table import device_price
+from shardwright.analysis.plan_diff import diff_plans
 from shardwright.cli import app
-from shardwright.findings.plan_diff import diff_plans
 from shardwright.reports.html import report_html
 from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
 from shardwright.reports.terminal import plan_report
@@ -61,7 +61,7 @@ def test_every_report_that_formats_dollars_says_what_they_rest_on() -> None:
     test_fleet.py look for it), nor the message of --fail-over, which stands under an answer.
     """
     said = ("price_words", "price.words", ".range_words")
-    pages = ("reports/brief", "reports/fleet", "findings/size_change.py")
+    pages = ("reports/brief", "reports/fleet", "analysis/size_change.py")
     for path in sorted((ROOT / "shardwright").rglob("*.py")):
         if any(page in str(path) for page in pages):
             continue

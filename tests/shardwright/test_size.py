@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from profiles.errors import InfeasibleError, InputError, ToleranceError, UnknownNameError
-from shardwright.asking.sizing.size_flags import size_flags
-from shardwright.asking.sizing.size_request import size_request
-from shardwright.asking.sizing.sized import phases_of
 from shardwright.cli import app
+from shardwright.requests.sizing.size_flags import size_flags
+from shardwright.requests.sizing.size_request import size_request
+from shardwright.requests.sizing.sized import phases_of
 
 SMALL = ("size", "gpt2", "--seq", "1024", "--global-batch", "64", "--workers", "1", "-q")
 STACK = ("--stack", "megatron-core")

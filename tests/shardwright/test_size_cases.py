@@ -11,8 +11,8 @@ import pytest
 
 from profiles.errors import DocumentError, UnknownNameError
 from profiles.published.case import MEASURED_CASE_COLUMNS, leading_count, read_cases
+from shardwright.analysis.case_answer import CASE_ANSWER_COLUMNS
 from shardwright.commands.tables.size_cases import size_cases
-from shardwright.findings.case_answer import CASE_ANSWER_COLUMNS
 from simulator.goodput.reliability_inputs import DEFAULT
 from simulator.training_run.cases.case_run import case_run
 from simulator.training_run.cases.predict_case import predict_cases

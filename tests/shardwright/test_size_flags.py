@@ -4,9 +4,9 @@ import pytest
 
 from profiles.errors import DocumentError, InputError, UnitError
 from profiles.units import parse_quantity
-from shardwright.asking.sizing.size_flags import batches_of, devices_of, range_of, size_flags
-from shardwright.findings.size_change import Ceiling, changes_since, read_before
-from shardwright.findings.size_versus import replaced
+from shardwright.analysis.size_change import Ceiling, changes_since, read_before
+from shardwright.analysis.size_versus import replaced
+from shardwright.requests.sizing.size_flags import batches_of, devices_of, range_of, size_flags
 
 
 @pytest.mark.parametrize("text", ["20M$", "$20M", "20 M$", "20M USD", "20000k$", "2e7$"])

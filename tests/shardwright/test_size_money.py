@@ -13,17 +13,17 @@ from typer.testing import CliRunner
 from profiles.document import encode, to_json
 from profiles.errors import DocumentError, InputError, UnknownNameError
 from profiles.hardware.prices.owning import read_owning
-from shardwright.asking.sizing.owned import owned_beside
-from shardwright.asking.sizing.owning_beside import owning_beside
-from shardwright.asking.sizing.size_flags import size_flags
-from shardwright.asking.sizing.sized import Sized, SizeSolver
+from shardwright.analysis.size_json import size_json
 from shardwright.cli import app
-from shardwright.findings.size_json import size_json
 from shardwright.reports.brief.size_brief import size_brief
 from shardwright.reports.brief.size_charts import cost_parts, waterfall
 from shardwright.reports.sizing.size_compare import owning_report
 from shardwright.reports.sizing.size_report import size_report
 from shardwright.reports.terminal_console import console
+from shardwright.requests.sizing.owned import owned_beside
+from shardwright.requests.sizing.owning_beside import owning_beside
+from shardwright.requests.sizing.size_flags import size_flags
+from shardwright.requests.sizing.sized import Sized, SizeSolver
 from simulator.goodput.reliability_inputs import DEFAULT
 from tests.shardwright.golden import FOLDER
 

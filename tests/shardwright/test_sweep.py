@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from planner.many.answer_cache import AnswerFolder, code_and_data_version
-from planner.many.local_workers import local_workers
-from planner.many.ray_workers import ray_workers
-from planner.many.sweep import (
+from planner.batch.answer_cache import AnswerFolder, code_and_data_version
+from planner.batch.local_workers import local_workers
+from planner.batch.ray_workers import ray_workers
+from planner.batch.sweep import (
     Job,
     Question,
     Reply,
@@ -37,12 +37,12 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright import __version__
-from shardwright.asking.asked_price import price_for
-from shardwright.asking.questions import Grid, Poser, questions_of, read_questions
-from shardwright.asking.solve_task import Task, job_of, solve_text, trace_task
 from shardwright.cli import app, main
 from shardwright.commands.plan_many import SOLVE
 from shardwright.reports.sweep_table import sorted_rows, sweep_csv, sweep_json
+from shardwright.requests.price_request import price_for
+from shardwright.requests.questions import Grid, Poser, questions_of, read_questions
+from shardwright.requests.solve_task import Task, job_of, solve_text, trace_task
 from shardwright.sweeps.study_file import read_study
 from simulator.training_run.framework.framework import load_stack
 from tests.forked import run_main
@@ -138,7 +138,7 @@ def test_no_cluster_and_no_ray_are_said() -> None:
         return
     code = (
         "import sys\nsys.modules['ray'] = None\n"
-        "from planner.many.ray_workers import ray_workers\nray_workers('a:b', 'auto')"
+        "from planner.batch.ray_workers import ray_workers\nray_workers('a:b', 'auto')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert "pip install 'shardwright[cluster]'" in done.stderr

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from planner.many.folder_lock import folder_held
-from planner.many.local_workers import local_workers
-from planner.many.ray_workers import ray_workers
-from planner.many.sweep import Workers
-from shardwright.asking.places import local_profile
+from planner.batch.folder_lock import folder_held
+from planner.batch.local_workers import local_workers
+from planner.batch.ray_workers import ray_workers
+from planner.batch.sweep import Workers
 from shardwright.cli import main
-from shardwright.sweeps.asked_study import asked_study
+from shardwright.requests.places import local_profile
 from shardwright.sweeps.plan_columns import plan_command
 from shardwright.sweeps.study_file import read_study
+from shardwright.sweeps.study_requests import study_requests
 from shardwright.sweeps.study_run import StudyRun, run_study
 from shardwright.sweeps.worker import WORKER, answer_text
 from tests.forked import forked, run_main
@@ -44,7 +44,7 @@ def own_cache() -> Iterator[None]:
 def swept(study: Path, folder: Path, workers: Workers, *, plans: int = 0) -> StudyRun:
     with folder_held(folder, "test"):
         return run_study(
-            asked_study(read_study(study)),
+            study_requests(read_study(study)),
             folder,
             workers=workers,
             parquet=False,
@@ -162,7 +162,7 @@ def test_what_an_earlier_study_left_is_removed(
 
 
 def test_the_command_of_a_row_has_the_files_of_the_sweep(study: Path, tmp_path: Path) -> None:
-    asked = asked_study(
+    asked = study_requests(
         read_study(study), local=tmp_path / "here.json", prices=tmp_path / "own prices.toml"
     )
     assert asked.flags == (
@@ -172,7 +172,7 @@ def test_the_command_of_a_row_has_the_files_of_the_sweep(study: Path, tmp_path: 
     words = shlex.split(plan_command(asked.plans[0].question, asked.flags))
     assert words[words.index("--prices") + 1] == str(tmp_path / "own prices.toml")
     assert words[-2:] == ["-o", "plan.json"]
-    assert asked_study(read_study(study), local=local_profile()).flags == ()
+    assert study_requests(read_study(study), local=local_profile()).flags == ()
 
 
 def test_a_worker_outlives_a_text_that_is_no_question() -> None:
@@ -232,8 +232,8 @@ def test_parquet_holds_the_rows_and_equal_rows_are_equal_bytes(
     import pyarrow
     import pyarrow.parquet as parquet
 
-    from shardwright.sweeps.asked_study import table_of
     from shardwright.sweeps.parquet_file import parquet_bytes
+    from shardwright.sweeps.study_requests import table_of
 
     rows = alone[0].rows["results"]
     first, second = (parquet_bytes(table_of("results", rows)) for _ in range(2))
@@ -249,8 +249,8 @@ def test_pandas_and_duckdb_open_the_files(alone: tuple[StudyRun, Path], tmp_path
     pandas = pytest.importorskip("pandas", reason="not installed")
     duckdb = pytest.importorskip("duckdb", reason="not installed: it comes with the extra dev")
     pytest.importorskip("pyarrow", reason="pip install 'shardwright[tables]'")
-    from shardwright.sweeps.asked_study import table_of
     from shardwright.sweeps.parquet_file import parquet_bytes
+    from shardwright.sweeps.study_requests import table_of
 
     run, folder = alone
     path = tmp_path / "results.parquet"

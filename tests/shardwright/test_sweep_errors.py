@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from planner.many.folder_lock import folder_held
+from planner.batch.folder_lock import folder_held
 from profiles.errors import DocumentError
 from profiles.hardware.prices.price_table import device_price
 from shardwright.cli import app, main

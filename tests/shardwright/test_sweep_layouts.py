@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from planner.many.answer_cache import AnswerFolder
-from planner.many.local_workers import local_workers
-from planner.many.ray_workers import ray_workers
-from planner.many.sweep import Workers, sweep
+from planner.batch.answer_cache import AnswerFolder
+from planner.batch.local_workers import local_workers
+from planner.batch.ray_workers import ray_workers
+from planner.batch.sweep import Workers, sweep
 from profiles.errors import InfeasibleError, InputError, UnitError, UnknownNameError
-from shardwright.asking.questions import Grid, Poser, questions_of
-from shardwright.asking.solve_task import solve_text
 from shardwright.cli import app
 from shardwright.commands.plan_many import SOLVE
+from shardwright.requests.questions import Grid, Poser, questions_of
+from shardwright.requests.solve_task import solve_text
 from tests.shardwright.ray_nodes import ray_cluster_of_two
 from tests.shardwright.test_sweep import CACHE, skip_where_code_changed
 from tests.shardwright.workers_here import solve_here

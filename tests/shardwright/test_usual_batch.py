@@ -6,10 +6,10 @@ import pytest
 
 from profiles.errors import InputError
 from profiles.published.whole_run import whole_run, whole_runs
-from shardwright.asking.named_model import described_of
-from shardwright.asking.places import local_profile
-from shardwright.asking.plan_flags import plan_request
-from shardwright.asking.usual_batch import usual_batch
+from shardwright.requests.named_model import described_of
+from shardwright.requests.places import local_profile
+from shardwright.requests.plan_flags import plan_request
+from shardwright.requests.usual_batch import usual_batch
 
 
 @pytest.mark.parametrize(

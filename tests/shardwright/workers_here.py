@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from planner.many.sweep import Job, Reply, Workers
+from planner.batch.sweep import Job, Reply, Workers
 
 
 def solve_here(solve: Callable[[str], str]) -> Workers:

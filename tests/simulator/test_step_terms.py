@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.axes import Axes
-from planner.layout.layout_question import layout_ground
+from planner.layout.layout_question import layout_context
 from planner.layout.layouts import legal_layouts
 from planner.layout.prices import LayoutPrices
 from profiles.published.run import FIGURES
@@ -237,9 +237,9 @@ def test_names_and_parts_are_known() -> None:
 
 def llama_prices():
     base = changed(LLAMA_RUN, dp=16, stack="megatron-core", global_batch=32)
-    ground = layout_ground(base, load_framework("megatron-core").rules)
+    context = layout_context(base, load_framework("megatron-core").rules)
     space = Axes(tp=(1, 2), pp=(1, 4))
-    return base, LayoutPrices(base, shipped_coefficients()), legal_layouts(space, ground)
+    return base, LayoutPrices(base, shipped_coefficients()), legal_layouts(space, context)
 
 
 @pytest.mark.parametrize("per", [None, LAYER], ids=["once a step", "in each layer"])

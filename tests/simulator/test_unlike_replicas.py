@@ -9,7 +9,7 @@ import pytest
 from profiles.document import encode
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
-from shardwright.asking.opened_plan import open_plan
+from shardwright.requests.opened_plan import open_plan
 from simulator.traced.predict import predict
 from simulator.traced.priced_replica import exchange
 from simulator.training_run.framework.framework import load_stack

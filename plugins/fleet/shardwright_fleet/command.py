@@ -15,9 +15,6 @@ from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.hardware.prices.price_file import offers_with
 from profiles.units import parse_quantity
-from shardwright.asking.asked_price import price_notes
-from shardwright.asking.places import answer_cache
-from shardwright.asking.provenance import provenance
 from shardwright.console.flags import Json, Prices, Quiet
 from shardwright.console.output import (
     Heartbeat,
@@ -28,6 +25,9 @@ from shardwright.console.output import (
     tell_price,
     write_or_print,
 )
+from shardwright.requests.places import answer_cache
+from shardwright.requests.price_request import price_notes
+from shardwright.requests.provenance import provenance
 from shardwright_fleet.file import read_fleet
 from shardwright_fleet.page import fleet_html
 from shardwright_fleet.prices import PhasePrices

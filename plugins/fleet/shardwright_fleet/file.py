@@ -31,7 +31,7 @@ from profiles.document import decode, read_mapping
 from profiles.errors import DocumentError, ShardwrightError
 from profiles.hardware.prices.offer import Offer
 from profiles.text_file import read_text
-from shardwright.asking.file_lines import with_lines
+from shardwright.requests.file_lines import with_lines
 from shardwright_fleet.entries import FleetFile
 from shardwright_fleet.question import (
     FleetQuestion,

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from planner.batch.local_workers import answers_of
 from planner.layout.layout_answer import layout_title
 from planner.layout.layout_choice import choice_of
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver
-from planner.many.local_workers import answers_of
 from profiles.document import decode, encode
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.cluster import Cluster
@@ -31,7 +31,7 @@ class StepTask:
     """A step on some nodes.
 
     questions   one for each framework that may run it
-    version     of the code and data that price it (planner/many/answer_cache.py)
+    version     of the code and data that price it (planner/batch/answer_cache.py)
     """
 
     questions: tuple[LayoutQuestion, ...]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.axes import Axes
+from planner.batch.answer_cache import code_and_data_version
 from planner.layout.layout_question import LayoutQuestion
-from planner.many.answer_cache import code_and_data_version
 from planner.space import EXECUTOR
 from profiles.document import content_hash, read_document, write_document
 from profiles.errors import InfeasibleError, ShardwrightError
-from shardwright.asking.executor_layouts import executor_space
+from shardwright.requests.executor_layouts import executor_space
 from shardwright_fleet.phase_price import StepAnswer, StepTask, all_steps, phase_of
 from shardwright_fleet.question import (
     FleetQuestion,

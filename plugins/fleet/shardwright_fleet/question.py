@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from planner.run_option import AskedOptions
+from planner.run_option import RequestedOptions
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import Sourced
@@ -77,7 +77,7 @@ class FleetRun:
     stacks: tuple[str, ...]
     precision: str
     lora_rank: int = 0
-    options: AskedOptions = field(default_factory=AskedOptions)
+    options: RequestedOptions = field(default_factory=RequestedOptions)
     deadline_h: float | None = None
     late: str = AVOID
     usd_per_day: float = 0.0

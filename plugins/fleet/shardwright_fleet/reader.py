@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.run_option import AskedOptions
+from planner.run_option import RequestedOptions
 from planner.space import EXECUTOR
 from profiles.errors import InputError, ShardwrightError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.prices.offer import Offer
 from profiles.units import parse_probability, parse_quantity
-from shardwright.asking.asked_price import given_price, price_for
-from shardwright.asking.named_model import described_of
-from shardwright.asking.plan_options import first_precision
-from shardwright.asking.plan_request import default_precision
-from shardwright.asking.sizing.size_flags import Faults, range_of
+from shardwright.requests.named_model import described_of
+from shardwright.requests.plan_options import first_precision
+from shardwright.requests.plan_request import default_precision
+from shardwright.requests.price_request import given_price, price_for
+from shardwright.requests.sizing.size_flags import Faults, range_of
 from shardwright_fleet.entries import ClusterEntry, FleetFile, JobEntry
 from shardwright_fleet.question import (
     AVOID,
@@ -257,7 +257,7 @@ def _moment(text: str, where: str) -> datetime.datetime:
         ) from None
 
 
-def _options(where: str, entry: JobEntry) -> AskedOptions:
+def _options(where: str, entry: JobEntry) -> RequestedOptions:
     """What frozen weights and optimizer states are kept in."""
     frozen, optimizer = entry.base_precision, entry.optimizer
     if entry.lora < 0:
@@ -272,7 +272,7 @@ def _options(where: str, entry: JobEntry) -> AskedOptions:
         raise UnknownNameError("type of frozen weights", frozen, FROZEN_TYPES, where=key)
     if optimizer not in OPTIMIZERS:
         raise UnknownNameError("optimizer", optimizer, OPTIMIZERS, where=f"{where}.optimizer")
-    return AskedOptions(frozen_type=frozen, optimizer=optimizer)
+    return RequestedOptions(frozen_type=frozen, optimizer=optimizer)
 
 
 def _lateness(text: str) -> tuple[str, float]:

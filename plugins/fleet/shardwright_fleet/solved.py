@@ -9,7 +9,7 @@ from functools import partial
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.prices.offer import Offer
-from shardwright.asking.asked_price import price_for
+from shardwright.requests.price_request import price_for
 from shardwright_fleet.answer import (
     Advice,
     FleetAnswer,

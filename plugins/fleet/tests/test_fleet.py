@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from profiles.errors import DocumentError, InfeasibleError
 from profiles.hardware.catalogue.catalog import get_cluster
-from shardwright.asking.layout_task import layout_task, solve_layout_task
 from shardwright.cli import app
+from shardwright.requests.layout_task import layout_task, solve_layout_task
 
 HEAD = """schema = "shardwright/fleet@1"
 start = "2026-12-01"

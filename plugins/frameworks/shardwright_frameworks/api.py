@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from profiles.errors import InputError
-from shardwright.asking.imported_file import is_imported, read_imported
-from shardwright.asking.imported_row import path_of_import
-from shardwright.asking.imported_run import ImportedRun
-from shardwright.asking.opened_plan import PlanLike, opened_plan
-from shardwright.asking.planned_step import step_of
+from shardwright.requests.imported_file import is_imported, read_imported
+from shardwright.requests.imported_row import path_of_import
+from shardwright.requests.imported_run import ImportedRun
+from shardwright.requests.opened_plan import PlanLike, opened_plan
+from shardwright.requests.planned_step import step_of
 from shardwright.results.result import as_result
 from shardwright_frameworks.analysis.followed_run import followed_run
 from shardwright_frameworks.analysis.log_comparison import compare_logs

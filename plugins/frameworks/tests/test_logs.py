@@ -36,10 +36,10 @@ from profiles.errors import (
 )
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
-from shardwright.asking.opened_plan import write_layout
-from shardwright.asking.planned_step import PlannedStep, step_of
 from shardwright.cli import app
 from shardwright.commands.tables.predict_runs import predicted_runs
+from shardwright.requests.opened_plan import write_layout
+from shardwright.requests.planned_step import PlannedStep, step_of
 from shardwright.results.result import as_result
 from simulator.training_run.fit.logged_source import read_calibration
 

@@ -12,11 +12,11 @@ from profiles.document import encode, write_document
 from profiles.errors import InfeasibleError, InputError, ToleranceError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import parse_quantity
-from shardwright.asking.named_model import import_from_here, sample_of
-from shardwright.asking.places import local_profile
-from shardwright.asking.provenance import provenance
 from shardwright.console.flags import Json, Local, Model, Precision, Seq
 from shardwright.console.output import Heartbeat, need_room_for, note, print_json, show
+from shardwright.requests.named_model import import_from_here, sample_of
+from shardwright.requests.places import local_profile
+from shardwright.requests.provenance import provenance
 from shardwright_placements import api
 from shardwright_placements.report import sharded_run_report, sharding_report
 from shardwright_placements.running.launch_sharding import run_sharding

@@ -12,12 +12,12 @@ from profiles.errors import ShardwrightError
 from profiles.model.graph import ModelGraph
 from profiles.model.steps.module_step import TracedSteps
 from profiles.published.module_table import ModuleRow, read_modules
-from shardwright.asking.named_model import sample_of
-from shardwright.asking.predicted_plan import predict_plan
-from shardwright.asking.python_plan import trace
 from shardwright.commands.tables.predict_runs import row_of
 from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
 from shardwright.console.output import Bar, note, write_or_print
+from shardwright.requests.named_model import sample_of
+from shardwright.requests.predicted_plan import predict_plan
+from shardwright.requests.python_plan import trace
 from simulator.traced.kernel_constants import module_constants
 from simulator.traced.kernel_kinds import MUCH
 from simulator.traced.module_row import (

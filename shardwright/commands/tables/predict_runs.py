@@ -40,7 +40,7 @@ def predicted_runs(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]:
 
 def traced_predictions(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]:
     """The predictions of runs from the figures of traced modules, as the rows of a table."""
-    from shardwright.asking.places import trace_cache
+    from shardwright.requests.places import trace_cache
     from simulator.training_run.reading.traced_run import TracedRuns
 
     altered = TracedRuns(cache=trace_cache())

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from profiles.published.case import read_cases
+from shardwright.analysis.case_answer import answer_cases, cases_table
 from shardwright.console.output import note, write_or_print
-from shardwright.findings.case_answer import answer_cases, cases_table
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.training_run.cases.predict_case import OK
 

@@ -9,8 +9,8 @@ from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.units import format_bytes, format_percent, format_time
-from shardwright.findings.layout_memory import layout_memory
-from shardwright.findings.plan_sheet import MEMORY_PARTS, sheet_of
+from shardwright.analysis.layout_memory import layout_memory
+from shardwright.analysis.plan_sheet import MEMORY_PARTS, sheet_of
 from shardwright.reports.brief.plan_brief import Planned
 from shardwright.reports.brief.plan_table import layout_row, layout_rows, mixed_rows, plan_rows
 from simulator.training_run.explain.explain_run import explain_run

@@ -17,16 +17,16 @@ from profiles.units import (
     format_time,
     format_usd,
 )
-from shardwright.asking.sizing.sized import Sized
-from shardwright.findings.size_better import versus_of
-from shardwright.findings.size_change import Change
+from shardwright.analysis.size_better import versus_of
+from shardwright.analysis.size_change import Change
 from shardwright.reports.labelled import labelled
 from shardwright.reports.one_line import one_line
 from shardwright.reports.terminal import format_interval, table
+from shardwright.requests.sizing.sized import Sized
 
 if TYPE_CHECKING:
-    from shardwright.asking.sizing.owned import OwnedBeside
-    from shardwright.asking.sizing.owning_beside import OwningBeside
+    from shardwright.requests.sizing.owned import OwnedBeside
+    from shardwright.requests.sizing.owning_beside import OwningBeside
 
 
 def chance(probability: float) -> str:

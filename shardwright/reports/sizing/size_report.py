@@ -18,12 +18,12 @@ from profiles.units import (
     format_time,
     format_usd,
 )
-from shardwright.asking.sizing.published_comparison import PublishedComparison
-from shardwright.asking.sizing.sized import Sized
-from shardwright.findings.size_better import is_tie, probability_better
+from shardwright.analysis.size_better import is_tie, probability_better
 from shardwright.reports.labelled import labelled
 from shardwright.reports.sizing.size_compare import chance
 from shardwright.reports.terminal import format_interval, memory_words, table
+from shardwright.requests.sizing.published_comparison import PublishedComparison
+from shardwright.requests.sizing.sized import Sized
 from simulator import scaling_law
 from simulator.training_compute import METHOD, THRESHOLDS
 from simulator.values.prediction import Interval

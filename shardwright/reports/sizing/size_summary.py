@@ -13,9 +13,7 @@ from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_count, format_energy, format_percent, format_usd
-from shardwright.asking.compared_frameworks import is_supported
-from shardwright.asking.sizing.sized import Sized
-from shardwright.findings.size_better import is_tie, probability_better
+from shardwright.analysis.size_better import is_tie, probability_better
 from shardwright.reports.one_line import WIDTH, one_line, some_of
 from shardwright.reports.sizing.size_compare import versus_lines
 from shardwright.reports.sizing.size_report import (
@@ -26,6 +24,8 @@ from shardwright.reports.sizing.size_report import (
     tonnes_words,
 )
 from shardwright.reports.terminal import format_interval, memory_words
+from shardwright.requests.compared_frameworks import is_supported
+from shardwright.requests.sizing.sized import Sized
 from simulator.training_run.fit.evidence import evidence_words, short_evidence
 
 # Lines of other types of devices and other frameworks on the chosen devices.

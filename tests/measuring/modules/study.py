@@ -23,8 +23,8 @@ from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import trace_model
-from shardwright.asking.places import trace_cache
-from shardwright.findings.comparison import compare_run
+from shardwright.analysis.comparison import compare_run
+from shardwright.requests.places import trace_cache
 from simulator.traced.predict import predict
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan import PLAN_SCHEMA

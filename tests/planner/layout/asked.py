@@ -3,7 +3,7 @@
 from planner.axes import Axes
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
-from planner.run_option import AskedOptions
+from planner.run_option import RequestedOptions
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.loaders import resolve_model
@@ -23,7 +23,7 @@ def question(model="llama-3.1-8b", on="2x8xh100-sxm", stack="megatron-core", bat
         seq_len=seq,
         precision=precision,
         space=Axes(**pins),
-        options=options or AskedOptions(),
+        options=options or RequestedOptions(),
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from planner.layout.layout_question import ground_of
+from planner.layout.layout_question import context_of
 from planner.layout.layouts import layouts_of, meshes_of
 from planner.layout.mesh_bound import MeshBounds, _least_waiting
 from planner.layout.prices import LayoutPrices
@@ -21,11 +21,11 @@ def priced(batch, pp, **pins):
     asked = question(
         "gpt3-175b", "9x8xh100-sxm", stack="torchtitan", batch=batch, seq=2048, pp=(pp,), **pins
     )
-    base, ground = ground_of(asked)
+    base, context = context_of(asked)
     prices = LayoutPrices(base, shipped_coefficients())
-    meshes = meshes_of(asked.space, ground)
-    least = MeshBounds(prices, asked.space, ground).of(meshes)
-    return layouts_of(asked.space, ground, meshes), prices, meshes, least
+    meshes = meshes_of(asked.space, context)
+    least = MeshBounds(prices, asked.space, context).of(meshes)
+    return layouts_of(asked.space, context, meshes), prices, meshes, least
 
 
 @settings(deadline=None, max_examples=200)

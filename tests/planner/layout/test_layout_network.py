@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.layout.layout_ground import base_run
+from planner.layout.layout_context import base_run
 from profiles.hardware.catalogue.catalog import get_cluster, get_link, link_names
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.reading.network_text import network_of

@@ -7,7 +7,7 @@ import pytest
 
 from planner.axes import Axes
 from planner.layout.layout_plan import plan_layout
-from planner.layout.layout_question import ground_of
+from planner.layout.layout_question import context_of
 from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryLimit
 from profiles.document import encode
@@ -24,8 +24,8 @@ def enumerated(asked):
     answer = solved(asked)
     split = load_framework(asked.stack).rules.sequence_parallel
     base = replace(answer.chosen.run, id=asked.name, sequence_parallel=split)
-    _, ground = ground_of(asked)
-    layouts = legal_layouts(asked.space, ground)
+    _, context = context_of(asked)
+    layouts = legal_layouts(asked.space, context)
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)
     fitting = []
     for index in range(len(layouts)):

@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from planner.axes import AXES, Axes
-from planner.layout.layout_question import ground_of, solve_layouts
+from planner.layout.layout_question import context_of, solve_layouts
 from planner.layout.layout_relax import _faster_network
 from planner.layout.layouts import Layouts, legal_layouts
 from planner.layout.memory_floor import MemoryLimit
-from planner.run_option import AskedOptions
+from planner.run_option import RequestedOptions
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from simulator.memory.footprint import footprint
@@ -151,7 +151,7 @@ NAMES = tuple(f.name for f in fields(Layouts) if f.name != "options")
 def layouts_of_question(asked):
     """The legal layouts as tuples of their axes."""
     try:
-        layouts = legal_layouts(asked.space, ground_of(asked)[1])
+        layouts = legal_layouts(asked.space, context_of(asked)[1])
     except InputError:
         return set()
     return set(map(tuple, layouts.key(*NAMES).tolist()))
@@ -208,15 +208,15 @@ REDUCTIONS = ((), ("fp32",), ("bf16", "fp32"))
 def cheapest(asked):
     """The least step time of all layouts that fit, each priced alone; infinite where none does."""
     try:
-        base, ground = ground_of(asked)
-        layouts = legal_layouts(asked.space, ground)
+        base, context = context_of(asked)
+        layouts = legal_layouts(asked.space, context)
     except InputError:
         return math.inf
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)
     runs = []
     for index in range(len(layouts)):
         run = layouts.run(base, index)
-        partly = run.recompute == "full" and ground.rules.partial_recompute
+        partly = run.recompute == "full" and context.rules.partial_recompute
         most = math.ceil(stage_layers(run)[0] / run.degrees.vpp)
         choices = range(1, most + 1) if partly else (run.recompute_layers,)
         for count in choices:
@@ -240,7 +240,7 @@ def cheapest(asked):
 def test_a_wider_space_has_no_worse_optimum(model, stack, narrow, more, widened, reductions):
     """Of a narrow space and one with more values of some axes: the searches find what pricing every
     layout finds, and the wider one is no slower."""
-    options = AskedOptions(reductions=reductions[-1:])
+    options = RequestedOptions(reductions=reductions[-1:])
     small = question(model, "2x8xh100-sxm", stack=stack, batch=16, seq=1024, **narrow)
     small = replace(small, options=options)
     wide = {axis: tuple({*narrow[axis], *more[axis]}) for axis in widened}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.axes import Axes
-from planner.layout.layout_question import LayoutQuestion, ground_of, solve_layouts
+from planner.layout.layout_question import LayoutQuestion, context_of, solve_layouts
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, legal_layouts
 from planner.search.search import search
 from profiles.errors import InputError
@@ -123,14 +123,14 @@ def test_a_framework_is_one_file(tmp_path: Path) -> None:
     assert predicted_parts([run]).total_s[0] == predicted_parts([same]).total_s[0]
     assert footprint(run).needed_bytes == footprint(same).needed_bytes
     with pytest.raises(InputError, match="has no such axis"):
-        legal_layouts(Axes(tp=(2,)), ground_of(question(str(path)))[1])
+        legal_layouts(Axes(tp=(2,)), context_of(question(str(path)))[1])
 
 
 def test_what_selective_means_is_the_frameworks() -> None:
     for stack, kind in (("torch", "attention"), ("torchtitan", "alternate")):
         for word in ("selective", kind):
             asked = question(stack, recompute=(word,))
-            layouts = legal_layouts(asked.space, ground_of(asked)[1])
+            layouts = legal_layouts(asked.space, context_of(asked)[1])
             assert {RECOMPUTE[index] for index in layouts.recompute.tolist()} == {kind}
     asked = question("megatron-core", recompute=("attention",))
     assert asked.space.recompute == ("selective",)

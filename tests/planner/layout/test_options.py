@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.layout.layout_question import ground_of
+from planner.layout.layout_question import context_of
 from planner.layout.layout_relax import offload_candidates
 from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import LayoutPrices
-from planner.run_option import AskedOptions, RunOption, run_options
+from planner.run_option import RequestedOptions, RunOption, run_options
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link
 from simulator.memory.footprint import footprint
@@ -21,54 +21,54 @@ from tests.planner.layout.asked import question, seconds_of, solved
 from tests.planner.layout.clusters import fat_tree, torus, two_sites
 
 SITES = two_sites(2, gigabits=100.0)
-LOCAL = AskedOptions(local_steps=(1, 50), orders=("any",))
+LOCAL = RequestedOptions(local_steps=(1, 50), orders=("any",))
 ASKED = {
-    "sites": (replace(question(batch=64, tp=(1, 2)), cluster=SITES), AskedOptions()),
+    "sites": (replace(question(batch=64, tp=(1, 2)), cluster=SITES), RequestedOptions()),
     "three sites": (
         replace(question(batch=48, tp=(2,), cp=(1,)), cluster=two_sites(2, sites=3)),
         LOCAL,
     ),
     "thin spine": (
         replace(question(batch=64, tp=(2, 4)), cluster=fat_tree(oversubscription=8.0)),
-        AskedOptions(),
+        RequestedOptions(),
     ),
     "experts on sites": (
         replace(question("mixtral-8x7b", batch=64, tp=(1, 2), cp=(1,)), cluster=SITES),
-        AskedOptions(reductions=("fp32", "bf16")),
+        RequestedOptions(reductions=("fp32", "bf16")),
     ),
-    "orders": (question(batch=32, tp=(1, 2), cp=(1,)), AskedOptions(orders=("any",))),
+    "orders": (question(batch=32, tp=(1, 2), cp=(1,)), RequestedOptions(orders=("any",))),
     "compression": (
         question(batch=32, tp=(1, 2), cp=(1,)),
-        AskedOptions(compressions=("none", "powersgd-4", "topk-0.001"), reductions=("bf16",)),
+        RequestedOptions(compressions=("none", "powersgd-4", "topk-0.001"), reductions=("bf16",)),
     ),
     "local": (
         replace(question(batch=64, tp=(1, 2), cp=(1,)), cluster=SITES),
         LOCAL,
     ),
-    "every replica": (question(batch=32, tp=(2,), cp=(1,)), AskedOptions(local_steps=(1, 8))),
+    "every replica": (question(batch=32, tp=(2,), cp=(1,)), RequestedOptions(local_steps=(1, 8))),
     "precisions": (
         question(batch=32, tp=(1, 2), cp=(1,)),
-        AskedOptions(precisions=("any",), wide_layers=1),
+        RequestedOptions(precisions=("any",), wide_layers=1),
     ),
     "offload": (
         question("llama-3.1-70b", "1x8xh100-sxm", batch=8, cp=(1,), seq=2048),
-        AskedOptions(optimizer_offload=True, activation_offloads=(0.0, 0.5)),
+        RequestedOptions(optimizer_offload=True, activation_offloads=(0.0, 0.5)),
     ),
     "muon": (
         question("mixtral-8x7b", "4x8xh100-sxm", tp=(1, 2), cp=(1,), batch=64),
-        AskedOptions(optimizer="muon", reductions=("bf16", "fp32")),
+        RequestedOptions(optimizer="muon", reductions=("bf16", "fp32")),
     ),
     "hybrid": (
         question("nemotron-3-nano", "2x8xh100-sxm", tp=(1, 2), cp=(1,), batch=32),
-        AskedOptions(),
+        RequestedOptions(),
     ),
     "every second": (
         question("llama-4-maverick", "8x8xh100-sxm", tp=(4,), cp=(1,), ep=(16, 64), batch=64),
-        AskedOptions(),
+        RequestedOptions(),
     ),
     "torus": (
         replace(question("llama-3.1-8b", stack="maxtext", batch=64), cluster=torus((4, 4, 2))),
-        AskedOptions(),
+        RequestedOptions(),
     ),
 }  # fmt: skip
 
@@ -76,8 +76,8 @@ ASKED = {
 def laid_out(name):
     asked, options = ASKED[name]
     asked = replace(asked, options=options)
-    base, ground = ground_of(asked)
-    return asked, base, legal_layouts(asked.space, ground)
+    base, context = context_of(asked)
+    return asked, base, legal_layouts(asked.space, context)
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -113,8 +113,8 @@ def small(name):
 @pytest.mark.parametrize("name", ASKED)
 def test_the_optimum_of_enumeration(name):
     asked = small(name)
-    base, ground = ground_of(asked)
-    layouts = legal_layouts(asked.space, ground)
+    base, context = context_of(asked)
+    layouts = legal_layouts(asked.space, context)
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)
     fitting = []
     for index in range(len(layouts)):
@@ -137,9 +137,9 @@ def test_the_optimum_of_enumeration(name):
 
 def test_nothing_asked_is_one_option():
     asked = question()
-    _, ground = ground_of(asked)
-    assert ground.options == (RunOption(),)
-    assert legal_layouts(asked.space, ground).plain
+    _, context = context_of(asked)
+    assert context.options == (RunOption(),)
+    assert legal_layouts(asked.space, context).plain
 
 
 @pytest.mark.parametrize(("gigabits", "crosses"), [(10.0, "pp"), (1600.0, "dp"), (6400.0, "dp")])
@@ -171,7 +171,7 @@ def test_sites_with_a_fast_line_are_one_machine():
 def test_local_steps_beat_a_slow_line():
     asked = replace(question(batch=512, cp=(1,)), cluster=two_sites(4, gigabits=10.0))
     often = solved(asked).chosen.prediction.step_time_s.value
-    rare = solved(replace(asked, options=AskedOptions(local_steps=(1, 100)))).chosen
+    rare = solved(replace(asked, options=RequestedOptions(local_steps=(1, 100)))).chosen
     assert rare.run.local_steps == 100
     assert rare.run.local_workers == 2
     assert rare.prediction.step_time_s.value < often
@@ -182,12 +182,12 @@ def test_more_to_choose_is_never_slower():
     asked = question("llama-3.1-8b", "4x8xh100-sxm", batch=64, tp=(1, 2), cp=(1,))
     narrow = solved(asked).chosen.prediction.step_time_s.value
     for options in (
-        AskedOptions(orders=("any",)),
-        AskedOptions(precisions=("bf16", "fp8")),
-        AskedOptions(compressions=("none", "powersgd-2")),
-        AskedOptions(reductions=("fp32", "bf16")),
-        AskedOptions(optimizer_offload=True),
-        AskedOptions(local_steps=(1, 10)),
+        RequestedOptions(orders=("any",)),
+        RequestedOptions(precisions=("bf16", "fp8")),
+        RequestedOptions(compressions=("none", "powersgd-2")),
+        RequestedOptions(reductions=("fp32", "bf16")),
+        RequestedOptions(optimizer_offload=True),
+        RequestedOptions(local_steps=(1, 10)),
     ):
         wide = solved(replace(asked, options=options))
         assert wide.status == "optimal"
@@ -195,7 +195,7 @@ def test_more_to_choose_is_never_slower():
 
 
 def test_numerics_and_what_a_framework_lacks_are_said():
-    options = AskedOptions(compressions=("powersgd-4",), local_steps=(10,))
+    options = RequestedOptions(compressions=("powersgd-4",), local_steps=(10,))
     said = " ".join(solved(question(batch=64, options=options)).assumptions)
     assert "compression: megatron-core has none of its own; priced as if it had" in said
     assert "whether the model still learns as well is for you to judge" in said
@@ -211,13 +211,13 @@ def test_bad_input():
         ({"compressions": ("powersgd",)}, "--compress: .*powersgd-4"),
     ):
         with pytest.raises(InputError, match=words):
-            AskedOptions(**wrong)
+            RequestedOptions(**wrong)
     with pytest.raises(UnknownNameError, match="'bf16'"):
-        AskedOptions(precisions=("bf61",))
+        RequestedOptions(precisions=("bf61",))
     with pytest.raises(UnknownNameError, match="tp-cp-dp-pp"):
-        AskedOptions(orders=("tp-cp-dp",))
+        RequestedOptions(orders=("tp-cp-dp",))
     with pytest.raises(UnknownNameError, match="bf16"):
-        AskedOptions(reductions=("bf15",))
+        RequestedOptions(reductions=("bf15",))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_bad_input():
     ],
 )
 def test_what_device_or_framework_lack(stack, on, options, words):
-    asked = question("llama-3.1-8b", on, stack=stack, batch=16, options=AskedOptions(**options))
+    asked = question("llama-3.1-8b", on, stack=stack, batch=16, options=RequestedOptions(**options))
     with pytest.raises(InputError, match=words):
         solved(asked)
 
@@ -252,9 +252,12 @@ def test_a_single_precision_is_checked_too():
 def test_any_precision_is_what_both_have():
     def offered(device, stack):
         asked = question(on=f"8x{device}", stack=stack, batch=8)
-        base, _ = ground_of(asked)
+        base, _ = context_of(asked)
         options = run_options(
-            AskedOptions(precisions=("any",)), base, load_framework(stack).rules, get_device(device)
+            RequestedOptions(precisions=("any",)),
+            base,
+            load_framework(stack).rules,
+            get_device(device),
         )
         return [option.precision for option in options]
 
@@ -269,8 +272,8 @@ def test_a_torus_is_laid_the_way_that_is_fastest():
     asked = replace(question(stack="maxtext", batch=64, tp=(4,)), cluster=torus((4, 4, 2)))
     best = solved(asked).chosen
     assert best.run.torus in {(4, 4, 2), (4, 2, 4), (2, 4, 4)}
-    base, ground = ground_of(asked)
-    layouts = legal_layouts(asked.space, ground)
+    base, context = context_of(asked)
+    layouts = legal_layouts(asked.space, context)
     worst = max(seconds_of([layouts.run(base, i) for i in range(len(layouts))]))
     assert best.prediction.step_time_s.value < worst
     with pytest.raises(InputError, match=r"torus \[4, 4\] holds 16 devices"):
@@ -281,7 +284,7 @@ def test_host_memory_is_offered_where_nothing_fits():
     asked = question("llama-3.1-70b", "1x8xh100-sxm", batch=16, cp=(1,))
     why = solved(asked).infeasibility
     (offered,) = (found for found in why.relaxations if found.flag == "--optimizer-offload")
-    again = solved(replace(asked, options=AskedOptions(optimizer_offload=True)))
+    again = solved(replace(asked, options=RequestedOptions(optimizer_offload=True)))
     assert again.chosen.prediction.step_time_s.value == offered.step_time_s
     assert again.chosen.run.optimizer_offload
     # MaxText on a TPU: nothing is known of the host, so nothing is offered of it.
@@ -291,7 +294,7 @@ def test_host_memory_is_offered_where_nothing_fits():
 
 def test_states_in_few_bits_are_not_offloaded():
     """The search leaves such layouts out and says so, and nothing offers them."""
-    few = AskedOptions(optimizer="adamw8bit")
+    few = RequestedOptions(optimizer="adamw8bit")
     asked = question("llama-3.1-8b", "1x8xh100-sxm", batch=16, cp=(1,), options=few)
     both = solved(replace(asked, options=replace(few, optimizer_offload=True)))
     assert both.chosen.run == solved(asked).chosen.run
@@ -305,7 +308,7 @@ def test_what_the_host_lacks_is_said():
     """Four GB200 have room for the weights, their hosts none for the states of 70e9 parameters."""
     asked = question(
         "llama-3.1-70b", "1x4xgb200", batch=16, cp=(1,),
-        options=AskedOptions(optimizer_offload=True),
+        options=RequestedOptions(optimizer_offload=True),
     )  # fmt: skip
     answer = solved(replace(asked, fit_risk=0.5))
     assert answer.status == "infeasible"
@@ -332,11 +335,11 @@ def test_another_link_inside_a_node():
     pcie = replace(asked.cluster, levels=(replace(node, link=get_link("pcie5")),))
     fast, slow = solved(asked).chosen, solved(replace(asked, cluster=pcie)).chosen
     assert slow.prediction.step_time_s.value > fast.prediction.step_time_s.value
-    base, ground = ground_of(replace(asked, cluster=pcie))
+    base, context = context_of(replace(asked, cluster=pcie))
     link = get_link("pcie5")
     rate = link.bandwidth_bytes_per_s.value * link.efficiency.value
     assert base.inner_bytes_per_s == rate
     assert (
         "inside a node, messages are priced at the rate and efficiency of pcie5"
-        in ground.assumptions[0]
+        in context.assumptions[0]
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.layout.layout_question import ground_of
+from planner.layout.layout_question import context_of
 from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.pareto import device_front, memory_front
@@ -18,8 +18,8 @@ from tests.planner.layout.asked import question, solved
 
 def test_the_front_of_memory_is_that_of_enumeration():
     asked = question(tp=(1, 2), cp=(1,), pp=(1, 2, 4))
-    base, ground = ground_of(asked)
-    layouts = legal_layouts(asked.space, replace(ground, may_idle=False))
+    base, context = context_of(asked)
+    layouts = legal_layouts(asked.space, replace(context, may_idle=False))
     prices = LayoutPrices(base, shipped_coefficients())
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes)
     every = []

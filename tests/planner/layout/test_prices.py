@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.axes import Axes
-from planner.layout.layout_question import layout_ground
+from planner.layout.layout_question import layout_context
 from planner.layout.layouts import SCHEDULES, legal_layouts, row_numbers
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import _OWN, LayoutPrices
@@ -48,7 +48,7 @@ def laid_out(case):
         stack=stack,
     )
     whole = changed(base, dp=count, node_devices=8)
-    return base, legal_layouts(Axes(**pins), layout_ground(whole, rules))
+    return base, legal_layouts(Axes(**pins), layout_context(whole, rules))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}-{len(case[6])}")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.layout.layout_question import LayoutQuestion, ground_of
+from planner.layout.layout_question import LayoutQuestion, context_of
 from planner.layout.layouts import Axes, legal_layouts
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
@@ -51,10 +51,10 @@ def same_numbers(figures: Transformer, other: Transformer, model: str, stack: st
         space=Axes(),
     )
     try:
-        base, ground = ground_of(question)
+        base, context = context_of(question)
     except UnknownNameError:
         pytest.skip(f"{stack} is no framework here")
-    layouts = legal_layouts(question.space, ground)
+    layouts = legal_layouts(question.space, context)
     chosen = np.random.default_rng(11).choice(len(layouts), min(LAYOUTS, len(layouts)), False)
     runs = [layouts.run(base, int(index)) for index in chosen]
     others = [replace(run, model=other) for run in runs]

@@ -8,13 +8,13 @@ from typer.testing import CliRunner
 
 from planner.layout.layout_answer import LayoutFile
 from profiles.errors import DocumentError, InputError
-from shardwright.asking.report_paths import ReportPaths
 from shardwright.cli import app
 from shardwright.console.report_files import write_layout_reports
 from shardwright.reports.brief.plan_answers import planned_plan
 from shardwright.reports.brief.plan_brief import plan_brief
 from shardwright.reports.brief.plan_table import PLAN_COLUMNS
 from shardwright.reports.brief.size_table import SIZE_COLUMNS
+from shardwright.requests.report_paths import ReportPaths
 from simulator.values.plan_file import Infeasibility, Relaxation
 from tests.shardwright.brief.test_size_brief import Page
 from tests.shardwright.fixed_pair import answer as fixed_plan_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from shardwright.asking.planned_step import PlannedStep
+from shardwright.requests.planned_step import PlannedStep
 from shardwright_frameworks.analysis.log_comparison import FEWEST_STEPS, LogComparison, compare_log
 from shardwright_frameworks.logs.followed_log import FollowedLog
 

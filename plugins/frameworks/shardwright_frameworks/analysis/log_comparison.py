@@ -9,7 +9,7 @@ from typing import Any
 
 from profiles.errors import InputError, MismatchError
 from profiles.units import format_percent, format_time
-from shardwright.asking.planned_step import PlannedStep
+from shardwright.requests.planned_step import PlannedStep
 from shardwright_frameworks.logs.training_log import TrainingLog
 from shardwright_frameworks.traces.opened_log import open_log
 from shardwright_frameworks.traces.trace_time import TraceTime

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwright.asking.imported_row import imported_row, predicted_import
-from shardwright.asking.imported_run import ImportedRun
+from shardwright.requests.imported_row import imported_row, predicted_import
+from shardwright.requests.imported_run import ImportedRun
 from shardwright_frameworks.changes.flags import flag_of, values_of
 from shardwright_frameworks.changes.ranked_changes import PricedChange, ranked_changes
 from simulator.training_run.explain.predict_runs import PredictedRow

@@ -16,9 +16,9 @@ from profiles.errors import (
     ShardwrightError,
     ToleranceError,
 )
-from shardwright.asking.opened_plan import open_plan
 from shardwright.console.flags import Json
 from shardwright.console.output import note, print_json, show
+from shardwright.requests.opened_plan import open_plan
 from shardwright_frameworks.recipes.finding import JudgedRecipe
 from shardwright_frameworks.recipes.judged_recipe import judged
 from shardwright_frameworks.recipes.recipe_list import recipes_in

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from profiles.errors import InputError
-from shardwright.asking.imported_file import write_imported
-from shardwright.asking.imported_run import imported_json, need_possible
 from shardwright.console.flags import Json
 from shardwright.console.output import need_room_for, note, print_json, show
+from shardwright.requests.imported_file import write_imported
+from shardwright.requests.imported_run import imported_json, need_possible
 from shardwright_frameworks.reading.read_config import COMMAND, read_command, read_config
 from shardwright_frameworks.reports.imported_report import imported_report
 from shardwright_frameworks.reports.log_report import opened_log_report

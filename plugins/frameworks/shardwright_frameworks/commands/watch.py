@@ -10,9 +10,9 @@ from rich.text import Text
 
 from profiles.errors import DocumentError, ToleranceError
 from profiles.units import format_time, parse_quantity
-from shardwright.asking.planned_step import PlannedStep, planned_or_imported
 from shardwright.console.flags import Json
 from shardwright.console.output import note, print_json, show
+from shardwright.requests.planned_step import PlannedStep, planned_or_imported
 from shardwright_frameworks.analysis.followed_run import followed_run
 from shardwright_frameworks.analysis.log_comparison import (
     FEWEST_STEPS,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
-from shardwright.asking.imported_run import (
+from shardwright.requests.imported_run import (
     Contradiction,
     Default,
     ImportedModel,

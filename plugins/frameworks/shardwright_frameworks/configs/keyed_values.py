@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardwright.asking.imported_run import Value
+from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import truth, whole
 from shardwright_frameworks.configs.interpolation import Key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardwright.asking.imported_run import ImportedRun, Value
+from shardwright.requests.imported_run import ImportedRun, Value
 from shardwright_frameworks.exports.values.exported import Unexpressed
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 from simulator.training_run.run.training_run import with_settings

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from shardwright.asking.imported_run import Value
+from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Option, Options, whole
 from shardwright_frameworks.configs.known_options import is_known

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiles.errors import DocumentError
-from shardwright.asking.imported_run import ImportedRun
+from shardwright.requests.imported_run import ImportedRun
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import read_keyed
 from shardwright_frameworks.reading.consistency import complete

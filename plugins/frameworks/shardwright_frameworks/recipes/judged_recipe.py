@@ -5,9 +5,9 @@ from __future__ import annotations
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import format_bytes, format_percent
-from shardwright.asking.imported_row import imported_row, predicted_import
-from shardwright.asking.imported_run import Contradiction, ImportedRun
 from shardwright.reports.terminal import format_interval
+from shardwright.requests.imported_row import imported_row, predicted_import
+from shardwright.requests.imported_run import Contradiction, ImportedRun
 from shardwright_frameworks.changes.flags import FLAGS
 from shardwright_frameworks.reading.read_config import read_config, split_recipe
 from shardwright_frameworks.recipes.finding import Finding, JudgedRecipe, Verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_bytes, format_percent
-from shardwright.asking.imported_run import ImportedRun
+from shardwright.requests.imported_run import ImportedRun
 from shardwright_frameworks.changes.flags import flag_of, values_of
 from shardwright_frameworks.changes.ranked_changes import priced_changes
 from shardwright_frameworks.changes.single_change import single_changes

@@ -9,7 +9,7 @@ from planner.layout.layout_choice import layout_prediction
 from planner.layout.layout_question import LayoutQuestion, coefficients_of, solve_layouts
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import format_percent, format_time
-from shardwright.asking.imported_run import ImportedRun
+from shardwright.requests.imported_run import ImportedRun
 from shardwright_frameworks.changes.flags import flag_of, values_of
 from shardwright_frameworks.changes.ranked_changes import LEAST_GAIN, ranked_changes
 from shardwright_frameworks.changes.single_change import SETTINGS, SingleChange

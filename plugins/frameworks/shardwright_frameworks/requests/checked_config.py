@@ -9,9 +9,9 @@ from planner.layout.layout_answer import LAYOUT_SCHEMA
 from profiles.document import read_mapping, schema_name
 from profiles.errors import DocumentError, InputError
 from profiles.text_file import read_text
-from shardwright.asking.imported_file import is_imported, read_imported
-from shardwright.asking.imported_run import ImportedRun
-from shardwright.asking.opened_plan import open_plan
+from shardwright.requests.imported_file import is_imported, read_imported
+from shardwright.requests.imported_run import ImportedRun
+from shardwright.requests.opened_plan import open_plan
 from shardwright_frameworks.exports.agreement import (
     Agreement,
     Disagreement,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from profiles.document import write_text
 from profiles.errors import InputError
-from shardwright.asking.opened_plan import PlanLike, opened_plan
+from shardwright.requests.opened_plan import PlanLike, opened_plan
 from shardwright_frameworks.exports.export_plan import ExportFolder, export_plan
 from shardwright_frameworks.exports.targets.targets import target
 from shardwright_frameworks.requests.planned_run import planned_run

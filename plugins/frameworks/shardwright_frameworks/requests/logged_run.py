@@ -10,9 +10,9 @@ from profiles.document import read_mapping, schema_name
 from profiles.errors import DocumentError, InputError, MismatchError
 from profiles.published.run_table import read_runs
 from profiles.units import format_percent, format_time
-from shardwright.asking.imported_file import is_imported, read_imported
-from shardwright.asking.opened_plan import open_plan
-from shardwright.asking.table_row import row_of_import
+from shardwright.requests.imported_file import is_imported, read_imported
+from shardwright.requests.opened_plan import open_plan
+from shardwright.requests.table_row import row_of_import
 from shardwright_frameworks.logs.read_log import FEWEST_STEADY
 from shardwright_frameworks.logs.training_log import TrainingLog
 from shardwright_frameworks.reading.read_config import read_config

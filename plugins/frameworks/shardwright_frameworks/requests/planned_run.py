@@ -15,9 +15,9 @@ from profiles.errors import DocumentError, InputError, ShardwrightError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
 from profiles.model.figures.described_model import describe_model
 from profiles.model.loaders import resolve_model
-from shardwright.asking.named_model import import_from_here
-from shardwright.asking.opened_plan import OpenedPlan
-from shardwright.asking.places import local_profile, trace_cache
+from shardwright.requests.named_model import import_from_here
+from shardwright.requests.opened_plan import OpenedPlan
+from shardwright.requests.places import local_profile, trace_cache
 from shardwright_frameworks.exports.values.planned_run import (
     PlannedRun,
     PlannedStage,

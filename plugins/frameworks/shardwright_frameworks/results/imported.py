@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from profiles.errors import DocumentError
-from shardwright.asking.imported_run import ImportedRun, imported_json
+from shardwright.requests.imported_run import ImportedRun, imported_json
 from shardwright.results.result import Result, flat
 from shardwright_frameworks.analysis.ranked_changes import RankedChanges, change_data
 from shardwright_frameworks.logs.training_log import TrainingLog

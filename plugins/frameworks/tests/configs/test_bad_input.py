@@ -10,8 +10,8 @@ from shardwright_frameworks.frameworks.megatron import layout_stages
 from shardwright_frameworks.reading.read_config import read_config
 
 from profiles.errors import DocumentError
-from shardwright.asking.imported_file import is_imported, read_imported, write_imported
-from shardwright.asking.imported_run import ImportedRun
+from shardwright.requests.imported_file import is_imported, read_imported, write_imported
+from shardwright.requests.imported_run import ImportedRun
 
 MEGATRON = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 "

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from shardwright_frameworks.reading.read_config import read_config
 
-from shardwright.asking.imported_run import MODEL_FIGURES, ImportedRun, imported_json
+from shardwright.requests.imported_run import MODEL_FIGURES, ImportedRun, imported_json
 
 CASES = Path(__file__).parent / "cases"
 KEYS = (

@@ -9,7 +9,7 @@ import pytest
 from shardwright_frameworks.reading.read_config import read_config
 
 from profiles.errors import DocumentError
-from shardwright.asking.imported_run import ImportedRun
+from shardwright.requests.imported_run import ImportedRun
 
 AXOLOTL = """base_model: Qwen/Qwen3-8B
 datasets:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from shardwright_frameworks.reading.read_config import read_config
 
-from shardwright.asking.imported_run import ImportedRun, Value
+from shardwright.requests.imported_run import ImportedRun, Value
 
 VERL = """PROMPT=$((1024 * 2))
 TP=${{TP:-4}}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from shardwright_frameworks.reading.read_config import read_config
 
-from shardwright.asking.imported_run import ImportedRun
+from shardwright.requests.imported_run import ImportedRun
 
 
 def read(folder: Path, text: str, **files: str) -> ImportedRun:

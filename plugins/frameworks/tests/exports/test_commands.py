@@ -10,7 +10,7 @@ from shardwright_frameworks.requests.planned_run import planned_run
 
 import shardwright as public
 from profiles.document import write_document
-from shardwright.asking.opened_plan import open_plan, write_layout
+from shardwright.requests.opened_plan import open_plan, write_layout
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.workload import Workload
 from tests.shardwright.test_cli import shardwright

@@ -19,7 +19,7 @@ import shardwright as public
 from plugins.frameworks.tests.frameworks.folders import HERE, ROOT, python_of, write_folder
 from plugins.frameworks.tests.planned_runs import small
 from profiles.document import read_document
-from shardwright.asking.opened_plan import open_plan
+from shardwright.requests.opened_plan import open_plan
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan_file import write_plan_file
 from simulator.values.workload import Workload

@@ -1,0 +1,169 @@
+"""Answers that were found before, by the content of their question.
+
+The key is a hash of everything that an answer follows from: the model (its configuration; for a
+factory, whose code may change under its name, its traces), the cluster's content, workload, space,
+solver, seed, and the version of the code and data that answer. Prices are no part of it: they are
+put into an answer when it is read (planner/batch/sweep.py). Incomplete answers never come here.
+
+In front of the cache, which serves all folders, stands the result folder of a sweep (a shelf of
+many/sweep.py): one plan file per question, written whole the moment it is known, so that a sweep
+that was cut short finds what it had answered. A file is named by its question's key, so that
+another question, other data or other code never read it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.axes import Axes
+from planner.batch.answer_file import decision_of, kept_answer, schema_of
+from planner.batch.sweep import Answer, Posed, finished
+from profiles.document import content_hash, encode, write_document
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.tracing.traced import TracedModel
+from simulator.values.workload import Workload
+
+KEPT_ANSWERS = 512  # oldest go first; a plan file is 0.1 to 3 MB
+PACKAGES = ("profiles", "simulator", "planner")
+SUFFIXES = (".py", ".toml", ".json", ".csv", ".npz")  # of their code and data
+_LIBRARIES = ("numpy", "scipy", "ortools", "torch", "transformers")
+_SIZES = (2, 3)  # micro-batch sizes that a model is traced at (profiles/model/tracing/traced.py)
+
+
+def answer_key(
+    model: str,
+    cluster: Cluster,
+    workload: Workload,
+    space: Axes,
+    *,
+    solver: str,
+    seed: int,
+    version: str,
+) -> str:
+    """16 hexadecimal digits that identify an answer.
+
+    model    identifies the model's content: that of its specification, or `trace_content`
+    version  of code and data: `code_and_data_version`
+    """
+    return content_hash(
+        {
+            "model": model,
+            "cluster": cluster,
+            "workload": workload,
+            "space": space,
+            "solver": solver,
+            "seed": seed,
+            "version": version,
+        }
+    )
+
+
+def trace_content(traced: TracedModel) -> str:
+    """Identifies a model by what was traced of it."""
+    return content_hash(
+        {
+            "graphs": [traced.at(size, tp) for tp in traced.tp_degrees for size in _SIZES],
+            "tensor_parallel": traced.tensor_parallel,
+            "tied": traced.tied_parameters,
+        }
+    )
+
+
+@functools.cache
+def code_and_data_version() -> str:
+    """Identifies the files of the packages that answer, and the libraries that they use."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    root = Path(__file__).parents[2]
+    found = hashlib.sha256()
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*")):
+            if path.suffix in SUFFIXES and path.is_file():
+                found.update(f"{path.relative_to(root).as_posix()}\0".encode())
+                found.update(hashlib.sha256(path.read_bytes()).digest())
+    for library in _LIBRARIES:
+        try:
+            release = version(library).partition("+")[0]  # +cpu and +cu126 trace alike
+        except PackageNotFoundError:
+            release = "-"
+        found.update(f"{library} {release}\0".encode())
+    return found.hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerCache:
+    """A folder of answers, one file per key, without prices."""
+
+    folder: Path
+
+    def find(self, key: str) -> Answer | None:
+        """The answer of this key, or None; an unreadable file is a warning and None."""
+        return kept_answer(self._path(key))
+
+    def keep(self, key: str, answer: Answer) -> None:
+        """Writes the answer; of more than KEPT_ANSWERS the oldest are dropped."""
+        write_document(self._path(key), answer, schema=schema_of(answer))
+        kept = sorted(self.folder.glob("*.json"), key=_written)
+        for path in kept[: max(0, len(kept) - KEPT_ANSWERS)]:
+            path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.json"
+
+
+def _written(path: Path) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError:  # another process dropped it just now
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFolder:
+    """The shelf at a folder.
+
+    cache    earlier answers of any question, or None
+    version  what the files say of the program that wrote them
+    """
+
+    folder: Path
+    cache: AnswerCache | None = None
+    version: str = ""
+
+    def find(self, posed: Posed) -> Answer | None:
+        """The answer that the folder holds, else the cache's, which then stands in the folder."""
+        found = kept_answer(self.path(posed.key))
+        if found is not None:
+            return found
+        known = self.cache.find(posed.job.key) if self.cache is not None else None
+        return self._write(posed, known) if known is not None else None
+
+    def keep(self, posed: Posed, solved: Answer) -> Answer:
+        """Writes the answer of a job as the question's, and into the cache as the job's."""
+        if self.cache is not None:
+            self.cache.keep(posed.job.key, solved)
+        return self._write(posed, solved)
+
+    def path(self, key: str) -> Path:
+        """The plan file of the question with this key."""
+        return self.folder / f"{key}.json"
+
+    def _write(self, posed: Posed, solved: Answer) -> Answer:
+        return write_answer(self.path(posed.key), posed, solved, version=self.version)
+
+
+def write_answer(path: Path, posed: Posed, solved: Answer, *, version: str) -> Answer:
+    """Writes the plan file of a question, and gives the answer as it is there: priced, with what
+    was assumed of the question."""
+    answer = finished(solved, posed)
+    provenance = {
+        "version": version,
+        "question": encode(posed.question),
+        "decided": decision_of(answer),
+    }
+    write_document(path, answer, schema=schema_of(answer), provenance=provenance)
+    return answer

@@ -1,0 +1,255 @@
+"""A sweep: many questions, each answered once, whoever solves them and however often it is begun.
+
+A question becomes jobs through `pose`, jobs become answers through workers (any callable: this
+process, others on this machine, a Ray cluster), and a shelf keeps every answer the moment it is
+there. Questions that differ by their price alone are one job: a price changes what a plan costs,
+not which plan is best (the search minimises the step time).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from planner.axes import Axes
+from planner.layout.layout_answer import LayoutFile
+from planner.layout.layout_choice import with_layout_price
+from planner.layout.layout_question import LayoutRequest
+from profiles.document import decode
+from profiles.errors import ShardwrightError
+from profiles.hardware.energy.grid_carbon import WORLD
+from profiles.sourced import Sourced
+from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs, inputs_at
+from simulator.money import usd_per_million_tokens
+from simulator.values.plan_file import Alternative, PlanFile
+from simulator.values.prediction import Interval
+from simulator.values.workload import Workload
+
+Answer = PlanFile | LayoutFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The best plan of a model on a cluster, in the asker's words.
+
+    model, cluster  as on the command line (`llama-3.1-8b`, `8xh100-sxm`)
+    space           the pins;  layouts  instead of them, where a framework's layouts are asked for
+    price           a kind of the price table (`on-demand`, `spot`, ...) or US dollars per
+                    device-hour (`2.49`)
+    assumed         what the asker assumed for want of a flag
+    """
+
+    model: str
+    cluster: str
+    workload: Workload
+    space: Axes = field(default_factory=Axes)
+    layouts: LayoutRequest | None = None
+    solver: str = "auto"
+    seed: int = 0
+    price: str = "on-demand"
+    assumed: tuple[str, ...] = ()
+
+    def pins(self) -> tuple[str, ...]:
+        """What is pinned, as flags."""
+        return self.space.pins() if self.layouts is None else self.layouts.pins()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a worker gets: all that it needs as text; equal keys have equal answers.
+
+    kin  equal for jobs that share most of their work: a process solves them faster together
+    """
+
+    key: str
+    text: str
+    kin: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posed:
+    """A question with the content that its words name.
+
+    key    identifies question, content and the code and data that answer it
+    job    what must be solved for it; several questions may share one
+    price  US dollars per device-hour, None where there is none
+    """
+
+    question: Question
+    key: str
+    job: Job
+    price: Sourced | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came of a job: its answer as text, or why there is none (`fault`)."""
+
+    key: str
+    text: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a worker's text says: a plan file or a layout without prices, or the reason why there is
+    none."""
+
+    answer: PlanFile | None = None
+    layout: LayoutFile | None = None
+    reason: str = ""
+
+    @property
+    def found(self) -> Answer | None:
+        """The answer of whichever search was asked."""
+        return self.answer if self.answer is not None else self.layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A question with its outcome; key is empty where its words name nothing.
+
+    reason  why there is no plan, empty where there is one
+    reused  the shelf had it
+    """
+
+    question: Question
+    key: str = ""
+    answer: Answer | None = None
+    reason: str = ""
+    reused: bool = False
+
+
+Workers = Callable[[Sequence[Job]], Iterator[Reply]]
+"""Gives one reply per job, in the order in which they end."""
+
+
+class Shelf(Protocol):
+    """Keeps answers between sweeps; failures are not kept, they are tried again."""
+
+    def find(self, posed: Posed) -> Answer | None:
+        """A kept answer to the question, or None."""
+
+    def keep(self, posed: Posed, solved: Answer) -> Answer:
+        """The answer as it is kept from now on."""
+
+
+def sweep(
+    questions: Iterable[Question],
+    *,
+    pose: Callable[[Question], Posed],
+    workers: Workers,
+    shelf: Shelf,
+) -> Iterator[Row]:
+    """One row per question as they are answered: what the shelf holds and what cannot be asked
+    first, the rest in the order in which workers end.
+
+    A question that fails (bad input, a worker that dies) is a row with its reason.
+    """
+    waiting: dict[str, list[Posed]] = {}
+    for question in questions:
+        try:
+            posed = pose(question)
+        except ShardwrightError as error:
+            yield Row(question=question, reason=str(error))
+            continue
+        found = shelf.find(posed)
+        if found is not None:
+            yield row_of(posed, found, reused=True)
+        else:
+            waiting.setdefault(posed.job.key, []).append(posed)
+    jobs = [alike[0].job for alike in waiting.values()]
+    if not jobs:
+        return
+    for reply in workers(jobs):
+        verdict = verdict_of(reply)
+        for posed in waiting[reply.key]:
+            if verdict.found is None:
+                yield Row(question=posed.question, key=posed.key, reason=verdict.reason)
+            else:
+                yield row_of(posed, shelf.keep(posed, verdict.found), reused=False)
+
+
+def verdict_of(reply: Reply) -> Verdict:
+    """What a reply says."""
+    if reply.fault:
+        return Verdict(reason=reply.fault)
+    said: Verdict = decode(Verdict, json.loads(reply.text), where="a worker's answer")
+    return said
+
+
+def finished(solved: Answer, posed: Posed) -> Answer:
+    """The answer to a question from its job's: priced, with the asker's assumptions, and without
+    the time that it took, which is the machine's and not the answer's."""
+    priced = priced_at(solved, posed.price, inputs_at(posed.question.price))
+    return replace(
+        priced, search_time_s=0.0, assumptions=(*posed.question.assumed, *priced.assumptions)
+    )
+
+
+def priced_at(answer: Answer, price: Sourced | None, inputs: ReliabilityInputs = DEFAULT) -> Answer:
+    """The answer with its dollars at a price of a device-hour, on capacity as `inputs` say, and
+    with the carbon of the world's average grid, as a single question without a region has it."""
+    if isinstance(answer, LayoutFile):
+        return with_layout_price(answer, price, inputs, WORLD)
+    return with_price(answer, price)
+
+
+def has_plan(answer: Answer | None) -> bool:
+    """Whether something fits."""
+    if isinstance(answer, LayoutFile):
+        return answer.chosen is not None
+    return answer is not None and answer.plan is not None
+
+
+def with_price(answer: PlanFile, price: Sourced | None) -> PlanFile:
+    """The plan file with its dollars at another price of a device-hour; None takes them out.
+
+    Those of runners-up follow from their step times.
+    """
+    prediction = answer.prediction
+    if answer.plan is None or prediction is None:
+        return answer
+    cost = usd_per_million_tokens(prediction.per_s, answer.plan.degrees.num_devices, price)
+    return replace(
+        answer.with_dollars(cost, price),
+        alternatives=tuple(_with_price(other, price) for other in answer.alternatives),
+    )
+
+
+def _with_price(other: Alternative, price: Sourced | None) -> Alternative:
+    work = other.plan.workload
+    per_s = work.counted_per_step / other.step_time_s
+    rate = Interval(value=per_s, low=per_s, high=per_s)
+    cost = usd_per_million_tokens(rate, other.plan.degrees.num_devices, price)
+    usd = cost.value if cost else None
+    tokens = work.counted_in == "tokens"
+    return replace(
+        other,
+        usd_per_million_tokens=usd if tokens else None,
+        usd_per_million_samples=None if tokens else usd,
+    )
+
+
+def row_of(posed: Posed, answer: Answer, *, reused: bool) -> Row:
+    """The row of a question that has an answer; its reason says why where that is no plan."""
+    return Row(
+        question=posed.question,
+        key=posed.key,
+        answer=answer,
+        reason="" if has_plan(answer) else why_not(answer),
+        reused=reused,
+    )
+
+
+def why_not(answer: Answer) -> str:
+    """Why nothing fits, in one line, with the first change under which something does."""
+    why = answer.infeasibility
+    if why is None:
+        return f"no plan: status {answer.status}"
+    where = f"stage {why.stage}" if why.rank is None else f"rank {why.rank}"
+    short = "host memory" if why.host else why.term
+    said = f"does not fit: {short} of {where} of {why.nearest}"
+    return f"{said}; would fit: {why.relaxations[0].flag}" if why.relaxations else said

@@ -1,0 +1,164 @@
+"""Solving cells of a model with branches: the order of the blocks is part of the decision.
+
+1f1b, gpipe   the exact dynamic program over ideals (planner/chain)
+others        the chain's search on the traced order and on the order that the dynamic program cuts
+              into as many stages, with the cell's own bound, which holds for every order; with at
+              most MOST_ORDERS orders, on each of them, with the least of their bounds
+
+Models with more than MOST_IDEALS ideals are cut along those of a window (planner/chain/ideals.py);
+their bound is the linear program's (planner/chain/relaxed_bound.py). If no other order is
+predicted to be faster, the plan keeps the traced order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from planner.cell import Cell
+from planner.chain.ideals import BlockLattice, lattice_of
+from planner.chain.partition import partition
+from planner.chain.relaxed_bound import relaxed_bound
+from planner.costs.costs import SimulatorCosts
+from planner.costs.priced_model import Traced
+from planner.mesh.cell_solver import CellSolver, Refinement
+from profiles.model.graph import ModelGraph
+from profiles.model.tracing.block_order import in_order
+from simulator.values.plan import Plan, Stage
+
+MOST_IDEALS = 700  # arrays of 700 x 700 are 4 MB each; two towers of 25 blocks have 676
+MOST_ORDERS = 16  # above so many not every order is searched
+_BETTER = 1e-9  # relative; another order is taken only where it is faster
+
+
+def cell_solver(costs: SimulatorCosts, *, solver: str, seed: int) -> CellSolver:
+    """What solves the cells of these costs: the chain's solver unless the model's blocks have
+    several orders."""
+    graph = costs.model.graph(costs.model.micro_batches[0], 1)
+    if not graph.branches or len(graph.chain) < 2:
+        return CellSolver(costs, solver=solver, seed=seed)
+    return BranchSolver(costs, lattice_of(graph, MOST_IDEALS), solver=solver, seed=seed)
+
+
+class BranchSolver(CellSolver):
+    """Like CellSolver, for blocks that have several orders; `with_more` is in the traced one."""
+
+    def __init__(
+        self, costs: SimulatorCosts, lattice: BlockLattice, *, solver: str, seed: int
+    ) -> None:
+        super().__init__(costs, solver=solver, seed=seed)
+        self.lattice, self._ideals = lattice, costs.over_ideals(lattice)
+        graph = costs.model.graph(costs.model.micro_batches[0], 1)
+        self._entries = [ref.entry for ref in graph.chain]
+        self._solvers: dict[tuple[int, ...], CellSolver] = {}
+
+    def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
+        """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
+        best = super().refine(cell, below, lower)
+        complete, timed = self.lattice.complete, cell.timed
+        if cell.degrees.pp == 1 or (self.lattice.is_chain and complete):
+            return best
+        bound = lower if complete or timed else max(lower, self._relaxed(cell))
+        limit = min(below, best.step_time_s)
+        orders: list[tuple[int, ...]] = []
+        every: tuple[tuple[int, ...], ...] = ()
+        if not self.lattice.is_chain:
+            problem = self._ideals.problem(cell)
+            found = partition(problem, below=np.inf if timed else limit)
+            if complete and timed:
+                every = self.lattice.orders(MOST_ORDERS) or ()
+            elif complete:
+                bound = found.step_time_s if found is not None else limit
+            if found is not None and (timed or found.step_time_s < limit * (1 - _BETTER)):
+                orders.append(tuple(b for stage in problem.stages(found.starts) for b in stage))
+        proved = [best.bound_s]
+        for order in dict.fromkeys((*orders, *every)):
+            solved = self._solver(order).refine(cell, min(limit, best.step_time_s), lower)
+            proved.append(solved.bound_s)
+            made = self._as_run(solved)
+            if made is not None and made.step_time_s < best.step_time_s * (1 - _BETTER):
+                best = made
+        if every:  # what holds in every order holds
+            bound = max(bound, min(proved))
+        return replace(best, bound_s=min(bound, best.step_time_s))
+
+    def _relaxed(self, cell: Cell) -> float:
+        """Seconds that no way to deal the blocks to the stages undercuts."""
+        costs = self.costs
+        totals = costs.totals(cell)
+        return relaxed_bound(
+            costs.problem(cell),
+            costs.model.graph(cell.micro_batch, cell.degrees.tp).flows,
+            crossing_s=totals.send_s,
+            tail_s=totals.any_tail_s,
+            tails_s=costs.tails_of_blocks(cell),
+        )
+
+    def certified(self, cell: Cell, effort: float) -> bool:
+        """False where the order is a decision: the proof is of one order only."""
+        return cell.degrees.pp == 1 and super().certified(cell, effort)
+
+    def _as_run(self, found: Refinement) -> Refinement | None:
+        """The plan with the blocks of each stage in the order in which the model runs them."""
+        if found.plan is None:
+            return None
+        plan = in_traced_stages(found.plan, self._entries)
+        if plan == found.plan:
+            return found
+        prediction = self.costs.predict(plan)
+        if not prediction.fits:
+            return None
+        return replace(found, plan=plan, prediction=prediction)
+
+    def _solver(self, order: tuple[int, ...]) -> CellSolver:
+        if order not in self._solvers:
+            costs = self.costs
+            traced = Ordered(costs.model.traced, tuple(self._entries[k] for k in order))
+            model = replace(costs.model, traced=traced)
+            self._solvers[order] = CellSolver(
+                SimulatorCosts(model, price=costs.price, seed=costs.seed),
+                solver=self.solver,
+                seed=self.seed,
+            )
+        return self._solvers[order]
+
+
+def in_traced_stages(plan: Plan, entries: list[str]) -> Plan:
+    """The plan with each stage's blocks in the order of `entries`, the traced one."""
+    at = {entry: position for position, entry in enumerate(entries)}
+    order: list[str] = []
+    stages = []
+    for stage in plan.stages:
+        mine = list(range(stage.first_block, stage.last_block))
+        mine.sort(key=lambda k: at[plan.block_entries[k]])
+        order.extend(plan.block_entries[k] for k in mine)
+        stages.append(
+            Stage(
+                first_block=stage.first_block,
+                last_block=stage.last_block,
+                recompute=tuple(stage.recompute[k - stage.first_block] for k in mine),
+            )
+        )
+    return replace(plan, block_entries=tuple(order), stages=tuple(stages))
+
+
+class Ordered:
+    """As the traced model it is made of, its chains in the order of `entries`."""
+
+    def __init__(self, traced: Traced, entries: tuple[str, ...]) -> None:
+        self._traced, self._entries = traced, entries
+        self.name = traced.name
+        self.content_hash = traced.content_hash
+        self.tp_degrees = traced.tp_degrees
+        self.tensor_parallel = traced.tensor_parallel
+        self.tied_parameters = traced.tied_parameters
+        self.why_not_tensor_parallel = traced.why_not_tensor_parallel
+        self._made: dict[tuple[int, int], ModelGraph] = {}
+
+    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
+        """The graph for this micro-batch size and tp degree, in that order."""
+        key = (micro_batch, tp)
+        if key not in self._made:
+            self._made[key] = in_order(self._traced.at(micro_batch, tp), self._entries)
+        return self._made[key]

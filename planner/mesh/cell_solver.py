@@ -1,0 +1,164 @@
+"""How one cell is solved and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from planner.cell import Cell
+from planner.chain.partition import labels_of, partition
+from planner.chain.problem import Partition, PartitionProblem
+from planner.chain.solver import solve_integer
+from planner.costs.costs import SimulatorCosts
+from planner.costs.split_problem import SplitProblem
+from planner.mesh.timeline_search import TimelineSearch
+from profiles.errors import UnknownNameError
+from simulator.values.plan import Plan
+from simulator.values.prediction import Prediction
+
+SOLVERS = ("auto", "dp", "ilp")
+_CLOSED = 1e-4  # relative; closed forms this near their timeline are not searched any more
+_ATTEMPTS = 4  # times a plan is made again under less memory where the prediction needs more
+
+Problem = TypeVar("Problem", PartitionProblem, SplitProblem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refinement:
+    """What solving a cell gave.
+
+    bound_s  no plan of the cell is predicted faster; infinite where none fits
+    plan, prediction   the best plan found in it, or None
+    """
+
+    cell: Cell
+    bound_s: float
+    plan: Plan | None = None
+    prediction: Prediction | None = None
+
+    @property
+    def step_time_s(self) -> float:
+        """Predicted seconds; infinite where nothing was found."""
+        return self.prediction.step_time_s.value if self.prediction else np.inf
+
+
+class CellSolver:
+    """Refines cells: partition, plan, prediction.
+
+    solver   `dp` and `auto` use the dynamic programme, `ilp` the integer programme
+    """
+
+    def __init__(self, costs: SimulatorCosts, *, solver: str, seed: int) -> None:
+        if solver not in SOLVERS:
+            raise UnknownNameError("solver", solver, SOLVERS, where="--solver")
+        self.costs, self.solver, self.seed = costs, solver, seed
+
+    def by_timeline(self, cell: Cell) -> SplitProblem:
+        """The problem of a cell for the search by timelines, whatever its schedule."""
+        problem = self.costs.split(cell)
+        if cell.splits_backward:
+            return problem
+        # F and B apart take no more than they do whatever the strategies: gathering sharded
+        # parameters counts for half of each. A whole B sets nothing aside for a W.
+        whole = replace(cell, schedule="gpipe", degrees=replace(cell.degrees, vpp=1))
+        halved = self.costs.problem(whole).costs
+        return replace(
+            problem,
+            chain=replace(problem.chain, costs=halved),
+            weight_bytes=tuple(np.zeros_like(figures) for figures in problem.weight_bytes),
+        )
+
+    def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
+        """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
+        if cell.timed:
+            return self._refine_by_timeline(cell, below, lower)
+        solved = self._made(
+            cell, self.costs.problem(cell), lambda problem, _: self._solve(problem, below, lower)
+        )
+        closed = solved.step_time_s <= solved.bound_s * (1 + _CLOSED)
+        if solved.plan is None or closed or cell.degrees.pp == 1 or self.solver == "ilp":
+            return solved
+        # The closed form is below the timeline where stages differ much.
+        limit = min(below, solved.step_time_s)
+        other = self._refine_by_timeline(cell, limit, solved.bound_s, known=solved.plan)
+        if other.step_time_s < solved.step_time_s:
+            return other
+        return replace(solved, bound_s=max(solved.bound_s, other.bound_s))
+
+    def _refine_by_timeline(
+        self, cell: Cell, below: float, lower: float, known: Plan | None = None
+    ) -> Refinement:
+        """A good plan of the cell under `below`, and what is proved: at least `lower`.
+
+        known  a plan of the cell to begin from
+        """
+        begin = None if known is None else tuple(stage.first_block for stage in known.stages)
+
+        def solve(problem: SplitProblem, is_first: bool) -> tuple[Partition | None, float]:
+            search = TimelineSearch(problem)
+            found = search.best(below, begin)
+            if not is_first:
+                return found, lower
+            proved, better = search.proved(found.step_time_s if found else below)
+            return better or found, max(lower, proved)
+
+        return self._made(cell, self.by_timeline(cell), solve)
+
+    def _made(
+        self,
+        cell: Cell,
+        problem: Problem,
+        solve: Callable[[Problem, bool], tuple[Partition | None, float]],
+    ) -> Refinement:
+        """The plan of what `solve` finds, and what it proves of the first problem, which has all
+        the memory; while the prediction needs more, the problem is solved again with less."""
+        bound = np.inf
+        for attempt in range(_ATTEMPTS):
+            found, proved = solve(problem, attempt == 0)
+            bound = proved if attempt == 0 else bound
+            if found is None:
+                break
+            plan = self.costs.plan(cell, found)
+            prediction = self.costs.predict(plan)
+            if prediction.fits:
+                bound = min(bound, prediction.step_time_s.value)
+                return Refinement(cell=cell, bound_s=bound, plan=plan, prediction=prediction)
+            over = max(rank.peak_bytes - rank.capacity_bytes for rank in prediction.ranks)
+            problem = problem.with_capacity(-over)
+        return Refinement(cell=cell, bound_s=bound)
+
+    def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
+        """A function from bytes more on every device to the cell's best partition."""
+        if cell.timed:
+            split = self.by_timeline(cell)
+            return lambda more: TimelineSearch(split.with_capacity(more)).best()
+        problem = self.costs.problem(cell)
+        labels = labels_of(problem)
+        return lambda more: partition(problem.with_capacity(more), labels=labels)
+
+    def _solve(
+        self, problem: PartitionProblem, below: float, lower: float
+    ) -> tuple[Partition | None, float]:
+        if self.solver == "ilp":
+            answer = solve_integer(problem, seed=self.seed)
+            found = answer.partition
+            if found is None and answer.status != "infeasible":
+                found = partition(problem)  # too large: its plan, and the programme's bound
+            return found, max(lower, answer.bound_s)
+        best = partition(problem, below=below)
+        return best, best.step_time_s if best is not None else below
+
+    def certified(self, cell: Cell, effort: float) -> bool:
+        """True where the integer programme proves the dynamic programme's partition of a cell,
+        within its deterministic effort. Interleaved and split cells have no such proof."""
+        if cell.timed:
+            return False
+        problem = self.costs.problem(cell)
+        found = partition(problem)
+        if found is None:
+            return False
+        answer = solve_integer(problem, hint=found, seed=self.seed, effort=effort)
+        return answer.certifies(found.step_time_s)

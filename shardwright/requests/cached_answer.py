@@ -1,0 +1,132 @@
+"""One question's answer: the cache's where it has one, else solved and kept."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Generic, TypeVar
+
+from planner.batch.answer_cache import AnswerCache
+from planner.batch.sweep import with_price
+from planner.layout.layout_answer import LayoutFile
+from planner.layout.layout_choice import with_layout_price
+from profiles.model.tracing.traced import TracedModel
+from profiles.sourced import Sourced
+from profiles.units import format_percent, format_time
+from shardwright.requests.layout_task import LayoutTask
+from shardwright.requests.solve_task import Task, key_of, trace_task
+from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
+from simulator.values.plan_file import PlanFile
+
+A = TypeVar("A", PlanFile, LayoutFile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedAnswer(Generic[A]):
+    """An answer with its dollars, and how it came about.
+
+    cached       it was found before; its search time is that of then
+    interrupted  Ctrl-C ended the search: the best plan by then, with the gap by then
+    """
+
+    answer: A
+    cached: bool = False
+    interrupted: bool = False
+
+
+def answered(
+    task: Task,
+    solve: Callable[[TracedModel], PlanFile],
+    *,
+    price: Sourced | None,
+    cache: AnswerCache | None,
+    time_limit_s: float | None = None,
+) -> CachedAnswer[PlanFile]:
+    """The answer to a task.
+
+    solve         the search, given the traced model; only asked where the cache has no answer
+    cache         None neither reads nor writes one
+    time_limit_s  what `solve` obeys; a search that it ended is not kept, nor is one that Ctrl-C
+                  ended: both may have better answers
+    """
+    # A factory is known by its traces only; a configuration needs none for a known answer.
+    traced = trace_task(task) if cache is None or task.spec.factory else None
+    key = key_of(task, traced) if cache is not None else ""
+    known = cache.find(key) if cache is not None else None
+    if isinstance(known, PlanFile):
+        return CachedAnswer(answer=with_price(known, price), cached=True)
+    with _noticing_interrupts() as seen:
+        found = solve(traced if traced is not None else trace_task(task))
+    in_time = time_limit_s is None or found.search_time_s <= time_limit_s
+    if cache is not None and in_time and not seen:
+        cache.keep(key, found)
+    return CachedAnswer(answer=with_price(found, price), interrupted=bool(seen))
+
+
+def layout_answered(
+    task: LayoutTask,
+    solve: Callable[[], LayoutFile],
+    *,
+    price: Sourced | None,
+    cache: AnswerCache | None,
+    inputs: ReliabilityInputs = DEFAULT,
+    region: str = "",
+) -> CachedAnswer[LayoutFile]:
+    """The layout of a task at a price: the cache's where it has one, else solved, and kept where
+    the search ended by itself. `inputs` say what of a long run is kept on such capacity,
+    `region` whose grid it draws on ("" leaves carbon out)."""
+    key = key_of(task)
+    known = cache.find(key) if cache is not None else None
+    if isinstance(known, LayoutFile):
+        return CachedAnswer(answer=with_layout_price(known, price, inputs, region), cached=True)
+    found = solve()
+    if cache is not None and found.status in ("optimal", "infeasible"):
+        cache.keep(key, with_layout_price(found, None))
+    return CachedAnswer(answer=with_layout_price(found, price, inputs, region))
+
+
+@contextmanager
+def _noticing_interrupts() -> Iterator[list[int]]:
+    """Signals of Ctrl-C that arrive meanwhile; the search itself swallows their exception."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def notice(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, notice)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def how_it_came_about(
+    found: CachedAnswer[PlanFile] | CachedAnswer[LayoutFile], time_limit_s: float | None = None
+) -> str:
+    """What a reader of the answer must know of its making; empty where it was solved in full."""
+    if found.cached:
+        took = found.answer.search_time_s
+        before = f", in {format_time(took)}" if took else ""  # a sweep's answers hold no times
+        return f"Cache:  the same question was solved before{before}; --no-cache solves it again"
+    if found.interrupted:
+        gap = format_percent(found.answer.gap or 0.0)
+        return f"Ended:  by Ctrl-C; the best plan by then, at most {gap} above the best there is"
+    limited = time_limit_s is not None and found.answer.search_time_s >= 0.95 * time_limit_s
+    if found.answer.status == "feasible" and limited and time_limit_s is not None:
+        gap = format_percent(found.answer.gap or 0.0)
+        more = format_time(4 * time_limit_s).replace(" ", "")
+        return (
+            f"Ended:  by the limit of {format_time(time_limit_s)}, at most {gap} above the best "
+            f"there is; --time-limit {more} searches longer"
+        )
+    return ""

@@ -1,0 +1,191 @@
+"""Plans for our own executor by the search over layouts: which questions it takes, what the
+executor adds to the space, and the answer as a plan that runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from planner.axes import Axes
+from planner.layout.layout_answer import LayoutFile
+from planner.layout.plan_of_layout import plan_of_layouts
+from planner.run_option import RequestedOptions
+from planner.space import divisors
+from profiles.errors import InputError, ShardwrightError, TraceError
+from profiles.hardware.catalogue.catalog import device_names
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.figures.figures_from_trace import figures_of_trace
+from profiles.model.figures.transformer import Transformer
+from profiles.model.loaders import resolve_model
+from profiles.model.tracing.traced import TracedModel, trace_model
+from shardwright.requests.named_model import described_of, import_from_here
+from shardwright.requests.places import trace_cache
+from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.used_options import used_options
+from simulator.values.degrees import AXIS_ORDERS
+from simulator.values.plan_file import PlanFile
+from simulator.values.workload import PRECISIONS, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a question for our own executor is answered: over layouts of a model of these figures, or
+    block by block, and why."""
+
+    figures: Transformer | None
+    why_blocks: str = ""
+
+
+def way_of(
+    model: str | TracedModel,
+    cluster: Cluster,
+    *,
+    seq: int | None,
+    optimizer: str = "adamw",
+    solver: str = "auto",
+) -> Way:
+    """How a question for our own executor, or a plan of it, is answered.
+
+    Layouts need the figures of alike layers, and devices of one type whose kernels are in the
+    shipped surfaces; a CPU, and a device whose blocks were measured in place, is planned from those
+    measurements.
+
+    seq  tokens per sequence, None for the model's own
+    Raises ModelError for what is no model.
+    """
+    why = _why_block_by_block(cluster, optimizer=optimizer, solver=solver)
+    if not why and isinstance(model, TracedModel) and model.target != "gpu":
+        why = f"{model.source} was traced for a CPU"
+    if why:
+        return Way(figures=None, why_blocks=why)
+    try:
+        return Way(figures=figures_of(model, seq))
+    except (InputError, TraceError) as error:
+        return Way(figures=None, why_blocks=str(error))
+
+
+def _why_block_by_block(cluster: Cluster, *, optimizer: str, solver: str) -> str:
+    if not cluster.homogeneous:
+        return "the devices are of several types"
+    device = cluster.groups[0].device
+    measured = device.measurements
+    if device.type == "cpu" or (measured and (measured.blocks or measured.references)):
+        return f"{device.name} is planned from blocks measured on it"
+    if device.name not in device_names():
+        return f"{device.name} is no device of the catalogue, whose kernels were measured"
+    if optimizer != "adamw":
+        return f"figures are priced with AdamW, not {optimizer}"
+    if solver != "auto":
+        return f"--solver {solver} is a solver of chains of blocks"
+    return ""
+
+
+def figures_of(model: str | TracedModel, seq: int | None, *, runs_here: bool = True) -> Transformer:
+    """The figures of a model, of a named one the same whether it is traced already or not.
+
+    seq        tokens per sequence, None for the model's own
+    runs_here  as our executor runs it (`described_of`)
+    Raises ModelError for what is no model, InputError and TraceError, with the reason, for a model
+    that is no chain of alike transformer layers.
+    """
+    if isinstance(model, str):
+        return described_of(model, seq, runs_here=runs_here).figures
+    if _is_named(model) or model.target != "gpu":
+        return described_of(model.source, seq, runs_here=runs_here).figures
+    return figures_of_trace(model.at(2)).figures
+
+
+def _is_named(model: TracedModel) -> bool:
+    """Whether its name leads to a configuration, and to that which was traced."""
+    try:
+        spec = resolve_model(model.source)
+    except ShardwrightError:
+        return False
+    return not spec.factory and spec.content_hash == model.content_hash
+
+
+def executor_space(space: Axes, figures: Transformer) -> Axes:
+    """The space with the degrees of tensor parallelism that the executor can split: every rank has
+    whole heads of queries, keys and values, and an even share of the feed-forward.
+
+    Raises InputError where --tp leaves none.
+    """
+    heads, keys = figures.num_heads, figures.num_kv_heads
+    inner = figures.ffn_size or figures.expert_size
+    able = [tp for tp in divisors(heads) if keys % tp == 0 and (not inner or inner % tp == 0)]
+    allowed = tuple(tp for tp in able if space.allows("tp", tp))
+    if not allowed:
+        raise InputError(
+            f"--tp {','.join(map(str, space.tp or ()))}: our executor splits {heads} heads of "
+            f"queries and {keys} of keys evenly; tp can be {', '.join(map(str, able))}, or name "
+            "another framework (--stack)"
+        )
+    return replace(space, tp=allowed)
+
+
+def why_not_run(run: TrainingRun) -> str:
+    """What a layout does that our executor does not, which would train all weights in their own
+    precision, in words; "" where it runs it."""
+    return "; ".join(f"our executor has no option for {each.words}" for each in used_options(run))
+
+
+def _flags(run: TrainingRun) -> tuple[str, ...]:
+    """The flags of `plan` that ask for what a run does beside its axes."""
+    asked = RequestedOptions(
+        orders=() if run.degrees.axis_order == AXIS_ORDERS[0] else (run.degrees.axis_order,),
+        reductions=() if run.gradient_reduction in ("", "fp32") else (run.gradient_reduction,),
+        compressions=(run.compression,) if run.compression else (),
+        local_steps=(run.local_steps,) if run.local_steps > 1 else (),
+        wide_layers=run.wide_layers,
+        optimizer_offload=run.optimizer_offload,
+        activation_offloads=(run.activation_offload,) if run.activation_offload else (),
+        frozen_type=run.frozen_type,
+        optimizer=run.optimizer,
+    )
+    return ((f"--lora {run.lora_rank}",) if run.lora else ()) + asked.words
+
+
+def runnable_answer(
+    answer: LayoutFile, cluster: Cluster, traced: TracedModel | None = None, *, where: str = ""
+) -> PlanFile:
+    """The answer for the executor as stages of the model's own blocks.
+
+    traced  the model, where it is traced already
+    where   the file that the answer is from, for messages
+
+    Raises TraceError and ModelError where the model cannot be traced, InputError where its blocks
+    are not the layers of the figures, where its layers cannot be split as the layout says, or where
+    the layout does what our executor does not (`why_not_run`).
+    """
+    chosen = answer.chosen
+    if chosen is None:
+        work = Workload(global_batch=1, sequence_length=1)
+        return plan_of_layouts(answer, None, cluster, work)
+    run = chosen.run
+    if why := why_not_run(run):
+        raise InputError(
+            f"{where or 'the answer'}: {answer.model} as planned cannot be run: {why}, and would "
+            f"train without. Plan without {' '.join(_flags(run))} to run the plan, or name a "
+            "framework that has it (--stack any shows which)"
+        )
+    work = Workload(
+        global_batch=run.global_batch,
+        sequence_length=run.seq_len,
+        precision=run.precision if run.precision in PRECISIONS else "bf16",
+    )
+    traced = traced or trace_blocks(answer.model, work)
+    why = traced.why_not_tensor_parallel
+    if run.degrees.tp > 1 and why:
+        raise InputError(f"--tp {run.degrees.tp} does not suit {answer.model}: {why}")
+    return plan_of_layouts(answer, traced, cluster, work)
+
+
+def trace_blocks(model: str, work: Workload) -> TracedModel:
+    """The blocks of a model on one rank."""
+    import_from_here(model)
+    return trace_model(
+        resolve_model(model),
+        sequence_length=work.sequence_length,
+        dtype=work.compute_dtype,
+        target="gpu",
+        cache=trace_cache(),
+    )

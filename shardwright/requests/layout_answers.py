@@ -1,0 +1,276 @@
+"""Answers of the search over layouts to a question of `plan`: one framework's, several, a front."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+from planner.axes import Axes
+from planner.batch.answer_cache import AnswerCache
+from planner.best_first import Progress
+from planner.layout.layout_answer import LayoutChoice, LayoutFile
+from planner.layout.layout_choice import choice_of, priced_choice
+from planner.layout.layout_question import LayoutQuestion, coefficients_of
+from planner.layout.pareto import device_front, memory_front
+from planner.space import EXECUTOR
+from planner.tolerances import DEFAULT_FIT_RISK
+from profiles.errors import InfeasibleError, InputError
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.figures.transformer import Transformer
+from profiles.model.loaders import resolve_model
+from shardwright.requests.cached_answer import CachedAnswer, layout_answered
+from shardwright.requests.compared_frameworks import compared_frameworks, preference
+from shardwright.requests.executor_layouts import executor_space, way_of
+from shardwright.requests.layout_task import layout_task, solve_layout_task
+from shardwright.requests.named_model import described_of
+from shardwright.requests.plan_options import ANY_STACK, first_precision
+from shardwright.requests.plan_request import PlanRequest, default_precision
+from shardwright.requests.price_request import price_for
+from simulator.training_run.fit.logged_source import Calibration
+from simulator.training_run.framework.framework import load_framework, offered_frameworks
+
+# Seconds of the search for each framework after the first, where the request names none.
+_OTHER_S = 6.0
+
+Watched = Callable[[], AbstractContextManager[Progress | None]]
+"""Opens what watches one search, and gives its progress."""
+
+
+def _unwatched() -> AbstractContextManager[Progress | None]:
+    return contextlib.nullcontext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneAnswer:
+    """A framework's answer.
+
+    found   how it came about;  others  answers of the other compared frameworks, fastest first
+    """
+
+    answer: LayoutFile
+    found: CachedAnswer[LayoutFile]
+    others: tuple[LayoutFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkAnswers:
+    """The answers with a layout, fastest first, and why the other frameworks have none."""
+
+    answers: tuple[LayoutFile, ...]
+    refused: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRequester:
+    """Answers a question of `plan` that is one of layouts.
+
+    calibration  learnt from own runs, None for the shipped coefficients
+    explain      with what would help
+    cache        None neither reads nor writes one
+    """
+
+    request: PlanRequest
+    calibration: Calibration | None = None
+    explain: bool = False
+    cache: AnswerCache | None = None
+    watched: Watched = field(default=_unwatched)
+
+    def question(self, stack: str = "") -> tuple[LayoutQuestion, tuple[str, ...]]:
+        """The question of a framework's layouts, and what was assumed for want of a flag.
+
+        stack  the framework; "" for the first of those to compare
+        Raises InputError, UnknownNameError, ModelError.
+        """
+        request = self.request
+        stack = stack or self.compared[0]
+        described = described_of(request.model, request.seq, runs_here=stack == EXECUTOR)
+        sample = described.sample
+        precision, told = first_precision(request.precision), tuple[str, ...]()
+        if not request.precision:
+            offered = load_framework(stack).rules.precisions
+            precision, told = default_precision(request.cluster, request.model, offered)
+        question = LayoutQuestion(
+            name=request.model,
+            model=described.figures,
+            cluster=request.cluster,
+            stack=stack,
+            global_batch=request.global_batch,
+            seq_len=sample.sequence_length,
+            precision=precision,
+            space=self._space(described.figures, stack),
+            options=request.options,
+            fit_risk=DEFAULT_FIT_RISK if request.fit_risk is None else request.fit_risk,
+            calibration=self.calibration,
+            lora_rank=request.lora_rank,
+        )
+        return question, (*request.assumed, *sample.assumptions, *told)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The requested framework; without one, the frameworks to compare, our executor last.
+
+        A front, and a module of the user, which only our executor runs, are not compared.
+        """
+        request = self.request
+        if request.stack or request.pareto or resolve_model(request.model).factory:
+            return stacks_of(request.stack)[:1]
+        return compared_frameworks(request.cluster.groups[0].device.name)
+
+    def one(self) -> OneAnswer:
+        """The answer of the requested framework; without one, the fastest of the compared
+        frameworks with enough evidence. If none has an answer, our executor's."""
+        names = self.compared
+        if len(names) == 1:
+            question, assumed = self.question()
+            found = self._answered(question, self.request.time_limit_s)
+            return OneAnswer(answer=_assuming(found.answer, assumed), found=found)
+        refused: list[InputError] = []
+        every = [self._one_of(name, refused) for name in names]
+        took = [name for name, each in zip(names, every, strict=True) if each]
+        fitting = sorted(
+            (each for each in every if each and each.answer.chosen),
+            key=lambda each: _step_s(each.answer),
+        )
+        device = self.request.cluster.groups[0].device.name
+        groups = preference([each.answer.stack for each in fitting], device)
+        preferred = [each for group in groups for each in fitting if each.answer.stack in group]
+        best = next((each for each in (*preferred, *every[::-1]) if each), None)
+        if best is None:
+            raise refused[0]
+        listed = ", ".join(name for name in took if name != best.answer.stack)
+        compared = f"compared with {listed or 'no other framework'} (--stack names one, or any)"
+        reasons = [f"not compared: {error}" for error in refused]
+        _, assumed = self.question(best.answer.stack)
+        answer = _assuming(best.answer, (*assumed, compared, *reasons))
+        rest = tuple(each.answer for each in fitting if each is not best)
+        return OneAnswer(answer=answer, found=best, others=rest)
+
+    def _one_of(self, name: str, refused: list[InputError]) -> CachedAnswer[LayoutFile] | None:
+        """The answer of one of several frameworks; None if it does not take the request, with the
+        reason added to `refused`."""
+        first = name == self.compared[0]
+        limit_s = self.request.time_limit_s if first else min(_OTHER_S, self.request.time_limit_s)
+        try:
+            return self._answered(self.question(name)[0], limit_s)
+        except InputError as error:
+            refused.append(error)
+            return None
+
+    def by_framework(self) -> FrameworkAnswers:
+        """The answers of every framework that is asked for."""
+        answers: list[LayoutFile] = []
+        refused: dict[str, str] = {}
+        names = stacks_of(self.request.stack)
+        end = time.monotonic() + self.request.time_limit_s
+        for number, name in enumerate(names):
+            # What is left is shared by the frameworks that are left.
+            share = max(0.0, end - time.monotonic()) / (len(names) - number)
+            try:
+                answer = self._answered(self.question(name)[0], share).answer
+            except InputError as error:
+                refused[name] = str(error)
+                continue
+            if answer.chosen is None:
+                why = answer.infeasibility
+                refused[name] = "nothing fits" + (f"; nearest: {why.nearest}" if why else "")
+            else:
+                answers.append(answer)
+        answers.sort(key=_step_s)
+        return FrameworkAnswers(answers=tuple(answers), refused=refused)
+
+    def front(self) -> list[tuple[Cluster, LayoutChoice]]:
+        """The trade-off of step time against what `pareto` names, the fastest first.
+
+        Raises InfeasibleError where nothing fits.
+        """
+        question, _ = self.question()
+        request, coefficients = self.request, coefficients_of(question)
+        if request.pareto == "memory":
+            layouts = memory_front(question, coefficients)
+            found = [(question.cluster, layout) for layout in layouts]
+        else:
+            found = list(
+                device_front(question, coefficients, rebuild=get_cluster, clock=time.monotonic)
+            )
+        if not found:
+            raise InfeasibleError(
+                f"no layout of {question.name} fits on {question.cluster.name} with "
+                f"{question.stack}; without --pareto the answer says what would fit"
+            )
+
+        return [
+            (
+                part,
+                priced_choice(
+                    choice_of(layout, None, part, coefficients, self.calibration),
+                    price_for(part, request.price, request.offers),
+                    request.reliability,
+                ),
+            )
+            for part, layout in found
+        ]
+
+    def _space(self, figures: Transformer, stack: str) -> Axes:
+        space = self.request.axes
+        return executor_space(space, figures) if stack == EXECUTOR else space
+
+    def _answered(self, question: LayoutQuestion, limit_s: float) -> CachedAnswer[LayoutFile]:
+        task = layout_task(question, explain=self.explain)
+
+        def solve() -> LayoutFile:
+            with self.watched() as progress:
+                return solve_layout_task(
+                    task, clock=time.monotonic, time_limit_s=limit_s, progress=progress
+                )
+
+        return layout_answered(
+            task,
+            solve,
+            price=price_for(question.cluster, self.request.price, self.request.offers),
+            cache=self.cache,
+            inputs=self.request.reliability,
+            region=self.request.region,
+        )
+
+
+def _assuming(answer: LayoutFile, assumed: Sequence[str]) -> LayoutFile:
+    return replace(answer, assumptions=(*assumed, *answer.assumptions))
+
+
+def stacks_of(text: str) -> tuple[str, ...]:
+    """The frameworks of a flag; every one for `any`. Raises InputError where it names none."""
+    if not text:
+        return (EXECUTOR,)
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise InputError(f"--stack {text!r} names no framework; write megatron-core, or any")
+    return offered_frameworks() if ANY_STACK in names else names
+
+
+def _step_s(answer: LayoutFile) -> float:
+    """Seconds of the chosen layout's step; infinite where there is none."""
+    return answer.chosen.prediction.step_time_s.value if answer.chosen else float("inf")
+
+
+def none_fits(request: PlanRequest, refused: dict[str, str]) -> str:
+    """That none of several frameworks has a layout, and why each has none."""
+    said = "; ".join(f"{name}: {why}" for name, why in refused.items())
+    return f"no layout of {request.model} fits on {request.cluster.name}: {said}"
+
+
+def why_no_layouts(request: PlanRequest) -> str:
+    """Why a question is searched block by block and not over layouts; "" where it is not."""
+    if request.stack:
+        return ""
+    way = way_of(
+        request.model,
+        request.cluster,
+        seq=request.seq,
+        optimizer=request.optimizer,
+        solver=request.solver,
+    )
+    return way.why_blocks

@@ -1,0 +1,155 @@
+"""`profile_machine`: this machine, and a model's blocks on it, measured into a profile file.
+
+Measurements are kept as they are made: after an interruption, by Ctrl-C or a scheduler's limit, the
+same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from profiles.document import content_hash, read_document, read_mapping, write_document
+from profiles.errors import MismatchError
+from profiles.extras import need_package
+from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
+from profiles.hardware.catalogue.cluster import Cluster
+from shardwright.requests.named_model import import_from_here, sample_of
+from shardwright.requests.places import trace_cache
+from shardwright.requests.provenance import provenance
+from simulator.values.workload import Workload
+
+Progress = Callable[..., None]
+
+# A pipeline of this model shows what the runtime takes around an action: its blocks are small.
+_RUNTIME_MODEL, _RUNTIME_TOKENS = "tiny-llama-demo", 32
+
+
+def profile_machine(
+    path: Path,
+    *,
+    quick: bool = False,
+    devices: int | None = None,
+    threads: int | None = None,
+    model: str | None = None,
+    seq: int | None = None,
+    micro_batches: tuple[int, ...] = (1,),
+    precision: str = "fp32",
+    progress: Callable[[str], AbstractContextManager[Progress]] | None = None,
+) -> Cluster:
+    """The profile that is then in the file.
+
+    quick     about a minute for the machine itself, with fewer points
+    model     its blocks are measured too; the machine itself only where the file has it not
+    progress  gives a reporter of (done, total, label) for a title
+    """
+    # The model that measures the executor is an HF configuration.
+    need_package("torch", "measuring this machine", extra="hf")
+    from profiles.hardware.probe.probe import measure_machine, most_devices
+
+    show = progress or (lambda title: nullcontext(lambda *_: None))
+    kept = path.with_name(f".{path.name}.partial")
+    per_device = threads or 1
+    count = devices or most_devices(per_device)
+    today = datetime.date.today().isoformat()
+    if model is None or not path.is_file() or quick:
+        with show("measuring this machine") as report:
+            cluster = measure_machine(
+                count,
+                per_device,
+                date=today,
+                quick=quick,
+                progress=report,
+                kept=kept,
+            )
+        if not quick:
+            with show("measuring the executor's own time") as report:
+                cluster = _with_overheads(cluster, report)
+        write_document(path, cluster, schema=CLUSTER_SCHEMA, provenance=provenance(cluster))
+        kept.unlink(missing_ok=True)
+    cluster = read_document(path, Cluster, schema=CLUSTER_SCHEMA)
+    if model is None:
+        return cluster
+    _check_same(path, cluster, devices, threads)
+    from executor.probe_pipeline import profile_model
+    from profiles.model.loaders import resolve_model
+    from profiles.model.tracing.traced import trace_model
+
+    import_from_here(model)
+    length = sample_of(model, seq).sequence_length
+    work = Workload(global_batch=1, sequence_length=length, precision=precision)
+    spec = resolve_model(model)
+    traced = trace_model(
+        spec,
+        sequence_length=length,
+        dtype=work.compute_dtype,
+        target="cpu" if cluster.groups[0].device.type == "cpu" else "gpu",
+        cache=trace_cache(),
+    )
+    question = content_hash([spec.content_hash, length, precision, sorted(micro_batches), today])
+    done = _measured_before(path, question)
+    with show("measuring blocks") as report:
+        # One size after the other, each kept: an interrupted profile goes on with the next.
+        for micro_batch in micro_batches:
+            if micro_batch in done:
+                continue
+            cluster = profile_model(
+                spec,
+                traced,
+                cluster,
+                micro_batch,
+                threads_per_device=_threads(cluster),
+                progress=report,
+            )
+            done = (*done, micro_batch)
+            left = {"question": question, "done": list(done)}
+            unfinished = {"unfinished": left} if len(done) < len(micro_batches) else {}
+            origin = provenance(cluster) | unfinished
+            write_document(path, cluster, schema=CLUSTER_SCHEMA, provenance=origin)
+    return cluster
+
+
+def _with_overheads(cluster: Cluster, progress: Progress) -> Cluster:
+    """With what the executor takes beside the blocks of a small model."""
+    from executor.probe_pipeline import measure_overheads
+    from profiles.model.loaders import resolve_model
+    from profiles.model.tracing.traced import trace_model
+
+    if any(group.device.type != "cpu" for group in cluster.groups) or cluster.num_devices == 1:
+        return cluster
+    spec = resolve_model(_RUNTIME_MODEL)
+    traced = trace_model(
+        spec,
+        sequence_length=_RUNTIME_TOKENS,
+        dtype="float32",
+        target="cpu",
+        cache=trace_cache(),
+    )
+    return measure_overheads(
+        spec, traced, cluster, threads_per_device=_threads(cluster), progress=progress
+    )
+
+
+def _measured_before(path: Path, question: str) -> tuple[int, ...]:
+    """The micro-batch sizes that an interrupted profile of the same question has measured."""
+    before = read_mapping(path).get("provenance") or {}
+    left = before.get("unfinished") or {}
+    return tuple(left.get("done", ())) if left.get("question") == question else ()
+
+
+def _threads(cluster: Cluster) -> int:
+    return int(cluster.machine.get("threads_per_device", "1"))
+
+
+def _check_same(path: Path, cluster: Cluster, devices: int | None, threads: int | None) -> None:
+    """Blocks are measured into a profile only as the devices that it holds."""
+    held = (cluster.num_devices, _threads(cluster))
+    asked = (devices or held[0], threads or held[1])
+    if asked != held:
+        raise MismatchError(
+            f"{path} holds {held[0]} devices of {held[1]} threads, --devices and --threads ask for "
+            f"{asked[0]} of {asked[1]}; leave them out, or measure the machine anew first: "
+            f"shardwright profile --devices {asked[0]} --threads {asked[1]} -o {path}"
+        )

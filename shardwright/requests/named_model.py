@@ -1,0 +1,135 @@
+"""A model as a user names it: where its code is found, its figures, and what a sample of it is."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profiles.errors import InputError
+from profiles.model.loaders import ModelSpec, need_to_build, resolve_model
+
+if TYPE_CHECKING:
+    from profiles.model.figures.transformer import Transformer
+
+DEFAULT_SEQUENCE = 4096
+_IMAGES = ("vision", "pixels")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What one sample of a model is.
+
+    sequence_length  its tokens; 1 where it is none of them
+    counted_in       `tokens` or `samples` (simulator.values.workload.Workload)
+    assumptions      what no flag said, each with what changes it
+    """
+
+    sequence_length: int
+    counted_in: str = "tokens"
+    assumptions: tuple[str, ...] = ()
+
+
+def import_from_here(model: str) -> None:
+    """A user's factory may live in the current folder; only then it is on the import path."""
+    if ":" in model and "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def sample_of(model: str, seq: int | None) -> Sample:
+    """What a sample of the model is, with --seq or without.
+
+    A factory makes its own inputs: it says how many tokens they are, or shows it, and a --seq that
+    contradicts them is refused (InputError).
+    """
+    if seq is not None and seq < 1:
+        raise InputError(f"--seq must be 1 or more, got {seq}")
+    spec = resolve_model(model)
+    if spec.factory:
+        import_from_here(model)
+        return sample_of_factory(spec, seq)
+    if spec.family in _IMAGES:
+        said = () if seq is None else (f"--seq {seq} is ignored: {spec.source} is given images",)
+        return Sample(sequence_length=seq or 1, counted_in="samples", assumptions=said)
+    if seq is not None:
+        return Sample(sequence_length=seq)
+    config = spec.config
+    limit = config.get("max_position_embeddings") or config.get("n_positions") or DEFAULT_SEQUENCE
+    limit = config.get("max_target_positions") or limit
+    chosen = min(int(limit), DEFAULT_SEQUENCE)
+    return Sample(sequence_length=chosen, assumptions=(f"sequence length {chosen} (--seq)",))
+
+
+def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
+    """What a sample of a factory's model is; see `sample_of`."""
+    need_to_build(spec)
+    from profiles.model.building.build import build_model
+
+    built = build_model(spec, micro_batch=2, sequence_length=1)
+    tokens = built.tokens_per_sample
+    if tokens is not None:
+        if seq not in (None, tokens):
+            raise InputError(
+                f"--seq {seq}: {spec.source} makes its own inputs, and a sample of them is "
+                f"{tokens} tokens; leave --seq out, or change the factory"
+            )
+        return Sample(sequence_length=tokens, assumptions=built.assumptions)
+    if seq is not None and seq not in built.input_sizes:
+        told = (
+            f"--seq {seq} is ignored: {spec.source} makes its own inputs, and no dimension of them "
+            f"is {seq}; costs are per sample (tokens_per_sample of the factory)"
+        )
+        return Sample(
+            sequence_length=1, counted_in="samples", assumptions=(*built.assumptions, told)
+        )
+    if seq is not None:
+        said = f"a sample is {seq} tokens, as --seq says"
+        return Sample(sequence_length=seq, assumptions=(*built.assumptions, said))
+    said = "costs are per sample: the factory does not say how many tokens one is (--seq)"
+    return Sample(sequence_length=1, counted_in="samples", assumptions=(*built.assumptions, said))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A model by its figures, and what a sample of it is."""
+
+    figures: Transformer
+    sample: Sample
+
+
+@functools.cache
+def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Described:
+    """The figures of a shipped name, a config.json or `package.module:factory`.
+
+    Figures hold at any length: a --seq that a factory's inputs have not is planned, and told.
+
+    runs_here  as our executor runs the model: transformers builds no layers that predict further
+               tokens
+    """
+    from profiles.model.figures.described_model import describe_model
+    from shardwright.requests.places import trace_cache
+
+    import_from_here(model)
+    factory = bool(resolve_model(model).factory)
+    sample = Sample(sequence_length=seq or 1) if factory else sample_of(model, seq)
+    asked = sample.sequence_length if sample.sequence_length > 1 else None
+    found = describe_model(model, sequence_length=asked, cache=trace_cache())
+    own, positions = found.sequence_length, found.figures.learned_positions
+    length, assumed = sample.sequence_length, sample.assumptions
+    if own and seq is None:
+        length, assumed = own, (f"sequence length {own} (the inputs of {model})",)
+    elif own and own != length:
+        assumed = (f"figures traced at {own} tokens per sample, planned at --seq {length}",)
+    if own and 0 < positions < length:
+        raise InputError(
+            f"--seq {length} is above the {positions} learned positions of {model}; use "
+            f"{positions} or less"
+        )
+    figures, notes = found.figures, found.notes
+    if runs_here and figures.predicted_ahead:
+        figures = replace(figures, predicted_ahead=0)
+        notes = (*notes, "our executor trains no layers that predict further tokens")
+    sample = Sample(sequence_length=length, assumptions=(*assumed, *notes))
+    return Described(figures=figures, sample=sample)

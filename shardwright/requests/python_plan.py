@@ -1,0 +1,357 @@
+"""`trace` and `plan` in Python: names or values in, values out, nothing printed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from planner.axes import Axes, axes_from
+from planner.best_first import Progress
+from planner.layout.layout_answer import LayoutFile
+from planner.run_option import RequestedOptions
+from planner.space import EXECUTOR
+from planner.tolerances import DEFAULT_FIT_RISK
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.energy.grid_carbon import WORLD, grid_of
+from profiles.hardware.prices.price_file import offers_with
+from profiles.model.loaders import ModelSpec, resolve_model
+from profiles.model.tracing.traced import TracedModel, trace_model
+from profiles.sourced import Sourced
+from shardwright.requests.executor_layouts import (
+    executor_space,
+    figures_of,
+    runnable_answer,
+    way_of,
+)
+from shardwright.requests.named_model import (
+    import_from_here,
+    sample_of,
+    sample_of_factory,
+)
+from shardwright.requests.places import local_profile, trace_cache
+from shardwright.requests.price_request import price_for
+from simulator.training_run.framework.framework import load_stack, offered_frameworks
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
+from simulator.values.plan_file import PlanFile
+from simulator.values.workload import Workload
+
+if TYPE_CHECKING:
+    from planner.axes import Axes
+    from profiles.model.building.build_given import Inputs, Module
+
+TP_DEGREES = (1, 2, 4, 8)
+Pin = int | tuple[int, ...] | None
+NamePin = str | tuple[str, ...] | None
+
+
+class Pins(TypedDict, total=False):
+    """One value fixes an axis, a tuple allows only its values, None leaves it free."""
+
+    tp: Pin
+    pp: Pin
+    dp: Pin
+    cp: Pin
+    ep: Pin
+    zero: Pin
+    vpp: Pin
+    micro_batch: Pin
+    recompute: NamePin
+    schedule: NamePin
+
+
+class LayoutOptions(TypedDict, total=False):
+    """Options of `plan` with a framework (`stack=`); the command line has flags of the same names.
+
+    fit_risk      highest accepted probability (0 to 1) of running out of memory
+    lora          train only adapters of this rank;  base_precision  `nf4` or `int8` for the others
+    optimizer     adamw, adamw8bit, adamw4bit or muon
+    optimizer_offload    states may be in host memory
+    activation_offload   shares (0 to 1) of the activations that may be there
+    reduce, compress     types of gradient sums, and of compression, to choose from
+    calibration   a file of `shardwright profile --from`;  prices, reliability  files of your own
+    """
+
+    fit_risk: float | None
+    lora: int
+    base_precision: str
+    optimizer: str
+    optimizer_offload: bool
+    activation_offload: tuple[float, ...]
+    reduce: tuple[str, ...]
+    compress: tuple[str, ...]
+    calibration: str | Path | None
+    prices: str | Path | None
+    reliability: str | Path | None
+
+
+class PlanOptions(Pins, LayoutOptions, total=False):
+    """Options of `plan`, the pins among them."""
+
+    space: Axes | None
+    solver: str
+    seed: int
+    time_limit_s: float | None
+    price: Sourced | str | None
+    progress: Progress | None
+    region: str
+
+
+class _PinsAndLayoutOptions(Pins, LayoutOptions, total=False):
+    pass
+
+
+_LAYOUT_OPTIONS = frozenset(LayoutOptions.__annotations__)
+
+
+def target_of(cluster: Cluster) -> str:
+    """The kind of device that a model is traced for: `cpu` or `gpu`."""
+    return "cpu" if cluster.groups[0].device.type == "cpu" else "gpu"
+
+
+def tp_degrees_for(cluster: Cluster) -> tuple[int, ...]:
+    """The tensor-parallel degrees worth tracing: powers of two within the innermost level."""
+    inner = cluster.levels[0].domain_size if cluster.levels else 1
+    return tuple(tp for tp in TP_DEGREES if tp <= max(1, inner))
+
+
+def cluster(text: str) -> Cluster:
+    """A cluster string, a cluster file, or `local`."""
+    if not isinstance(text, (str, Path)):
+        raise InputError(f"a cluster is named by text (4x8xh100-sxm), got {text!r}")
+    return get_cluster(str(text), local=local_profile())
+
+
+def frameworks() -> tuple[str, ...]:
+    """The frameworks that `plan(..., stack=NAME)` plans for."""
+    return offered_frameworks()
+
+
+def trace(
+    model: str | Module,
+    inputs: Inputs | None = None,
+    *,
+    targets: Any = None,
+    loss_fn: Any = None,
+    sequence_length: int | None = None,
+    precision: str = "bf16",
+    tp_degrees: tuple[int, ...] = TP_DEGREES,
+    target: str = "gpu",
+) -> TracedModel:
+    """The traced model of a name (shipped, config.json, `package.module:factory`), or of a torch
+    module with example inputs whose dimension 0 is the batch.
+
+    targets, loss_fn  of a module: the loss is loss_fn(output, targets)
+    sequence_length   None takes the model's own
+    Raises InputError for what is no model, TraceError for what cannot be traced.
+    """
+    if isinstance(model, str):
+        if inputs is not None or targets is not None or loss_fn is not None:
+            raise InputError(f"{model}: inputs, targets and loss_fn go with a module, not a name")
+        import_from_here(model)
+        spec = resolve_model(model)
+        sample = sample_of(model, sequence_length)
+    else:
+        spec = _spec_of(model, inputs, targets, loss_fn, sequence_length)
+        sample = sample_of_factory(spec, sequence_length)
+    length = sample.sequence_length
+    if sample.counted_in == "samples":
+        length = sequence_length or 1  # no such dimension: whatever is said is kept
+    dtype = Workload(global_batch=1, sequence_length=length, precision=precision).compute_dtype
+    return trace_model(
+        spec,
+        sequence_length=length,
+        dtype=dtype,
+        tp_degrees=tp_degrees,
+        target=target,
+        cache=trace_cache(),
+    )
+
+
+def _spec_of(
+    module: Any, inputs: Any, targets: Any, loss_fn: Any, sequence_length: int | None
+) -> ModelSpec:
+    from profiles.model.building.build_given import spec_of_module
+
+    return spec_of_module(
+        module, inputs, targets=targets, loss_fn=loss_fn, tokens_per_sample=sequence_length
+    )
+
+
+def plan(
+    model: TracedModel | str,
+    on: Cluster | str,
+    work: Workload,
+    *,
+    stack: str | None = None,
+    space: Axes | None = None,
+    solver: str = "auto",
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    price: Sourced | str | None = "on-demand",
+    progress: Progress | None = None,
+    region: str = WORLD,
+    **given: Unpack[_PinsAndLayoutOptions],
+) -> PlanFile | LayoutFile:
+    """The best plan, as for `shardwright.plan`: a LayoutFile with a stack, otherwise a PlanFile."""
+    layout_options = {name: value for name, value in given.items() if name in _LAYOUT_OPTIONS}
+    pins: dict[str, Any] = {k: v for k, v in given.items() if k not in _LAYOUT_OPTIONS}
+    axes = axes_from(**pins)
+    if not isinstance(work, Workload):
+        raise InputError(f"a Workload is wanted as the third argument, got {type(work).__name__}")
+    region = grid_of(region).region
+    where = on if isinstance(on, Cluster) else cluster(on)
+    if stack is not None:
+        if space is not None:
+            raise InputError(
+                "space is of our own executor; with stack= give pins (tp=, pp=, ...) in its place"
+            )
+        return _plan_for_stack(
+            model, where, work, axes, stack, time_limit_s, price, progress, region, layout_options
+        )
+    if layout_options:
+        raise InputError(
+            f"{', '.join(layout_options)}: an option of a framework's layouts; name the framework "
+            "(stack=) or leave it out"
+        )
+    if region != WORLD:
+        raise InputError(
+            f"region={region!r} is of a framework's layout, whose carbon it tells; a plan of our "
+            "own executor tells none: name a framework (stack=) or leave it out"
+        )
+    if space is not None and axes.pins():
+        raise InputError(f"space and {' '.join(axes.pins())} say the same; give one of them")
+    if not isinstance(model, (str, TracedModel)):
+        raise InputError(
+            f"a traced model or a model's name is wanted, got {type(model).__name__}; "
+            "shardwright.trace(module, inputs) traces a module"
+        )
+    way = way_of(model, where, seq=work.sequence_length, optimizer=work.optimizer, solver=solver)
+    if way.figures is not None:
+        answer = _plan_for_stack(
+            model, where, work, space or axes, EXECUTOR, time_limit_s, price, progress, region
+        )
+        return runnable_answer(answer, where, model if isinstance(model, TracedModel) else None)
+    laid_axes = space or axes
+    if space is None:
+        space = axes.for_blocks()
+    if isinstance(model, str):
+        work = _as_counted(model, work)
+        degrees = tp_degrees_for(where) if space.tp is None else tuple(sorted({1, *space.tp}))
+        model = trace(
+            model,
+            sequence_length=work.sequence_length if work.counted_in == "tokens" else None,
+            precision=work.precision,
+            tp_degrees=degrees,
+            target=target_of(where),
+        )
+    if work.counted_in == "tokens" and work.sequence_length != model.sequence_length:
+        raise InputError(
+            f"the workload has sequences of {work.sequence_length} tokens, {model.source} was "
+            f"traced with {model.sequence_length}; make them equal"
+        )
+    from planner.layout.executable import run_of_plan
+    from planner.search.search import search
+
+    # A plan that is a layout has that layout's price, whichever solver is named.
+    figures = way_of(model, where, seq=work.sequence_length, optimizer=work.optimizer).figures
+    layouts: PlanFile | None = None
+    start = time.monotonic()
+    if figures is not None:
+        with contextlib.suppress(InputError):  # the axes allow no layout
+            answer = _plan_for_stack(
+                model, where, work, laid_axes, EXECUTOR, time_limit_s, price, None, region
+            )
+            layouts = runnable_answer(answer, where, model)
+    return search(
+        model,
+        where,
+        work,
+        space=space,
+        solver=solver,
+        seed=seed,
+        stack=load_stack(),
+        price=_price(price, where),
+        time_limit_s=(
+            None if time_limit_s is None else max(0.0, start + time_limit_s - time.monotonic())
+        ),
+        progress=progress,
+        layouts=layouts,
+        is_layout=lambda plan: (
+            figures is not None and run_of_plan(plan, figures, where) is not None
+        ),
+    )
+
+
+def _as_counted(model: str, work: Workload) -> Workload:
+    """The workload, counted in samples where a sample of the model is no sequence of tokens."""
+    import_from_here(model)
+    sample = sample_of(model, work.sequence_length if work.sequence_length > 1 else None)
+    if sample.counted_in == "samples":
+        return replace(work, counted_in="samples", sequence_length=1)
+    return work
+
+
+def _price(price: Sourced | str | None, on: Cluster) -> Sourced | None:
+    return price_for(on, price) if isinstance(price, str) else price
+
+
+def _plan_for_stack(
+    model: TracedModel | str,
+    on: Cluster,
+    work: Workload,
+    space: Axes,
+    stack: str,
+    time_limit_s: float | None,
+    price: Sourced | str | None,
+    progress: Progress | None,
+    region: str,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> LayoutFile:
+    from planner.layout.layout_choice import with_layout_price
+    from planner.layout.layout_question import LayoutQuestion
+    from shardwright.requests.layout_task import layout_task, solve_layout_task
+    from simulator.goodput.reliability_inputs import inputs_at, read_reliability
+    from simulator.training_run.fit.logged_source import read_calibration
+
+    if not isinstance(model, (str, TracedModel)):
+        raise InputError(f"a model's name or a traced model is wanted, got {type(model).__name__}")
+    name = model if isinstance(model, str) else model.source
+    figures = figures_of(model, work.sequence_length, runs_here=stack == EXECUTOR)
+    risk, calibration = given.get("fit_risk"), given.get("calibration")
+    question = LayoutQuestion(
+        name=name,
+        model=figures,
+        cluster=on,
+        stack=stack,
+        global_batch=work.global_batch,
+        seq_len=work.sequence_length,
+        precision=work.precision,
+        space=executor_space(space, figures) if stack == EXECUTOR else space,
+        options=RequestedOptions(
+            reductions=tuple(given.get("reduce", ())),
+            compressions=tuple(given.get("compress", ())),
+            optimizer_offload=bool(given.get("optimizer_offload")),
+            activation_offloads=tuple(given.get("activation_offload", ())),
+            frozen_type=given.get("base_precision") or "",
+            optimizer=given.get("optimizer") or USUAL_OPTIMIZER,
+        ),
+        fit_risk=DEFAULT_FIT_RISK if risk is None else risk,
+        calibration=None if calibration is None else read_calibration(Path(calibration)),
+        lora_rank=given.get("lora", 0),
+    )
+    found = solve_layout_task(
+        layout_task(question), clock=time.monotonic, time_limit_s=time_limit_s, progress=progress
+    )
+    kind = price if isinstance(price, str) else ""
+    if isinstance(price, str) and given.get("prices") is not None:
+        price = price_for(on, price, offers_with(Path(given["prices"])))
+    reliability = given.get("reliability")
+    inputs = inputs_at(kind) if reliability is None else read_reliability(Path(reliability))
+    return with_layout_price(found, _price(price, on), inputs, region)

@@ -1,0 +1,291 @@
+"""Questions of a sweep: grids of models, clusters, workloads and prices, as flags or in a file.
+
+A file (TOML or JSON) holds grids; each stands for every combination of its lists:
+
+    schema = "shardwright/questions@1"
+
+    [[grids]]
+    models = ["llama-3.1-8b", "llama-3.1-70b"]
+    clusters = ["2x8xh100-sxm", "2x8xa100-sxm-80gb"]
+    global_batches = [256, 512]
+    sequence_lengths = [4096]
+    prices = ["on-demand", "spot", 1.99]
+    pins = { tp = "1,2", schedule = "1f1b" }
+
+    [[grids]]
+    models = ["llama-3.1-405b"]
+    clusters = ["512x8xh100-sxm", "two-sites.toml"]
+    global_batches = [1024]
+    stack = "megatron-core"
+    precision = "bf16,fp8"
+    options = { optimizer_offload = "yes", local_steps = "1,50" }
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+
+from planner.axes import AXES, FRAMEWORKS_ONLY, Axes, axes_of
+from planner.batch.sweep import Job, Posed, Question
+from planner.layout.layout_question import LayoutQuestion, LayoutRequest
+from planner.space import EXECUTOR
+from profiles.document import content_hash, read_document
+from profiles.errors import (
+    DocumentError,
+    InputError,
+    ModelError,
+    ShardwrightError,
+    UnknownNameError,
+)
+from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.prices.offer import Offer
+from profiles.model.loaders import resolve_model
+from profiles.text_file import read_text
+from shardwright.requests.executor_layouts import executor_space, way_of
+from shardwright.requests.file_lines import with_lines
+from shardwright.requests.layout_task import layout_task
+from shardwright.requests.named_model import DEFAULT_SEQUENCE, Sample, described_of, sample_of
+from shardwright.requests.plan_options import (
+    OPTION_FLAGS,
+    first_precision,
+    need_stack,
+    requested_options,
+)
+from shardwright.requests.plan_request import default_precision
+from shardwright.requests.price_request import price_for
+from shardwright.requests.solve_task import job_of, task_of
+from simulator.training_run.framework.framework import load_framework
+from simulator.values.workload import Workload
+
+QUESTIONS_SCHEMA = "shardwright/questions@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Every combination of the lists is a question.
+
+    models, clusters   as on the command line
+    sequence_lengths   empty: the model's own, as `shardwright plan` assumes it
+    precision          empty: what the devices train in
+    prices             kinds of the price table, or US dollars per device-hour
+    pins               axis (`tp`, `micro_batch`, ...) to what its flag takes (`4`, `1,2`)
+    stack, options     a framework, whose layouts are then searched, and what may be chosen beside
+                       the axes, as its flags take it (plan_options.py)
+    stacks             several frameworks in the place of `stack`, each a question of its own
+    """
+
+    models: tuple[str, ...]
+    clusters: tuple[str, ...]
+    global_batches: tuple[int, ...]
+    sequence_lengths: tuple[int, ...] = ()
+    prices: tuple[str | float, ...] = ("on-demand",)
+    precision: str = ""
+    optimizer: str = "adamw"
+    solver: str = "auto"
+    seed: int = 0
+    pins: Mapping[str, str | int] = field(default_factory=dict)
+    stack: str = ""
+    stacks: tuple[str, ...] = ()
+    options: Mapping[str, str | int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("models", "clusters", "global_batches", "prices"):
+            if not getattr(self, name):
+                raise InputError(f"{name} is empty: a grid needs one entry at least")
+        if self.stack and self.stacks:
+            raise InputError("stack and stacks both name frameworks: leave one of them out")
+        framework = bool(self.stack or self.stacks)
+        for pin in self.pins:
+            if not framework and pin in FRAMEWORKS_ONLY:
+                raise InputError(
+                    f"pin {pin}: our own executor has no such axis; name the framework that will "
+                    "run the plans, for example stack = megatron-core (--stack)"
+                )
+            if pin not in AXES:
+                raise UnknownNameError("pin", pin, AXES)
+        for option in self.options:
+            if option not in OPTION_FLAGS:
+                raise UnknownNameError("option", option, OPTION_FLAGS)
+        if "base_precision" in self.options:
+            raise InputError(
+                "option base_precision (--base-precision): only frozen weights are kept in few "
+                "bits, and a sweep has no adapters; leave it out"
+            )
+        if not framework:
+            need_stack({name: str(text) for name, text in self.options.items()}, self.precision)
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """Of the grid's questions; "" for our own executor."""
+        return self.stacks or (self.stack,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionFile:
+    """The grids of a file."""
+
+    grids: tuple[Grid, ...]
+
+
+def read_questions(path: Path, *, local: Path | None = None) -> tuple[Question, ...]:
+    """The questions of a file; raises DocumentError with the line of what is wrong."""
+    try:
+        grids = read_document(path, QuestionFile, schema=QUESTIONS_SCHEMA).grids
+    except ShardwrightError as error:
+        raise DocumentError(with_lines(str(error), path, read_text(path))) from error
+    if not grids:
+        raise InputError(f"{path} holds no grid, so there is nothing to answer")
+    return tuple(question for grid in grids for question in questions_of(grid, local=local))
+
+
+def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ...]:
+    """The questions of a grid: models outermost, prices innermost.
+
+    local  the file of this machine's profile
+
+    Raises InputError for pins and workloads that cannot be; names that mean nothing are found
+    when a question is posed, and are then that question's own fault.
+    """
+    axes = axes_of(grid.pins)
+    asked = [_layouts_of(grid, stack, axes) if stack else None for stack in grid.frameworks]
+    space = axes.for_blocks() if None in asked else Axes()
+    sample_of_model, precision_on = functools.cache(_sample), functools.cache(_precision)
+    made = []
+    cells = product(grid.models, grid.clusters, grid.global_batches, asked)
+    for model, on, batch, layouts in cells:
+        for length in grid.sequence_lengths or (None,):
+            sample = sample_of_model(model, length, layouts is not None)
+            precision, told = precision_on(grid.precision, on, local)
+            work = Workload(
+                global_batch=batch,
+                sequence_length=sample.sequence_length,
+                counted_in=sample.counted_in,
+                # What a framework trains in stands beside its layouts.
+                precision="bf16" if layouts else precision,
+                optimizer=grid.optimizer,
+            )
+            assumed = (*sample.assumptions, *(() if layouts else told))
+            made += [
+                Question(
+                    model=model,
+                    cluster=on,
+                    workload=work,
+                    space=Axes() if layouts else space,
+                    layouts=layouts,
+                    solver=grid.solver,
+                    seed=grid.seed,
+                    price=str(price),
+                    assumed=assumed,
+                )
+                for price in grid.prices
+            ]
+    return tuple(made)
+
+
+def _precision(asked: str, on: str, local: Path | None) -> tuple[str, tuple[str, ...]]:
+    """The precision of a question, and what is told of it."""
+    if asked:
+        return asked, ()
+    try:
+        return default_precision(get_cluster(on, local=local))
+    except ShardwrightError:
+        return "bf16", ()  # the cluster cannot be read: the question fails when it is posed
+
+
+def _layouts_of(grid: Grid, stack: str, axes: Axes) -> LayoutRequest:
+    load_framework(stack)
+    return LayoutRequest(
+        stack=stack,
+        precision=first_precision(grid.precision),
+        space=axes,
+        options=requested_options(
+            {name: str(text) for name, text in grid.options.items()}, grid.precision
+        ),
+    )
+
+
+def _sample(model: str, length: int | None, described: bool) -> Sample:
+    try:
+        return described_of(model, length).sample if described else sample_of(model, length)
+    except (ModelError, DocumentError, UnknownNameError):
+        # The model cannot be read: the question fails when it is posed.
+        return Sample(sequence_length=length or DEFAULT_SEQUENCE)
+
+
+class Poser:
+    """Poses many questions: what they share is read once.
+
+    local  the file of this machine's profile
+    offers  in the place of those that we ship
+    alone   layouts without runners-up and what else is solved beside a question
+    """
+
+    def __init__(
+        self,
+        *,
+        local: Path | None = None,
+        offers: tuple[Offer, ...] | None = None,
+        alone: bool = False,
+    ) -> None:
+        self._alone = alone
+        self._cluster = functools.cache(lambda on: get_cluster(on, local=local))
+        self._price = functools.cache(lambda on, kind: price_for(self._cluster(on), kind, offers))
+        self._jobs: dict[Question, Job] = {}
+
+    def pose(self, question: Question) -> Posed:
+        """The question with the content that its words name; raises ShardwrightError."""
+        cluster = self._cluster(question.cluster)
+        price = self._price(question.cluster, question.price)
+        # A price is no part of what is solved, nor is what was assumed of flags.
+        solved = replace(question, price="", assumed=())
+        job = self._jobs.get(solved)
+        if job is None:
+            job = self._jobs[solved] = _job(question, cluster, self._alone)
+        key = content_hash({"job": job.key, "question": question, "price": price})
+        return Posed(question=question, key=key, job=job, price=price)
+
+
+def _job(question: Question, cluster: Cluster, alone: bool) -> Job:
+    layouts = question.layouts or _executor_layouts(question, cluster)
+    if layouts is not None:
+        return job_of(layout_task(_layout_question(question, layouts, cluster), alone=alone))
+    spec, work = resolve_model(question.model), question.workload
+    solver, seed = question.solver, question.seed
+    return job_of(task_of(spec, cluster, work, question.space, solver=solver, seed=seed))
+
+
+def _executor_layouts(question: Question, cluster: Cluster) -> LayoutRequest | None:
+    """A question for our own executor as one of layouts; None where it is searched block by
+    block, as a single question would be (commands/plan_one.py)."""
+    work = question.workload
+    way = way_of(
+        question.model,
+        cluster,
+        seq=work.sequence_length,
+        optimizer=work.optimizer,
+        solver=question.solver,
+    )
+    if way.figures is None:
+        return None
+    space = executor_space(question.space, way.figures)
+    return LayoutRequest(stack=EXECUTOR, precision=work.precision, space=space)
+
+
+def _layout_question(question: Question, asked: LayoutRequest, cluster: Cluster) -> LayoutQuestion:
+    length, runs_here = question.workload.sequence_length, asked.stack == EXECUTOR
+    return LayoutQuestion(
+        name=question.model,
+        model=described_of(question.model, length, runs_here=runs_here).figures,
+        cluster=cluster,
+        stack=asked.stack,
+        global_batch=question.workload.global_batch,
+        seq_len=question.workload.sequence_length,
+        precision=asked.precision,
+        space=asked.space,
+        options=asked.options,
+    )

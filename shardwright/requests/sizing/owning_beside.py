@@ -1,0 +1,100 @@
+"""The devices of a sized run bought instead of rented: what the run would cost, and from when.
+
+Purchase, network and staff come from a file of owning (docs/prices.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from planner.sizing.run_outlook import power_mfu_of
+from profiles.errors import InputError
+from profiles.hardware.prices.owning import Owning
+from shardwright.requests.sizing.sized import Sized
+from simulator.log_interval import product
+from simulator.ownership import break_even, owned_cost
+from simulator.values.prediction import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseThatPays:
+    """Part of the calendar from which on owning is the cheaper; above 1: never.
+
+    high  None where the cheapest rent is below the power alone, so that no use pays
+    """
+
+    value: float
+    low: float
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwningBeside:
+    """Buying the devices of the answer.
+
+    purchase_usd    of all, with their network;  years  over which that is written off
+    usd_per_hour    of a device that is used all the time, power with it
+    run_usd         of the run at that;  rent_usd  of renting it; None without a price
+    use             from which on owning is the cheaper; None without a price, and where the rent
+                    is below the power alone
+    runs            such runs one after the other that pay for the purchase; None where none do
+    words           what of the inputs is usual, with its source
+    """
+
+    device: str
+    devices: int
+    purchase_usd: Interval
+    years: float
+    usd_per_hour: Interval
+    run_usd: Interval
+    rent_usd: float | None
+    use: UseThatPays | None
+    runs: float | None
+    words: tuple[str, ...]
+
+
+def owning_beside(owning: Owning, sized: Sized) -> OwningBeside | None:
+    """What a file of owning (docs/prices.md) says of the best run; None without an answer."""
+    best = sized.answer.best
+    if best is None:
+        return None
+    run, question = best.run, sized.question
+    cost = owned_cost(owning, run.choice.device, power_mfu_of(question, run), question.pue)
+    full = cost.usd_per_used_hour(1.0)
+    years = owning.depreciation_years.value
+    rent, use, runs = run.choice.usd_per_hour, None, None
+    if rent is not None:
+        try:
+            found = break_even(cost, rent, years)
+            use = _use_that_pays(found.use)
+            if found.ever:
+                runs = found.device_hours.value * run.devices / best.device_hours.value
+        except InputError:
+            pass  # The rent is below the power alone: no use pays.
+    share = 1.0 + owning.network_share.value
+    purchase = owning.purchase_usd
+    return OwningBeside(
+        device=run.choice.asked,
+        devices=run.devices,
+        purchase_usd=Interval(value=purchase.value, low=purchase.low, high=purchase.high).scaled(
+            share * run.devices
+        ),
+        years=years,
+        usd_per_hour=full,
+        run_usd=product(best.device_hours, full),
+        rent_usd=best.rent_usd.value if best.rent_usd is not None else None,
+        use=use,
+        runs=runs,
+        words=tuple(
+            f"{name.replace('_', ' ')} {value.value:g}: {value.source}"
+            for name in owning.__slots__
+            if (value := getattr(owning, name)).method == "published"
+        ),
+    )
+
+
+def _use_that_pays(use: Interval) -> UseThatPays:
+    return UseThatPays(
+        value=use.value, low=use.low, high=use.high if math.isfinite(use.high) else None
+    )

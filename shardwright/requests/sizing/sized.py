@@ -1,0 +1,199 @@
+"""`SizeSolver`: flags of `size` to its answer, phases of a run among them, on several processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.layout.layout_question import LayoutSolver
+from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.size_limits import Search
+from planner.sizing.size_phases import PHASES_SCHEMA, Phase, PhaseFile, stretch_of_phases
+from planner.sizing.size_question import SizeQuestion
+from planner.sizing.size_run import answer_of, explained, search_here
+from planner.sizing.sizing_search import SizedDevice, SizeTask, size_on_workers
+from profiles.document import read_document
+from profiles.errors import DocumentError, InputError
+from profiles.units import format_count
+from shardwright.requests.sizing.published_comparison import (
+    PublishedComparison,
+    published_flags,
+    published_run,
+)
+from shardwright.requests.sizing.size_flags import SizeFlags
+from shardwright.requests.sizing.size_request import SizeRequest, size_request
+from simulator.training_run.step.coefficients import shipped_coefficients
+
+# Rounds in which the other phases of a run are priced on what the longest one was given.
+_ROUNDS = 3
+_SETTLED = 2e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """A question as it was answered; `found` of every type of device.
+
+    published  the published run of the model, predicted with the same defaults
+    """
+
+    question: SizeQuestion
+    answer: SizeAnswer
+    found: tuple[SizedDevice, ...] = ()
+    published: PublishedComparison | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeSolver:
+    """Answers one question after the other.
+
+    clock    seconds, the machine's monotonic clock where there are several workers
+    today    ISO day, for the age of prices
+    limit_s  of each search;  workers  processes of this machine, 1 for this one alone
+    """
+
+    clock: Callable[[], float]
+    today: str
+    limit_s: float
+    workers: int = 1
+    seed: int = 0
+    runs: int = 2000
+
+    def solve(self, flags: SizeFlags, *, explain: bool = True) -> Sized:
+        """The answer; raises InputError, UnknownNameError, DocumentError.
+
+        explain  with the front, what the next node, dollar, ... brings, and the published run
+        """
+        sized = self._answered(flags, explain=explain)
+        published = published_run(flags) if explain else None
+        best = sized.answer.best
+        if published is None or best is None:
+            return sized
+        flags = published_flags(flags, published, best.run.devices)
+        try:
+            again = self._answered(flags, explain=False).answer.best
+        except InputError:  # such as a framework that does not run on the published devices
+            return sized
+        if again is None:
+            return sized
+        beside = PublishedComparison(run=published, predicted_device_hours=again.device_hours)
+        return replace(sized, published=beside)
+
+    def _answered(self, flags: SizeFlags, *, explain: bool) -> Sized:
+        phases = None if flags.phases is None else phases_of(flags.phases)
+        total = None
+        if phases is not None:
+            total = sum(phase.tokens_count for phase in phases)
+            longest = max(phases, key=lambda phase: phase.tokens_count)
+            flags = replace(
+                flags,
+                tokens=longest.tokens_count,
+                seq=longest.seq,
+                batches=(longest.global_batch,),
+            )
+        asked = size_request(flags, today=self.today, dataset_tokens=total)
+        if phases is None or total is None:
+            sized = self._solved(asked, asked.question, explain=explain)
+            if sized.answer.best is None and asked.usual_deadline:
+                asked = _without_deadline(asked)
+                sized = self._solved(asked, asked.question, explain=explain)
+            return sized
+        question = asked.question
+        for _ in range(_ROUNDS):
+            sized = self._solved(asked, question, explain=False)
+            if sized.answer.best is None:
+                break
+            solver = self._solver(math.inf)
+            stretch = stretch_of_phases(question, sized.answer.best.run, phases, solver)
+            settled = abs(stretch / question.stretch - 1) < _SETTLED
+            question = replace(question, stretch=stretch)
+            if settled:
+                break
+        sized = self._solved(asked, question, explain=explain)
+        said = (
+            f"{len(phases)} phases of {format_count(total)} tokens in all take "
+            f"{question.stretch:.3f} times the longest one's time (--phases)"
+        )
+        answer = replace(sized.answer, assumptions=(said, *sized.answer.assumptions))
+        return replace(sized, answer=answer)
+
+    def explained(self, sized: Sized) -> Sized:
+        """An answer without it, with the front and what the next node, dollar, ... brings; nothing
+        that it holds is solved again."""
+        return self._explained(sized, self._end())
+
+    def _explained(self, sized: Sized, end: float) -> Sized:
+        start = self.clock()
+        answer = explained(
+            sized.question,
+            sized.found,
+            sized.answer,
+            self._solver(end),
+            seed=self.seed,
+            runs=self.runs,
+        )
+        spent = sized.answer.search_time_s + self.clock() - start
+        return replace(sized, answer=replace(answer, search_time_s=spent))
+
+    def _solved(self, asked: SizeRequest, question: SizeQuestion, *, explain: bool = True) -> Sized:
+        start, end = self.clock(), self._end()
+        search = self._search(end)
+        found = search(question)
+        answer = answer_of(
+            question,
+            found,
+            search=search,
+            solver=self._solver(end),
+            seed=self.seed,
+            runs=self.runs,
+        )
+        answer = replace(
+            answer,
+            refused=(*answer.refused, *asked.left_out),
+            assumptions=(*asked.assumed, *answer.assumptions),
+            search_time_s=self.clock() - start,
+        )
+        sized = Sized(question=question, answer=answer, found=found)
+        return self._explained(sized, end) if explain else sized
+
+    def _end(self) -> float:
+        return self.clock() + self.limit_s if math.isfinite(self.limit_s) else math.inf
+
+    def _solver(self, end: float) -> LayoutSolver:
+        return LayoutSolver(coefficients=shipped_coefficients(), clock=self.clock, end_s=end)
+
+    def _search(self, end: float) -> Search:
+        here = search_here(self._solver(end))
+        if self.workers == 1:
+            return here
+
+        def on_workers(question: SizeQuestion) -> tuple[SizedDevice, ...]:
+            if len(question.choices) == 1:
+                return here(question)
+            tasks = [
+                SizeTask(question=question, choice=number, end_s=min(end, 1e15))
+                for number in range(len(question.choices))
+            ]
+            return size_on_workers(tasks, self.workers)
+
+        return on_workers
+
+
+def _without_deadline(request: SizeRequest) -> SizeRequest:
+    """The request without its default deadline, which nothing keeps."""
+    words, *rest = request.assumed
+    return replace(
+        request,
+        question=replace(request.question, deadline_s=None),
+        assumed=(f"no limit of time: nothing keeps the default, {words}", *rest),
+        usual_deadline=False,
+    )
+
+
+def phases_of(path: Path) -> tuple[Phase, ...]:
+    """The phases of a file (planner/sizing/size_phases.py); raises DocumentError."""
+    found = read_document(path, PhaseFile, schema=PHASES_SCHEMA).phases
+    if not found:
+        raise DocumentError(f"{path} holds no [[phases]]")
+    return found

@@ -1,0 +1,186 @@
+"""Solving one question from text to text: what a worker of a sweep runs, wherever it is.
+
+The text holds content, not names: a worker on another machine has none of the asker's files. Only
+`package.module:factory` stays a name; its code must be importable where the worker runs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from planner.axes import Axes
+from planner.batch.answer_cache import answer_key, code_and_data_version, trace_content
+from planner.batch.sweep import Job, Verdict
+from profiles.document import content_hash, decode, to_line
+from profiles.errors import InputError, ShardwrightError
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.loaders import HEAD_COUNTS, ModelSpec
+from profiles.model.tracing.traced import TracedModel, trace_model
+from shardwright.requests import python_plan
+from shardwright.requests.layout_task import LayoutTask, solve_layout_task
+from shardwright.requests.places import trace_cache
+from simulator.training_run.framework.framework import load_framework
+from simulator.values.plan_file import PlanFile
+from simulator.values.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A question with the content that its words name.
+
+    tp_degrees  degrees that the model is traced for
+    version     of the code and data that the asker has (planner/batch/answer_cache.py)
+    """
+
+    spec: ModelSpec
+    cluster: Cluster
+    workload: Workload
+    space: Axes
+    solver: str
+    seed: int
+    tp_degrees: tuple[int, ...]
+    version: str
+
+
+def task_of(
+    spec: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    space: Axes,
+    *,
+    solver: str = "auto",
+    seed: int = 0,
+) -> Task:
+    """The task of finding the best plan; free tensor parallelism stays within a node.
+
+    Raises InputError for a tp that no head count of the model's configuration is divided by.
+    """
+    _check_heads(spec, space.tp or ())
+    free = space.tp is None
+    degrees = python_plan.tp_degrees_for(cluster) if free else tuple(sorted({1, *(space.tp or ())}))
+    return Task(
+        spec=spec,
+        cluster=cluster,
+        workload=workload,
+        space=space,
+        solver=solver,
+        seed=seed,
+        tp_degrees=degrees,
+        version=code_and_data_version(),
+    )
+
+
+def _check_heads(spec: ModelSpec, degrees: tuple[int, ...]) -> None:
+    heads = {name: spec.config.get(name) for name in HEAD_COUNTS}
+    counts = {name: n for name, n in heads.items() if isinstance(n, int) and n > 0}
+    if not degrees or not counts:
+        return
+    values = counts.values()
+    able = [tp for tp in range(1, min(values) + 1) if not any(n % tp for n in values)]
+    if not set(degrees) & set(able):
+        told = ", ".join(f"{name}={n}" for name, n in counts.items())
+        raise InputError(
+            f"--tp {','.join(map(str, degrees))} does not divide {told} of {spec.source}; use "
+            f"{', '.join(map(str, able))}"
+        )
+
+
+def trace_task(task: Task) -> TracedModel:
+    """The traced model of a task, from the cache of traces where it is there."""
+    return trace_model(
+        task.spec,
+        sequence_length=task.workload.sequence_length,
+        dtype=task.workload.compute_dtype,
+        tp_degrees=task.tp_degrees,
+        target=python_plan.target_of(task.cluster),
+        cache=trace_cache(),
+    )
+
+
+def key_of(task: Task | LayoutTask, traced: TracedModel | None = None) -> str:
+    """What identifies the task's answer; a factory's model is known by its traces only."""
+    if isinstance(task, LayoutTask):
+        framework = load_framework(task.question.stack)
+        return content_hash({"layout": task, "framework": framework})
+    model = task.spec.content_hash
+    if task.spec.factory:
+        model = trace_content(traced if traced is not None else trace_task(task))
+    return answer_key(
+        content_hash({"model": model, "tp_degrees": task.tp_degrees, "name": task.spec.source}),
+        task.cluster,
+        task.workload,
+        task.space,
+        solver=task.solver,
+        seed=task.seed,
+        version=task.version,
+    )
+
+
+def job_of(task: Task | LayoutTask) -> Job:
+    """The task as text for a worker."""
+    text = to_line(task)
+    return Job(key=key_of(task), text=text, kin=_kin_of(task))
+
+
+def _kin_of(task: Task | LayoutTask) -> str:
+    """Searches of one model on one type of device price the same layers (known_features.py)."""
+    cluster, name = (
+        (task.question.cluster, task.question.name)
+        if isinstance(task, LayoutTask)
+        else (task.cluster, task.spec.source)
+    )
+    devices = " ".join(dict.fromkeys(group.device.name for group in cluster.groups))
+    if not isinstance(task, LayoutTask):
+        return f"{name} {devices}"
+    asked = task.question
+    return f"{name} {devices} {asked.stack} {asked.seq_len} {asked.precision}"
+
+
+def solve_text(text: str) -> str:
+    """The verdict of a task, both as JSON. Never raises: whatever goes wrong is the reason."""
+    try:
+        data = json.loads(text)
+        # A layout's task holds its question as one value.
+        kind = LayoutTask if "question" in data else Task
+        verdict = _solve(decode(kind, data, where="the task"))
+    except Exception as error:  # a worker must outlive any question
+        verdict = Verdict(reason=reason_of(error))
+    return to_line(verdict)
+
+
+def reason_of(error: Exception) -> str:
+    """Why a question has no answer: an error that is the user's to read, or a fault of ours."""
+    if isinstance(error, ShardwrightError):
+        return str(error)
+    return (
+        f"a fault of Shardwright's, not yours: {type(error).__name__}: {error}; "
+        "please report it with the question"
+    )
+
+
+def need_version(asked: str) -> None:
+    """Raises InputError where the asker has other code, data or libraries than this process."""
+    mine = code_and_data_version()
+    if asked != mine:
+        raise InputError(
+            f"the worker's Shardwright, its data or its libraries ({mine}) are not the asker's "
+            f"({asked}); install the same versions on every node"
+        )
+
+
+def _solve(task: Task | LayoutTask) -> Verdict:
+    need_version(task.version)
+    if isinstance(task, LayoutTask):
+        return Verdict(layout=solve_layout_task(task))
+    answer = python_plan.plan(
+        trace_task(task),
+        task.cluster,
+        task.workload,
+        space=task.space,
+        solver=task.solver,
+        seed=task.seed,
+        price=None,
+    )
+    assert isinstance(answer, PlanFile)  # without a stack
+    return Verdict(answer=answer)

@@ -1,0 +1,97 @@
+"""`row_of_import`: an imported run as a row of a table of runs, which predictions are made from."""
+
+from __future__ import annotations
+
+from profiles.published.run import PublishedRun
+from shardwright.requests.imported_run import MODEL_FIGURES, ImportedRun
+
+# Framework files (profiles/data/frameworks) of the frameworks that are imported.
+STACKS = {
+    "megatron-lm": "megatron-core",
+    "megatron-deepspeed": "megatron-deepspeed",
+    "megatron-bridge": "megatron-bridge",
+    "nemo": "megatron-core",
+    "primus": "megatron-core",
+    "gpt-neox": "megatron-deepspeed",
+    "torchtitan": "torchtitan",
+    "nanotron": "nanotron",
+    "maxtext": "maxtext",
+    "llm-foundry": "torch-fsdp",
+    "olmo": "torch-fsdp",
+    "internevo": "internevo",
+    "deepspeed": "transformers",
+    "transformers": "transformers",
+    "accelerate": "transformers",
+}
+_NOT_COLUMNS = ("max_positions", "mtp_layers", "lora_rank")
+
+
+def row_of_import(
+    run: ImportedRun,
+    *,
+    id: str = "imported",
+    device: str = "",
+    devices: int | None = None,
+) -> PublishedRun:
+    """The run as a row; missing values are the framework's defaults that the import names, then
+    those of every row (simulator/training_run/reading).
+
+    device, devices  where the run is to be, if the files do not name it
+    """
+    figures = {name: getattr(run.model, name) for name in MODEL_FIGURES if name not in _NOT_COLUMNS}
+    count = devices or run.devices
+    axes = {name: _whole(run.answer(name)) for name in ("tp", "pp", "vpp", "cp", "ep")}
+    dp = run.dp
+    if devices is not None and devices != run.devices:
+        dp = None
+    if run.model.num_experts is None:
+        axes["ep"] = None
+    stack = STACKS.get(run.framework or "", run.framework or "")
+    is_sharded = run.zero_stage is not None and run.framework in ("accelerate", "transformers")
+    if is_sharded and not any("deepspeed" in name for name in run.files):
+        stack = "torch-fsdp"
+    precision = run.precision or run.answer("precision")
+    recompute = run.answer("recompute")
+    return PublishedRun(
+        row=1,
+        id=id,
+        source="",  # files of a user: nothing of them is corrected
+        model=_model_name(run),
+        family="lora" if run.model.lora_rank else "moe" if run.model.num_experts else "",
+        device=device or run.device or "",
+        num_devices=count,
+        devices_per_node=run.devices_per_node,
+        dp=dp,
+        tp=axes["tp"],
+        pp=axes["pp"],
+        vpp=axes["vpp"],
+        cp=axes["cp"],
+        ep=axes["ep"],
+        sequence_parallel=_truth(run.answer("sequence_parallel")),
+        zero_stage=_whole(run.answer("zero_stage")) if run.zero_stage is None else run.zero_stage,
+        recompute=str(recompute) if recompute else "",
+        recompute_layers=run.recompute_layers,
+        micro_batch=_whole(run.answer("micro_batch")),
+        global_batch=_whole(run.answer("global_batch")),
+        seq_len=run.seq_len,
+        precision=str(precision) if precision else "",
+        schedule=str(run.answer("schedule") or "") if (run.answer("pp") or 1) != 1 else "",
+        framework=stack,
+        optimizer_offload=run.optimizer_offload,
+        mtp_layers=run.model.mtp_layers,
+        lora_rank=run.model.lora_rank,
+        **figures,
+    )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _truth(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _model_name(run: ImportedRun) -> str:
+    name = (run.model.name or "").rstrip("/").rsplit("/", 1)[-1]
+    return f"{name} {run.model.flavor}" if name and run.model.flavor else name

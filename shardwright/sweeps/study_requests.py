@@ -1,0 +1,210 @@
+"""`StudyRequests`: every question of a study with the content that its words name, and its rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from planner.batch.result_store import ResultStore, Table
+from planner.batch.sweep import Job, Posed, Question, Reply, Row, finished, row_of, verdict_of
+from profiles.document import decode
+from profiles.errors import ShardwrightError
+from profiles.hardware.prices.offer import Offer, shipped_offers
+from shardwright.reports.brief.columns import Column
+from shardwright.requests.places import local_profile
+from shardwright.requests.questions import Poser
+from shardwright.requests.sizing.size_flags import SizeFlags
+from shardwright.requests.sizing.size_request import SizeRequest, size_request
+from shardwright.sweeps.plan_columns import PLAN_INTEGERS, PLAN_TABLE, plan_figures
+from shardwright.sweeps.size_columns import SIZE_INTEGERS, SIZE_TABLE, size_figures
+from shardwright.sweeps.study_file import Study
+from shardwright.sweeps.worker import SizeVerdict, sizing_job
+
+PLANS, SIZES = "results", "sizes"
+"""The tables of a sweep."""
+_COLUMNS_OF = {PLANS: PLAN_TABLE, SIZES: SIZE_TABLE}
+_INTEGERS_OF = {PLANS: PLAN_INTEGERS, SIZES: SIZE_INTEGERS}
+# Plain numbers, whose columns have no unit to tell them from texts.
+_COUNTS = ("interruptions",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequestOfStudy:
+    """A question of `plan`; `posed` is None, and `fault` says why, where its words name nothing."""
+
+    question: Question
+    posed: Posed | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeRequestOfStudy:
+    """A question of `size`; `request` and `job` are None, and `fault` says why, where it cannot be
+    asked."""
+
+    flags: SizeFlags
+    request: SizeRequest | None = None
+    job: Job | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRequests:
+    """The questions in the order of the study.
+
+    flags  of the sweep that the command of one question needs too: --prices FILE, --local FILE
+    """
+
+    plans: tuple[PlanRequestOfStudy, ...]
+    sizes: tuple[SizeRequestOfStudy, ...]
+    flags: tuple[str, ...] = ()
+
+    def jobs(self) -> tuple[Job, ...]:
+        """What must be solved, each once; kin beside each other, else in the order of the
+        questions."""
+        found: dict[str, Job] = {}
+        for asked in self.plans:
+            if asked.posed is not None:
+                found.setdefault(asked.posed.job.key, asked.posed.job)
+        for sized in self.sizes:
+            if sized.job is not None:
+                found.setdefault(sized.job.key, sized.job)
+        kins = {
+            kin: place for place, kin in enumerate(dict.fromkeys(j.kin for j in found.values()))
+        }
+        return tuple(sorted(found.values(), key=lambda job: kins[job.kin]))
+
+    def rows(
+        self, store: ResultStore, faults: Mapping[str, str]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """The rows of every table that has questions, in the order of the study.
+
+        store  has the answers;  faults  by the key of a job why there is none
+        """
+        plans = [
+            plan_figures(number, row, self.flags)
+            for number, row in enumerate(plan_rows(self.plans, store, faults), start=1)
+        ]
+        sizes = [
+            _size_row(number, asked, store, faults) for number, asked in enumerate(self.sizes, 1)
+        ]
+        return {name: rows for name, rows in ((PLANS, plans), (SIZES, sizes)) if rows}
+
+
+def study_requests(
+    study: Study,
+    *,
+    local: Path | None = None,
+    offers: tuple[Offer, ...] | None = None,
+    prices: Path | None = None,
+) -> StudyRequests:
+    """The questions of a study with their content.
+
+    local   the file of this machine's profile
+    offers  in the place of those that we ship;  prices  the file that they are of
+    """
+    poser = Poser(local=local, offers=offers, alone=True)
+    # The age of prices is told of the newest offer, so that a day makes no other answer.
+    today = max(offer.date for offer in (shipped_offers() if offers is None else offers))
+    return StudyRequests(
+        plans=tuple(_asked_plan(question, poser) for question in study.plans),
+        sizes=tuple(_asked_size(flags, prices, today) for flags in study.sizes),
+        flags=(
+            *(() if prices is None else ("--prices", str(prices))),
+            *(() if local in (None, local_profile()) else ("--local", str(local))),
+        ),
+    )
+
+
+def _asked_plan(question: Question, poser: Poser) -> PlanRequestOfStudy:
+    try:
+        return PlanRequestOfStudy(question=question, posed=poser.pose(question))
+    except ShardwrightError as error:
+        return PlanRequestOfStudy(question=question, fault=str(error))
+
+
+def _asked_size(flags: SizeFlags, prices: Path | None, today: str) -> SizeRequestOfStudy:
+    flags = replace(flags, prices=prices)
+    try:
+        request = size_request(flags, today=today)
+    except ShardwrightError as error:
+        return SizeRequestOfStudy(flags=flags, fault=str(error))
+    return SizeRequestOfStudy(flags=flags, request=request, job=sizing_job(request))
+
+
+def plan_rows(
+    plans: tuple[PlanRequestOfStudy, ...], store: ResultStore, faults: Mapping[str, str]
+) -> Iterator[Row]:
+    """The questions with their answers, runners-up left out."""
+    read, solved = "", None
+    for asked in plans:
+        posed = asked.posed
+        if posed is None:
+            yield Row(question=asked.question, reason=asked.fault)
+        elif posed.job.key in faults:
+            yield Row(question=asked.question, key=posed.key, reason=faults[posed.job.key])
+        else:
+            # Questions that differ by their price stand beside each other.
+            if posed.job.key != read:
+                read, solved = posed.job.key, _without_runners_up(store.answer(posed.job.key))
+            assert solved is not None  # only answers are stored
+            yield row_of(posed, finished(solved, posed), reused=False)
+
+
+def _without_runners_up(text: str) -> Any:
+    data = json.loads(text)
+    for kind in ("answer", "layout"):
+        if kind in data:
+            data[kind]["alternatives"] = []
+    return verdict_of(Reply(key="", text=json.dumps(data))).found
+
+
+def _size_row(
+    number: int, asked: SizeRequestOfStudy, store: ResultStore, faults: Mapping[str, str]
+) -> dict[str, Any]:
+    reason, answer = asked.fault, None
+    if asked.job is not None and asked.job.key in faults:
+        reason = faults[asked.job.key]
+    elif asked.job is not None:
+        data = json.loads(store.answer(asked.job.key))
+        answer = decode(SizeVerdict, data, where="a worker's answer").size
+    question = asked.request.question if asked.request is not None else None
+    return size_figures(number, asked.flags, question, answer, reason)
+
+
+def table_of(name: str, rows: list[dict[str, Any]]) -> Table:
+    """The rows as one of the tables that readers find."""
+    columns = _COLUMNS_OF[name]
+    kinds = {column.name: _kind(name, column) for column in columns}
+    return Table(
+        name=name,
+        columns=kinds,
+        rows=[
+            tuple(_typed(row.get(column), kind) for column, kind in kinds.items()) for row in rows
+        ],
+    )
+
+
+def columns_of(name: str) -> tuple[Column, ...]:
+    """The columns of a table with their units and meanings."""
+    return _COLUMNS_OF[name]
+
+
+def dictionary_of(names: list[str]) -> Table:
+    """What the columns of some tables mean, as a table of its own."""
+    rows = [(name, c.name, c.unit, c.meaning) for name in names for c in _COLUMNS_OF[name]]
+    kinds: dict[str, type] = {"in_table": str, "name": str, "unit": str, "meaning": str}
+    return Table(name="columns", columns=kinds, rows=rows)
+
+
+def _kind(table: str, column: Column) -> type:
+    if column.name in _INTEGERS_OF[table]:
+        return int
+    return float if column.unit or column.name in _COUNTS else str
+
+
+def _typed(value: Any, kind: type) -> object:
+    return None if value is None else kind(value)
