@@ -107,11 +107,11 @@ def price_tail(
     """The tail of a rank that holds these parameters; `group` is its dp group, `ties` are what it
     shares with other pipeline ranks.
 
-    ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone as they
-    are stored. 2 and 3 under a pipeline: reduce-scatter of gradients, and (2) one gather of the
-    parameters for the next step, frozen ones among them; without one, gradients are summed in each
-    backward (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its
-    size (`step_ms`).
+    ZeRO 0: all-reduce of gradients. 1, and 2 and 3 under a pipeline: reduce-scatter of gradients in
+    the last backward, priced behind it, and (1 and 2) one gather of the parameters for the next
+    step, frozen ones among them; without a pipeline 2 and 3 sum gradients in each backward
+    (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its size
+    (`step_ms`).
     sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
     what the executor does one after the other: buckets are put together, summed, divided and
     copied back, and under mixed precision the copies to compute with are made anew of trained
@@ -129,42 +129,35 @@ def price_tail(
 
         gradient = n * sizes.gradient_bytes
         weights = (n + held.frozen) * sizes.compute_bytes
-        # What ZeRO 1 hands out is the stored weights, each replica's share from that replica.
-        share = n * sizes.parameter_bytes / dp
-        if zero_stage < 2 and device.type == "cpu":
+        if zero_stage == 0 and device.type == "cpu":
             for size, count in exchange_buckets(gradient):
                 copies = _moved(size, device, "copy", "elementwise", "copy")
                 exchanges += [price("all_reduce", size), *copies] * count
-            for size, count in exchange_buckets(share) if zero_stage == 1 else ():
-                copies = _moved(size, device, "copy", "copy")
-                exchanges += [price("broadcast", size), *copies] * (count * dp)
-        elif zero_stage < 2 and n:
+        elif zero_stage == 0 and n:
             exchanges.append(price("all_reduce", gradient))
-            if zero_stage == 1:
-                exchanges.append(price("broadcast", share * dp))
-        if zero_stage >= 2 and pipelined and n:
+        once_per_step = zero_stage == 1 or (zero_stage >= 2 and pipelined)
+        if once_per_step and n:
             exchanges.append(price("reduce_scatter", gradient))
-        if zero_stage == 2 and pipelined:
+        if once_per_step and zero_stage <= 2:
             exchanges.append(price("all_gather", weights))
-    shards = dp if zero_stage >= 2 else 1
+    shards = dp if zero_stage >= 1 else 1
     exchanges += [
         price_tie(
             tie, shards=shards, precision=precision, cluster=cluster, stack=stack, sharing=sharing
         )
         for tie in ties
     ]
-    shard = dp if zero_stage >= 1 else 1
     traffic = stack.optimizer_traffic_bytes.of(optimizer)
     if device.type == "cpu":
         # Torch updates one parameter after the other there.
-        costs = [moved_cost("optimizer", traffic * c / shard, device) for c in held.trained]
-        if sizes.working_copy_bytes and (zero_stage < 2 or dp == 1):
+        costs = [moved_cost("optimizer", traffic * c / shards, device) for c in held.trained]
+        if sizes.working_copy_bytes and (zero_stage == 0 or dp == 1):
             copied = sizes.parameter_bytes + sizes.working_copy_bytes
             costs += [moved_cost("copy", copied * c, device) for c in held.trained]
         update = _interval(costs)
     else:
         kernels = stack.optimizer_kernels * len(held.trained)
-        update, cost = update_time(traffic * n / shard, kernels, stack.software, device)
+        update, cost = update_time(traffic * n / shards, kernels, stack.software, device)
         costs = [cost]
     return Tail(
         exchange=_interval(exchanges),
