@@ -142,7 +142,7 @@ def coefficients_text(table: FitTable, fitted: Fitted, quantile: float, today: s
     variances = fitted.variances
     lines = [
         "# Coefficients of described runs, made by tools/derive_calibration.py. Meanings and units",
-        "# are in simulator/training_run/step/coefficient_kinds.py, fields in coefficients.py. A",
+        "# are in profiles/data/coefficient_kinds.toml, fields in coefficients.py. A",
         "# name that ends in .* is the value of all owners or of a family of devices.",
         f'schema = "{COEFFICIENTS_SCHEMA}"',
         f'source = "step times of published runs: {", ".join(sources)}"',

@@ -64,7 +64,7 @@ _BITS = {"bfloat16": 16, "float16": 16, "float8_e4m3fn": 8, "float8_e5m2": 8, "f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InStep:
-    """The coefficients of our executor's steps on a device; meanings in coefficient_kinds.py.
+    """The coefficients of our executor's steps on a device; meanings in coefficient_kinds.toml.
 
     The defaults are neutral: what was measured in steps is taken as it is.
     accumulation_bytes  read and written per parameter to add a micro-batch's gradient to its sum
