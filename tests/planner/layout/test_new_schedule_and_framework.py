@@ -18,13 +18,7 @@ from simulator.memory.footprint import footprint
 from simulator.schedules import schedule as registry
 from simulator.schedules.action import backward, forward
 from simulator.schedules.in_flight import most_in_flight
-from simulator.schedules.schedule import (
-    Placement,
-    Schedule,
-    ScheduleKind,
-    ScheduleOptions,
-    register,
-)
+from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, register
 from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.framework.framework import load_stack
 from simulator.training_run.run.training_run import TrainingRun
@@ -41,7 +35,7 @@ def late() -> Iterator[str]:
     kind = ScheduleKind(name="one-late", words=("late",))
 
     @register(kind)
-    def one_late(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+    def one_late(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
         rows = []
         for rank in range(num_ranks):
             ahead = min(num_microbatches, num_ranks - rank + 1)
@@ -50,12 +44,7 @@ def late() -> Iterator[str]:
                 row.append(backward(rank, m))
                 row += [forward(rank, m + ahead)] if m + ahead < num_microbatches else []
             rows.append(tuple(row))
-        return Schedule(
-            name="one-late",
-            num_microbatches=num_microbatches,
-            stage_to_rank=Placement.LOOP.ranks_of(num_ranks, 1),
-            ranks=tuple(rows),
-        )
+        return tuple(rows)
 
     yield kind.name
     for table in (registry._KINDS, registry._MAKERS):
