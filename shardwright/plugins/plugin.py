@@ -228,6 +228,7 @@ PUBLIC_MODULES = frozenset(
         "simulator.training_run.run.unsupported",
         "simulator.training_run.run.used_options",
         "simulator.training_run.step.coefficients",
+        "simulator.training_run.step.priced_runs",
         "simulator.training_run.work.stage_share",
         "simulator.values.decision",
         "simulator.values.degrees",
