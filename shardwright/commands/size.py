@@ -18,8 +18,7 @@ from shardwright.analysis.size_change import Ceiling, changes_since, read_before
 from shardwright.analysis.size_details import size_details
 from shardwright.analysis.size_json import size_json
 from shardwright.analysis.size_versus import replaced, versus_json
-from shardwright.console.flags import Json, Quiet, Seq
-from shardwright.console.layout_flags import BasePrecision, Region, ReliabilityFile
+from shardwright.console.flags import BasePrecision, Json, Quiet, Region, ReliabilityFile, Seq
 from shardwright.console.output import Heartbeat, need_room_for, note, print_json, show
 from shardwright.console.report_files import (
     Csv,

@@ -12,24 +12,16 @@ from planner.sizing.size_question import MINIMISED
 from profiles.hardware.catalogue.catalog import link_names
 from profiles.hardware.energy.grid_carbon import grids
 from profiles.hardware.prices.price_file import offers_with
-from shardwright.console.flags import tokens
+from shardwright.options.read_text import tokens
 from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options, number
 from shardwright.page.fields import Field, typed_values
-from shardwright.page.shared_fields import (
-    LORA,
-    MODEL,
-    PRECISION,
-    PRICE,
-    PRICE_FILE,
-    SEQUENCE,
-    STACKS,
-)
+from shardwright.page.option_fields import OF_PLAN, STACKS
 from shardwright.requests.sizing.size_flags import SizeFlags, size_flags
 from shardwright.requests.sizing.size_request import size_request
 from simulator.goodput.reliability_inputs import read_reliability
 
 SIZE_FIELDS = (
-    replace(MODEL, start="llama-3.1-8b"),
+    replace(OF_PLAN["model"], start="llama-3.1-8b"),
     Field(
         name="on",
         label="Types of devices",
@@ -56,7 +48,7 @@ SIZE_FIELDS = (
     ),
     Field(name="deadline", label="Deadline", start="30d", help="of the whole run: 60d"),
     Field(name="budget", label="Budget", help="of the whole run: 5M$"),
-    replace(PRICE, name="price-kind"),
+    replace(OF_PLAN["price"], name="price-kind"),
     Field(
         name="minimise",
         label="Minimize",
@@ -80,9 +72,13 @@ SIZE_FIELDS = (
         help="2048; a list; 1024..4096; empty: as in published models of this size",
         more=True,
     ),
-    replace(SEQUENCE, more=True),
-    PRECISION,
-    LORA,
+    replace(OF_PLAN["seq"], start="", more=True),
+    replace(
+        OF_PLAN["precision"],
+        help="of the matrix products; empty: the devices' usual one, bf16 on accelerators",
+        options=OF_PLAN["precision"].options[:-1],
+    ),
+    OF_PLAN["lora"],
     Field(
         name="network",
         label="Link between nodes",
@@ -100,7 +96,7 @@ SIZE_FIELDS = (
         empty="the world's average",
         more=True,
     ),
-    PRICE_FILE,
+    OF_PLAN["prices"],
     Field(
         name="reliability",
         label="Failures and storage",
@@ -142,7 +138,7 @@ def _readable(read: Callable[[Path], object], path: Path) -> Path:
 def _numbers(typed: Mapping[str, str]) -> dict[str, Any]:
     seq, lora, pue = typed["seq"], typed["lora"], typed["pue"]
     return {
-        "seq": tokens(seq) if seq else None,
+        "seq": tokens(seq, "--seq") if seq else None,
         "lora": number("--lora", lora, int) if lora else 0,
         "pue": number("--pue", pue, float) if pue else None,
     }

@@ -191,7 +191,7 @@ PUBLIC_MODULES = frozenset(
         "shardwright.requests.named_model",
         "shardwright.requests.opened_plan",
         "shardwright.requests.places",
-        "shardwright.requests.plan_options",
+        "shardwright.requests.plan_choices",
         "shardwright.requests.plan_request",
         "shardwright.requests.planned_step",
         "shardwright.requests.provenance",

@@ -58,6 +58,7 @@ ORDER = {
     "executor": ("executor/replay", "executor"),
     "shardwright": (
         "shardwright/plugins",
+        "shardwright/options",
         "shardwright/requests",
         "shardwright/requests/sizing",
         "shardwright/analysis",
