@@ -28,6 +28,7 @@ from shardwright.console.report_files import (
     need_room_for_reports,
     write_size_reports,
 )
+from shardwright.plugins.plugin import Hook, hook
 from shardwright.reports.sizing.size_compare import (
     diff_report,
     owned_report,
@@ -261,6 +262,4 @@ def _cases(cases: Path, output: Path | None) -> None:
     """The published or own runs of a table, one answer a row."""
     if output is None:
         raise typer.BadParameter("--cases needs -o OUT.csv")
-    from shardwright.commands.tables.size_cases import size_cases
-
-    size_cases(cases, output)
+    hook(Hook.SIZE_CASES)(cases, output)

@@ -64,6 +64,7 @@ class Hook(StrEnum):
     PLAN_FROM = "plan --from"
     COMPARE_LOG = "compare --log"
     PROFILE_FROM = "profile --from with logs"
+    SIZE_CASES = "size --cases"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,8 @@ def hook(option: Hook) -> Callable[..., Any]:
     """The function that carries out an option; raises InputError if no plug-in has it."""
     places = [plugin.hooks[option] for plugin in plugins() if option in plugin.hooks]
     if not places:
-        raise missing_plugin(f"`{option}`", "plugins/frameworks")
+        folder = "evidence" if option is Hook.SIZE_CASES else "plugins/frameworks"
+        raise missing_plugin(f"`{option}`", folder)
     found: Callable[..., Any] = _loaded(places[0])
     return found
 
