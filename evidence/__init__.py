@@ -14,6 +14,9 @@ _VALIDATE = Command(
 )
 PLUGIN = Plugin(
     commands={"validate": _VALIDATE},
-    hooks={Hook.SIZE_CASES: "evidence.size_cases:size_cases"},
+    hooks={
+        Hook.SIZE_CASES: "evidence.size_cases:size_cases",
+        Hook.PREDICT_TRACED: "evidence.traced_runs:traced_predictions",
+    },
 )
 """Named by the entry point in pyproject.toml."""

@@ -65,6 +65,7 @@ class Hook(StrEnum):
     COMPARE_LOG = "compare --log"
     PROFILE_FROM = "profile --from with logs"
     SIZE_CASES = "size --cases"
+    PREDICT_TRACED = "predict --runs --traced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,8 @@ def hook(option: Hook) -> Callable[..., Any]:
     """The function that carries out an option; raises InputError if no plug-in has it."""
     places = [plugin.hooks[option] for plugin in plugins() if option in plugin.hooks]
     if not places:
-        folder = "evidence" if option is Hook.SIZE_CASES else "plugins/frameworks"
+        own = option in (Hook.SIZE_CASES, Hook.PREDICT_TRACED)
+        folder = "evidence" if own else "plugins/frameworks"
         raise missing_plugin(f"`{option}`", folder)
     found: Callable[..., Any] = _loaded(places[0])
     return found

@@ -61,7 +61,7 @@ def predict_runs(
 ) -> tuple[PredictedRow, ...]:
     """A prediction per run, in order, with the shipped coefficients.
 
-    altered  changes a completed run before its prediction (traced_run.py)
+    altered  changes a completed run before its prediction
     """
     ready: dict[int, TrainingRun] = {}
     why_not: dict[int, str] = {}
