@@ -39,7 +39,7 @@ def promise(name, p, m, v, rank, kept):
         "1f1b": p - rank,
         "interleaved": (v - 1) * p + 2 * (p - 1 - rank) + 1,
         # Table 2 of arXiv 2401.10241, its i being rank + 1, and a round per further stage.
-        "zb-h1": (v - 1) * p + (p - rank) + rank * kept,
+        "zb-h1": (p - rank) + rank * kept,
         "zb-h2": 2 * (p - rank) - 1 + 2 * rank * kept,
         "zb-1p": p,
         "zb-2p": 2 * p,
@@ -60,7 +60,7 @@ def built(draw, names=None):
     v = 2 if name in TWO_STAGES else 1
     kept = draw(st.sampled_from((0.0, 0.37, 1.0)))
     options = {}
-    if name == "interleaved" or (name == "zb-h1" and draw(st.booleans())):
+    if name == "interleaved":
         v, m = draw(st.integers(2, 3)), p * draw(st.integers(1, 4))
     if name == "dualpipe":
         p, m = 2 * draw(st.integers(1, 3)), 2 * m
@@ -249,11 +249,6 @@ def test_a_wrong_split_is_refused(ranks, says):
             "needs 6 micro-batches or more on pp=3, there are 5",
         ),
         (
-            "zb-h1",
-            {"num_ranks": 4, "num_microbatches": 9, "stages_per_rank": 2},
-            "zb-h1 runs 9 micro-batches in 2 rounds",
-        ),
-        (
             "zb-1p",
             {"num_ranks": 2, "num_microbatches": 4, "durations": Durations.even(3)},
             "over 2 ranks needs durations of as many stages, got 3",
@@ -283,14 +278,12 @@ def test_a_file_of_its_own_is_all_that_a_new_schedule_needs(tmp_path):
     shutil.copytree(root / "simulator" / "schedules", tmp_path / "simulator" / "schedules")
     (tmp_path / "simulator" / "schedules" / "mine.py").write_text(
         "from simulator.schedules.action import backward, forward\n"
-        "from simulator.schedules.schedule import Placement, Schedule, ScheduleKind, register\n"
+        "from simulator.schedules.schedule import ScheduleKind, register\n"
         "@register(ScheduleKind(name='one-at-a-time'))\n"
         "def mine(num_ranks, num_microbatches, options):\n"
         "    rows = [[f(r, m) for m in range(num_microbatches) for f in (forward, backward)]\n"
         "            for r in range(num_ranks)]\n"
-        "    return Schedule(name='one-at-a-time', num_microbatches=num_microbatches,\n"
-        "                    stage_to_rank=Placement.LOOP.ranks_of(num_ranks, 1),\n"
-        "                    ranks=tuple(tuple(row) for row in rows))\n"
+        "    return tuple(tuple(row) for row in rows)\n"
     )
     script = (
         "from simulator.schedules.schedule import build_schedule\n"
