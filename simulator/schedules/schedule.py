@@ -36,21 +36,15 @@ class Placement(StrEnum):
     V = "v"
     """Stage s is on rank s, then 2 num_ranks - 1 - s (Qi et al., arXiv 2401.10241, section 6)."""
 
-    OTHER = "other"
-
     def ranks_of(self, num_ranks: int, stages_per_rank: int) -> tuple[int, ...]:
-        """The rank of every virtual stage; V turns at each end, OTHER cannot be computed.
+        """The rank of every virtual stage; V turns at each end.
 
         >>> Placement.V.ranks_of(3, 2), Placement.LOOP.ranks_of(3, 2)
         ((0, 1, 2, 2, 1, 0), (0, 1, 2, 0, 1, 2))
         """
         down = list(range(num_ranks))
-        if self is Placement.V:
-            turns = [down[:: -1 if turn % 2 else 1] for turn in range(stages_per_rank)]
-        elif self is Placement.LOOP:
-            turns = [down] * stages_per_rank
-        else:
-            raise InputError("only loop and v placements follow from the number of ranks")
+        back = -1 if self is Placement.V else 1
+        turns = [down[:: back if turn % 2 else 1] for turn in range(stages_per_rank)]
         return tuple(rank for turn in turns for rank in turn)
 
 
@@ -85,15 +79,6 @@ class Schedule:
     def stages_per_copy(self) -> int:
         """Stages of one copy of the model."""
         return self.num_stages // self.copies
-
-    @property
-    def placement(self) -> Placement:
-        """LOOP or V if `stage_to_rank` matches it, otherwise OTHER."""
-        per_rank, rest = divmod(self.num_stages, self.num_ranks)
-        for placement in (Placement.LOOP, Placement.V):
-            if not rest and placement.ranks_of(self.num_ranks, per_rank) == self.stage_to_rank:
-                return placement
-        return Placement.OTHER
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """Virtual stages of a pipeline rank, in order."""

@@ -30,7 +30,7 @@ def test_by_hand():
         send_backward_s=(0.0, 0.5),
     )
     timeline = simulate(schedule, durations)
-    rows = zip(timeline.names, timeline.start_s, timeline.end_s, strict=True)
+    rows = zip(map(str, timeline.actions), timeline.start_s, timeline.end_s, strict=True)
     assert {name: (start, end) for name, start, end in rows} == {
         "0F0": (0.0, 2.0),
         "0I0": (6.5, 9.5),
