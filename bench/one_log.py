@@ -24,14 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 from shardwright_frameworks.logs.read_log import read_training_log
 
+from evidence.coefficient_fit import Fitted
 from evidence.cross_fit import FitTable, fit, fit_table
+from evidence.fit_spread import knowledge_of
 from evidence.groups import source_of
 from evidence.prospective import is_locked
 from profiles.errors import InputError
 from profiles.published.run_table import read_measured, read_runs
-from simulator.training_run.fit.fit import Fitted
 from simulator.training_run.fit.logged_source import recalibrate
-from simulator.training_run.fit.step_spread import Knowledge, knowledge_of
+from simulator.training_run.fit.step_spread import Knowledge
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, assign
 from simulator.training_run.step.features import features

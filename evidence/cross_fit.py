@@ -8,21 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from evidence.coefficient_fit import Fitted, Origin, fit_coefficients
 from evidence.compared import ComparedRun
 from evidence.crossvalidate import members
+from evidence.fit_spread import knowledge_of, spreads_with_effects
 from evidence.groups import source_of
 from evidence.targets import utilisation
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import Measured
 from shardwright.commands.tables.predicted_run import PredictedRun
 from simulator.training_run.explain.predict_runs import unfitted_s
-from simulator.training_run.fit.fit import Fitted, Origin, fit_coefficients
 from simulator.training_run.fit.interval import step_interval, widened
-from simulator.training_run.fit.step_spread import (
-    knowledge_of,
-    spreads_with_effects,
-    step_spreads,
-)
+from simulator.training_run.fit.step_spread import step_spreads
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun

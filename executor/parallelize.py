@@ -284,40 +284,6 @@ def is_fully_sharded(stage: StageModule) -> bool:
     return isinstance(stage, FSDPModule)
 
 
-def keep_gradient_sums(stage: StageModule) -> None:
-    """Under mixed precision, add gradients in the computing type to their sums in fp32. FSDP2 does
-    so after each of its own backwards, not after a W: two in turn must not add up in bf16.
-
-    FSDP2's own attributes (torch 2.11 to 2.13) are read; its method for this refuses weights that
-    are sharded at the moment, as they are after another micro-batch's forward.
-    """
-    from torch.distributed.fsdp import FSDPModule
-
-    if stage.copies is not None:
-        stage.copies.keep_gradients()
-        return
-    for module in stage.modules():
-        if not isinstance(module, FSDPModule):
-            continue
-        state: Any = module._get_fsdp_state()
-        groups = getattr(state, "_fsdp_param_groups", None)
-        for group in groups if groups is not None else filter(None, [state._fsdp_param_group]):
-            for held in group.fsdp_params:
-                _keep_sum(held)
-
-
-def _keep_sum(held: Any) -> None:
-    weight = getattr(held, "_unsharded_param", None)
-    if weight is None or weight.grad is None:
-        return
-    if held.unsharded_accumulated_grad is not None:
-        held.unsharded_accumulated_grad += weight.grad
-        weight.grad = None
-    elif held.reduce_dtype is not None and weight.grad.dtype != held.reduce_dtype:
-        held.unsharded_accumulated_grad = weight.grad.to(held.reduce_dtype)
-        weight.grad = None
-
-
 def average_gradients(parameters: Iterable[nn.Parameter], group: Any, size: int) -> None:
     """Replace each gradient by its mean over the group, summed in buckets.
 

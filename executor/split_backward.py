@@ -17,7 +17,7 @@ and runs a checkpointed block again for every group of weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +50,11 @@ class Pending:
     versions: tuple[int, int]
     label: Any
 
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The parameters whose gradients it makes."""
+        return [target.parameter for target in (self.weight, self.bias) if target is not None]
+
     @torch.no_grad()
     def finish(self) -> None:
         """Make the gradients and add them; raises RunError where an operand was written to."""
@@ -74,16 +79,21 @@ class Pending:
         return self.product.add_of_weight(self.x, self.dy, place)
 
 
+Watch = Callable[[Sequence[Pending]], Callable[[Pending], None]]
+
+
 class SplitBackward:
     """The weights' gradients of one stage that wait for their W.
 
     label   of what runs forward now; noted with each product for those who time them
-    around  what to do around each product of a W, given its label
+    around  context of each product of a W, given its label
+    watch   given the products of a W before its first, returns a function to call after each
     """
 
     def __init__(self) -> None:
         self.label: Any = None
         self.around: Around = lambda label: nullcontext()
+        self.watch: Watch | None = None
         self._splits = False
         self._pending: list[Pending] = []
         self._hooks: list[Any] = []
@@ -126,11 +136,14 @@ class SplitBackward:
         def run() -> None:
             # From the last product to the first would free in the order of the backward; they are
             # in that order already. Each is let go as soon as it is done.
+            done = self.watch(pending) if self.watch is not None else None
             pending.reverse()
             while pending:
                 product = pending.pop()
                 with self.around(product.label):
                     product.finish()
+                if done is not None:
+                    done(product)
                 del product
 
         return run

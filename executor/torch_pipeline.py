@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from executor.parallelize import keep_gradient_sums
+from executor.parallelize import is_fully_sharded
 from executor.replay.data_flow import Shapes
 from executor.stages import StageModule
+from executor.unit_gradients import keep_gradient_sums, send_as_made, sent_in_weight_half
 from profiles.errors import RunError
 from simulator.schedules.schedule import Schedule
 
@@ -283,6 +284,8 @@ def _pipeline_stage(
     ]
     # Torch 2.11 refuses tensors that lie otherwise than it was told; `_laid_out` sends those too.
     stage._validate_fwd_input = stage._validate_fwd_outputs = lambda *_: None
+    if is_fully_sharded(module):
+        send_as_made(stage)
     _time_actions(stage, index, timer)
     return stage
 
@@ -298,7 +301,7 @@ def _model_input(module: StageModule) -> tuple[Tensor, ...]:
 
 
 def _time_actions(stage: Any, index: int, timer: ActionTimer) -> None:
-    """Time the stage's own work: what it waits for lies outside these methods."""
+    """Time the stage's computation: waiting is outside these methods."""
     forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
     first = stage.submod.micro_batch
     weight, split = stage.backward_weight_one_chunk, stage.submod.split
@@ -316,10 +319,15 @@ def _time_actions(stage: Any, index: int, timer: ActionTimer) -> None:
                 stage.submod.copies.keep_gradients()
             return done
 
-    def timed_weight(chunk: int, *args: Any, **kwargs: Any) -> Any:
-        with timer(f"{index}W{chunk}"):
-            weight(chunk, *args, **kwargs)
-            keep_gradient_sums(stage.submod)
+    def timed_weight(chunk: int, last_backward: bool = False) -> Any:
+        sends = last_backward and is_fully_sharded(stage.submod)
+        with (
+            timer(f"{index}W{chunk}"),
+            sent_in_weight_half(stage.submod) if sends else nullcontext(),
+        ):
+            weight(chunk, last_backward=last_backward)
+            if not sends:
+                keep_gradient_sums(stage.submod)
 
     stage.forward_one_chunk = timed_forward
     stage.backward_one_chunk = timed_backward

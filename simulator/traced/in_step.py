@@ -64,7 +64,7 @@ _BITS = {"bfloat16": 16, "float16": 16, "float8_e4m3fn": 8, "float8_e5m2": 8, "f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InStep:
-    """The coefficients of our executor's steps on a device; meanings in coefficient_kinds.py.
+    """The coefficients of our executor's steps on a device; meanings in coefficient_kinds.toml.
 
     The defaults are neutral: what was measured in steps is taken as it is.
     accumulation_bytes  read and written per parameter to add a micro-batch's gradient to its sum
@@ -130,15 +130,10 @@ def _fitted(compiled: bool) -> InStep:
     return replace(shared, step_ms=0.0, microbatch_ms=0.0) if compiled else shared
 
 
-def price_in_step(op: Op, device: Device, software: Software = Software.EXECUTOR) -> OpCost:
-    """The cost of an op inside a step, without waiting for the host (`paced`)."""
-    return prices_in_step((op,), device, software)[0]
-
-
 def prices_in_step(
     ops: Sequence[Op], device: Device, software: Software = Software.EXECUTOR
 ) -> list[OpCost]:
-    """The costs of ops inside a step (`price_in_step`)."""
+    """The costs of ops inside a step, without waiting for the host (`paced`)."""
     if in_step(device) is _NEUTRAL:
         return [price_op(op, device) for op in ops]
     level = level_of(software, device)

@@ -15,10 +15,11 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from executor.mesh import make_mesh
-from executor.parallelize import apply_fully_sharded, is_fully_sharded, keep_gradient_sums
+from executor.parallelize import apply_fully_sharded, is_fully_sharded
 from executor.split_backward import SplitBackward
 from executor.stages import StageModule
 from executor.starting_weights import StartingWeights
+from executor.unit_gradients import keep_gradient_sums
 from profiles.errors import RunError
 from tests.executor.cases import CNN_ENTRIES, make_plan
 from tests.executor.one_process import stages_of

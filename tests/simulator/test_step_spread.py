@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.training_run.fit.fit import Fitted, Variances
+from evidence.coefficient_fit import Fitted, Variances
+from evidence.fit_spread import covariance_bytes, knowledge_of
 from simulator.training_run.fit.step_spread import (
     Knowledge,
     coefficient_spreads,
-    covariance_bytes,
-    knowledge_of,
     read_covariance,
     run_spreads,
     shipped_knowledge,

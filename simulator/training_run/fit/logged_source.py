@@ -1,10 +1,11 @@
 """`recalibrate`: the coefficients of one cluster, from its own logged runs.
 
-A user's cluster is one more source of the fitted model (fit.py), and a logged run is an observation
-of it. The prior of each coefficient is the shipped value with its uncertainty and the variance
-between sources; the logs move it by Bayes' rule (maximum a posteriori with Laplace's approximation,
-Gelman et al., Bayesian Data Analysis, 3rd edition, section 4.1). Unaffected coefficients keep their
-values. Each configuration is left out once to report how much the logs help.
+A user's cluster is one more source of the fitted model (evidence/coefficient_fit.py), and a logged
+run is an observation of it. The prior of each coefficient is the shipped value with its uncertainty
+and the variance between sources; the logs move it by Bayes' rule (maximum a posteriori with
+Laplace's approximation, Gelman et al., Bayesian Data Analysis, 3rd edition, section 4.1).
+Unaffected coefficients keep their values. Each configuration is left out once to report how much
+the logs help.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from simulator.training_run.fit.step_spread import (
 )
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
-from simulator.training_run.step.coefficient_owner import owner_of
 from simulator.training_run.step.coefficients import (
     Assigned,
     CoefficientFile,
@@ -169,12 +169,6 @@ def calibrated(shipped: CoefficientFile, calibration: Calibration | None) -> Coe
     if calibration is None:
         return shipped
     return replace(shipped, values={**shipped.values, **calibration.values})
-
-
-def is_calibrated(run: TrainingRun, calibration: Calibration) -> bool:
-    """Whether the calibration contains logs of this device and framework."""
-    level, power = (f"{name}.{owner_of(BY_NAME[name], run)}" for name in ("level", "power"))
-    return bool(calibration.covariance) and {level, power} <= set(calibration.values)
 
 
 def calibrated_knowledge(calibration: Calibration | None) -> Knowledge:

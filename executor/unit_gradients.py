@@ -1,0 +1,134 @@
+"""Gradients of FSDP2's units in a pipeline: their sums over micro-batches, and over replicas.
+
+torch's runtime sums gradients over replicas behind a stage's last backward
+(`PipelineStage.perform_reduce_grad`). Here each unit's are sent as soon as that backward has made
+them, as without a pipeline: a last B is an ordinary last backward of FSDP2; in a last W a unit is
+sent behind the last product with one of its weights. The only file that reads FSDP2's own
+attributes (torch 2.11 to 2.13).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from executor.split_backward import Pending
+from executor.stages import StageModule
+
+
+def send_as_made(stage: Any) -> None:
+    """Let a PipelineStage under FSDP2 sum each unit's gradients in its last backward."""
+    module = stage.submod
+    backward, reduce = stage.backward_maybe_with_nosync, stage.perform_reduce_grad
+
+    def backward_that_may_sum(kind: str, given: Any, last_backward: bool = False) -> Any:
+        if not last_backward:
+            return backward(kind, given)
+        from torch.distributed.pipelining._backward import stage_backward
+
+        _is_last(module)
+        outputs, gradients = given["stage_output"], given["output_grads"]
+        return stage_backward(outputs, gradients, given["input_values"]), None
+
+    def reduce_the_rest(scale: int) -> None:
+        # The end of a last backward has cleared it: another sum would send zeros.
+        if module._get_fsdp_state()._comm_ctx.post_forward_order:
+            reduce(scale)
+
+    stage.backward_maybe_with_nosync = backward_that_may_sum
+    stage.perform_reduce_grad = reduce_the_rest
+
+
+@contextmanager
+def sent_in_weight_half(stage: StageModule) -> Iterator[None]:
+    """Around the last W of a stage under FSDP2."""
+    assert stage.split is not None
+    _is_last(stage)
+    stage.split.watch = _Sums(stage).watch
+    try:
+        yield
+    finally:
+        stage.split.watch = None
+    stage._get_fsdp_state()._root_post_backward_final_callback()  # type: ignore[operator] # FSDP2's
+
+
+def _is_last(module: Any) -> None:
+    # The runtime has gathered all units. FSDP2 would gather the unit that ran before this one in
+    # its last forward, which may be the end of the stage in the micro-batch before.
+    for group in _groups(module):
+        group._post_forward_indices.clear()
+    module.set_is_last_backward(True)
+    module.set_reshard_after_backward(True)
+    module.set_requires_gradient_sync(True)
+
+
+class _Sums:
+    """Sends the units' gradients in the order in which the products of a W complete them."""
+
+    def __init__(self, stage: StageModule) -> None:
+        self._groups = list(_groups(stage))
+        self._of = {
+            id(held._unsharded_param): number
+            for number, group in enumerate(self._groups)
+            for held in group.fsdp_params
+            if hasattr(held, "_unsharded_param")
+        }
+
+    def watch(self, pending: Sequence[Pending]) -> Callable[[Pending], None]:
+        """A function to call after each of the products."""
+        waiting = Counter(number for product in pending for number in self._units(product))
+        for number, group in enumerate(self._groups):
+            if not waiting[number]:
+                group.post_backward()
+
+        def done(product: Pending) -> None:
+            for number in self._units(product):
+                waiting[number] -= 1
+                if not waiting[number]:
+                    self._groups[number].post_backward()
+
+        return done
+
+    def _units(self, product: Pending) -> list[int]:
+        found = (self._of.get(id(p)) for p in product.parameters)
+        return [number for number in found if number is not None]
+
+
+def keep_gradient_sums(stage: StageModule) -> None:
+    """Under mixed precision, add gradients in the computing type to their sums in fp32. FSDP2 does
+    so after each backward that it runs, not after a W: two in turn must not add up in bf16.
+
+    FSDP2's method for this refuses weights that are sharded at the moment, as they are after
+    another micro-batch's forward.
+    """
+    if stage.copies is not None:
+        stage.copies.keep_gradients()
+    for group in _groups(stage):
+        for held in group.fsdp_params:
+            _keep_sum(held)
+
+
+def _groups(stage: nn.Module) -> Iterator[Any]:
+    """FSDP2's parameters of each unit."""
+    for module in stage.modules():
+        if isinstance(module, FSDPModule):
+            state: Any = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None)
+            yield from groups if groups is not None else filter(None, [state._fsdp_param_group])
+
+
+def _keep_sum(held: Any) -> None:
+    weight = getattr(held, "_unsharded_param", None)
+    if weight is None or weight.grad is None:
+        return
+    if held.unsharded_accumulated_grad is not None:
+        held.unsharded_accumulated_grad += weight.grad
+        weight.grad = None
+    elif held.reduce_dtype is not None and weight.grad.dtype != held.reduce_dtype:
+        held.unsharded_accumulated_grad = weight.grad.to(held.reduce_dtype)
+        weight.grad = None
