@@ -8,27 +8,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from evidence.coefficient_fit import Fitted, Origin, fit_coefficients
 from evidence.compared import ComparedRun
 from evidence.crossvalidate import members
+from evidence.fit_spread import knowledge_of, spreads_with_effects
 from evidence.groups import source_of
 from evidence.targets import utilisation
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import Measured
 from shardwright.commands.tables.predicted_run import PredictedRun
 from simulator.training_run.explain.predict_runs import unfitted_s
-from simulator.training_run.fit.fit import Fitted, Origin, fit_coefficients
 from simulator.training_run.fit.interval import step_interval, widened
-from simulator.training_run.fit.step_spread import (
-    knowledge_of,
-    spreads_with_effects,
-    step_spreads,
-)
+from simulator.training_run.fit.step_spread import step_spreads
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_owner import processor_of
 from simulator.training_run.step.coefficients import Assigned, assign
 from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.priced_runs import PricedRuns
 from simulator.training_run.step.step_time import step_parts
 from simulator.values.prediction import Interval
 
@@ -160,10 +158,7 @@ def left_out(
             spreads_with_effects(some, assigned, table.origin.rows(rows), fitted)
             if own
             else step_spreads(
-                [table.runs[i] for i in members_of_fold],
-                some,
-                assigned,
-                fitted.values,
+                PricedRuns([table.runs[i] for i in members_of_fold], some, assigned, fitted.values),
                 knowledge_of(table.assigned, fitted, np.setdiff1d(used, rows)),
             )
         )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from evidence.crossvalidate import members
 from evidence.groups import source_of
+from evidence.memory_bands import source_spread
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
@@ -23,7 +24,6 @@ from simulator.memory.footprint import GIB, Footprint, footprint
 from simulator.training_run.fit.memory_interval import (
     margin_names,
     memory_interval,
-    source_spread,
 )
 from simulator.training_run.framework.framework import FrameworkMemory, memory_of
 from simulator.training_run.reading.complete import complete_run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -130,27 +129,6 @@ def parse_axis(text: str, flag: str) -> tuple[int, ...]:
             f"{flag} {text!r} is not a list of whole numbers; write {flag} 4 to pin it or "
             f"{flag} 1,2,4 to restrict it"
         ) from None
-
-
-def axes_of(texts: Mapping[str, str | int | None]) -> Axes:
-    """The axes of flags, or of the pins of a file; None leaves one free.
-
-    Raises InputError naming the flag.
-
-    >>> axes_of({"tp": "1,2", "schedule": "1f1b"}).pins()
-    ('--tp 1,2', '--schedule 1f1b')
-    """
-    given: dict[str, Any] = {}
-    for axis, text in texts.items():
-        if axis not in AXES:
-            raise UnknownNameError("axis", axis, AXES)
-        if text is not None:
-            given[axis] = (
-                tuple(part.strip() for part in str(text).split(","))
-                if axis in _NAMES
-                else parse_axis(str(text), flag_of(axis))
-            )
-    return Axes(**given)
 
 
 def axes_from(**given: int | str | tuple[int, ...] | tuple[str, ...] | None) -> Axes:

@@ -28,7 +28,7 @@ from shardwright.requests.places import local_profile
 from shardwright.requests.planned_step import refuse_devices_of_plan, step_of, step_of_answer
 from shardwright.requests.predicted_plan import predict_plan, predicted_again
 from shardwright.requests.price_request import price_for as price_for
-from shardwright.requests.python_plan import PlanOptions
+from shardwright.requests.python_plan import PlanArguments
 from shardwright.requests.python_plan import cluster as cluster
 from shardwright.requests.python_plan import frameworks as frameworks
 from shardwright.requests.python_plan import target_of as target_of
@@ -66,7 +66,7 @@ def plan(
     work: Workload,
     *,
     stack: None = None,
-    **options: Unpack[PlanOptions],
+    **options: Unpack[PlanArguments],
 ) -> PlanResult: ...
 
 
@@ -77,7 +77,7 @@ def plan(
     work: Workload,
     *,
     stack: str,
-    **options: Unpack[PlanOptions],
+    **options: Unpack[PlanArguments],
 ) -> LayoutResult: ...
 
 
@@ -87,22 +87,16 @@ def plan(
     work: Workload,
     *,
     stack: str | None = None,
-    **options: Unpack[PlanOptions],
+    **options: Unpack[PlanArguments],
 ) -> PlanResult | LayoutResult:
     """The best plan.
 
     model, on        values, or names that lead to them
     stack            a framework (`frameworks()`), whose layouts are then searched
-    tp, pp, dp, cp, ep, zero, vpp, micro_batch, recompute, schedule
-                     an axis that is not free: a value fixes it, a tuple allows only its values
-    space            the axes as one value, in the place of those
-    time_limit_s     of the search; None for none
     price            of a device-hour: a kind of the price table, a Sourced value, or None
-    region           with stack=: of the grid that it draws on, for its carbon: DEU, aws:us-east-1
-    fit_risk, lora, base_precision, optimizer, optimizer_offload, activation_offload, reduce,
-    compress, calibration, prices, reliability
-                     with stack=: as the flags of the same names (`LayoutOptions`)
-    solver, seed, progress   of a search block by block
+    space            the axes as one value, in place of tp, pp, dp, ...
+    progress         called during the search
+    others           as the flags of the same names (docs/options.md)
 
     Raises InputError for what is none of these, and where no cell is legal. An answer that is
     infeasible is a value with its reasons.

@@ -16,20 +16,16 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.coefficient_fit import Fitted
 from evidence.cross_fit import FitTable, LeftOut, fit, fit_table, left_out
 from evidence.crossvalidate import plain_folds, source_folds
+from evidence.fit_spread import covariance_bytes, fitted_places, knowledge_of
 from evidence.groups import source_of
 from evidence.prospective import Half, half_of
 from profiles.document import write_bytes, write_text
 from profiles.published.run_table import read_measured, read_runs
 from simulator.training_run.fit.evidence import EVIDENCE_FILE, EVIDENCE_SCHEMA, evidence_name
-from simulator.training_run.fit.fit import Fitted
-from simulator.training_run.fit.step_spread import (
-    COVARIANCE_FILE,
-    covariance_bytes,
-    fitted_places,
-    knowledge_of,
-)
+from simulator.training_run.fit.step_spread import COVARIANCE_FILE
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import COEFFICIENTS_FILE, COEFFICIENTS_SCHEMA
 from simulator.training_run.step.step_slopes import log_slopes
@@ -146,11 +142,12 @@ def coefficients_text(table: FitTable, fitted: Fitted, quantile: float, today: s
     variances = fitted.variances
     lines = [
         "# Coefficients of described runs, made by tools/derive_calibration.py. Meanings and units",
-        "# are in simulator/training_run/step/coefficient_kinds.py, fields in coefficients.py. A",
+        "# are in profiles/data/coefficient_kinds.toml, fields in coefficients.py. A",
         "# name that ends in .* is the value of all owners or of a family of devices.",
         f'schema = "{COEFFICIENTS_SCHEMA}"',
         f'source = "step times of published runs: {", ".join(sources)}"',
-        'method = "hierarchical model with source effects, Cauchy likelihood (fit/fit.py)"',
+        'method = "hierarchical model with source effects, Cauchy likelihood '
+        '(evidence/coefficient_fit.py)"',
         f'date = "{today}"',
         f"runs = {used.size}",
         f"residual = {fitted.residual:.4f}",

@@ -19,6 +19,7 @@ import numpy as np
 
 from evidence.crossvalidate import plain_folds, source_folds
 from evidence.groups import source_of
+from evidence.memory_bands import bands, is_family, source_spread
 from evidence.memory_fit import (
     Array,
     MemoryTable,
@@ -38,9 +39,6 @@ from simulator.training_run.fit.memory_interval import (
     MEMORY_INTERVALS_SCHEMA,
     Band,
     SourceSpread,
-    bands,
-    is_family,
-    source_spread,
 )
 from simulator.values.prediction import Interval
 

@@ -15,13 +15,14 @@ from profiles.units import format_time
 from simulator.goodput.reliability import Reliability, reliability
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.memory.footprint import footprint
-from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
-from simulator.training_run.explain.predict_runs import predicted_parts, unfitted_s
+from simulator.step_prediction import with_energy, with_price
+from simulator.training_run.explain.predict_runs import unfitted_s
 from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.logged_source import Calibration, calibrated_interval
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.values.prediction import Component, Interval, Prediction
 
 
@@ -61,12 +62,11 @@ def layout_prediction(
     Raises InputError where the framework's file does not describe the run's memory.
     """
     coefficients = coefficients or shipped_coefficients()
-    parts = predicted_parts([run], coefficients)
+    parts = price_runs([run], coefficients).parts
     step = _step(run, float(parts.total_s[0]), coefficients, calibration)
     made = run_prediction(run, step, parts.components(), footprint(run))
-    power = power_mfu(run, made.mfu.value, cluster.num_devices)
-    kwh = kwh_per_million_tokens(made.per_s, cluster, power)
-    return _priced(replace(made, kwh_per_million_tokens=kwh), cluster.num_devices, price)
+    made = with_energy(made, cluster, power_mfu(run, made.mfu.value, cluster.num_devices))
+    return with_price(made, cluster.num_devices, price)
 
 
 def with_layout_price(
@@ -102,15 +102,10 @@ def priced_choice(
     devices = choice.run.degrees.num_devices + choice.idle_devices
     return replace(
         choice,
-        prediction=_priced(choice.prediction, devices, price),
+        prediction=with_price(choice.prediction, devices, price),
         reliability=_reliability(choice.run, inputs),
         region=region,
     )
-
-
-def _priced(made: Prediction, devices: int, price: Sourced | None) -> Prediction:
-    usd = usd_per_million_tokens(made.per_s, devices, price)
-    return replace(made, price_usd_per_hour=price, usd_per_million_tokens=usd)
 
 
 def _reliability(run: TrainingRun, inputs: ReliabilityInputs) -> Reliability:

@@ -42,24 +42,25 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
     """Print (and write) the answer; raises InfeasibleError where no layout fits."""
     asker = LayoutRequester(
         request=request,
-        calibration=None if request.calibration is None else _calibration(request.calibration),
+        calibration=_calibration(request.options.calibration),
         explain=output.explain or output.reports.asked,
         cache=AnswerCache(folder=answer_cache()) if output.cache else None,
         watched=functools.partial(SearchProgress, quiet=output.quiet or output.json),
     )
-    if request.pareto:
+    if request.options.pareto:
         _front(asker, output)
         return
-    names = stacks_of(request.stack)
+    names = stacks_of(request.options.stack)
     if len(names) > 1:
         _several(asker, output)
         return
-    if request.stack == EXECUTOR and _writes_plan(output):  # before the search
-        need_to_build(resolve_model(request.model))
+    if request.options.stack == EXECUTOR and _writes_plan(output):  # before the search
+        need_to_build(resolve_model(request.options.model))
     one = asker.one()
     _give(one, request, output)
     if one.answer.chosen is None:
-        raise InfeasibleError(f"no layout of {request.model} fits on {request.on} with {names[0]}")
+        asked = request.options
+        raise InfeasibleError(f"no layout of {asked.model} fits on {asked.on} with {names[0]}")
 
 
 def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
@@ -73,22 +74,22 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
         write_plan_file(output.file, plan, provenance=provenance(request.cluster))
     else:
         _write(output, answer)
-    write_layout_reports(output.reports, [answer], {}, request.price_told)
+    write_layout_reports(output.reports, [answer], {}, request.price_notes)
     if output.json:
         data = answer_json(answer if plan is None else plan)
         if answer.chosen is not None:
             data |= delivered_json(answer.chosen)
-        print_json(data | {"price_notes": list(request.price_told)})
+        print_json(data | {"price_notes": list(request.price_notes)})
         return
     brief = not output.explain and answer.chosen is not None
     if brief:
-        show(layout_summary(answer, one.others, request.price_told))
+        show(layout_summary(answer, one.others, request.price_notes))
     else:
         show(layout_report(answer))
     if not brief:
         for row in framework_rows(answer, one.others):
             show(labelled("Next:   ", row))
-        tell_price(request.price_told)
+        tell_price(request.price_notes)
     if told := how_it_came_about(one.found, request.time_limit_s):
         # In the short answer a reused answer is a remark.
         (note if brief and one.found.cached else show)(told)
@@ -104,7 +105,9 @@ def _writes_plan(output: AnswerOutput) -> bool:
     return output.json or output.file is not None
 
 
-def _calibration(path: Path) -> Calibration:
+def _calibration(path: Path | None) -> Calibration | None:
+    if path is None:
+        return None
     # Here, since only this flag needs what reads tables of runs.
     from shardwright.commands.tables.calibrate import loaded_calibration
 
@@ -115,7 +118,7 @@ def _several(asker: LayoutRequester, output: AnswerOutput) -> None:
     """One table of frameworks; the file is the fastest one's."""
     request, found = asker.request, asker.by_framework()
     answers, refused = list(found.answers), found.refused
-    write_layout_reports(output.reports, answers, refused, request.price_told)
+    write_layout_reports(output.reports, answers, refused, request.price_notes)
     if output.json:
         best = answers[0].chosen if answers else None
         why = {
@@ -124,10 +127,10 @@ def _several(asker: LayoutRequester, output: AnswerOutput) -> None:
             if each.chosen is not None and best is not None
         }
         data = frameworks_json(answers, refused, why)
-        print_json(data | {"price_notes": list(request.price_told)})
+        print_json(data | {"price_notes": list(request.price_notes)})
     elif answers:
         show(frameworks_report(answers, refused))
-        tell_price(request.price_told)
+        tell_price(request.price_notes)
     if not answers:
         raise InfeasibleError(none_fits(request, refused))
     _write(output, answers[0])
@@ -137,16 +140,16 @@ def _several(asker: LayoutRequester, output: AnswerOutput) -> None:
 
 def _front(asker: LayoutRequester, output: AnswerOutput) -> None:
     request, choices = asker.request, asker.front()
-    write_front_reports(output.reports, request, stacks_of(request.stack)[0], choices)
+    write_front_reports(output.reports, request, stacks_of(request.options.stack)[0], choices)
     points = [(part.name, choice) for part, choice in choices]
-    data = front_json(request.pareto, points)
+    data = front_json(request.options.pareto, points)
     if output.file is not None:
         write_text(output.file, to_json(data))
     if output.json:
         print_json(data)
         return
-    show(front_report(request.pareto, choices))
-    tell_price(request.price_told)
+    show(front_report(request.options.pareto, choices))
+    tell_price(request.price_notes)
     if output.file is not None:
         note(f"written: {output.file}")
 

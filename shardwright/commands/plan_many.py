@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from planner.batch.answer_cache import AnswerCache, AnswerFolder
 from planner.batch.folder_lock import folder_held
@@ -20,6 +19,9 @@ from profiles.hardware.prices.offer import Offer
 from profiles.units import format_time
 from shardwright import __version__
 from shardwright.console.output import Bar, note, show, tell_price
+from shardwright.options.option import SweepKey, options_of
+from shardwright.options.plan_options import PlanOptions
+from shardwright.options.read_text import names
 from shardwright.reports.sweep_table import (
     line_of,
     sorted_rows,
@@ -31,7 +33,7 @@ from shardwright.requests.named_model import import_from_here
 from shardwright.requests.places import answer_cache
 from shardwright.requests.plan_request import AnswerOutput
 from shardwright.requests.price_request import notes_of_many
-from shardwright.requests.questions import Grid, Poser, questions_of, read_questions
+from shardwright.requests.questions import Poser, listed_questions, read_questions
 
 SOLVE = "shardwright.requests.solve_task:solve_text"
 _WHY = "Answers of a sweep must not depend on who solves them and how fast."
@@ -58,56 +60,51 @@ class Sweep:
 
 
 def plan_many(
-    path: Path | None, grid: Grid | None, asked: Sweep, *, refused: Mapping[str, object]
+    path: Path | None, options: PlanOptions, asked: Sweep, *, refused: Mapping[str, object]
 ) -> None:
     """`shardwright plan` with several models, clusters or prices, or with a file of questions.
 
-    path, grid  the questions, as a file or as flags
-    refused     flags that a sweep cannot obey, with what was given
+    path     the file; None for the lists of the options
+    refused  flags of the command that a sweep cannot follow, with their values
     """
-    for flag, value in refused.items():
+    single = {
+        each.flag: each.is_set(getattr(options, each.name))
+        for each in options_of(PlanOptions)
+        if each.sweep is SweepKey.NONE
+    }
+    for flag, value in (single | dict(refused)).items():
         if value:
             raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
     if path is not None:
+        _need_file_only(path, options)
         run_sweep(read_questions(path, local=asked.local), asked)
-    elif grid is not None:
-        run_sweep(questions_of(grid, local=asked.local), asked)
-
-
-def grid_of(
-    path: Path | None,
-    models: str,
-    on: str,
-    global_batch: int | None,
-    *,
-    prices: str,
-    **others: Any,
-) -> Grid | None:
-    """The grid of flags; None where a file of questions stands in their place.
-
-    others  the other fields of a grid
-    """
-    if path is not None:
-        asked = (others["pins"], others["options"], others["stack"])
-        if models or on or global_batch is not None or any(asked):
-            raise InputError(
-                f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch, "
-                "--stack, its options or pins; give one of the two"
-            )
-        return None
-    if not models or not on or global_batch is None:
+        return
+    if not options.model or not options.on or options.global_batch is None:
         raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
-    return Grid(
-        models=_listed(models),
-        clusters=_listed(on),
-        global_batches=(global_batch,),
-        prices=_listed(prices),
-        **others,
+    found = listed_questions(
+        [options],
+        models=names(options.model, "MODEL"),
+        clusters=names(options.on, "--on"),
+        global_batches=(options.global_batch,),
+        sequence_lengths=(options.seq,),
+        prices=names(options.price, "--price"),
+        local=asked.local,
     )
+    run_sweep(found, asked)
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+def _need_file_only(path: Path, options: PlanOptions) -> None:
+    of_file = [
+        each
+        for each in options_of(PlanOptions)
+        if each.sweep in (SweepKey.PIN, SweepKey.OPTION)
+        or each.name in ("model", "on", "global_batch", "stack")
+    ]
+    if any(each.is_set(getattr(options, each.name)) for each in of_file):
+        raise InputError(
+            f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch, "
+            "--stack, its options or pins; give one of the two"
+        )
 
 
 def run_sweep(questions: tuple[Question, ...], asked: Sweep) -> None:

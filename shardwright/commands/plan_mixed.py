@@ -27,20 +27,28 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     """Print (and write) the answer; raises InfeasibleError where nothing fits."""
     space, cluster = request.axes.for_blocks(), request.cluster
     work, assumed = workload_of(request)
-    spec = resolve_model(request.model)
-    words = f"tracing {request.model} and searching on mixed devices"
+    options = request.options
+    spec = resolve_model(options.model)
+    words = f"tracing {options.model} and searching on mixed devices"
     with Heartbeat(words, quiet=output.quiet or output.json):
         answer = plan_mixed(
             trace_task(
-                task_of(spec, cluster, work, space, solver=request.solver, seed=request.seed)
+                task_of(
+                    spec,
+                    cluster,
+                    work,
+                    space,
+                    solver=options.solver,
+                    seed=options.seed,
+                )
             ),
             cluster,
             work,
             space=space,
             stack=load_stack(),
             usd_per_hour=prices_of(cluster, request),
-            solver=request.solver,
-            seed=request.seed,
+            solver=options.solver,
+            seed=options.seed,
             time_limit_s=request.time_limit_s,
         )
     answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
@@ -48,10 +56,10 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
         write_plan_file(output.file, answer, provenance=provenance(cluster))
     write_plan_reports(output.reports, answer, request)
     if output.json:
-        print_json(answer_json(answer) | {"price_notes": list(request.price_told)})
+        print_json(answer_json(answer) | {"price_notes": list(request.price_notes)})
     else:
         show(mixed_report(answer))
-        tell_price(request.price_told)
+        tell_price(request.price_notes)
         unlike = answer.plan is not None and answer.plan.pipelines is not None
         if output.explain and answer.plan is not None and not unlike:
             show(prediction_report(answer, explain=True))
@@ -73,7 +81,7 @@ def prices_of(cluster: Cluster, request: PlanRequest) -> dict[str, Sourced]:
     """US dollars per device-hour of each type that has a price of the kind that is asked for."""
     names = {group.device.name for group in cluster.groups}
     found = {
-        name: price_for(only(cluster, name), request.price, request.offers)
+        name: price_for(only(cluster, name), request.options.price, request.offers)
         for name in sorted(names)
     }
     return {name: each for name, each in found.items() if each is not None}

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from planner.batch.answer_cache import AnswerCache
 from profiles.errors import InfeasibleError, InputError
-from profiles.hardware.energy.grid_carbon import WORLD
 from profiles.model.loaders import resolve_model
 from shardwright import api
 from shardwright.analysis.answer_json import answer_json
@@ -20,6 +19,8 @@ from shardwright.console.output import (
     tell_price,
 )
 from shardwright.console.report_files import write_plan_reports
+from shardwright.options.option import options_of
+from shardwright.options.plan_options import PlanOptions
 from shardwright.reports import terminal
 from shardwright.requests.cached_answer import answered, how_it_came_about
 from shardwright.requests.layout_answers import why_no_layouts
@@ -28,7 +29,6 @@ from shardwright.requests.plan_request import AnswerOutput, PlanRequest, workloa
 from shardwright.requests.price_request import price_for
 from shardwright.requests.provenance import provenance
 from shardwright.requests.solve_task import task_of
-from simulator.goodput.reliability_inputs import inputs_at
 from simulator.values.plan_file import PlanFile, write_plan_file
 
 if TYPE_CHECKING:
@@ -55,18 +55,11 @@ def plan_one(request: PlanRequest, output: AnswerOutput) -> None:
 
 
 def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
-    """Raises InputError for flags that are of layouts only."""
-    given = {
-        "--fit-risk": request.fit_risk is not None,
-        "--calibration": request.calibration is not None,
-        "--pareto": bool(request.pareto),
-        "--reliability": request.reliability != inputs_at(request.price),
-        "--region": request.region != WORLD,
-    }
-    for flag, typed in given.items():
-        if typed:
+    """Raises InputError for options of layouts only."""
+    for each in options_of(PlanOptions):
+        if each.layouts_only and each.is_set(getattr(request.options, each.name)):
             raise InputError(
-                f"{flag} is of layouts, and this is planned block by block: {why}. Name a "
+                f"{each.flag} is of layouts, and this is planned block by block: {why}. Name a "
                 "framework (--stack) or leave it out"
             )
     request.axes.for_blocks()
@@ -76,10 +69,11 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     """The best plan of a traced model on devices of one type, for our own executor."""
     space = request.axes.for_blocks()
     work, assumed = workload_of(request)
-    spec = resolve_model(request.model)
-    task = task_of(spec, request.cluster, work, space, solver=request.solver, seed=request.seed)
+    options = request.options
+    spec = resolve_model(options.model)
+    task = task_of(spec, request.cluster, work, space, solver=options.solver, seed=options.seed)
 
-    tracing = Heartbeat(f"tracing {request.model}", quiet=output.quiet or output.json)
+    tracing = Heartbeat(f"tracing {options.model}", quiet=output.quiet or output.json)
 
     def solve(traced: TracedModel) -> PlanFile:
         tracing.stop()
@@ -89,8 +83,8 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
                 request.cluster,
                 work,
                 space=space,
-                solver=request.solver,
-                seed=request.seed,
+                solver=options.solver,
+                seed=options.seed,
                 time_limit_s=request.time_limit_s,
                 progress=progress,
             )
@@ -99,7 +93,7 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
         found = answered(
             task,
             solve,
-            price=price_for(request.cluster, request.price, request.offers),
+            price=price_for(request.cluster, options.price, request.offers),
             cache=AnswerCache(folder=answer_cache()) if output.cache else None,
             time_limit_s=request.time_limit_s,
         )
@@ -108,10 +102,10 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
         write_plan_file(output.file, answer, provenance=provenance(request.cluster))
     write_plan_reports(output.reports, answer, request)
     if output.json:
-        print_json(answer_json(answer) | {"price_notes": list(request.price_told)})
+        print_json(answer_json(answer) | {"price_notes": list(request.price_notes)})
     else:
         show(terminal.plan_report(answer))
-        tell_price(request.price_told)
+        tell_price(request.price_notes)
         if said := how_it_came_about(found, request.time_limit_s):
             show(said)
         if output.explain and answer.plan is not None:
@@ -122,4 +116,4 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     if answer.plan is None:
         why = answer.infeasibility
         what = f"{why.term} of stage {why.stage}" if why else "the pins"
-        raise InfeasibleError(f"no plan of {request.model} fits on {request.on}: {what}")
+        raise InfeasibleError(f"no plan of {options.model} fits on {options.on}: {what}")

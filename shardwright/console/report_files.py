@@ -81,8 +81,8 @@ def write_front_reports(
         return
     from shardwright.reports.brief.plan_answers import planned_front
 
-    found = planned_front(request.model, request.on, stack, choices)
-    _write_planned(files, found, request.price_told)
+    found = planned_front(request.options.model, request.options.on, stack, choices)
+    _write_planned(files, found, request.price_notes)
 
 
 def write_plan_reports(files: ReportPaths, answer: PlanFile, request: PlanRequest) -> None:
@@ -92,11 +92,11 @@ def write_plan_reports(files: ReportPaths, answer: PlanFile, request: PlanReques
     from shardwright.reports.brief.plan_answers import planned_mixed, planned_plan
 
     found = (
-        planned_plan(answer, request.model, request.on)
+        planned_plan(answer, request.options.model, request.options.on)
         if answer.comparison is None
         else planned_mixed(answer, answer.comparison)
     )
-    _write_planned(files, found, request.price_told)
+    _write_planned(files, found, request.price_notes)
 
 
 def _write_planned(files: ReportPaths, planned: Planned, told: Sequence[str]) -> None:

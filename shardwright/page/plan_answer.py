@@ -25,10 +25,10 @@ def plan_answer(request: PlanRequest, *, explain: bool) -> PageAnswer:
     asker = LayoutRequester(
         request=request, explain=explain, cache=AnswerCache(folder=answer_cache())
     )
-    stacks = stacks_of(request.stack)
-    if request.pareto:
+    stacks = stacks_of(request.options.stack)
+    if request.options.pareto:
         choices = asker.front()
-        planned = planned_front(request.model, request.on, stacks[0], choices)
+        planned = planned_front(request.options.model, request.options.on, stacks[0], choices)
         return _page_answer(request, planned, choices[0][1])
     if len(stacks) > 1:
         by_framework = asker.by_framework()
@@ -44,10 +44,11 @@ def plan_answer(request: PlanRequest, *, explain: bool) -> PageAnswer:
     answer = _page_answer(request, planned, one.answer.chosen)
     fault = ""
     if one.answer.chosen is None:
-        fault = f"no layout of {request.model} fits on {request.on} with {stacks[0]}"
+        asked = request.options
+        fault = f"no layout of {asked.model} fits on {asked.on} with {stacks[0]}"
     return replace(answer, notes=tuple(filter(None, notes)), fault=fault)
 
 
 def _page_answer(request: PlanRequest, planned: Planned, chosen: LayoutChoice | None) -> PageAnswer:
-    planned = replace(planned, assumptions=(*request.price_told, *planned.assumptions))
+    planned = replace(planned, assumptions=(*request.price_notes, *planned.assumptions))
     return PageAnswer(brief=plan_brief(planned), chosen=chosen)

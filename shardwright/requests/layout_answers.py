@@ -27,7 +27,7 @@ from shardwright.requests.compared_frameworks import compared_frameworks, prefer
 from shardwright.requests.executor_layouts import executor_space, way_of
 from shardwright.requests.layout_task import layout_task, solve_layout_task
 from shardwright.requests.named_model import described_of
-from shardwright.requests.plan_options import ANY_STACK, first_precision
+from shardwright.requests.plan_choices import ANY_STACK, first_precision, step_optimizer
 from shardwright.requests.plan_request import PlanRequest, default_precision
 from shardwright.requests.price_request import price_for
 from simulator.training_run.fit.logged_source import Calibration
@@ -85,16 +85,16 @@ class LayoutRequester:
         stack  the framework; "" for the first of those to compare
         Raises InputError, UnknownNameError, ModelError.
         """
-        request = self.request
+        request, options = self.request, self.request.options
         stack = stack or self.compared[0]
-        described = described_of(request.model, request.seq, runs_here=stack == EXECUTOR)
+        described = described_of(options.model, options.seq, runs_here=stack == EXECUTOR)
         sample = described.sample
-        precision, told = first_precision(request.precision), tuple[str, ...]()
-        if not request.precision:
+        precision, told = first_precision(options.precision), tuple[str, ...]()
+        if not options.precision:
             offered = load_framework(stack).rules.precisions
-            precision, told = default_precision(request.cluster, request.model, offered)
+            precision, told = default_precision(request.cluster, options.model, offered)
         question = LayoutQuestion(
-            name=request.model,
+            name=options.model,
             model=described.figures,
             cluster=request.cluster,
             stack=stack,
@@ -102,10 +102,10 @@ class LayoutRequester:
             seq_len=sample.sequence_length,
             precision=precision,
             space=self._space(described.figures, stack),
-            options=request.options,
-            fit_risk=DEFAULT_FIT_RISK if request.fit_risk is None else request.fit_risk,
+            options=request.choices,
+            fit_risk=DEFAULT_FIT_RISK if options.fit_risk is None else options.fit_risk,
             calibration=self.calibration,
-            lora_rank=request.lora_rank,
+            lora_rank=options.lora,
         )
         return question, (*request.assumed, *sample.assumptions, *told)
 
@@ -115,10 +115,10 @@ class LayoutRequester:
 
         A front, and a module of the user, which only our executor runs, are not compared.
         """
-        request = self.request
-        if request.stack or request.pareto or resolve_model(request.model).factory:
-            return stacks_of(request.stack)[:1]
-        return compared_frameworks(request.cluster.groups[0].device.name)
+        options = self.request.options
+        if options.stack or options.pareto or resolve_model(options.model).factory:
+            return stacks_of(options.stack)[:1]
+        return compared_frameworks(self.request.cluster.groups[0].device.name)
 
     def one(self) -> OneAnswer:
         """The answer of the requested framework; without one, the fastest of the compared
@@ -164,7 +164,7 @@ class LayoutRequester:
         """The answers of every framework that is asked for."""
         answers: list[LayoutFile] = []
         refused: dict[str, str] = {}
-        names = stacks_of(self.request.stack)
+        names = stacks_of(self.request.options.stack)
         end = time.monotonic() + self.request.time_limit_s
         for number, name in enumerate(names):
             # What is left is shared by the frameworks that are left.
@@ -189,7 +189,7 @@ class LayoutRequester:
         """
         question, _ = self.question()
         request, coefficients = self.request, coefficients_of(question)
-        if request.pareto == "memory":
+        if request.options.pareto == "memory":
             layouts = memory_front(question, coefficients)
             found = [(question.cluster, layout) for layout in layouts]
         else:
@@ -207,7 +207,7 @@ class LayoutRequester:
                 part,
                 priced_choice(
                     choice_of(layout, None, part, coefficients, self.calibration),
-                    price_for(part, request.price, request.offers),
+                    price_for(part, request.options.price, request.offers),
                     request.reliability,
                 ),
             )
@@ -230,7 +230,7 @@ class LayoutRequester:
         return layout_answered(
             task,
             solve,
-            price=price_for(question.cluster, self.request.price, self.request.offers),
+            price=price_for(question.cluster, self.request.options.price, self.request.offers),
             cache=self.cache,
             inputs=self.request.reliability,
             region=self.request.region,
@@ -259,18 +259,18 @@ def _step_s(answer: LayoutFile) -> float:
 def none_fits(request: PlanRequest, refused: dict[str, str]) -> str:
     """That none of several frameworks has a layout, and why each has none."""
     said = "; ".join(f"{name}: {why}" for name, why in refused.items())
-    return f"no layout of {request.model} fits on {request.cluster.name}: {said}"
+    return f"no layout of {request.options.model} fits on {request.cluster.name}: {said}"
 
 
 def why_no_layouts(request: PlanRequest) -> str:
     """Why a question is searched block by block and not over layouts; "" where it is not."""
-    if request.stack:
+    if request.options.stack:
         return ""
     way = way_of(
-        request.model,
+        request.options.model,
         request.cluster,
-        seq=request.seq,
-        optimizer=request.optimizer,
-        solver=request.solver,
+        seq=request.options.seq,
+        optimizer=step_optimizer(request.options),
+        solver=request.options.solver,
     )
     return way.why_blocks

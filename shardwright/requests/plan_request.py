@@ -1,70 +1,106 @@
-"""`PlanRequest`: one question of `plan`, as values; `AnswerOutput`: where its answer goes."""
+"""`PlanRequest`: a request of `plan`; `AnswerOutput`: where its answer goes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from planner.axes import Axes
+from planner.run_option import RequestedOptions
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
-from profiles.hardware.energy.grid_carbon import WORLD
+from profiles.hardware.energy.grid_carbon import WORLD, grid_of
 from profiles.hardware.prices.offer import Offer
+from profiles.hardware.prices.price_file import offers_with
+from profiles.model.loaders import resolve_model
 from profiles.model.training_precision import training_precision
-from shardwright.requests.named_model import import_from_here, sample_of
+from shardwright.options.plan_options import PlanOptions
+from shardwright.requests.named_model import described_of, import_from_here, sample_of
+from shardwright.requests.plan_choices import axes_of_options, requested_options, step_optimizer
+from shardwright.requests.price_request import price_notes
 from shardwright.requests.report_paths import ReportPaths
-from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
+from shardwright.requests.usual_batch import UsualBatch, usual_batch
+from simulator.goodput.reliability_inputs import ReliabilityInputs, inputs_at, read_reliability
 from simulator.values.workload import Workload
-
-if TYPE_CHECKING:
-    from planner.run_option import RequestedOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """The best plan of a model on a cluster.
+    """A request of `plan`: its options, and what they name.
 
-    model, on   as the user named them;  cluster  what `on` names
-    seq         tokens per sequence, None for the model's own
-    stack       the framework that runs it, a list, or `any`; empty for our own executor
-    pareto      `memory` or `usd`: the front of step time and that, empty for the one best plan
-    fit_risk    probability of running out of memory, None for the default
-    calibration  a file of `profile --from`
-    lora_rank   of adapters, which alone are trained; 0 trains all weights
-    precision   one name, a list or `any`; empty for `default_precision`
-    price       a kind of the price table, or US dollars per device-hour
-    offers      of a price file, with ours; None for ours alone
-    price_told  what must be told of the price: that there is none, that it is old
-    reliability   how often what fails, and what a restart takes;  region  of the grid
-    assumed       values that were chosen for options left out, in words
+    cluster        of `options.on`;  global_batch  with the default where none was given
+    axes, choices  of a layout: pinned or restricted, and left to the search
+    offers         of a price file, with ours; None for ours alone
+    price_notes    the price is missing or outdated
+    reliability    failure rates and restart times;  region  of the power grid
+    assumed        defaults that were chosen, in words
     """
 
-    model: str
-    on: str
+    options: PlanOptions
     cluster: Cluster
     global_batch: int
-    seq: int | None = None
-    axes: Axes = field(default_factory=Axes)
-    options: RequestedOptions
-    stack: str = ""
-    pareto: str = ""
-    fit_risk: float | None = None
-    calibration: Path | None = None
-    lora_rank: int = 0
-    precision: str = ""
-    optimizer: str = "adamw"
-    solver: str = "auto"
-    seed: int = 0
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S
-    price: str = "on-demand"
+    axes: Axes
+    choices: RequestedOptions
     offers: tuple[Offer, ...] | None = None
-    price_told: tuple[str, ...] = ()
-    reliability: ReliabilityInputs = DEFAULT
-    region: str = WORLD
+    price_notes: tuple[str, ...] = ()
+    reliability: ReliabilityInputs
+    region: str
     assumed: tuple[str, ...] = ()
+
+    @property
+    def time_limit_s(self) -> float:
+        """The limit of the search."""
+        limit_s = self.options.time_limit_s
+        return DEFAULT_TIME_LIMIT_S if limit_s is None else limit_s
+
+
+def plan_request(options: PlanOptions, *, profile: Path, today: str) -> PlanRequest:
+    """The request of options.
+
+    profile  what `--on local` names;  today  the ISO day, for the age of prices
+
+    Without a batch it is the usual one of the model (usual_batch.py). Raises InputError,
+    UnknownNameError, UnitError, DocumentError.
+    """
+    axes, choices = axes_of_options(options), requested_options(options)
+    batch, assumed = options.global_batch, tuple[str, ...]()
+    if batch is None:
+        usual = _usual_batch(options)
+        batch, assumed = usual.sequences, (usual.words,)
+    offers = None if options.prices is None else offers_with(options.prices)
+    cluster = get_cluster(options.on, local=profile)
+    return PlanRequest(
+        options=options,
+        cluster=cluster,
+        global_batch=batch,
+        axes=axes,
+        choices=choices,
+        offers=offers,
+        price_notes=price_notes(cluster, options.price, today=today, offers=offers),
+        reliability=(
+            inputs_at(options.price)
+            if options.reliability is None
+            else read_reliability(options.reliability)
+        ),
+        region=grid_of(options.region or WORLD).region,
+        assumed=assumed,
+    )
+
+
+def _usual_batch(options: PlanOptions) -> UsualBatch:
+    """The batch of a model whose samples are sequences of tokens; raises InputError for others."""
+    model, seq = options.model, options.seq
+    if resolve_model(model).factory or sample_of(model, seq).counted_in != "tokens":
+        raise InputError(
+            f"give --global-batch: {model} has no published batch of tokens to take as default"
+        )
+    described = described_of(model, seq)
+    length = described.sample.sequence_length
+    return usual_batch(model, described.figures, length, adapters=bool(options.lora))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,17 +159,18 @@ def _fp16_only(device: Device) -> bool:
 
 
 def workload_of(request: PlanRequest) -> tuple[Workload, tuple[str, ...]]:
-    """What a step trains on, and what was assumed of it."""
-    import_from_here(request.model)
-    sample = sample_of(request.model, request.seq)
-    precision, told = request.precision, tuple[str, ...]()
+    """The workload of a step, and the assumptions made for it."""
+    model, precision = request.options.model, request.options.precision
+    import_from_here(model)
+    sample = sample_of(model, request.options.seq)
+    notes: tuple[str, ...] = ()
     if not precision:
-        precision, told = default_precision(request.cluster)
+        precision, notes = default_precision(request.cluster)
     work = Workload(
         global_batch=request.global_batch,
         sequence_length=sample.sequence_length,
         counted_in=sample.counted_in,
         precision=precision,
-        optimizer=request.optimizer,
+        optimizer=step_optimizer(request.options),
     )
-    return work, (*request.assumed, *sample.assumptions, *told)
+    return work, (*request.assumed, *sample.assumptions, *notes)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from planner.axes import Axes, axes_from
+from planner.axes import AXES, Axes, axes_from
 from planner.best_first import Progress
 from planner.layout.layout_answer import LayoutFile
-from planner.run_option import RequestedOptions
 from planner.space import EXECUTOR
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InputError
@@ -24,6 +21,9 @@ from profiles.hardware.prices.price_file import offers_with
 from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from profiles.sourced import Sourced
+from shardwright.options.keywords import PlanKeywords
+from shardwright.options.option import from_keywords, options_of
+from shardwright.options.plan_options import DEFAULT_PRICE, PlanOptions
 from shardwright.requests.executor_layouts import (
     executor_space,
     figures_of,
@@ -36,78 +36,24 @@ from shardwright.requests.named_model import (
     sample_of_factory,
 )
 from shardwright.requests.places import local_profile, trace_cache
+from shardwright.requests.plan_choices import axes_of_options, requested_options
 from shardwright.requests.price_request import price_for
 from simulator.training_run.framework.framework import load_stack, offered_frameworks
-from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
 if TYPE_CHECKING:
-    from planner.axes import Axes
     from profiles.model.building.build_given import Inputs, Module
 
 TP_DEGREES = (1, 2, 4, 8)
-Pin = int | tuple[int, ...] | None
-NamePin = str | tuple[str, ...] | None
 
 
-class Pins(TypedDict, total=False):
-    """One value fixes an axis, a tuple allows only its values, None leaves it free."""
-
-    tp: Pin
-    pp: Pin
-    dp: Pin
-    cp: Pin
-    ep: Pin
-    zero: Pin
-    vpp: Pin
-    micro_batch: Pin
-    recompute: NamePin
-    schedule: NamePin
-
-
-class LayoutOptions(TypedDict, total=False):
-    """Options of `plan` with a framework (`stack=`); the command line has flags of the same names.
-
-    fit_risk      highest accepted probability (0 to 1) of running out of memory
-    lora          train only adapters of this rank;  base_precision  `nf4` or `int8` for the others
-    optimizer     adamw, adamw8bit, adamw4bit or muon
-    optimizer_offload    states may be in host memory
-    activation_offload   shares (0 to 1) of the activations that may be there
-    reduce, compress     types of gradient sums, and of compression, to choose from
-    calibration   a file of `shardwright profile --from`;  prices, reliability  files of your own
-    """
-
-    fit_risk: float | None
-    lora: int
-    base_precision: str
-    optimizer: str
-    optimizer_offload: bool
-    activation_offload: tuple[float, ...]
-    reduce: tuple[str, ...]
-    compress: tuple[str, ...]
-    calibration: str | Path | None
-    prices: str | Path | None
-    reliability: str | Path | None
-
-
-class PlanOptions(Pins, LayoutOptions, total=False):
-    """Options of `plan`, the pins among them."""
+class PlanArguments(PlanKeywords, total=False):
+    """Keywords of `plan`: options of the command, and values that only Python has."""
 
     space: Axes | None
-    solver: str
-    seed: int
-    time_limit_s: float | None
     price: Sourced | str | None
     progress: Progress | None
-    region: str
-
-
-class _PinsAndLayoutOptions(Pins, LayoutOptions, total=False):
-    pass
-
-
-_LAYOUT_OPTIONS = frozenset(LayoutOptions.__annotations__)
 
 
 def target_of(cluster: Cluster) -> str:
@@ -191,40 +137,32 @@ def plan(
     *,
     stack: str | None = None,
     space: Axes | None = None,
-    solver: str = "auto",
-    seed: int = 0,
-    time_limit_s: float | None = None,
-    price: Sourced | str | None = "on-demand",
+    price: Sourced | str | None = DEFAULT_PRICE,
     progress: Progress | None = None,
-    region: str = WORLD,
-    **given: Unpack[_PinsAndLayoutOptions],
+    **given: Unpack[PlanKeywords],
 ) -> PlanFile | LayoutFile:
     """The best plan, as for `shardwright.plan`: a LayoutFile with a stack, otherwise a PlanFile."""
-    layout_options = {name: value for name, value in given.items() if name in _LAYOUT_OPTIONS}
-    pins: dict[str, Any] = {k: v for k, v in given.items() if k not in _LAYOUT_OPTIONS}
-    axes = axes_from(**pins)
+    options = _options_of(given, stack or "")
+    axes = axes_of_options(options)
+    time_limit_s, solver, seed = options.time_limit_s, options.solver, options.seed
     if not isinstance(work, Workload):
         raise InputError(f"a Workload is wanted as the third argument, got {type(work).__name__}")
-    region = grid_of(region).region
+    region = grid_of(options.region or WORLD).region
     where = on if isinstance(on, Cluster) else cluster(on)
     if stack is not None:
         if space is not None:
             raise InputError(
                 "space is of our own executor; with stack= give pins (tp=, pp=, ...) in its place"
             )
-        return _plan_for_stack(
-            model, where, work, axes, stack, time_limit_s, price, progress, region, layout_options
-        )
-    if layout_options:
-        raise InputError(
-            f"{', '.join(layout_options)}: an option of a framework's layouts; name the framework "
-            "(stack=) or leave it out"
-        )
-    if region != WORLD:
-        raise InputError(
-            f"region={region!r} is of a framework's layout, whose carbon it tells; a plan of our "
-            "own executor tells none: name a framework (stack=) or leave it out"
-        )
+        return _plan_for_stack(model, where, work, axes, options, price, progress, region)
+    for each in options_of(PlanOptions):
+        layouts_only = each.needs_framework or each.layouts_only or each.name == "prices"
+        if layouts_only and each.is_set(getattr(options, each.name)):
+            raise InputError(
+                f"{each.name}: an option of a framework's layouts; name the framework (stack=) or "
+                "leave it out"
+            )
+    ours = replace(options, stack=EXECUTOR)
     if space is not None and axes.pins():
         raise InputError(f"space and {' '.join(axes.pins())} say the same; give one of them")
     if not isinstance(model, (str, TracedModel)):
@@ -234,9 +172,7 @@ def plan(
         )
     way = way_of(model, where, seq=work.sequence_length, optimizer=work.optimizer, solver=solver)
     if way.figures is not None:
-        answer = _plan_for_stack(
-            model, where, work, space or axes, EXECUTOR, time_limit_s, price, progress, region
-        )
+        answer = _plan_for_stack(model, where, work, space or axes, ours, price, progress, region)
         return runnable_answer(answer, where, model if isinstance(model, TracedModel) else None)
     laid_axes = space or axes
     if space is None:
@@ -265,9 +201,7 @@ def plan(
     start = time.monotonic()
     if figures is not None:
         with contextlib.suppress(InputError):  # the axes allow no layout
-            answer = _plan_for_stack(
-                model, where, work, laid_axes, EXECUTOR, time_limit_s, price, None, region
-            )
+            answer = _plan_for_stack(model, where, work, laid_axes, ours, price, None, region)
             layouts = runnable_answer(answer, where, model)
     return search(
         model,
@@ -302,17 +236,22 @@ def _price(price: Sourced | str | None, on: Cluster) -> Sourced | None:
     return price_for(on, price) if isinstance(price, str) else price
 
 
+def _options_of(given: PlanKeywords, stack: str) -> PlanOptions:
+    """The options of keywords; raises InputError, UnknownNameError for a keyword that is none."""
+    values = from_keywords(PlanOptions, given)
+    axes = axes_from(**{name: values.pop(name) for name in AXES if name in values})
+    return PlanOptions(stack=stack, **values, **{name: getattr(axes, name) for name in AXES})
+
+
 def _plan_for_stack(
     model: TracedModel | str,
     on: Cluster,
     work: Workload,
     space: Axes,
-    stack: str,
-    time_limit_s: float | None,
+    options: PlanOptions,
     price: Sourced | str | None,
     progress: Progress | None,
     region: str,
-    given: Mapping[str, Any] = MappingProxyType({}),
 ) -> LayoutFile:
     from planner.layout.layout_choice import with_layout_price
     from planner.layout.layout_question import LayoutQuestion
@@ -323,35 +262,33 @@ def _plan_for_stack(
     if not isinstance(model, (str, TracedModel)):
         raise InputError(f"a model's name or a traced model is wanted, got {type(model).__name__}")
     name = model if isinstance(model, str) else model.source
-    figures = figures_of(model, work.sequence_length, runs_here=stack == EXECUTOR)
-    risk, calibration = given.get("fit_risk"), given.get("calibration")
+    runs_here = options.stack == EXECUTOR
+    figures = figures_of(model, work.sequence_length, runs_here=runs_here)
+    calibration = options.calibration
     question = LayoutQuestion(
         name=name,
         model=figures,
         cluster=on,
-        stack=stack,
+        stack=options.stack,
         global_batch=work.global_batch,
         seq_len=work.sequence_length,
         precision=work.precision,
-        space=executor_space(space, figures) if stack == EXECUTOR else space,
-        options=RequestedOptions(
-            reductions=tuple(given.get("reduce", ())),
-            compressions=tuple(given.get("compress", ())),
-            optimizer_offload=bool(given.get("optimizer_offload")),
-            activation_offloads=tuple(given.get("activation_offload", ())),
-            frozen_type=given.get("base_precision") or "",
-            optimizer=given.get("optimizer") or USUAL_OPTIMIZER,
-        ),
-        fit_risk=DEFAULT_FIT_RISK if risk is None else risk,
-        calibration=None if calibration is None else read_calibration(Path(calibration)),
-        lora_rank=given.get("lora", 0),
+        space=executor_space(space, figures) if runs_here else space,
+        options=requested_options(replace(options, precision=work.precision)),
+        fit_risk=DEFAULT_FIT_RISK if options.fit_risk is None else options.fit_risk,
+        calibration=None if calibration is None else read_calibration(calibration),
+        lora_rank=options.lora,
     )
     found = solve_layout_task(
-        layout_task(question), clock=time.monotonic, time_limit_s=time_limit_s, progress=progress
+        layout_task(question),
+        clock=time.monotonic,
+        time_limit_s=options.time_limit_s,
+        progress=progress,
     )
     kind = price if isinstance(price, str) else ""
-    if isinstance(price, str) and given.get("prices") is not None:
-        price = price_for(on, price, offers_with(Path(given["prices"])))
-    reliability = given.get("reliability")
-    inputs = inputs_at(kind) if reliability is None else read_reliability(Path(reliability))
+    if isinstance(price, str) and options.prices is not None:
+        price = price_for(on, price, offers_with(options.prices))
+    inputs = (
+        inputs_at(kind) if options.reliability is None else read_reliability(options.reliability)
+    )
     return with_layout_price(found, _price(price, on), inputs, region)

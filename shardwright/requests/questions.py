@@ -24,12 +24,12 @@ A file (TOML or JSON) holds grids; each stands for every combination of its list
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
-from planner.axes import AXES, FRAMEWORKS_ONLY, Axes, axes_of
+from planner.axes import FRAMEWORKS_ONLY, Axes
 from planner.batch.sweep import Job, Posed, Question
 from planner.layout.layout_question import LayoutQuestion, LayoutRequest
 from planner.space import EXECUTOR
@@ -46,15 +46,17 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.prices.offer import Offer
 from profiles.model.loaders import resolve_model
 from profiles.text_file import read_text
+from shardwright.options.option import SweepKey, options_of, values_of
+from shardwright.options.plan_options import PlanOptions
 from shardwright.requests.executor_layouts import executor_space, way_of
 from shardwright.requests.file_lines import with_lines
 from shardwright.requests.layout_task import layout_task
 from shardwright.requests.named_model import DEFAULT_SEQUENCE, Sample, described_of, sample_of
-from shardwright.requests.plan_options import (
-    OPTION_FLAGS,
+from shardwright.requests.plan_choices import (
+    axes_of_options,
     first_precision,
-    need_stack,
     requested_options,
+    step_optimizer,
 )
 from shardwright.requests.plan_request import default_precision
 from shardwright.requests.price_request import price_for
@@ -63,6 +65,10 @@ from simulator.training_run.framework.framework import load_framework
 from simulator.values.workload import Workload
 
 QUESTIONS_SCHEMA = "shardwright/questions@1"
+_KEYS = {
+    key: tuple(each.name for each in options_of(PlanOptions) if each.sweep is key)
+    for key in SweepKey
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +79,9 @@ class Grid:
     sequence_lengths   empty: the model's own, as `shardwright plan` assumes it
     precision          empty: what the devices train in
     prices             kinds of the price table, or US dollars per device-hour
-    pins               axis (`tp`, `micro_batch`, ...) to what its flag takes (`4`, `1,2`)
-    stack, options     a framework, whose layouts are then searched, and what may be chosen beside
-                       the axes, as its flags take it (plan_options.py)
+    pins               axis (`tp`, `micro_batch`, ...) to the text of its flag (`4`, `1,2`)
+    stack, options     a framework, whose layouts are then searched, and choices in addition to the
+                       axes, each as the text of its flag (shardwright/options/plan_options.py)
     stacks             several frameworks in the place of `stack`, each a question of its own
     """
 
@@ -106,18 +112,26 @@ class Grid:
                     f"pin {pin}: our own executor has no such axis; name the framework that will "
                     "run the plans, for example stack = megatron-core (--stack)"
                 )
-            if pin not in AXES:
-                raise UnknownNameError("pin", pin, AXES)
-        for option in self.options:
-            if option not in OPTION_FLAGS:
-                raise UnknownNameError("option", option, OPTION_FLAGS)
-        if "base_precision" in self.options:
-            raise InputError(
-                "option base_precision (--base-precision): only frozen weights are kept in few "
-                "bits, and a sweep has no adapters; leave it out"
-            )
-        if not framework:
-            need_stack({name: str(text) for name, text in self.options.items()}, self.precision)
+        for kind, key, given in (
+            ("pin", SweepKey.PIN, self.pins),
+            ("option", SweepKey.OPTION, self.options),
+        ):
+            for name in given:
+                if name not in _KEYS[key]:
+                    raise UnknownNameError(kind, name, _KEYS[key])
+        requested_options(self.options_for(self.frameworks[0]))
+
+    def options_for(self, stack: str) -> PlanOptions:
+        """The options that all requests of the grid for a framework share; raises InputError."""
+        texts = {name: str(text) for name, text in (*self.pins.items(), *self.options.items())}
+        shared = PlanOptions(
+            stack=stack,
+            precision=self.precision,
+            optimizer=self.optimizer,
+            solver=self.solver,
+            seed=self.seed,
+        )
+        return replace(shared, **values_of(PlanOptions, texts))
 
     @property
     def frameworks(self) -> tuple[str, ...]:
@@ -144,30 +158,55 @@ def read_questions(path: Path, *, local: Path | None = None) -> tuple[Question, 
 
 
 def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ...]:
-    """The questions of a grid: models outermost, prices innermost.
+    """The questions of a grid; raises as `listed_questions`.
 
     local  the file of this machine's profile
-
-    Raises InputError for pins and workloads that cannot be; names that mean nothing are found
-    when a question is posed, and are then that question's own fault.
     """
-    axes = axes_of(grid.pins)
-    asked = [_layouts_of(grid, stack, axes) if stack else None for stack in grid.frameworks]
+    return listed_questions(
+        [grid.options_for(stack) for stack in grid.frameworks],
+        models=grid.models,
+        clusters=grid.clusters,
+        global_batches=grid.global_batches,
+        sequence_lengths=grid.sequence_lengths or (None,),
+        prices=tuple(map(str, grid.prices)),
+        local=local,
+    )
+
+
+def listed_questions(
+    options: Sequence[PlanOptions],
+    *,
+    models: Sequence[str],
+    clusters: Sequence[str],
+    global_batches: Sequence[int],
+    sequence_lengths: Sequence[int | None],
+    prices: Sequence[str],
+    local: Path | None = None,
+) -> tuple[Question, ...]:
+    """Every combination of the lists: models outermost, prices innermost.
+
+    options  one per framework, which otherwise differ in nothing
+
+    Raises InputError for pins and workloads that are impossible. Unknown models and clusters are
+    errors of their own questions, when these are posed.
+    """
+    shared = options[0]
+    asked = [_layouts_of(each) if each.stack else None for each in options]
+    axes = axes_of_options(shared)
     space = axes.for_blocks() if None in asked else Axes()
     sample_of_model, precision_on = functools.cache(_sample), functools.cache(_precision)
     made = []
-    cells = product(grid.models, grid.clusters, grid.global_batches, asked)
-    for model, on, batch, layouts in cells:
-        for length in grid.sequence_lengths or (None,):
+    for model, on, batch, layouts in product(models, clusters, global_batches, asked):
+        for length in sequence_lengths:
             sample = sample_of_model(model, length, layouts is not None)
-            precision, told = precision_on(grid.precision, on, local)
+            precision, told = precision_on(shared.precision, on, local)
             work = Workload(
                 global_batch=batch,
                 sequence_length=sample.sequence_length,
                 counted_in=sample.counted_in,
                 # What a framework trains in stands beside its layouts.
                 precision="bf16" if layouts else precision,
-                optimizer=grid.optimizer,
+                optimizer=step_optimizer(shared),
             )
             assumed = (*sample.assumptions, *(() if layouts else told))
             made += [
@@ -177,12 +216,12 @@ def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ..
                     workload=work,
                     space=Axes() if layouts else space,
                     layouts=layouts,
-                    solver=grid.solver,
-                    seed=grid.seed,
-                    price=str(price),
+                    solver=shared.solver,
+                    seed=shared.seed,
+                    price=price,
                     assumed=assumed,
                 )
-                for price in grid.prices
+                for price in prices
             ]
     return tuple(made)
 
@@ -197,15 +236,13 @@ def _precision(asked: str, on: str, local: Path | None) -> tuple[str, tuple[str,
         return "bf16", ()  # the cluster cannot be read: the question fails when it is posed
 
 
-def _layouts_of(grid: Grid, stack: str, axes: Axes) -> LayoutRequest:
-    load_framework(stack)
+def _layouts_of(options: PlanOptions) -> LayoutRequest:
+    load_framework(options.stack)
     return LayoutRequest(
-        stack=stack,
-        precision=first_precision(grid.precision),
-        space=axes,
-        options=requested_options(
-            {name: str(text) for name, text in grid.options.items()}, grid.precision
-        ),
+        stack=options.stack,
+        precision=first_precision(options.precision),
+        space=axes_of_options(options),
+        options=requested_options(options),
     )
 
 

@@ -34,7 +34,7 @@ from profiles.model.loaders import resolve_model
 from profiles.text_file import read_text
 from shardwright.requests.file_lines import with_lines
 from shardwright.requests.named_model import import_from_here
-from shardwright.requests.plan_options import ANY_STACK
+from shardwright.requests.plan_choices import ANY_STACK
 from shardwright.requests.price_request import given_price
 from shardwright.requests.questions import QUESTIONS_SCHEMA, Grid, questions_of
 from shardwright.requests.sizing.size_flags import SizeFlags, devices_of

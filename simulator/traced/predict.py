@@ -14,8 +14,8 @@ from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing, in_order
 from profiles.sourced import Sourced
 from simulator.memory.blocks import plan_memory
-from simulator.mfu import graph_model_flop, mfu
-from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
+from simulator.mfu import graph_model_flop
+from simulator.step_prediction import StepFacts, step_prediction, with_energy, with_price
 from simulator.traced.priced_replica import PricedReplica, price_replica, step_of
 from simulator.traced.step_tail import Tail, tail_of
 from simulator.training_run.framework.executor_states import ExecutorStates
@@ -90,7 +90,7 @@ def predict(
         low=min(step, step_of(replicas, parts, "low").step_s),
         high=max(step, step_of(replicas, parts, "high").step_s),
     )
-    components, bubble = _components(
+    components = _components(
         critical, slowest.rank, slowest.exchange_s[slowest.replica][slowest.rank]
     )
     ranks = tuple(
@@ -100,39 +100,35 @@ def predict(
             each.plan, graph, each.blocks, each.timelines["value"], cluster, stack
         )
     )
-    count = plan.workload.counted_per_step
-    per_s = Interval(
-        value=count / step, low=count / interval.high, high=count / max(interval.low, 1e-12)
-    )
-    used = _mfu(plan, traced, cluster, interval)
-    # Idle devices of the cluster are paid for and powered.
-    usd = usd_per_million_tokens(per_s, cluster.num_devices, price)
-    kwh = kwh_per_million_tokens(
-        per_s, cluster, used.value * len(plan.devices) / cluster.num_devices
-    )
-    tokens = plan.workload.counted_in == "tokens"
+    work = plan.workload
+    peaks = (cluster.device_at(i).peak_or_twins(work.compute_dtype).value for i in plan.devices)
+    flop = graph_model_flop(traced.at(plan.micro_batch, 1))
     peak = max(rank.peak_bytes for rank in ranks)
-    return Prediction(
-        step_time_s=replace(interval, value=sum(part.time_s for part in components)),
-        components=components,
-        mfu=used,
-        tokens_per_s=per_s if tokens else None,
-        samples_per_s=None if tokens else per_s,
-        peak_memory_bytes=Interval(
-            value=peak, low=peak * (1 - _MEMORY_WIDTH), high=peak * (1 + _MEMORY_WIDTH)
-        ),
-        price_usd_per_hour=price,
-        usd_per_million_tokens=usd if tokens else None,
-        usd_per_million_samples=None if tokens else usd,
-        kwh_per_million_tokens=kwh if tokens else None,
-        kwh_per_million_samples=None if tokens else kwh,
-        bubble_fraction=bubble,
+    made = step_prediction(
+        StepFacts(
+            step=interval,
+            parts=components,
+            model_flop=flop * (work.global_batch // plan.micro_batch),
+            peak_flop_per_s=sum(peaks),
+            counted=work.counted_per_step,
+            counted_in=work.counted_in,
+            ranks=ranks,
+            peak=Interval(
+                value=peak, low=peak * (1 - _MEMORY_WIDTH), high=peak * (1 + _MEMORY_WIDTH)
+            ),
+            fits=all(rank.fits for rank in ranks),
+        )
+    )
+    # Idle devices of the cluster are paid for and powered.
+    made = with_price(made, cluster.num_devices, price)
+    made = with_energy(made, cluster, made.mfu.value * len(plan.devices) / cluster.num_devices)
+    return replace(
+        made,
         stages=tuple(
             stage
             for each, exchange_s in zip(replicas, slowest.exchange_s, strict=True)
             for stage in _stage_predictions(each, graph, exchange_s)
         ),
-        ranks=ranks,
         events=tuple(
             event
             for each, exchange_s in zip(replicas, slowest.exchange_s, strict=True)
@@ -146,7 +142,6 @@ def predict(
         ),
         sources=_sources(replicas),
         limit=_limit(plan, components, ranks, critical.plan, slowest.rank),
-        fits=all(rank.fits for rank in ranks),
         references=_references(plan, cluster),
     )
 
@@ -183,10 +178,8 @@ def _check(plan: Plan, traced: Traced, graph: ModelGraph, cluster: Cluster) -> N
             raise InputError(f"{error} (--precision {plan.workload.precision})") from error
 
 
-def _components(
-    replica: PricedReplica, critical: int, exchange_s: float
-) -> tuple[tuple[Component, ...], float]:
-    """The critical rank's time by cause, and the share of the step that is bubble."""
+def _components(replica: PricedReplica, critical: int, exchange_s: float) -> tuple[Component, ...]:
+    """The critical rank's time by cause."""
     micro = replica.plan.num_microbatches
     mine = [replica.costs[s] for s in replica.plan.stages_of(critical)]
     work = micro * sum(c.forward.value + c.backward.value for c in mine)
@@ -211,17 +204,7 @@ def _components(
         Part.BUBBLE: bubble,
         Part.OPTIMIZER: replica.tails[critical].optimizer_s,
     }
-    components = tuple(Component(name=name, time_s=value) for name, value in parts.items())
-    total = sum(parts.values())
-    return components, bubble / total if total else 0.0
-
-
-def _mfu(plan: Plan, traced: Traced, cluster: Cluster, step: Interval) -> Interval:
-    flop = graph_model_flop(traced.at(plan.micro_batch, 1))
-    flop *= plan.workload.global_batch // plan.micro_batch
-    dtype = plan.workload.compute_dtype
-    peaks = (cluster.device_at(i).peak_or_twins(dtype).value for i in plan.devices)
-    return mfu(flop, step, sum(peaks))
+    return tuple(Component(name=name, time_s=value) for name, value in parts.items())
 
 
 def _stage_predictions(

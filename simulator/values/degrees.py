@@ -9,9 +9,8 @@ the outermost axis is then dp, not pp.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from profiles.errors import InputError, UnknownNameError
 
@@ -166,25 +165,3 @@ class Degrees:
     def _text(self, names: tuple[str, ...]) -> str:
         values = [(name, getattr(self, name)) for name in names]
         return " ".join(f"{n}{value}" for n, value in values if value > 1 or n in _ALWAYS_PRINTED)
-
-
-def parse_degrees(text: str) -> Degrees:
-    """The inverse of `Degrees.text`; missing degrees are 1. Raises InputError.
-
-    >>> parse_degrees("tp4 pp2") == Degrees(tp=4, pp=2)
-    True
-    """
-    degrees: dict[str, Any] = {}
-    order = AXIS_ORDERS[0]
-    for word in text.split():
-        match = re.fullmatch(r"(tp|cp|pp|dp|ep|vpp)(\d+)", word)
-        if match and match[1] not in degrees:
-            degrees[match[1]] = int(match[2])
-        elif word in AXIS_ORDERS:
-            order = word
-        else:
-            raise InputError(
-                f"degrees {text!r}: {word!r} is not a degree; write each once, as in "
-                f"'tp4 cp2 pp2 dp4 ep8 vpp2', and at the end an order ({', '.join(AXIS_ORDERS)})"
-            )
-    return Degrees(**degrees, axis_order=order)

@@ -196,15 +196,7 @@ class PlanFile:
         unchanged without a prediction."""
         if self.prediction is None:
             return self
-        tokens = self.prediction.counted_in == "tokens"
-        return self.with_prediction(
-            replace(
-                self.prediction,
-                price_usd_per_hour=price,
-                usd_per_million_tokens=usd if tokens else None,
-                usd_per_million_samples=None if tokens else usd,
-            )
-        )
+        return self.with_prediction(self.prediction.with_dollars(usd, price))
 
 
 def _of_first_version(data: dict[str, Any]) -> dict[str, Any]:

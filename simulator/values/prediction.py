@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
@@ -298,6 +298,16 @@ class Prediction:
         if rate is None:
             raise InputError("the prediction has neither tokens_per_s nor samples_per_s")
         return rate
+
+    def with_dollars(self, usd: Interval | None, price: Sourced | None) -> Prediction:
+        """A copy with other dollars per million tokens or samples, and price per device-hour."""
+        tokens = self.counted_in == "tokens"
+        return replace(
+            self,
+            price_usd_per_hour=price,
+            usd_per_million_tokens=usd if tokens else None,
+            usd_per_million_samples=None if tokens else usd,
+        )
 
     @property
     def usd_per_million(self) -> Interval | None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import fields
 from pathlib import Path
 
+from planner.axes import Axes
+from shardwright.options.option import SweepKey, options_of
+from shardwright.options.plan_options import PlanOptions
 from tests.architecture.test_imports import ROOT, modules
 
 AXES = {"tp", "pp", "dp", "vpp", "zero", "micro_batch", "schedule", "recompute"}
-HOLDER = "planner/axes.py: Axes"
+HOLDERS = ["planner/axes.py: Axes", "shardwright/options/plan_options.py: PlanOptions"]
+"""The value of both searches, and the declaration of its flags (one per axis, see below)."""
 ENUMERATOR = "planner/space.py"
 # Whatever enumerates draws degrees from divisors, schedules from the executor's or a framework's
 # list, and ZeRO stages from a framework's; these draw one of them for another reason.
@@ -64,7 +69,14 @@ def _name(path: Path) -> str:
 
 
 def test_one_class_holds_the_axes() -> None:
-    assert [each for path, source in sources() for each in holders(path, source)] == [HOLDER]
+    assert [each for path, source in sources() for each in holders(path, source)] == HOLDERS
+
+
+def test_each_axis_is_declared_as_an_option_of_the_same_type() -> None:
+    declared = {each.name: each for each in options_of(PlanOptions) if each.sweep is SweepKey.PIN}
+    assert {name: each.type for name, each in declared.items()} == {
+        each.name: each.type for each in fields(Axes)
+    }
 
 
 def test_one_file_enumerates() -> None:

@@ -20,7 +20,8 @@ DEFINED = {
     "profiles/model/tracing/trace_tensor_parallel.py: Sharding": "the same, while tracing",
     # Requests and searches: sets of allowed degrees, and arrays over many layouts.
     "planner/axes.py: Axes": "allowed values of an axis",
-    "shardwright/requests/python_plan.py: Pins": "allowed values of an axis",
+    "shardwright/options/plan_options.py: PlanOptions": "allowed values of an axis",
+    "shardwright/options/keywords.py: PlanKeywords": "the same, for Python",
     "planner/space.py: Meshes": "an array over meshes",
     "planner/layout/layouts.py: Layouts": "an array over layouts",
     "executor/mesh.py: Mesh": "torch's mesh of the axis",

@@ -41,7 +41,6 @@ ORDER = {
         "simulator/training_run/reading",
         "simulator/training_run/fit",
         "simulator/training_run/explain",
-        "simulator/training_run/cases",
         "simulator/traced",
     ),
     "planner": (
@@ -58,6 +57,7 @@ ORDER = {
     "executor": ("executor/replay", "executor"),
     "shardwright": (
         "shardwright/plugins",
+        "shardwright/options",
         "shardwright/requests",
         "shardwright/requests/sizing",
         "shardwright/analysis",

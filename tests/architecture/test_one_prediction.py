@@ -11,10 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("profiles", "simulator", "planner", "executor", "shardwright")
 THE_ONE = "simulator/values/prediction.py: Prediction"
-MAKERS = {
-    "simulator/traced/predict.py",
-    "simulator/training_run/explain/run_prediction.py",
-}
+MAKERS = {"simulator/step_prediction.py"}
 
 
 def _trees() -> list[tuple[str, ast.Module]]:
@@ -44,7 +41,7 @@ def test_one_class_holds_the_prediction_of_a_step() -> None:
     assert found == {THE_ONE}
 
 
-def test_two_files_make_predictions() -> None:
+def test_one_function_makes_predictions() -> None:
     found = {
         path
         for path, tree in _trees()

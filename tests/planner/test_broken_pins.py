@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.axes import AXES, NO_PIPELINE, Axes, axes_of
+from planner.axes import AXES, NO_PIPELINE, Axes
 from planner.layout.layout_question import context_of
 from planner.layout.layouts import legal_layouts
 from planner.run_option import RequestedOptions
@@ -17,6 +17,7 @@ from planner.search.space import block_rules, legal_cells
 from planner.space import LayoutContext
 from profiles.errors import InputError
 from tests.planner.layout.asked import question
+from tests.shardwright.typed_axes import axes_of_texts
 
 BLOCKS = LayoutContext(
     rules=block_rules(),
@@ -105,7 +106,7 @@ def test_conflicts_are_smallest_and_proposals_work(name: str, drawn: dict[str, i
     if context.blocks:
         drawn = {axis: index for axis, index in drawn.items() if axis not in ("cp", "ep")}
     pins = {axis: str(PINS[axis][index % len(PINS[axis])]) for axis, index in drawn.items()}
-    message = refusal(axes_of(pins), context)
+    message = refusal(axes_of_texts(pins), context)
     if not message:
         return
     found = conflicts(message)
@@ -113,23 +114,23 @@ def test_conflicts_are_smallest_and_proposals_work(name: str, drawn: dict[str, i
     assert "fewer of these options" not in message
     for named, proposal in found:
         assert named.items() <= pins.items()
-        assert refusal(axes_of(named), context), message
+        assert refusal(axes_of_texts(named), context), message
         if set(named) != {"pp", "vpp"}:  # pp is named with vpp for its meaning
             for axis in named:
                 less = {other: value for other, value in named.items() if other != axis}
                 if less:
-                    assert not refusal(axes_of(less), context), (message, axis)
+                    assert not refusal(axes_of_texts(less), context), (message, axis)
         others = [axis for each, _ in found if each is not named for axis in each]
         kept = {axis: value for axis, value in pins.items() if axis not in others}
         for change in proposals(proposal):
             sizes = {k: v for k, v in change.items() if k in ("num_devices", "global_batch")}
             changed = {k: str(v) for k, v in change.items() if k not in sizes}
-            again = refusal(axes_of(kept | changed), replace(context, **sizes))
+            again = refusal(axes_of_texts(kept | changed), replace(context, **sizes))
             assert not again, (message, change, again)
 
 
 def test_chunks_of_a_prime_number_of_layers() -> None:
-    message = refusal(axes_of({"pp": "4", "vpp": "4"}), GROUNDS["61 layers"])
+    message = refusal(axes_of_texts({"pp": "4", "vpp": "4"}), GROUNDS["61 layers"])
     assert message == (
         "--pp 4 with --vpp 4: pp x vpp, here 16, must cut 61 layers into equal chunks, or 63 with "
         "the embedding and the head as one each. Use --vpp 1, or --pp 3 --vpp 3."
@@ -140,8 +141,8 @@ def test_chunks_of_layers_that_predict_further_tokens() -> None:
     """A layer, its logits and the loss count as layers: 64 are cut."""
     context = GROUNDS["61 layers and predictors"]
     for pins in ({"pp": "4", "vpp": "4"}, {"pp": "2", "vpp": "8"}, {"pp": "16", "vpp": "2"}):
-        assert not refusal(axes_of(pins), context)
-    message = refusal(axes_of({"pp": "4", "vpp": "3"}), context)
+        assert not refusal(axes_of_texts(pins), context)
+    message = refusal(axes_of_texts({"pp": "4", "vpp": "3"}), context)
     assert message == (
         "--pp 4 with --vpp 3: pp x vpp, here 12, must cut 61 layers into equal chunks, or 64 with "
         "the layers and logits that predict further tokens and the loss. Use --vpp 2 or 4."
@@ -149,7 +150,7 @@ def test_chunks_of_layers_that_predict_further_tokens() -> None:
 
 
 def test_two_conflicts_are_both_named() -> None:
-    message = refusal(axes_of({"tp": "5", "micro_batch": "7"}), GROUNDS["megatron"])
+    message = refusal(axes_of_texts({"tp": "5", "micro_batch": "7"}), GROUNDS["megatron"])
     assert [pins for pins, _ in conflicts(message)] == [{"tp": "5"}, {"micro_batch": "7"}]
 
 
@@ -162,6 +163,6 @@ def test_options_that_the_pins_exclude() -> None:
 
 
 def test_experts_that_a_stage_does_not_hold() -> None:
-    message = refusal(axes_of({"ep": "8", "pp": "4"}), GROUNDS["experts"])
+    message = refusal(axes_of_texts({"ep": "8", "pp": "4"}), GROUNDS["experts"])
     assert "ep must divide the tp x cp x dp ranks of a stage" in message
     assert "32 devices (--on)" in message

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from profiles.document import read_document
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalogue.catalog import DATA, device_names, get_device
-from profiles.hardware.catalogue.relatives import relatives
+from profiles.hardware.catalogue.catalog import DATA, device_file, device_names, get_device
 from profiles.hardware.kernels.gemm_surface import (
     GemmSurface,
     GemmTable,
@@ -261,10 +260,10 @@ def test_every_device_has_a_surface_below_its_peak(name: str) -> None:
 
 
 def test_relatives_are_measured_devices() -> None:
-    for name, relative in relatives().items():
-        assert name in device_names()
-        assert relative.measured_on in MEASURED
-        assert relative.reason
+    for name in device_names():
+        kernels = device_file(name).kernels
+        assert (kernels is None) == (name in MEASURED), name
+        assert kernels is None or (kernels.measured_on in MEASURED and kernels.reason)
 
 
 def test_a_relative_is_scaled_by_peak_and_bandwidth() -> None:
@@ -298,4 +297,4 @@ def test_an_unknown_key_in_a_file_is_named(tmp_path: Path) -> None:
 def test_the_folder_holds_a_file_per_measured_device() -> None:
     found = {path.name for path in (DATA / "kernels").iterdir()}
     want = {f"{name}.{kind}.toml" for name in MEASURED for kind in ("gemm", "attention")}
-    assert found == want | {"chips.toml", "relatives.toml", "memory_rates.toml"}
+    assert found == want | {"memory_rates.toml"}

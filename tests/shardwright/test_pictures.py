@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.axes import axes_of
 from profiles.document import content_hash
 from shardwright.analysis.breakdown import (
     critical_rank,
@@ -29,6 +28,7 @@ from shardwright.reports.timeline_picture import MOST_RANKS, timeline_picture
 from simulator.values.plan import Recompute
 from simulator.values.prediction import Event
 from tests.shardwright.fixed_pair import MIB, answer, events, fixed_roofline, plan, prediction, run
+from tests.shardwright.typed_axes import axes_of_texts
 from tests.simulator import hand_made
 
 # --- where the step goes ----------------------------------------------------------------------
@@ -192,7 +192,9 @@ def flags_of(command: str) -> dict[str, str]:
 def test_the_command_pins_every_axis_to_the_plans_own_value() -> None:
     flags = flags_of(plan_command(plan()))
     axes = ("micro_batch", "tp", "pp", "dp", "zero", "vpp", "recompute", "schedule")
-    space = axes_of({axis: flags["--" + axis.replace("_", "-")] for axis in axes}).for_blocks()
+    space = axes_of_texts(
+        {axis: flags["--" + axis.replace("_", "-")] for axis in axes}
+    ).for_blocks()
     assert (space.tp, space.pp, space.dp, space.vpp) == ((1,), (2,), (1,), (1,))
     assert (space.micro_batch, space.zero, space.schedule) == ((2,), (0,), ("1f1b",))
     assert space.recompute == (Recompute.NONE, Recompute.FULL)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from profiles.errors import InputError
 from profiles.published.whole_run import whole_run, whole_runs
+from shardwright.options.plan_options import PlanOptions
 from shardwright.requests.named_model import described_of
 from shardwright.requests.places import local_profile
-from shardwright.requests.plan_flags import plan_request
+from shardwright.requests.plan_request import plan_request
 from shardwright.requests.usual_batch import usual_batch
 
 
@@ -33,18 +36,20 @@ def test_a_batch_is_the_models_own_or_that_of_its_size(
 
 
 def test_plan_takes_it_and_says_so() -> None:
-    given = {"model": "deepseek-v3", "on": "256x8xh800-sxm"}
+    given = PlanOptions(model="deepseek-v3", on="256x8xh800-sxm")
     request = plan_request(given, profile=local_profile(), today="2026-11-27")
     assert request.global_batch == 15360
     assert request.assumed[0].startswith("15,360 sequences a step")
-    typed = plan_request(given | {"global_batch": 64}, profile=local_profile(), today="2026-11-27")
+    typed = plan_request(
+        replace(given, global_batch=64), profile=local_profile(), today="2026-11-27"
+    )
     assert (typed.global_batch, typed.assumed) == (64, ())
 
 
 @pytest.mark.parametrize("model", ["vit-huge", "mymodels:build"])
 def test_models_without_tokens_need_a_batch(model: str) -> None:
     with pytest.raises(InputError, match="give --global-batch"):
-        plan_request({"model": model, "on": "h100-sxm"}, profile=local_profile(), today="")
+        plan_request(PlanOptions(model=model, on="h100-sxm"), profile=local_profile(), today="")
 
 
 def test_published_runs_are_of_shipped_models() -> None:

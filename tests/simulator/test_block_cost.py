@@ -9,7 +9,7 @@ import pytest
 from profiles.hardware.catalogue.device import BlockPoint, Measurements
 from simulator.traced.block_cost import price_block
 from simulator.traced.comm_cost import price_collective
-from simulator.traced.in_step import price_in_step
+from simulator.traced.in_step import prices_in_step
 from simulator.traced.op_cost import pricer_of
 from simulator.values.plan import Recompute
 from tests.simulator.hand_made import cluster, device, layer
@@ -26,8 +26,8 @@ def test_without_recomputation_times_are_the_sums_of_the_ops():
     block, on = layer(), cluster()
     cost = price(block, on=on)
     gpu = on.device_at(0)
-    forward = [price_in_step(op, gpu) for op in block.forward_ops]
-    backward = [price_in_step(op, gpu) for op in block.backward_ops]
+    forward = prices_in_step(block.forward_ops, gpu)
+    backward = prices_in_step(block.backward_ops, gpu)
     assert cost.forward.value == pytest.approx(sum(c.time_s for c in forward))
     assert cost.backward.value == pytest.approx(sum(c.time_s for c in backward))
     # Errors of one kind go together: the ends add up too.
@@ -49,7 +49,7 @@ def test_recomputation_stops_where_backward_has_what_it_needs():
     # its attention's two the first is (the softmax that follows is kept by its output).
     block, on = layer(), cluster()
     gpu = on.device_at(0)
-    costs = [price_in_step(op, gpu).time_s for op in block.forward_ops]
+    costs = [cost.time_s for cost in prices_in_step(block.forward_ops, gpu)]
     assert price(block, Recompute.FULL, on=on).recompute_s == pytest.approx(sum(costs[:5]))
     assert price(block, Recompute.ATTENTION, on=on).recompute_s == pytest.approx(sum(costs[:2]))
 

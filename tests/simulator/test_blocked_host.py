@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from evidence.coefficient_fit import Origin, fit_coefficients
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import footprint
 from simulator.schedules.action import ActionKind
 from simulator.schedules.schedule import build_schedule
-from simulator.training_run.fit.fit import Origin, fit_coefficients
 from simulator.training_run.framework.blocked_host import is_host_ahead, stalls, waiting_ranks
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from profiles.document import decode, encode
 from profiles.errors import DocumentError, InputError, UnknownNameError
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.values.degrees import AXES, AXIS_ORDERS, Coordinates, Degrees, parse_degrees
+from simulator.values.degrees import AXES, AXIS_ORDERS, Coordinates, Degrees
 from simulator.values.plan import Plan
 from tests.simulator.described_runs import changed, training_runs
 from tests.simulator.hand_made import plan
@@ -57,11 +57,6 @@ def test_groups_of_an_axis_partition_the_ranks(degrees: Degrees) -> None:
         assert sorted(rank for group in groups for rank in group) == list(
             range(degrees.num_devices)
         )
-
-
-@given(some_degrees())
-def test_the_text_of_degrees_can_be_read_back(degrees: Degrees) -> None:
-    assert parse_degrees(degrees.text) == degrees
 
 
 def test_tensor_parallel_ranks_are_neighbors_and_stages_are_outermost() -> None:
@@ -110,12 +105,6 @@ def test_an_unknown_order_of_axes_is_refused() -> None:
 def test_a_rank_outside_is_refused() -> None:
     with pytest.raises(InputError, match="tp2 pp1 dp2 has ranks 0 to 3, rank 4 was requested"):
         Degrees(tp=2, pp=1, dp=2).coordinates(4)
-
-
-@pytest.mark.parametrize("text", ["tp4 tp2", "tp", "x2", "tp4 sideways"])
-def test_text_that_is_no_degrees_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is not a degree"):
-        parse_degrees(text)
 
 
 def test_a_plan_file_has_a_key_for_each_degree() -> None:

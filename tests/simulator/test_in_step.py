@@ -16,7 +16,7 @@ from simulator.traced.in_step import (
     in_step,
     message_in_step,
     paced,
-    price_in_step,
+    prices_in_step,
 )
 from simulator.traced.kernel_seconds import kernels_costs
 from simulator.traced.op_cost import price_op
@@ -60,7 +60,7 @@ def test_a_product_runs_at_the_power_limit_where_that_is_slower() -> None:
     power = VALUES["power.h100-sxm-80gb.16"] * 2 * N**3 / h100.peak("bfloat16").value
     # So large a product is bound by the power limit; the norm joins the two from above.
     assert power > burst
-    assert price_in_step(PRODUCT, h100).time_s == pytest.approx(
+    assert prices_in_step([PRODUCT], h100)[0].time_s == pytest.approx(
         LEVEL * (burst**6 + power**6) ** (1 / 6), rel=1e-12
     )
 
@@ -68,7 +68,7 @@ def test_a_product_runs_at_the_power_limit_where_that_is_slower() -> None:
 def test_what_a_cpu_took_stays() -> None:
     cpu = replace(device(), type="cpu")
     for op in (PRODUCT, ADDITION):
-        assert price_in_step(op, cpu) == price_op(op, cpu)
+        assert prices_in_step([op], cpu)[0] == price_op(op, cpu)
     assert exposed_seconds(3.0, 5.0, cpu) == 3.0
     assert host_of(Software.EXECUTOR, cpu).forward_us == 0.0
     assert in_step(cpu).message(4) == 1.0
@@ -82,10 +82,10 @@ def test_kernels_that_were_not_measured_take_their_share_of_peak_or_bandwidth() 
         read_bytes=ADDITION.read_bytes,
         written_bytes=ADDITION.written_bytes,
     )
-    inside = price_in_step(replace(ADDITION, kernels=(kernel,)), a100)
+    inside = prices_in_step([replace(ADDITION, kernels=(kernel,))], a100)[0]
     assert inside.time_s == pytest.approx(LEVEL * kernels_costs([(kernel,)], a100)[0].time_s)
     assert inside.low_s < inside.time_s < inside.high_s
-    plain = price_in_step(replace(ADDITION, kernels=(kernel,)), a100, Software.TORCH)
+    plain = prices_in_step([replace(ADDITION, kernels=(kernel,))], a100, Software.TORCH)[0]
     assert LEVEL * plain.time_s == pytest.approx(inside.time_s)
     # At least what the bytes take that no cache holds.
     bytes_s = 6 * N * N / a100.memory_bandwidth_bytes_per_s.value
@@ -95,11 +95,11 @@ def test_kernels_that_were_not_measured_take_their_share_of_peak_or_bandwidth() 
 def test_flash_attention_2_on_hopper_is_an_a100s_half_as_fast_again() -> None:
     """335 / 225 times as fast (Dao 2023, section 4.1)."""
     a100, h100 = get_device("a100-sxm-80gb"), get_device("h100-sxm")
-    ratio = price_in_step(ATTENTION, a100).time_s / price_in_step(ATTENTION, h100).time_s
-    assert ratio == pytest.approx(335 / 225)
+    older, newer = (prices_in_step([ATTENTION], each)[0].time_s for each in (a100, h100))
+    assert older / newer == pytest.approx(335 / 225)
     alone = price_op(ATTENTION, a100).time_s
     wanted = LEVEL * VALUES["attention.flash-2-kernels"] * alone
-    assert price_in_step(ATTENTION, a100).time_s == pytest.approx(wanted)
+    assert prices_in_step([ATTENTION], a100)[0].time_s == pytest.approx(wanted)
 
 
 def test_messages_cost_what_does_not_hide() -> None:

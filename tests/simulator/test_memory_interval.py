@@ -11,17 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evidence.memory_bands import FEWEST, band_of, bands, source_spread
 from simulator.training_run.fit.memory_interval import (
-    FEWEST,
     NEVER_COMPARED,
     Band,
     SourceSpread,
-    band_of,
-    bands,
     memory_interval,
     memory_spread,
     shipped_memory_intervals,
-    source_spread,
 )
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN
 

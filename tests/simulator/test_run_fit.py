@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulator.training_run.fit.fit import Fitted, Origin, Variances, fit_coefficients
+from evidence.coefficient_fit import Fitted, Origin, Variances, fit_coefficients
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
 from simulator.training_run.step.coefficients import Assigned, assign

@@ -16,7 +16,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.prices.offer import Offer
 from profiles.units import parse_probability, parse_quantity
 from shardwright.requests.named_model import described_of
-from shardwright.requests.plan_options import first_precision
+from shardwright.requests.plan_choices import first_precision
 from shardwright.requests.plan_request import default_precision
 from shardwright.requests.price_request import given_price, price_for
 from shardwright.requests.sizing.size_flags import Faults, range_of

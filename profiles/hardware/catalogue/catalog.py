@@ -83,6 +83,17 @@ def _device_file(name: str) -> tuple[DeviceFile, DeviceVariant]:
     return file, variant
 
 
+def device_file(name: str) -> DeviceFile:
+    """The file of a device of this name or alias, of a variant its base device's; raises
+    UnknownNameError."""
+    return _device_file(name)[0]
+
+
+def device_path(name: str) -> Path:
+    """The path of that file."""
+    return _paths("devices")[base_of(name)]
+
+
 def node_design(name: str) -> NodeDesign:
     """The usual node of a device of this name or alias; raises UnknownNameError."""
     file, variant = _device_file(name)

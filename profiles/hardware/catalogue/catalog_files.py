@@ -37,11 +37,69 @@ class NodeDesign:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """The limits of small and cached kernels in addition to peak and bandwidth.
+
+    architecture  target of its kernels (`ga100`, `ga10x`, `hopper`), "" if unknown
+    processors    that run a kernel's blocks (NVIDIA: streaming multiprocessors)
+    cache_mib     of the last level
+    float32_sums  rate of 16-bit products accumulated in float32 over those in float16 (half on
+                  GeForce boards)
+    """
+
+    architecture: str
+    processors: int
+    cache_mib: float
+    source: str
+    float32_sums: float = 1.0
+
+    @property
+    def cache_bytes(self) -> float:
+        """Bytes of the last cache level."""
+        return self.cache_mib * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relative:
+    """The measured device whose kernels are used for another device; all of it is assumed.
+
+    Times are scaled by the data sheets' ratios of peak and memory bandwidth.
+
+    attention_measured_on   another device for attention, if the relative's kernel does not match
+    sm_count   the device's number of processors, 0 to keep the relative's
+    matmul_rate   share of the peak that its long matmuls reach, over the relative's share; the
+                  source is in `reason`
+    """
+
+    measured_on: str
+    reason: str
+    attention_measured_on: str = ""
+    sm_count: int = 0
+    sm_source: str = ""
+    matmul_rate: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRelative:
+    """The device whose measured collectives are used for another device, "" for formulas.
+
+    The time above the latency scales with the links' bandwidth times efficiency, the latency with
+    theirs. Assumed.
+    """
+
+    measured_on: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFile:
-    """A device file.
+    """A device file: all that is known of an accelerator.
 
     memory_gib    as the device reports it (nvidia-smi's MiB / 1024), not the vendor's number
     reserved_gib  the part that a framework cannot use: driver, context, kernels, NCCL
+    efficiency_of   the device whose fitted coefficients are used, "" for its own
+    kernels, collectives   of another device; required if the device has no measured ones
+    chip          None to take that of `efficiency_of`
     """
 
     name: str
@@ -57,6 +115,9 @@ class DeviceFile:
     launch_us: Sourced
     peak_tflops: Mapping[str, Sourced]
     node: NodeDesign
+    kernels: Relative | None = None
+    collectives: CollectiveRelative | None = None
+    chip: Chip | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

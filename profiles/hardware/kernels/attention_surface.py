@@ -17,7 +17,7 @@ R the rate reached (flop/s), B the memory bandwidth reached (bytes/s), e bytes p
 The rows are calls of an inference engine; held-out errors are for `cache=True`, with t_cache. Not
 measured but assumed: calls without a mask and with a window (the formula's blocks), other head
 sizes than the measured ones (`_HEAD_RATE`), other types than bf16 and fp8, the backward pass
-(`backward_ratio`), and all devices with a relative (relatives.toml).
+(`backward_ratio`), and all devices with a relative (its file).
 
 Check against FlashAttention-3's own benchmark (arXiv 2407.08608, figure 5: H100 SXM, head size 128,
 16k tokens, 16 heads; causal TFLOP/s at 512 ... 16k: 292, 423, 521, 579, 602, 616): these surfaces

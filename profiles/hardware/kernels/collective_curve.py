@@ -30,12 +30,11 @@ from pathlib import Path
 from profiles.document import read_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import DATA, base_of, device_names, get_link, node_design
-from profiles.hardware.catalogue.relatives import relatives
+from profiles.hardware.catalogue.relatives import collective_relative_of
 from profiles.hardware.kernels.kernel_surface import HeldOut
 
 COLLECTIVES = DATA / "collectives"
 COLLECTIVES_SCHEMA = "shardwright/collectives@1"
-RELATIVES_SCHEMA = "shardwright/collective-relatives@1"
 _RINGS = ("all_gather", "reduce_scatter")
 
 
@@ -253,8 +252,9 @@ def curves_on(
     if device_name.split("@")[0] not in device_names():
         return None
     base = base_of(device_name)
-    relative = relatives(COLLECTIVES / "relatives.toml", RELATIVES_SCHEMA).get(base)
-    curves = load_curves(relative.measured_on if relative else base)
+    own = load_curves(base)
+    relative = None if own is not None else collective_relative_of(base)
+    curves = load_curves(relative.measured_on) if relative and relative.measured_on else own
     if curves is None:
         return None
     if link_name not in (curves.link, node_design(device_name).inner_link):

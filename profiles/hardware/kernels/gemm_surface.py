@@ -19,7 +19,7 @@ with the work, below it a dimension counts as the smallest. Every table has its 
 rows and errors on held-out rows.
 
 `load_surface(name)` is the device's measured surface (profiles/data/kernels/<device>.gemm.toml),
-otherwise that of its relative (relatives.toml), scaled by the datasheets' peak and bandwidth ratios
+otherwise that of its relative (its file), scaled by the datasheets' peak and bandwidth ratios
 (method `assumed`). Known limits of the measured rows:
 
 - one software version (sglang 0.5.10's libraries) and one row per shape: unknown spread;

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from profiles.document import read_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import DATA, get_device
-from profiles.hardware.catalogue.relatives import Relative, relative_of
+from profiles.hardware.catalogue.catalog_files import Relative
+from profiles.hardware.catalogue.relatives import relative_of
 
 Array = NDArray[np.float64]
 

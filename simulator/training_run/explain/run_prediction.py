@@ -17,10 +17,11 @@ from simulator.memory.footprint import Footprint
 from simulator.mfu import mfu, model_flop_per_token
 from simulator.schedules.schedule import ActionKind, build_schedule
 from simulator.schedules.timeline import Durations, Timeline, simulate
+from simulator.step_prediction import StepFacts, step_prediction
 from simulator.training_run.fit.memory_interval import memory_interval
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import assign, shipped_coefficients
-from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.features import Features
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_term import (
     CHUNK,
     LOGITS,
@@ -57,35 +58,32 @@ def run_prediction(
 
     parts  of the step;  memory  its footprint, None if no file describes it
     """
-    seconds = {part.name: part.time_s for part in parts}
     ranks = memory.ranks if memory else ()
-    return Prediction(
-        step_time_s=step,
-        components=parts,
-        mfu=mfu_of_run(run, step),
-        tokens_per_s=tokens_per_s(run, step),
-        peak_memory_bytes=memory_interval(run, memory.allocated_bytes) if memory else None,
-        bubble_fraction=seconds.get(Part.BUBBLE, 0.0) / step.value,
-        ranks=tuple(replace(rank, rank=run.degrees.rank(pp=rank.rank)) for rank in ranks),
-        fits=memory.fits if memory else None,
-    )
-
-
-def tokens_per_s(run: TrainingRun, step_time_s: Interval) -> Interval:
-    """Tokens per second of a run."""
-    tokens = run.global_batch * run.seq_len
-    return Interval(
-        value=tokens / step_time_s.value,
-        low=tokens / step_time_s.high,
-        high=tokens / step_time_s.low,
+    return step_prediction(
+        StepFacts(
+            step=step,
+            parts=parts,
+            model_flop=_model_flop(run),
+            peak_flop_per_s=_peak_flop_per_s(run),
+            counted=run.global_batch * run.seq_len,
+            ranks=tuple(replace(rank, rank=run.degrees.rank(pp=rank.rank)) for rank in ranks),
+            peak=memory_interval(run, memory.allocated_bytes) if memory else None,
+            fits=memory.fits if memory else None,
+        )
     )
 
 
 def mfu_of_run(run: TrainingRun, step: Interval) -> Interval:
     """MFU of a run's step."""
-    flop = run.global_batch * run.seq_len * model_flop_per_token(run.model, run.seq_len)
-    peak = get_device(run.device).peak(run.precision).value
-    return mfu(flop, step, run.degrees.num_devices * peak)
+    return mfu(_model_flop(run), step, _peak_flop_per_s(run))
+
+
+def _model_flop(run: TrainingRun) -> float:
+    return run.global_batch * run.seq_len * model_flop_per_token(run.model, run.seq_len)
+
+
+def _peak_flop_per_s(run: TrainingRun) -> float:
+    return run.degrees.num_devices * get_device(run.device).peak(run.precision).value
 
 
 def with_timeline(made: Prediction, run: TrainingRun, plan: Plan) -> Prediction:
@@ -147,8 +145,8 @@ def _drawn_step(run: TrainingRun, plan: Plan, seconds: Mapping[Part, float]) -> 
 
     seconds  of the prediction, by part; the terms are scaled to them (calibration)
     """
-    x, assigned = features([run]), assign([run])
-    c = assigned.of(assigned.from_file(shipped_coefficients()))
+    priced = price_runs([run])
+    x, c = priced.x, priced.c
     terms = step_seconds(x, c, lambda term: (term.part, term.per is None))
 
     def calibrated(part: Part) -> float:

@@ -1,10 +1,11 @@
 """`recalibrate`: the coefficients of one cluster, from its own logged runs.
 
-A user's cluster is one more source of the fitted model (fit.py), and a logged run is an observation
-of it. The prior of each coefficient is the shipped value with its uncertainty and the variance
-between sources; the logs move it by Bayes' rule (maximum a posteriori with Laplace's approximation,
-Gelman et al., Bayesian Data Analysis, 3rd edition, section 4.1). Unaffected coefficients keep their
-values. Each configuration is left out once to report how much the logs help.
+A user's cluster is one more source of the fitted model (evidence/coefficient_fit.py), and a logged
+run is an observation of it. The prior of each coefficient is the shipped value with its uncertainty
+and the variance between sources; the logs move it by Bayes' rule (maximum a posteriori with
+Laplace's approximation, Gelman et al., Bayesian Data Analysis, 3rd edition, section 4.1).
+Unaffected coefficients keep their values. Each configuration is left out once to report how much
+the logs help.
 """
 
 from __future__ import annotations
@@ -28,14 +29,8 @@ from simulator.training_run.fit.step_spread import (
 )
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
-from simulator.training_run.step.coefficient_owner import owner_of
-from simulator.training_run.step.coefficients import (
-    Assigned,
-    CoefficientFile,
-    assign,
-    shipped_coefficients,
-)
-from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_time import step_parts
 from simulator.values.prediction import Interval
@@ -171,12 +166,6 @@ def calibrated(shipped: CoefficientFile, calibration: Calibration | None) -> Coe
     return replace(shipped, values={**shipped.values, **calibration.values})
 
 
-def is_calibrated(run: TrainingRun, calibration: Calibration) -> bool:
-    """Whether the calibration contains logs of this device and framework."""
-    level, power = (f"{name}.{owner_of(BY_NAME[name], run)}" for name in ("level", "power"))
-    return bool(calibration.covariance) and {level, power} <= set(calibration.values)
-
-
 def calibrated_knowledge(calibration: Calibration | None) -> Knowledge:
     """What is known of coefficients once a cluster's logs are: the calibration's own have their
     posterior covariance and no variance between sources."""
@@ -277,10 +266,9 @@ class _Table:
         shipped: CoefficientFile,
         known: Knowledge,
     ) -> None:
-        self.x: Features = features(runs)
-        self.assigned: Assigned = assign(runs)
+        priced = price_runs(runs, shipped)
+        self.x, self.assigned, self.prior = priced.x, priced.assigned, priced.values
         self.measured_s = np.asarray(measured_s, dtype=np.float64)
-        self.prior = self.assigned.from_file(shipped)
         self.known = known
         self.covariance = self._prior_covariance()
 
@@ -341,8 +329,6 @@ class _Table:
 
 def calibrated_interval(run: TrainingRun, time_s: float, calibration: Calibration) -> Interval:
     """The interval of a step that was predicted with a calibration."""
-    assigned = assign([run])
-    values = assigned.from_file(calibrated(shipped_coefficients(), calibration))
-    known = calibrated_knowledge(calibration)
-    spread = step_spreads([run], features([run], all_fit=True), assigned, values, known)
+    priced = price_runs([run], calibrated(shipped_coefficients(), calibration), all_fit=True)
+    spread = step_spreads(priced, calibrated_knowledge(calibration))
     return step_interval(run, time_s, float(spread[0]))

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import NormalDist, fmean, median
+from statistics import NormalDist
 
 from profiles.document import read_document
 from simulator.training_run.framework.framework import memory_of
@@ -26,8 +26,6 @@ from simulator.values.prediction import Interval
 
 MEMORY_INTERVALS_SCHEMA = "shardwright/memory-intervals@1"
 MEMORY_INTERVALS_FILE = COEFFICIENTS_FILE.with_name("memory_intervals.toml")
-# A band needs so many residuals; the ends of a band of 15 to 38 are its extremes.
-FEWEST = 15
 EVERY = "*"
 # Share of the residuals beyond each end of a band or interval.
 _TAIL = 0.05
@@ -93,28 +91,6 @@ def memory_spread(run: TrainingRun, spread: SourceSpread | None = None) -> float
     return math.hypot(between, known.within)
 
 
-def source_spread(ratios: Mapping[str, Sequence[float]]) -> SourceSpread | None:
-    """The spread of measured over predicted ratios by source; None for fewer than two sources.
-
-    Every source counts once, whatever its rows. A source of one row has no `within`.
-    """
-    if len(ratios) < 2:
-        return None
-    logs = [[math.log(ratio) for ratio in rows] for rows in ratios.values()]
-    medians = [median(rows) for rows in logs]
-    within = [
-        fmean((one - middle) ** 2 for one in rows)
-        for rows, middle in zip(logs, medians, strict=True)
-        if len(rows) > 1
-    ]
-    return SourceSpread(
-        between=math.sqrt(fmean(middle**2 for middle in medians)),
-        within=math.sqrt(fmean(within)) if within else 0.0,
-        rows=sum(map(len, logs)),
-        sources=len(logs),
-    )
-
-
 def margin_names(run: TrainingRun) -> tuple[str, ...]:
     """The bands that a run's margin may come from, the narrowest first: of what its framework keeps
     at its ZeRO stage (`FrameworkMemory.name`), of its family (the name's first word), of all
@@ -129,11 +105,6 @@ def margin_names(run: TrainingRun) -> tuple[str, ...]:
 def family_of(name: str) -> str:
     """The band of a family: `torchtitan-*` of `torchtitan` and of `torchtitan-gathered`."""
     return f"{name.partition('-')[0]}-*"
-
-
-def is_family(name: str) -> bool:
-    """Whether a band is of a family."""
-    return name.endswith("-*")
 
 
 def memory_margin(run: TrainingRun, risk: float) -> float:
@@ -156,21 +127,3 @@ def _ratios(names: tuple[str, ...]) -> NormalDist:
     band = next(known[name] for name in names if name in known)
     low, high = math.log(band.low), math.log(band.high)
     return NormalDist((low + high) / 2, (high - low) / (2 * _OF_NINE_TENTHS))
-
-
-def band_of(ratios: Sequence[float]) -> Band:
-    """The band of measured over predicted ratios, each end with the finite-sample rank of split
-    conformal prediction (ceil(0.95 (n + 1)) of n; Lei et al., JASA 113(523), 2018, section 2)."""
-    ordered = sorted(ratios)
-    count = len(ordered)
-    rank = min(count, math.ceil(0.95 * (count + 1)))
-    return Band(low=ordered[count - rank], high=ordered[rank - 1], rows=count)
-
-
-def bands(ratios: Mapping[str, Sequence[float]]) -> dict[str, Band]:
-    """The band of every name with enough rows, and of all."""
-    return {
-        name: band_of(found)
-        for name, found in sorted(ratios.items())
-        if len(found) >= FEWEST or name == EVERY
-    }

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiles.model.figures.transformer import Transformer
@@ -127,12 +126,3 @@ def newton_schulz_s(device: str, shapes: tuple[tuple[Shape, float], ...]) -> flo
     )
     (seconds,) = work_seconds([(device, LayerWork(matmuls=products))])
     return seconds.matmul_forward_s
-
-
-def newton_schulz_flop(shapes: Mapping[Shape, float]) -> float:
-    """FLOPs of the iterations.
-
-    >>> newton_schulz_flop({(1.0, 2.0): 1.0})
-    50.0
-    """
-    return sum(ITERATIONS * (4 * m * m * n + 2 * m**3) * count for (m, n), count in shapes.items())

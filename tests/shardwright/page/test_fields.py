@@ -10,6 +10,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.axes import AXES
 from profiles.errors import InputError
 from shardwright.cli import app
 from shardwright.page.field_errors import FieldErrors, near, need_options
@@ -51,12 +52,21 @@ def test_an_address_gives_back_the_values_that_it_was_made_of(changed: dict[str,
 def test_every_input_is_a_flag_of_the_command_line(name: str) -> None:
     fields = PAGES[name]
     asked = {"seq": "4k", "lora": "16", "pue": "1.2", "global-batch": "64", "pareto": "memory"}
+    asked |= {"fit-risk": "10%"} | {axis.replace("_", "-"): "1,2" for axis in AXES}
     values = {field.name: asked.get(field.name, "x 'y") for field in fields}
     values |= {field.name: "yes" for field in fields if field.switch}
     found = parsed(command_of(name, fields, values))
-    read = {"seq": 4096, "lora": 16, "pue": 1.2, "explain": True}
+    read: dict[str, object] = {
+        "seq": 4096,
+        "lora": 16,
+        "pue": 1.2,
+        "explain": True,
+        "fit-risk": 0.1,
+    }
+    read |= {axis.replace("_", "-"): (1, 2) for axis in AXES}
+    read |= {"recompute": ("1", "2"), "schedule": ("1", "2")}
     for field in fields:
-        given = found[field.name.replace("-", "_")]
+        given = found[{"price-kind": "price"}.get(field.name, field.name.replace("-", "_"))]
         wanted = read.get(field.name, values[field.name])
         assert given == wanted or str(given) == wanted, field.name
 
@@ -89,7 +99,7 @@ def test_an_address_with_nonsense_names_the_nearest() -> None:
         ({"on": ""}, "on", "give MODEL and --on"),
         ({"global_batch": "many"}, "global-batch", "--global-batch"),
         ({"seq": "0"}, "seq", "--seq must be 1 or more"),
-        ({"lora": "x"}, "lora", "Invalid value for '--lora': 'x' is not a valid integer."),
+        ({"lora": "x"}, "lora", "--lora 'x' is not a whole number"),
         ({"tp": "0"}, "tp", "--tp"),
         ({"zero": "7"}, "zero", "--zero"),
         ({"fit_risk": "maybe"}, "fit-risk", "--fit-risk: 'maybe' is no probability"),

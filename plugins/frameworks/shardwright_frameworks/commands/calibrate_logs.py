@@ -23,7 +23,7 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 LINK_METHOD = (
-    "measured over assumed time of collectives alone (simulator/training_run/fit/measured_links.py)"
+    "measured over assumed time of collectives alone (the plug-in frameworks, measured_links.py)"
 )
 
 

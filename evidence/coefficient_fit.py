@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.training_run.step.coefficient_kinds import KINDS, Kind
+from simulator.training_run.fit.step_spread import FAMILY_SHARE
+from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import Assigned
 from simulator.training_run.step.features import Features
 from simulator.training_run.step.step_slopes import log_slopes
@@ -47,8 +48,6 @@ _ROUNDS = 4
 # A descent ends when a step gains less than this share of the objective.
 _GAIN = 1e-5
 _MOST_STEPS = 60
-# Share of the prior variance of a family's members that lies between families.
-_FAMILY = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +110,6 @@ class Origin:
         return Origin(
             sources=[self.sources[i] for i in index], devices=[self.devices[i] for i in index]
         )
-
-
-def prior_spread(kind: Kind, *, in_family: bool) -> float:
-    """Prior standard deviation of the logarithm of a coefficient around its family or start."""
-    return kind.spread * math.sqrt(1.0 - _FAMILY if in_family else 1.0)
 
 
 def fit_coefficients(
@@ -186,8 +180,8 @@ class _Problem:
         has_members = np.arange(self.common) >= self.count
         self.spread = np.asarray([kind.spread for kind in kinds]) * np.where(
             self.parent >= 0,
-            math.sqrt(1.0 - _FAMILY),
-            np.where(has_members, math.sqrt(_FAMILY), 1.0),
+            math.sqrt(1.0 - FAMILY_SHARE),
+            np.where(has_members, math.sqrt(FAMILY_SHARE), 1.0),
         )
         self.limits = {k.name: (k.least, k.most) for k in KINDS}
 

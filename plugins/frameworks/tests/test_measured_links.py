@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shardwright_frameworks.analysis.measured_links import MeasuredCollective, link_factors
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.link import LinkPoint
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
-from simulator.training_run.fit.measured_links import MeasuredCollective, link_factors
 from simulator.training_run.messages.rank_group import RankGroup
 from simulator.training_run.messages.run_links import Links, links_of, moved
 from simulator.training_run.reading.complete import complete_run

@@ -1,11 +1,11 @@
-"""`link_factors`: how much longer a cluster's own collectives take than its links are assumed to.
+"""`link_factors`: measured over assumed times of a cluster's collectives.
 
-Measured times of collectives alone (nccl-tests) are set beside those that predictions begin with
-(simulator/collectives.py on the run's links). What they tell is the rate inside a node and between
+Measured times of collectives alone (nccl-tests) are compared with the times that predictions start
+from (simulator/collectives.py on the run's links). They give the rate inside a node and between
 nodes, so only messages count that the rate bounds, not latency. A collective between nodes is as
-slow as its slowest level: it tells of the network where that binds once the nodes' inside is known.
-The factors multiply the coefficients `inner` and `outer`, which are what a step adds to collectives
-alone.
+slow as its slowest level. It gives the network's rate only if the network binds, with the rate
+inside the nodes known. The factors multiply the coefficients `inner` and `outer`, the ratio of a
+collective in a step to the same alone.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class MeasuredCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFactor:
-    """What one collective says of a level, `inner` or `outer`.
+    """The result of one collective for a level, `inner` or `outer`.
 
-    factor  measured over assumed time of what the level carries, the median over sizes
-    sizes   that the level's rate bounds; none: it says nothing
+    factor  measured over assumed time of the bytes on the level, the median over sizes
+    sizes   number of sizes bounded by the level's rate; with 0 the factor is not known
     """
 
     operation: str
@@ -81,8 +81,8 @@ class LinkFactor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFactors:
-    """inner, outer  seconds over those assumed, the geometric mean over collectives; None where
-    nothing tells. errors are mean absolute relative ones of all sizes that the rate bounds."""
+    """inner, outer  measured over assumed seconds, the geometric mean over collectives; None
+    without a result. error_* are mean absolute relative errors of all sizes bounded by a rate."""
 
     inner: float | None
     outer: float | None
@@ -92,7 +92,7 @@ class LinkFactors:
 
 
 def link_factors(measured: Sequence[MeasuredCollective], links: Links) -> LinkFactors:
-    """What measured collectives say of a run's links.
+    """The factors of a run's links, from measured collectives.
 
     Raises InputError where no size of a collective is bounded by a rate, or where ranks exceed a
     node.
@@ -125,7 +125,7 @@ def link_factors(measured: Sequence[MeasuredCollective], links: Links) -> LinkFa
 
 
 def _bounded(each: MeasuredCollective, links: Links) -> list[tuple[LinkPoint, CollectiveTime]]:
-    """Sizes that take twice as long as the smallest message or more, with what is assumed."""
+    """Sizes that take twice as long as the smallest message or more, with their assumed times."""
     group = each.group(links.node_devices)
     least_s = moved(each.operation, 1.0, group, links).total_s
     found = [
@@ -139,8 +139,8 @@ def _latency_s(time: CollectiveTime) -> float:
 
 
 def _factor(each: MeasuredCollective, links: Links, inner: float = 0.0) -> LinkFactor:
-    """Of a collective inside a node; of one between nodes only where it takes longer than its part
-    inside them, `inner` times what is assumed."""
+    """Of a collective inside a node. Of one between nodes, only if it takes longer than its part
+    inside them: `inner` times the assumed seconds."""
     inside = each.hosts == 1
     ratios = []
     for point, time in _bounded(each, links):

@@ -1,0 +1,86 @@
+"""Choices of a layout from the options of `plan`: its axes, and what the search may choose."""
+
+from __future__ import annotations
+
+from planner.axes import AXES, Axes
+from planner.run_option import ANY, RequestedOptions
+from profiles.errors import InputError
+from shardwright.options.option import options_of
+from shardwright.options.plan_options import LAYOUT_OPTIMIZERS, PlanOptions
+from shardwright.options.read_text import names
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
+
+ANY_STACK = "any"
+"""All frameworks that we offer (--stack)."""
+_NARROW = ("fp8", "mxfp8", "nvfp4")
+"""Precisions from which a few layers can be left out."""
+
+
+def axes_of_options(options: PlanOptions) -> Axes:
+    """The pinned and restricted axes; raises InputError, UnknownNameError."""
+    return Axes(**{axis: getattr(options, axis) for axis in AXES})
+
+
+def requested_options(options: PlanOptions) -> RequestedOptions:
+    """Choices of a framework's layouts; without a framework the default ones.
+
+    Raises InputError for a contradiction, and for a choice that needs a framework and has none;
+    UnknownNameError for unknown names.
+    """
+    precisions = names(options.precision, "--precision")
+    if not options.stack:
+        _need_framework(options)
+        return RequestedOptions()
+    if options.local_workers and max(options.local_steps, default=1) == 1:
+        raise InputError(
+            f"--local-workers {options.local_workers}: nothing steps alone unless --local-steps "
+            "is above 1; give for example --local-steps 1,50, or leave it out"
+        )
+    if options.wide_layers and not {*precisions} & {*_NARROW, ANY}:
+        raise InputError(
+            f"--wide-layers {options.wide_layers}: all layers are in "
+            f"{options.precision or 'bf16'} as it is; give a --precision of "
+            f"{', '.join(_NARROW)}, or leave it out"
+        )
+    return RequestedOptions(
+        precisions=precisions if len(precisions) > 1 or precisions == (ANY,) else (),
+        orders=options.order,
+        reductions=options.reduce,
+        compressions=options.compress,
+        local_steps=options.local_steps,
+        local_workers=options.local_workers,
+        wide_layers=options.wide_layers,
+        optimizer_offload=options.optimizer_offload,
+        activation_offloads=options.activation_offload,
+        frozen_type=options.base_precision,
+        optimizer=options.optimizer if options.optimizer in LAYOUT_OPTIMIZERS else USUAL_OPTIMIZER,
+    )
+
+
+def step_optimizer(options: PlanOptions) -> str:
+    """The optimizer of a plan's workload; those of layouts only are choices of the layout."""
+    return USUAL_OPTIMIZER if options.optimizer in LAYOUT_OPTIMIZERS else options.optimizer
+
+
+def first_precision(precision: str) -> str:
+    """The precision of a request: the one given, or bf16 where there is a choice."""
+    given = names(precision, "--precision")
+    if precision and not given:
+        raise InputError("--precision names none; write bf16, or bf16,fp8 to choose from")
+    return given[0] if len(given) == 1 and given[0] != ANY else "bf16"
+
+
+def _need_framework(options: PlanOptions) -> None:
+    for each in options_of(PlanOptions):
+        value = getattr(options, each.name)
+        layouts_only = each.name == "optimizer" and value in LAYOUT_OPTIMIZERS
+        if layouts_only or (each.needs_framework and each.is_set(value)):
+            raise InputError(
+                f"{each.flag} needs --stack: it is a choice of layouts of described models, and "
+                "our own executor has none of it"
+            )
+    if "," in options.precision or options.precision == ANY:
+        raise InputError(
+            f"--precision {options.precision}: several to choose from need --stack; without it "
+            "name one"
+        )

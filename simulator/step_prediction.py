@@ -1,0 +1,82 @@
+"""`step_prediction`: the one maker of a `Prediction`, from the parts of a step.
+
+Plans of traced blocks (traced/predict.py) and runs (training_run/explain/run_prediction.py) both
+provide `StepFacts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.sourced import Sourced
+from simulator.mfu import mfu
+from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
+from simulator.values.prediction import Component, Interval, Part, Prediction, RankMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """A priced step.
+
+    step        seconds with their interval;  parts  that add up to it
+    model_flop  model FLOPs of the step;  peak_flop_per_s  of all devices in use together
+    counted     tokens or samples of the step;  counted_in  the name of the unit
+    ranks, peak, fits   memory of its ranks, the largest peak, and whether all ranks have enough;
+                (), None and None without a memory model
+    """
+
+    step: Interval
+    parts: tuple[Component, ...]
+    model_flop: float
+    peak_flop_per_s: float
+    counted: float
+    counted_in: str = "tokens"
+    ranks: tuple[RankMemory, ...] = ()
+    peak: Interval | None = None
+    fits: bool | None = None
+
+
+def step_prediction(facts: StepFacts) -> Prediction:
+    """The prediction of a step, without dollars, energy and timeline."""
+    step = facts.step
+    # In this order on every release of Python: sum() compensates for rounding from 3.12 on.
+    *_, total = accumulate(part.time_s for part in facts.parts)
+    bubble = sum(part.time_s for part in facts.parts if part.name is Part.BUBBLE)
+    per_s = Interval(
+        value=facts.counted / step.value,
+        low=facts.counted / step.high,
+        high=facts.counted / max(step.low, 1e-12),
+    )
+    tokens = facts.counted_in == "tokens"
+    return Prediction(
+        step_time_s=replace(step, value=total),
+        components=facts.parts,
+        mfu=mfu(facts.model_flop, step, facts.peak_flop_per_s),
+        tokens_per_s=per_s if tokens else None,
+        samples_per_s=None if tokens else per_s,
+        peak_memory_bytes=facts.peak,
+        bubble_fraction=bubble / total if total else 0.0,
+        ranks=facts.ranks,
+        fits=facts.fits,
+    )
+
+
+def with_energy(made: Prediction, cluster: Cluster, power_mfu: float) -> Prediction:
+    """With the energy of all devices of the cluster, idle ones included.
+
+    power_mfu  of the 16-bit peak of all of them
+    """
+    kwh = kwh_per_million_tokens(made.per_s, cluster, power_mfu)
+    tokens = made.counted_in == "tokens"
+    return replace(
+        made,
+        kwh_per_million_tokens=kwh if tokens else None,
+        kwh_per_million_samples=None if tokens else kwh,
+    )
+
+
+def with_price(made: Prediction, num_devices: int, price: Sourced | None) -> Prediction:
+    """With the dollars of so many devices at a price per device-hour; None for no dollars."""
+    return made.with_dollars(usd_per_million_tokens(made.per_s, num_devices, price), price)
