@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from profiles.errors import InputError, UnknownNameError
 from shardwright.analysis.size_better import versus_of
 from shardwright.analysis.size_json import size_json
+from shardwright.options.option import options_of, values_of
+from shardwright.options.size_options import SizeOptions
 from shardwright.requests.sizing.sized import Sized
 
-# Flags that --versus may change.
-CHANGEABLE = (
-    *("on", "tokens", "deadline", "budget", "sure", "nodes", "devices", "minimise", "stack"),
-    *("global-batch", "precision", "lora", "pue", "region", "prices", "price-kind", "network"),
-    *("reliability", "base-precision", "optimizer"),
-)
-_NUMBERS = {"lora": int, "pue": float}
-_FILES = ("prices", "reliability")
 
-
-def replaced(given: Mapping[str, Any], on: str, text: str) -> dict[str, Any]:
-    """The flags with changes such as `on=b200;price-kind=spot`; raises InputError."""
-    made = {"on": on, **given}
+def replaced(options: SizeOptions, text: str) -> SizeOptions:
+    """The options with changes such as `on=b200;price-kind=spot`; raises InputError."""
+    flags = {
+        each.flag.removeprefix("--"): each.name
+        for each in options_of(SizeOptions)
+        if not each.argument
+    }
+    texts: dict[str, str] = {}
     for part in filter(None, (each.strip() for each in text.split(";"))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value:
@@ -31,14 +28,10 @@ def replaced(given: Mapping[str, Any], on: str, text: str) -> dict[str, Any]:
                 f"--versus {text!r}: {part!r} changes nothing; write on=b200, or "
                 "price-kind=spot;network=ib-xdr"
             )
-        if name not in CHANGEABLE:
-            raise UnknownNameError("flag", name, CHANGEABLE, where="--versus")
-        key = {"price-kind": "price"}.get(name, name.replace("-", "_"))
-        try:
-            made[key] = Path(value) if name in _FILES else _NUMBERS.get(name, str)(value)
-        except ValueError:
-            raise InputError(f"--versus {part}: {value!r} is not a number") from None
-    return made
+        if name not in flags:
+            raise UnknownNameError("flag", name, flags, where="--versus")
+        texts[flags[name]] = value
+    return replace(options, **values_of(SizeOptions, texts))
 
 
 def versus_json(text: str, first: Sized, second: Sized) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import datetime
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,8 @@ from shardwright.analysis.size_change import Ceiling, changes_since, read_before
 from shardwright.analysis.size_details import size_details
 from shardwright.analysis.size_json import size_json
 from shardwright.analysis.size_versus import replaced, versus_json
-from shardwright.console.flags import BasePrecision, Json, Quiet, Region, ReliabilityFile, Seq
+from shardwright.console.flags import Json, Quiet
+from shardwright.console.option_flags import with_options
 from shardwright.console.output import Heartbeat, need_room_for, note, print_json, show
 from shardwright.console.report_files import (
     Csv,
@@ -28,6 +29,7 @@ from shardwright.console.report_files import (
     need_room_for_reports,
     write_size_reports,
 )
+from shardwright.options.size_options import SizeOptions
 from shardwright.plugins.plugin import Hook, hook
 from shardwright.reports.sizing.size_compare import (
     diff_report,
@@ -53,47 +55,9 @@ EXAMPLES = (
 _TIME_LIMIT = "5min"
 
 
+@with_options(SizeOptions)
 def size(
-    model: Annotated[str, typer.Argument(help="name, config.json or package.module:factory")] = "",
-    on: Annotated[
-        str, typer.Option("--on", help="device types: h100-sxm,b200; 8xgb200; or a cluster file")
-    ] = "",
-    tokens: Annotated[
-        str,
-        typer.Option(
-            help="tokens of the run: 15T, 300B, optimal; if left out: as many as possible"
-        ),
-    ] = "",
-    deadline: Annotated[str, typer.Option(help="days of the whole run: 60d")] = "",
-    budget: Annotated[str, typer.Option(help="dollars of the whole run: '20M$'")] = "",
-    sure: Annotated[
-        str, typer.Option("--sure", help="probability of keeping each limit: 80%")
-    ] = "50%",
-    nodes: Annotated[str, typer.Option(help="number of nodes: 32 or 16..2048")] = "",
-    devices: Annotated[str, typer.Option(help="number of devices: 256..32768")] = "",
-    minimise: Annotated[
-        str,
-        typer.Option(
-            help="goal: cost, time, devices or energy (default: cost; with only a budget: time)"
-        ),
-    ] = "",
-    stack: Annotated[
-        str, typer.Option(help="frameworks: a list, or any (default: compare those with evidence)")
-    ] = "",
-    global_batch: Annotated[
-        str, typer.Option("--global-batch", help="sequences per step: 2048, a list, or 1024..4096")
-    ] = "",
-    seq: Seq = None,
-    precision: Annotated[str, typer.Option(help="bf16, fp8, mxfp8, ...")] = "",
-    lora: Annotated[int, typer.Option("--lora", help="train only adapters of this rank")] = 0,
-    base_precision: BasePrecision = None,
-    optimizer: Annotated[
-        str, typer.Option("--optimizer", help="adamw, adamw8bit, adamw4bit")
-    ] = "adamw",
-    phases: Annotated[
-        Path | None,
-        typer.Option("--phases", help="file with the phases of the run (docs/planning.md)"),
-    ] = None,
+    options: SizeOptions,
     owned: Annotated[
         str, typer.Option("--owned", help="devices that you already have: 128xa100-sxm-80gb")
     ] = "",
@@ -101,18 +65,6 @@ def size(
         Path | None,
         typer.Option("--owning", help="compare with buying the devices (docs/prices.md)"),
     ] = None,
-    prices: Annotated[
-        Path | None, typer.Option("--prices", help="your own prices (docs/prices.md)")
-    ] = None,
-    price_kind: Annotated[
-        str, typer.Option("--price-kind", help="on-demand, spot, ..., or dollars per device-hour")
-    ] = "on-demand",
-    pue: Annotated[
-        float | None, typer.Option("--pue", help="power usage effectiveness of the site: 1.2")
-    ] = None,
-    region: Region = "",
-    network: Annotated[str, typer.Option("--network", help="link between nodes: roce-400")] = "",
-    reliability: ReliabilityFile = None,
     versus: Annotated[
         list[str] | None,
         typer.Option(
@@ -157,31 +109,8 @@ def size(
     if cases is not None:
         _cases(cases, output)
         return
-    if not model or not on:
+    if not options.model or not options.on:
         raise typer.BadParameter("give MODEL and --on, or --cases FILE")
-    given: dict[str, Any] = {
-        "tokens": tokens,
-        "deadline": deadline,
-        "budget": budget,
-        "sure": sure,
-        "nodes": nodes,
-        "devices": devices,
-        "minimise": minimise,
-        "stack": stack,
-        "global_batch": global_batch,
-        "seq": seq,
-        "precision": precision,
-        "lora": lora,
-        "base_precision": base_precision or "",
-        "optimizer": optimizer,
-        "pue": pue,
-        "region": region,
-        "prices": prices,
-        "price": price_kind,
-        "network": network,
-        "reliability": reliability,
-        "phases": phases,
-    }
     if diff is not None and versus:
         raise typer.BadParameter("--diff and --versus both compare; give one of them")
     ceiling = Ceiling(fail_over)
@@ -198,9 +127,9 @@ def size(
         seed=seed,
     )
     with Heartbeat("sizing", quiet=quiet or json_output):
-        sized = solver.solve(size_flags(model, on, **given))
+        sized = solver.solve(size_flags(options))
         others = [
-            solver.solve(size_flags(model, **replaced(given, on, text)), explain=False)
+            solver.solve(size_flags(replaced(options, text)), explain=False)
             for text in versus or ()
         ]
         beside = _beside(owned, sized) if owned else None
@@ -241,7 +170,9 @@ def size(
         if output is not None:
             note(f"written: {output}")
     if sized.answer.best is None:
-        raise InfeasibleError(f"nothing that was listed keeps the limits of {model} on {on}")
+        raise InfeasibleError(
+            f"nothing that was listed keeps the limits of {options.model} on {options.on}"
+        )
     ceiling.check(sized.answer.best)
 
 

@@ -45,14 +45,3 @@ Prices = Annotated[
     Path | None,
     typer.Option("--prices", help="your own prices: .toml or .csv (docs/prices.md)"),
 ]
-BasePrecision = Annotated[
-    str | None,
-    typer.Option(
-        "--base-precision", help="with --lora: store frozen weights in nf4 (QLoRA) or int8"
-    ),
-]
-ReliabilityFile = Annotated[
-    Path | None,
-    typer.Option("--reliability", help="your failure rates and storage (docs/goodput.md)"),
-]
-Region = Annotated[str, typer.Option("--region", help="power grid: FR, DE, aws us-east-1, ...")]

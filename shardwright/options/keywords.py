@@ -1,4 +1,4 @@
-"""Keywords of Python's `plan`, written by `python -m tools.option_files`."""
+"""Keywords of Python's functions, written by `python -m tools.option_files`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypedDict
 
 
 class PlanKeywords(TypedDict, total=False):
-    """One value pins an axis, a tuple allows only its values, None leaves it free."""
+    """Options of `plan`. One value pins an axis, a tuple allows only its values."""
 
     tp: int | tuple[int, ...] | None
     pp: int | tuple[int, ...] | None
@@ -38,3 +38,29 @@ class PlanKeywords(TypedDict, total=False):
     prices: str | Path | None
     reliability: str | Path | None
     region: str
+
+
+class SizeKeywords(TypedDict, total=False):
+    """Options of `size`, as texts of its flags."""
+
+    stack: str
+    nodes: str
+    tokens: str
+    deadline: str
+    budget: str
+    price: str
+    minimise: str
+    sure: str
+    devices: str
+    global_batch: str
+    sequence_length: int | None
+    precision: str
+    lora: int
+    network: str
+    pue: float | None
+    region: str
+    prices: str | Path | None
+    reliability: str | Path | None
+    base_precision: str
+    optimizer: str
+    phases: str | Path | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from profiles.errors import UnknownNameError
@@ -34,6 +35,7 @@ class PageField:
 
     label    of the input;  start  its first value;  help  the text below, "" for that of the flag
     choices  values to select, if not those of the option;  empty  label of the empty choice
+    counted  a cluster, with a separate input for its number of nodes
     more     rarely needed, in the folded section
     """
 
@@ -42,6 +44,7 @@ class PageField:
     help: str = ""
     choices: tuple[str, ...] = ()
     empty: str = ""
+    counted: bool = False
     more: bool = False
 
 
@@ -55,7 +58,7 @@ class Option:
     choices   the only values;  least  the smallest number
     needs_framework  not of our own executor (--stack names a framework)
     layouts_only     not of plans that are found block by block
-    keyword   whether Python's function takes it under its name
+    keyword   of Python's function, if not the name; "" if it takes none
     """
 
     name: str = ""
@@ -73,7 +76,7 @@ class Option:
     layouts_only: bool = False
     sweep: SweepKey = SweepKey.NONE
     page: PageField | None = None
-    keyword: bool = True
+    keyword: str | None = None
 
     def value(self, text: str) -> Any:
         """The value of a text (a sweep file, the web page); raises InputError naming the flag."""
@@ -95,15 +98,20 @@ def option(default: object, **properties: Any) -> Any:
 
 def options_of(record: type) -> tuple[Option, ...]:
     """The options that a dataclass declares, in its order."""
-    return tuple(
-        replace(
-            each.metadata[_KEY],
-            name=each.name,
-            type=str(each.type),
-            flag=each.metadata[_KEY].flag or f"--{each.name.replace('_', '-')}",
+    found = []
+    for each in fields(record):
+        declared: Option = each.metadata[_KEY]
+        keyword, flag = declared.keyword, f"--{each.name.replace('_', '-')}"
+        found.append(
+            replace(
+                declared,
+                name=each.name,
+                type=str(each.type),
+                flag=declared.flag or flag,
+                keyword=each.name if keyword is None else keyword,
+            )
         )
-        for each in fields(record)
-    )
+    return tuple(found)
 
 
 def values_of(record: type, texts: Mapping[str, str | None]) -> dict[str, Any]:
@@ -116,3 +124,22 @@ def values_of(record: type, texts: Mapping[str, str | None]) -> dict[str, Any]:
         if name not in known:
             raise UnknownNameError("option", name, known)
     return {name: known[name].value(text) for name, text in texts.items() if text}
+
+
+def from_keywords(record: type, keywords: Mapping[str, object]) -> dict[str, Any]:
+    """The values of Python keywords by the names of options: paths may be texts, a tuple one value.
+
+    Raises UnknownNameError for a keyword that is none.
+    """
+    known = {each.keyword: each for each in options_of(record) if each.keyword}
+    values: dict[str, Any] = {}
+    for keyword, value in keywords.items():
+        if keyword not in known:
+            raise UnknownNameError("option", keyword, known)
+        declared = known[keyword]
+        if declared.type.startswith("Path") and isinstance(value, str):
+            value = Path(value)
+        if declared.default == () and not isinstance(value, tuple):
+            value = tuple(value) if isinstance(value, list) else (value,)
+        values[declared.name] = value
+    return values

@@ -9,19 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwright.options import read_text
 from shardwright.options.option import PageField, SweepKey, option
-from shardwright.options.read_text import (
-    count,
-    counts,
-    names,
-    path,
-    probability,
-    seconds,
-    shares,
-    switch,
-    tokens,
-    whole,
-)
 
 DEFAULT_PRICE = "on-demand"
 USUAL_OPTIMIZER = "adamw"
@@ -39,7 +28,7 @@ class PlanOptions:
         help="name, config.json or package.module:factory; or a list",
         argument=True,
         sweep=SweepKey.GRID,
-        keyword=False,
+        keyword="",
         page=PageField(
             label="Model",
             start="llama-3.1-70b",
@@ -50,18 +39,19 @@ class PlanOptions:
         "",
         help="cluster: 4x8xh100-sxm, a cluster file, or local; or a list",
         sweep=SweepKey.GRID,
-        keyword=False,
+        keyword="",
         page=PageField(
             label="Cluster",
             start="16x8xh100-sxm",
             help="nodes x devices of a node x type (16x8xh100-sxm), or the path of a cluster file",
+            counted=True,
         ),
     )
     stack: str = option(
         "",
         help="framework: megatron-core, nanotron, ..., a list, or any (default: compare)",
         sweep=SweepKey.GRID,
-        keyword=False,
+        keyword="",
         page=PageField(
             label="Framework",
             start="megatron-core",
@@ -73,10 +63,10 @@ class PlanOptions:
         None,
         help="samples per step: 1024 or 4M (default: as published runs)",
         unit="samples",
-        read=count,
+        read=read_text.count,
         metavar="COUNT",
         sweep=SweepKey.GRID,
-        keyword=False,
+        keyword="",
         page=PageField(
             label="Sequences per step",
             start="1024",
@@ -87,10 +77,10 @@ class PlanOptions:
         None,
         help="tokens per sequence: 4096 or 4k",
         unit="tokens",
-        read=tokens,
+        read=read_text.tokens,
         metavar="TOKENS",
         sweep=SweepKey.GRID,
-        keyword=False,
+        keyword="",
         page=PageField(
             label="Tokens per sequence",
             start="8192",
@@ -101,7 +91,7 @@ class PlanOptions:
         DEFAULT_PRICE,
         help="on-demand, spot, reserved-1y, reserved-3y, or dollars per device-hour",
         sweep=SweepKey.GRID,
-        keyword=False,
+        keyword="",
         page=PageField(
             label="Price",
             start=DEFAULT_PRICE,
@@ -113,7 +103,7 @@ class PlanOptions:
         layouts_only=True,
         help="print the trade-off of step time against this",
         choices=("memory", "usd"),
-        keyword=False,
+        keyword="",
         page=PageField(
             label="Answer",
             help="the best plan, or the Pareto front: all plans that no other beats in both",
@@ -126,7 +116,7 @@ class PlanOptions:
         help="bf16, fp16, fp32; with --stack also fp8, mxfp8, nvfp4, a list, or any "
         "(default: bf16; fp32 on a CPU)",
         sweep=SweepKey.GRID,
-        keyword=False,
+        keyword="",
         page=PageField(
             label="Precision",
             help="of the matrix products; a list or any: chosen by the search; empty: the "
@@ -139,35 +129,35 @@ class PlanOptions:
     tp: tuple[int, ...] | None = option(
         None,
         help="tensor-parallel degree: 4, or a list 1,2,4",
-        read=counts,
+        read=read_text.counts,
         sweep=SweepKey.PIN,
         page=PageField(label="Tensor parallel", help=_PINNED, more=True),
     )
     pp: tuple[int, ...] | None = option(
         None,
         help="pipeline-parallel degree: 4, or a list",
-        read=counts,
+        read=read_text.counts,
         sweep=SweepKey.PIN,
         page=PageField(label="Pipeline stages", help=_PINNED, more=True),
     )
     dp: tuple[int, ...] | None = option(
         None,
         help="data-parallel degree: 4, or a list",
-        read=counts,
+        read=read_text.counts,
         sweep=SweepKey.PIN,
         page=PageField(label="Replicas", help=_PINNED, more=True),
     )
     cp: tuple[int, ...] | None = option(
         None,
         help="context-parallel degree (with --stack)",
-        read=counts,
+        read=read_text.counts,
         sweep=SweepKey.PIN,
         page=PageField(label="Context parallel", help=_PINNED, more=True),
     )
     ep: tuple[int, ...] | None = option(
         None,
         help="expert-parallel degree (with --stack)",
-        read=counts,
+        read=read_text.counts,
         sweep=SweepKey.PIN,
         page=PageField(label="Expert parallel", help=_PINNED, more=True),
     )
@@ -175,35 +165,35 @@ class PlanOptions:
         None,
         help="samples per micro-batch: 4 or 1,2,4",
         unit="samples",
-        read=counts,
+        read=read_text.counts,
         sweep=SweepKey.PIN,
         page=PageField(label="Micro-batch", help=_PINNED, more=True),
     )
     zero: tuple[int, ...] | None = option(
         None,
         help="ZeRO stage: 0, 1, 2, 3, or a list",
-        read=counts,
+        read=read_text.counts,
         sweep=SweepKey.PIN,
         page=PageField(label="ZeRO stage", help=f"0 to 3; {_PINNED}", more=True),
     )
     vpp: tuple[int, ...] | None = option(
         None,
         help="stages per pipeline rank (interleaved)",
-        read=counts,
+        read=read_text.counts,
         sweep=SweepKey.PIN,
         page=PageField(label="Stages per rank", help=f"interleaved; {_PINNED}", more=True),
     )
     recompute: tuple[str, ...] | None = option(
         None,
         help="recomputation: none, selective, full, or a list",
-        read=names,
+        read=read_text.names,
         sweep=SweepKey.PIN,
         page=PageField(label="Recompute", help="none, selective, full, or a list", more=True),
     )
     schedule: tuple[str, ...] | None = option(
         None,
         help="gpipe, 1f1b, interleaved; only if named: zb-h1, zbv, v-half, dualpipev",
-        read=names,
+        read=read_text.names,
         sweep=SweepKey.PIN,
         page=PageField(label="Schedule", help="1f1b, interleaved, zb-h1, zbv, ...", more=True),
     )
@@ -212,7 +202,7 @@ class PlanOptions:
         layouts_only=True,
         help="highest accepted probability of running out of memory (default: 10%)",
         unit="probability",
-        read=probability,
+        read=read_text.probability,
         page=PageField(
             label="Out-of-memory risk",
             help="largest allowed probability of running out of memory: 10%",
@@ -220,68 +210,68 @@ class PlanOptions:
         ),
     )
     calibration: Path | None = option(
-        None, layouts_only=True, help="coefficients written by profile --from", read=path
+        None, layouts_only=True, help="coefficients written by profile --from", read=read_text.path
     )
     order: tuple[str, ...] = option(
         (),
         help="order of ranks: tp-cp-dp-pp, tp-cp-pp-dp (innermost first), or any",
-        read=names,
+        read=read_text.names,
         needs_framework=True,
         sweep=SweepKey.OPTION,
     )
     reduce: tuple[str, ...] = option(
         (),
         help="precision of gradient sums: fp32, bf16",
-        read=names,
+        read=read_text.names,
         needs_framework=True,
         sweep=SweepKey.OPTION,
     )
     compress: tuple[str, ...] = option(
         (),
         help="gradient compression: none, powersgd-4, topk-0.01",
-        read=names,
+        read=read_text.names,
         needs_framework=True,
         sweep=SweepKey.OPTION,
     )
     local_steps: tuple[int, ...] = option(
         (),
         help="steps between exchanges (DiLoCo): 1,50",
-        read=counts,
+        read=read_text.counts,
         needs_framework=True,
         sweep=SweepKey.OPTION,
     )
     local_workers: int = option(
         0,
         help="number of DiLoCo workers (default: one per site)",
-        read=whole,
+        read=read_text.whole,
         needs_framework=True,
         sweep=SweepKey.OPTION,
     )
     wide_layers: int = option(
         0,
         help="number of first and last layers kept in bf16",
-        read=whole,
+        read=read_text.whole,
         needs_framework=True,
         sweep=SweepKey.OPTION,
     )
     optimizer_offload: bool = option(
         False,
         help="allow optimizer states in host memory",
-        read=switch,
+        read=read_text.switch,
         needs_framework=True,
         sweep=SweepKey.OPTION,
     )
     activation_offload: tuple[float, ...] = option(
         (),
         help="share of activations in host memory, or any",
-        read=shares,
+        read=read_text.shares,
         needs_framework=True,
         sweep=SweepKey.OPTION,
     )
     lora: int = option(
         0,
         help="train only adapters of this rank",
-        read=whole,
+        read=read_text.whole,
         least=0,
         needs_framework=True,
         page=PageField(
@@ -311,14 +301,16 @@ class PlanOptions:
         None,
         help="limit of the search: 30s, 10min (default: 60s)",
         unit="s",
-        read=seconds,
+        read=read_text.seconds,
         flag="--time-limit",
     )
-    seed: int = option(0, help="seed of the search", read=whole, least=0, sweep=SweepKey.GRID)
+    seed: int = option(
+        0, help="seed of the search", read=read_text.whole, least=0, sweep=SweepKey.GRID
+    )
     prices: Path | None = option(
         None,
         help="your own prices: .toml or .csv (docs/prices.md)",
-        read=path,
+        read=read_text.path,
         sweep=SweepKey.FLAG,
         page=PageField(
             label="Price file",
@@ -327,6 +319,9 @@ class PlanOptions:
         ),
     )
     reliability: Path | None = option(
-        None, layouts_only=True, help="your failure rates and storage (docs/goodput.md)", read=path
+        None,
+        layouts_only=True,
+        help="your failure rates and storage (docs/goodput.md)",
+        read=read_text.path,
     )
     region: str = option("", layouts_only=True, help="power grid: FR, DE, aws us-east-1, ...")

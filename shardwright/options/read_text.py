@@ -48,6 +48,14 @@ def whole(text: str, flag: str) -> int:
         raise InputError(f"{flag} {text!r} is not a whole number; write {flag} 2") from None
 
 
+def number(text: str, flag: str) -> float:
+    """A number; raises InputError."""
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{flag} {text!r} is not a number; write {flag} 1.2") from None
+
+
 def names(text: str, flag: str) -> tuple[str, ...]:
     """The parts of a list.
 

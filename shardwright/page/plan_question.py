@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 from planner.layout.layout_question import context_of
 from profiles.hardware.prices.price_file import offers_with
-from shardwright.options.option import values_of
 from shardwright.options.plan_options import PlanOptions
 from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options
 from shardwright.page.fields import Field, typed_values
-from shardwright.page.option_fields import OF_PLAN
+from shardwright.page.option_fields import fields_of, options_from
 from shardwright.requests.layout_answers import LayoutRequester, stacks_of, why_no_layouts
 from shardwright.requests.places import local_profile
 from shardwright.requests.plan_request import PlanRequest, plan_request
@@ -23,7 +21,8 @@ _EXPLAIN = Field(
     help="solves again with more memory, network and devices; takes a few seconds",
     switch=True,
 )
-PLAN_FIELDS = (*OF_PLAN.values(), _EXPLAIN)
+_OF_PLAN = fields_of(PlanOptions)
+PLAN_FIELDS = (*_OF_PLAN.values(), _EXPLAIN)
 
 
 def read_plan(values: Mapping[str, str], *, today: str) -> PlanRequest:
@@ -34,11 +33,7 @@ def read_plan(values: Mapping[str, str], *, today: str) -> PlanRequest:
         if not typed[name]:
             raise FieldErrors([(name, "give MODEL and --on, or --questions FILE")])
     near(PLAN_FIELDS, "model", lambda: need_no_code(typed["model"]))
-    options = PlanOptions()
-    for name in OF_PLAN:
-        texts = {name.replace("-", "_"): typed[name]}
-        read = near(PLAN_FIELDS, name, partial(values_of, PlanOptions, texts))
-        options = replace(options, **read)
+    options = options_from(PlanOptions(), _OF_PLAN, typed)
     if options.prices is not None:
         near(PLAN_FIELDS, "prices", partial(offers_with, options.prices))
     request = near(

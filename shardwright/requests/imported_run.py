@@ -120,6 +120,8 @@ class ImportedRun:
     precision          bf16, fp16, fp32, fp8, mxfp8, nvfp4 or tf32
     recompute          none, selective, full, or a kind in words as a table of runs has it
     device             the accelerator, where a file names it
+    activation_offload share of the layers whose activations are in host memory
+    gradient_reduction fp32 or bf16, in which gradients are kept and summed
     options            `file:line` and option of each value, by key
     derived            how a value follows that no file writes, by key
     defaults           the framework's defaults for values that the files do not have, by key
@@ -155,6 +157,8 @@ class ImportedRun:
     optimizer: str | None = None
     schedule: str | None = None
     optimizer_offload: bool | None = None
+    activation_offload: float | None = None
+    gradient_reduction: str | None = None
     flash_attention: bool | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     derived: Mapping[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from planner.best_first import Progress
 from planner.layout.layout_answer import LayoutFile
 from planner.space import EXECUTOR
 from planner.tolerances import DEFAULT_FIT_RISK
-from profiles.errors import InputError, UnknownNameError
+from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.energy.grid_carbon import WORLD, grid_of
@@ -22,9 +22,8 @@ from profiles.model.loaders import ModelSpec, resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from profiles.sourced import Sourced
 from shardwright.options.keywords import PlanKeywords
-from shardwright.options.option import options_of
+from shardwright.options.option import from_keywords, options_of
 from shardwright.options.plan_options import DEFAULT_PRICE, PlanOptions
-from shardwright.options.read_text import path
 from shardwright.requests.executor_layouts import (
     executor_space,
     figures_of,
@@ -239,18 +238,9 @@ def _price(price: Sourced | str | None, on: Cluster) -> Sourced | None:
 
 def _options_of(given: PlanKeywords, stack: str) -> PlanOptions:
     """The options of keywords; raises InputError, UnknownNameError for a keyword that is none."""
-    known = {each.name: each for each in options_of(PlanOptions) if each.keyword}
-    values: dict[str, Any] = dict(given)
-    for name, value in values.items():
-        if name not in known:
-            raise UnknownNameError("option", name, known)
-        if known[name].read is path and value is not None:
-            values[name] = Path(value)
-        if known[name].default == ():
-            values[name] = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    values = from_keywords(PlanOptions, given)
     axes = axes_from(**{name: values.pop(name) for name in AXES if name in values})
-    values |= {name: getattr(axes, name) for name in AXES}
-    return PlanOptions(stack=stack, **values)
+    return PlanOptions(stack=stack, **values, **{name: getattr(axes, name) for name in AXES})
 
 
 def _plan_for_stack(

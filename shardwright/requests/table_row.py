@@ -78,6 +78,8 @@ def row_of_import(
         schedule=str(run.answer("schedule") or "") if (run.answer("pp") or 1) != 1 else "",
         framework=stack,
         optimizer_offload=run.optimizer_offload,
+        activation_offload=run.activation_offload,
+        reduce=run.gradient_reduction or "",
         mtp_layers=run.model.mtp_layers,
         lora_rank=run.model.lora_rank,
         **figures,

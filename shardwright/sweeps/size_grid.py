@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 from profiles.errors import InputError
+from shardwright.options.option import values_of
+from shardwright.options.size_options import SizeOptions
 from shardwright.requests.sizing.size_flags import SizeFlags, size_flags
 
-# Lists of a grid, with the flag of `size` that takes one of their entries; the first outermost.
+# Lists of a grid, with the option of `size` that takes one of their entries; the first outermost.
 _FLAGS = {
     "models": "model",
     "on": "on",
@@ -25,6 +26,7 @@ _FLAGS = {
     "precisions": "precision",
     "prices": "price",
 }
+_SHARED = ("sure", "minimise", "lora", "pue", "region", "network")
 _NEEDED = ("models", "on")
 
 
@@ -66,19 +68,11 @@ class SizeGrid:
 
 def flags_of(grid: SizeGrid) -> Iterator[SizeFlags]:
     """The questions of a grid; raises InputError for an entry that its flag does not take."""
-    lists = [getattr(grid, name) or (None,) for name in _FLAGS]
-    for entries in product(*lists):
-        given: dict[str, Any] = {
-            flag: entry if flag == "seq" else str(entry)
-            for flag, entry in zip(_FLAGS.values(), entries, strict=True)
+    shared = SizeOptions(**{name: getattr(grid, name) for name in _SHARED})
+    for entries in product(*(getattr(grid, name) or (None,) for name in _FLAGS)):
+        texts = {
+            name: str(entry)
+            for name, entry in zip(_FLAGS.values(), entries, strict=True)
             if entry is not None
         }
-        yield size_flags(
-            **given,
-            sure=grid.sure,
-            minimise=grid.minimise,
-            lora=grid.lora,
-            pue=grid.pue,
-            region=grid.region,
-            network=grid.network,
-        )
+        yield size_flags(replace(shared, **values_of(SizeOptions, texts)))

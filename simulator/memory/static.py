@@ -149,6 +149,8 @@ def _state_bytes(run: TrainingRun, memory: FrameworkMemory) -> float:
 def _gradient_bytes(run: TrainingRun, memory: FrameworkMemory) -> float:
     if run.optimizer_offload:
         return memory.offloaded_gradient_bytes
+    if memory.keeps_gradients_as_summed and run.gradient_reduction == "bf16":
+        return _HALF_BYTES
     if run.precision in LOW_PRECISIONS:
         return memory.fp8_gradient_bytes
     if run.precision == "fp32":

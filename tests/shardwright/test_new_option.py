@@ -58,15 +58,15 @@ def test_its_flag_has_the_type_of_the_field() -> None:
 
 def test_its_sweep_key_page_field_and_row_follow() -> None:
     assert values_of(Extended, {"max_tp": "8"}) == {"max_tp": 8}
-    assert fields_of(Extended)["max-tp"].label == "Largest tp"
+    assert fields_of(Extended)["max_tp"].label == "Largest tp"
     (new,) = (each for each in options_of(Extended) if each.name == "max_tp")
-    assert option_files.keywords_text(Extended).endswith("    max_tp: int\n")
-    row = option_files.table_text(Extended).splitlines()[-1].split(" | ")
+    assert option_files.keywords_of(Extended, "More", "").endswith("    max_tp: int\n")
+    row = option_files.table_of(Extended, "plan").splitlines()[-1].split(" | ")
     assert row[:4] == ["| `--max-tp`", "largest tensor-parallel degree", "devices", "`0`"]
-    assert row[5:] == ["`int`", "`options`", "yes |"]
+    assert row[5:] == ["`max_tp: int`", "`options`", "yes |"]
     assert new.sweep is SweepKey.OPTION
 
 
 def test_the_written_files_follow_the_declarations() -> None:
     assert option_files.KEYWORDS.read_text(encoding="utf-8") == option_files.keywords_text()
-    assert option_files.TABLE.read_text(encoding="utf-8") == option_files.table_text()
+    assert option_files.TABLE.read_text(encoding="utf-8") == option_files.tables_text()

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from profiles.errors import InfeasibleError, InputError, ToleranceError, UnknownNameError
 from shardwright.cli import app
+from shardwright.options.size_options import SizeOptions
 from shardwright.requests.sizing.size_flags import size_flags
 from shardwright.requests.sizing.size_request import size_request
 from shardwright.requests.sizing.sized import phases_of
@@ -233,11 +234,15 @@ def test_a_cluster_file_is_sized_with_its_levels(tmp_path):
 
 def test_a_model_trained_in_fp8_is_sized_in_fp8_on_devices_that_all_have_it() -> None:
     given = {"model": "deepseek-v3", "tokens": "1T", "deadline": "60d"}
-    narrow = size_request(size_flags(**given, on="h800-sxm"), today="2026-11-27").question
+    narrow = size_request(
+        size_flags(SizeOptions(**given, on="h800-sxm")), today="2026-11-27"
+    ).question
     assert narrow.precision == "fp8"
     assert "nanotron" not in {stack.name for stack in narrow.stacks}
     able = {stack.name for stack in narrow.stacks}
     (choice,) = narrow.choices
     assert {name for group in choice.preferred for name in group} <= able
-    mixed = size_request(size_flags(**given, on="h800-sxm,a100-sxm-80gb"), today="2026-11-27")
+    mixed = size_request(
+        size_flags(SizeOptions(**given, on="h800-sxm,a100-sxm-80gb")), today="2026-11-27"
+    )
     assert mixed.question.precision == "bf16"

@@ -1,12 +1,17 @@
 """What `size` is typed with: units, ranges, contradictions told together."""
 
+from dataclasses import replace
+
 import pytest
 
 from profiles.errors import DocumentError, InputError, UnitError
 from profiles.units import parse_quantity
 from shardwright.analysis.size_change import Ceiling, changes_since, read_before
 from shardwright.analysis.size_versus import replaced
+from shardwright.options.size_options import SizeOptions
 from shardwright.requests.sizing.size_flags import batches_of, devices_of, range_of, size_flags
+
+GIVEN = SizeOptions(model="gpt2", on="h100-sxm")
 
 
 @pytest.mark.parametrize("text", ["20M$", "$20M", "20 M$", "20M USD", "20000k$", "2e7$"])
@@ -23,7 +28,7 @@ def test_what_is_no_money(text):
 def test_everything_wrong_is_told_at_once():
     with pytest.raises(InputError) as told:
         size_flags(
-            "gpt2", "h100-sxm", tokens="15TB", deadline="60", budget="20M", nodes="9..3", pue=0.5
+            replace(GIVEN, tokens="15TB", deadline="60", budget="20M", nodes="9..3", pue=0.5)
         )
     said = str(told.value)
     for part in ("15TB", "15T, 300B", "--deadline: '60' has no unit", "20M$", "9..3", "--pue 0.5"):
@@ -32,7 +37,7 @@ def test_everything_wrong_is_told_at_once():
 
 def test_contradictions_are_named_together():
     with pytest.raises(InputError) as told:
-        size_flags("gpt2", "h100-sxm", nodes="4", devices="32", minimise="cost")
+        size_flags(replace(GIVEN, nodes="4", devices="32", minimise="cost"))
     said = str(told.value)
     assert "--nodes and --devices" in said
     assert "tokens are unknown and nothing limits them" in said
@@ -54,12 +59,12 @@ def test_devices_and_ranges():
 
 
 def test_what_versus_changes():
-    made = replaced({"price": "on-demand", "lora": 0}, "h100-sxm", "on=b200; price-kind=spot")
-    assert (made["on"], made["price"]) == ("b200", "spot")
+    made = replaced(GIVEN, "on=b200; price-kind=spot; pue=1.2")
+    assert made == SizeOptions(model="gpt2", on="b200", price="spot", pue=1.2)
     with pytest.raises(InputError, match="Did you mean 'network'"):
-        replaced({}, "h100-sxm", "netwrok=roce-400")
+        replaced(GIVEN, "netwrok=roce-400")
     with pytest.raises(InputError, match="changes nothing"):
-        replaced({}, "h100-sxm", "b200")
+        replaced(GIVEN, "b200")
 
 
 def test_ceilings_and_changes():

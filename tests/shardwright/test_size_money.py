@@ -15,6 +15,7 @@ from profiles.errors import DocumentError, InputError, UnknownNameError
 from profiles.hardware.prices.owning import read_owning
 from shardwright.analysis.size_json import size_json
 from shardwright.cli import app
+from shardwright.options.size_options import SizeOptions
 from shardwright.reports.brief.size_brief import size_brief
 from shardwright.reports.brief.size_charts import cost_parts, waterfall
 from shardwright.reports.sizing.size_compare import owning_report
@@ -45,12 +46,19 @@ purchase_usd_per_device = 31000
 network_share = 0.12
 staff_usd_per_device_year = 600
 """
-ASKED = {"tokens": "2B", "nodes": "1", "stack": "megatron-core", "global_batch": "256"}
+GIVEN = SizeOptions(
+    model="llama-3.1-8b",
+    on="h100-sxm",
+    tokens="2B",
+    nodes="1",
+    stack="megatron-core",
+    global_batch="256",
+)
 
 
 def solved(**flags: object) -> Sized:
     solver = SizeSolver(clock=time.monotonic, today="2026-11-22", limit_s=60.0, runs=200)
-    return solver.solve(size_flags("llama-3.1-8b", "h100-sxm", **{**ASKED, **flags}), explain=False)
+    return solver.solve(size_flags(replace(GIVEN, **flags)), explain=False)
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +204,7 @@ def test_owned_devices_in_the_same_job_or_beside_it(plain: Sized) -> None:
 
 def test_frozen_weights_and_states_of_few_bits() -> None:
     with pytest.raises(InputError, match="give --lora RANK"):
-        size_flags("llama-3.1-8b", "h100-sxm", tokens="1B", base_precision="nf4")
+        size_flags(replace(GIVEN, tokens="1B", base_precision="nf4"))
     tuned = {"tokens": "50M", "stack": "transformers", "lora": 16, "global_batch": "16"}
     wide, few = (solved(**tuned, base_precision=kind) for kind in ("", "nf4"))
     memory = [one.answer.best.run.layout.memory.needed_bytes for one in (wide, few)]

@@ -126,6 +126,16 @@ def test_an_offloaded_optimizer_leaves_the_device() -> None:
     assert footprint(sharded).fullest.static_bytes == 0.0
 
 
+def test_megatron_keeps_gradients_in_the_type_that_they_are_summed_in() -> None:
+    run = replace(RUN, stack="megatron-core", precision="bf16")
+    halves = footprint(replace(run, gradient_reduction="bf16")).fullest
+    assert halves.gradients_bytes == 2 * parameters_of(run)
+    assert footprint(run).fullest.gradients_bytes == 4 * parameters_of(run)
+    other = replace(run, stack="torch-fsdp", zero_stage=3)
+    sums = replace(other, gradient_reduction="bf16")
+    assert footprint(sums).fullest.gradients_bytes == footprint(other).fullest.gradients_bytes
+
+
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
 def test_offloaded_activations_leave_two_layers_behind(share: float) -> None:
     run = changed(RUN, stack="megatron-core", precision="bf16", pp=2)

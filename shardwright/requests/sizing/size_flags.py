@@ -11,12 +11,25 @@ from typing import TypeVar
 from planner.sizing.size_question import MINIMISED
 from profiles.errors import InputError, ShardwrightError, UnitError, UnknownNameError
 from profiles.units import parse_probability, parse_quantity
+from shardwright.options.size_options import SizeOptions
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
 T = TypeVar("T")
 OPTIMAL = "optimal"
 _ON = re.compile(r"^(?:(\d+)x)?([A-Za-z][\w.@/-]*)$")
 _RANGE = re.compile(r"^(\d+)(?:\.\.(\d+))?$")
+_UNREAD: tuple[str, ...] = (
+    "stack",
+    "seq",
+    "precision",
+    "lora",
+    "base_precision",
+    "optimizer",
+    "pue",
+    "region",
+)
+_UNREAD += ("prices", "price", "network", "reliability", "phases")
+"""Options whose value needs no reading."""
 MOST_DEVICES = 32768
 """As many devices as are considered where no flag says how many."""
 
@@ -109,62 +122,26 @@ class Faults:
             raise SeveralErrors(self.said)
 
 
-def size_flags(
-    model: str,
-    on: str,
-    *,
-    tokens: str = "",
-    deadline: str = "",
-    budget: str = "",
-    sure: str = "50%",
-    nodes: str = "",
-    devices: str = "",
-    minimise: str = "",
-    stack: str = "",
-    global_batch: str = "",
-    seq: int | None = None,
-    precision: str = "",
-    lora: int = 0,
-    base_precision: str = "",
-    optimizer: str = USUAL_OPTIMIZER,
-    pue: float | None = None,
-    region: str = "",
-    prices: Path | None = None,
-    price: str = "on-demand",
-    network: str = "",
-    reliability: Path | None = None,
-    phases: Path | None = None,
-) -> SizeFlags:
-    """The flags as values; "" and None where a flag was not typed.
+def size_flags(options: SizeOptions) -> SizeFlags:
+    """The values of the options.
 
-    Raises SeveralErrors that names every wrong flag and every contradiction.
+    Raises SeveralErrors that names every wrong option and every contradiction.
     """
     faults = Faults()
+    tokens, deadline, budget = options.tokens, options.deadline, options.budget
     read = SizeFlags(
-        model=model,
-        on=faults.read(lambda: devices_of(on), ()),
+        model=options.model,
+        on=faults.read(lambda: devices_of(options.on), ()),
         tokens=faults.read(lambda: _tokens(tokens), None),
         optimal_tokens=tokens == OPTIMAL,
         deadline_s=faults.read(lambda: _quantity(deadline, "time", "--deadline"), None),
         budget_usd=faults.read(lambda: _quantity(budget, "money", "--budget"), None),
-        confidence=faults.read(lambda: parse_probability(sure, where="--sure"), 0.5),
-        nodes=faults.read(lambda: range_of(nodes, "--nodes"), None),
-        devices=faults.read(lambda: range_of(devices, "--devices"), None),
-        minimise=faults.read(lambda: _minimised(minimise), ""),
-        stack=stack,
-        batches=faults.read(lambda: batches_of(global_batch), ()),
-        seq=seq,
-        precision=precision,
-        lora=lora,
-        base_precision=base_precision,
-        optimizer=optimizer,
-        pue=pue,
-        region=region,
-        prices=prices,
-        price=price,
-        network=network,
-        reliability=reliability,
-        phases=phases,
+        confidence=faults.read(lambda: parse_probability(options.sure, where="--sure"), 0.5),
+        nodes=faults.read(lambda: range_of(options.nodes, "--nodes"), None),
+        devices=faults.read(lambda: range_of(options.devices, "--devices"), None),
+        minimise=faults.read(lambda: _minimised(options.minimise), ""),
+        batches=faults.read(lambda: batches_of(options.global_batch), ()),
+        **{name: getattr(options, name) for name in _UNREAD},
     )
     faults.said += contradictions(read, tokens)
     faults.end()

@@ -68,6 +68,7 @@ class FrameworkMemory:
     weight_bytes       per parameter, on every data-parallel rank below ZeRO stage 3
     gradient_bytes     per parameter, as reduced, on every rank below stage 2; `fp16_` and `fp8_`
                        for runs in fp16 and in fp8 or less
+    keeps_gradients_as_summed   the type in which gradients are summed is that of their buffers
     frozen_fp8_weight_bytes   per parameter, in fp8 runs that train only adapters
     offloaded_weight_bytes, offloaded_gradient_bytes   per parameter, on the device if the optimizer
                        is in host memory
@@ -110,6 +111,7 @@ class FrameworkMemory:
     always: tuple[KeptTensor, ...]
     moments: tuple[Moment, ...]
     lingering: tuple[LingeringTensor, ...] = ()
+    keeps_gradients_as_summed: bool = False
     compared: bool = True
 
     def __post_init__(self) -> None:

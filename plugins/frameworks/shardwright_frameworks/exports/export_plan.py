@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiles.document import to_json
-from profiles.errors import UnknownNameError
+from profiles.errors import InputError, UnknownNameError
 from shardwright_frameworks.exports.cost_of_gaps import CostOfGaps, cost_of_gaps
 from shardwright_frameworks.exports.launchers.job import RUN_SCRIPT, Job, job_name, run_script
 from shardwright_frameworks.exports.launchers.launchers import LAUNCHERS
 from shardwright_frameworks.exports.plan_check import plan_check
 from shardwright_frameworks.exports.readme import readme
+from shardwright_frameworks.exports.targets.executor import export_executor
 from shardwright_frameworks.exports.targets.targets import target as target_of
 from shardwright_frameworks.exports.values.exported import Exported, ExportedFile
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
@@ -42,6 +43,11 @@ def export_plan(planned: PlannedRun, target: str, *, launcher: str = "torchrun")
     found = target_of(target)
     if launcher not in LAUNCHERS:
         raise UnknownNameError("launcher", launcher, tuple(LAUNCHERS), where="--launcher")
+    if planned.why_no_layers and found.export is not export_executor:
+        raise InputError(
+            f"--to {target}: {planned.why_no_layers}. Other frameworks take stages of layers; such "
+            "a plan runs on our own executor (--to torchrun)"
+        )
     exported = found.export(planned)
     costs = cost_of_gaps(planned, exported.unexpressed)
     job = Job(
@@ -59,6 +65,7 @@ def export_plan(planned: PlannedRun, target: str, *, launcher: str = "torchrun")
         arguments=exported.arguments,
         environment=exported.environment,
         per_node=exported.per_node,
+        imports_from_start=exported.imports_from_start,
     )
     starts = LAUNCHERS[launcher]
     page = readme(

@@ -70,7 +70,7 @@ def _expected(planned: PlannedRun, costs: CostOfGaps) -> list[str]:
     return [
         f"- step {format_time(step.value)} [{format_time(step.low)} to {format_time(step.high)}], "
         f"the first {WARM_UP} steps left out",
-        f"- {rate.value:,.0f} tokens/s [{rate.low:,.0f} to {rate.high:,.0f}]",
+        f"- {rate.value:,.0f} {planned.counted_in}/s [{rate.low:,.0f} to {rate.high:,.0f}]",
         f"- fullest device {format_bytes(peak)}"
         + ("" if costs.fits is not False else ": MORE THAN IT HAS, see below"),
     ]

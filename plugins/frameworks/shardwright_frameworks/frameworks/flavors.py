@@ -33,12 +33,14 @@ def collect_figures(
     name: str, flavor: str, collected: Collected, place: Place, option: str
 ) -> None:
     """Sets the figures of a known model, which the file's figures override; none if no
-    model of that name is known."""
+    model of that name and flavor is known (`deepseek_v3` `debugmodel`)."""
     requested = _NAMES.get((name.lower(), flavor.lower()), f"{name}-{flavor}" if flavor else name)
     plain = re.sub(r"^.*/", "", requested).replace("_", "-")
     plain = re.sub(r"(?i)^llama3([123])-", r"llama-3.\1-", plain)
     found = _figures_of(re.sub(r"(?i)^meta-", "", plain))
-    if found is None:
+    if found is None or (
+        flavor and requested == f"{name}-{flavor}" and found == _figures_of(name.replace("_", "-"))
+    ):
         return
     figures, source = found
     pairs = {

@@ -58,6 +58,7 @@ _FLAGS: dict[str, tuple[str, Value, Value]] = {
     "untie_embeddings_and_output_weights": ("model.tied_embeddings", False, True),
     "optimizer_cpu_offload": ("optimizer_offload", True, False),
     "cpu_optimizer": ("optimizer_offload", True, False),
+    "grad_reduce_in_bf16": ("gradient_reduction", "bf16", None),
     "use_flash_attn": ("flash_attention", True, False),
     "use_flash_attn_v2": ("flash_attention", True, False),
     "use_flash_attn_v1": ("flash_attention", True, False),

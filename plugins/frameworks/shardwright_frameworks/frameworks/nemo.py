@@ -200,6 +200,7 @@ def collect_nemo(
     if collected.get("recompute") != "full":
         collected.placed.pop("recompute_layers", None)
     _collect_modules(merged, collected)
+    _collect_memory(merged, collected)
     collected.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
 
 
@@ -216,6 +217,30 @@ def _collect_modules(values: Values, collected: Collected) -> None:
                 text = f"selective modules: {','.join(names)}"
                 del collected.placed["recompute"]
                 collected.set("recompute", text, place, ".".join(path))
+
+
+def _collect_memory(values: Values, collected: Collected) -> None:
+    """Activations in host memory (`cpu_offloading_num_layers` of a model's layers, Megatron-Core,
+    transformer_config.py), the type of gradients, and adapters."""
+    by_name = {path[-1]: (path, *given) for path, given in values.items() if path}
+    layers = collected.count("model.num_layers")
+    if "cpu_offloading" in by_name and truth_of(by_name["cpu_offloading"][1]):
+        path, written, place = by_name.get("cpu_offloading_num_layers", ((), None, None))
+        number = degree_of(written)
+        collected.use("cpu_offloading", by_name["cpu_offloading"][2])
+        if number and layers and place is not None:
+            share = min(1.0, number / layers)
+            collected.set("activation_offload", share, place, ".".join(path))
+    # The precision's value overrides that of `ddp` (Megatron-Bridge, mixed_precision.py, setup).
+    for section in ("mixed_precision", "ddp"):
+        path = (section, "grad_reduce_in_fp32")
+        if path in values and (whole := truth_of(values[path][0])) is not None:
+            kind = "fp32" if whole else "bf16"
+            collected.set("gradient_reduction", kind, values[path][1], ".".join(path), over=False)
+            break
+    if ("peft", "dim") in values:
+        rank, place = values[("peft", "dim")]
+        collected.set("model.lora_rank", degree_of(rank), place, "peft.dim")
 
 
 def _collect_sharding(merged: Values, collected: Collected) -> None:

@@ -25,6 +25,7 @@ _FAMILIES = {
 }  # fmt: skip
 # `deepseek_v3_pretrain_256gpu_gb200_bf16_config` of Megatron-Bridge.
 _SCALE = re.compile(r"_(\d+)gpus?_")
+_LORA_RANK = 32  # of Megatron-Bridge's adapters (src/megatron/bridge/peft/lora.py)
 _CONVERTERS = {"nvfp4": "nvfp4", "mxfp8": "mx", "float8": "float8"}
 
 
@@ -104,6 +105,7 @@ def _family(function: str, flavor: str) -> str:
 def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
     """A recipe of NeMo or Megatron-Bridge."""
     values, published = dict(found.values), None
+    adapters: tuple[str, Place] | None = None
     for path, name, arguments, place in found.calls:
         kind = name.rsplit(".", 1)[-1]
         if kind in ("from_hf_pretrained", "from_hf_config") and arguments:
@@ -122,7 +124,11 @@ def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
             )
             collected.set("model.name", recipe[1], place, name)
             collect_figures(recipe[1], "", collected, place, name)
+        if kind == "default_peft_config" and str(arguments[:1]) not in ("()", "(None,)"):
+            adapters = (name, place)
     collect_nemo([values], collected)
+    if adapters is not None and values.get(("peft",), ("",))[0] is not None:
+        collected.set("model.lora_rank", _LORA_RANK, adapters[1], adapters[0], over=False)
     if published is not None:  # the recipe's own figures come before those of the publication
         collect_figures(published[0], "", collected, *published[1:])
     if (scale := _SCALE.search(found.name)) is not None:

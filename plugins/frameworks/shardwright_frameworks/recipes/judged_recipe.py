@@ -30,8 +30,9 @@ def judged(recipe: str, on: str, *, time_limit_s: float) -> JudgedRecipe:
 
     Raises DocumentError where no framework's configuration can be read.
     """
-    run = read_config(recipe, devices=_devices(on))
-    found = [*_written(run)]
+    devices = _devices(on)
+    run = read_config(recipe, devices=devices)
+    found = [*_written(run), *_other_devices(run, on, devices)]
     summary = ""
     if not any(each.verdict is Verdict.CANNOT_START for each in found):
         path = split_recipe(recipe)[0]
@@ -56,6 +57,21 @@ def _devices(on: str) -> int | None:
     """The devices of a cluster; None for a device alone."""
     is_cluster = on[:1].isdigit() or on.endswith((".toml", ".json"))
     return get_cluster(on).num_devices if is_cluster else None
+
+
+def _other_devices(run: ImportedRun, on: str, devices: int | None) -> list[Finding]:
+    """One finding where the degrees that the files give multiply to another number of devices than
+    the cluster has."""
+    if devices is None or run.devices in (None, devices) or "devices" not in run.derived:
+        return []
+    how = run.derived["devices"]
+    text = f"the degrees are for {run.devices} devices ({how}), but {on} has {devices}"
+    return [
+        Finding(
+            verdict=Verdict.CANNOT_START if how.startswith("dp ") else Verdict.CONTRADICTION,
+            text=text,
+        )
+    ]
 
 
 def _written(run: ImportedRun) -> list[Finding]:

@@ -34,7 +34,12 @@ def judge_memory(run: ImportedRun, made: PredictedRow) -> tuple[Finding, ...]:
     )
     # Peaks of adapters and of RL actors were not measured.
     measured = run.framework != "verl" and not run.model.lora_rank
-    verdict = Verdict.DOES_NOT_FIT if chance >= _SURE and measured else Verdict.MAY_NOT_FIT
+    # Memory that these save is not in the prediction.
+    saving = [each.option for each in run.unused if "offload" in each.option.lower()]
+    if saving:
+        text += f"; what {', '.join(saving)} saves is not in it"
+    sure = chance >= _SURE and measured and not saving
+    verdict = Verdict.DOES_NOT_FIT if sure else Verdict.MAY_NOT_FIT
     return (Finding(verdict=verdict, text=text, patch=_patch(run, made)),)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from shardwright_frameworks.recipes.finding import Finding, JudgedRecipe
+from shardwright_frameworks.recipes.finding import Finding, JudgedRecipe, Verdict
 
 _FINE = "nothing found"
 
@@ -49,7 +49,10 @@ def _cell(text: str) -> str:
 
 def _verdict(recipe: JudgedRecipe) -> str:
     grave: list[Finding] = [each for each in recipe.findings if each.exit_code]
-    return str(grave[0].verdict) if grave else _FINE
+    if grave:
+        return str(grave[0].verdict)
+    open_ones = [each.verdict for each in recipe.findings if each.verdict is Verdict.NOT_JUDGED]
+    return str(open_ones[0]) if open_ones else _FINE
 
 
 def _count(recipes: Sequence[JudgedRecipe]) -> str:

@@ -67,6 +67,11 @@ def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
                 framework="shardwright",
                 agreement=agreement_of_plans(planned, other),
             )
+    if planned.why_no_layers:
+        raise InputError(
+            f"{against} is no folder of this plan: {planned.why_no_layers}; only a folder exported "
+            "with --to torchrun can be compared with it"
+        )
     path = _decisive(against, target)
     imported = read_imported(path) if is_imported(path) else read_config(path)
     if target and (against / _JOB).is_file():

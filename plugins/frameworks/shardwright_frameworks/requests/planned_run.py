@@ -14,6 +14,7 @@ from profiles.document import encode, to_json
 from profiles.errors import DocumentError, InputError, ShardwrightError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
 from profiles.model.figures.described_model import describe_model
+from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from shardwright.requests.named_model import import_from_here
 from shardwright.requests.opened_plan import OpenedPlan
@@ -35,8 +36,7 @@ def planned_run(opened: OpenedPlan, *, runnable: bool = False) -> PlannedRun:
 
     runnable   with the plan as our executor runs it, for which a layout's model is traced
 
-    Raises DocumentError where the file holds no plan, InputError for a plan of a model whose blocks
-    are not the layers of a transformer.
+    Raises DocumentError where the file holds no plan.
     """
     if isinstance(opened.answer, LayoutFile):
         return _of_layout(opened, opened.answer, runnable=runnable)
@@ -68,10 +68,16 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
     if plan is None or prediction is None:
         raise DocumentError(f"{opened.path} holds no plan: its status is {answer.status!r}")
     import_from_here(plan.model)
-    figures = describe_model(
-        plan.model, sequence_length=plan.workload.sequence_length, cache=trace_cache()
-    ).figures
-    stages = _plan_stages(plan, figures.num_layers)
+    why_no_layers = ""
+    try:
+        figures = describe_model(
+            plan.model, sequence_length=plan.workload.sequence_length, cache=trace_cache()
+        ).figures
+        first = first_layer(plan.block_entries, figures.num_layers)
+    except InputError as error:
+        why_no_layers = str(error).partition(". Such a model")[0]
+        figures, first = _blocks_alone(plan), 0
+    stages = _plan_stages(plan, first, figures.num_layers)
     device, node_devices, device_type = _place(plan, answer.machine)
     run = TrainingRun(
         id=plan.model,
@@ -99,6 +105,8 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
         stages=stages,
         prediction=prediction,
         device_type=device_type,
+        why_no_layers=why_no_layers,
+        counted_in=plan.workload.counted_in,
         priced=device in device_names() and device_type != "cpu",
     )
 
@@ -130,16 +138,25 @@ def _place(plan: Plan, machine: Mapping[str, str]) -> tuple[str, int, str]:
     return group.device.name, group.devices_per_node, group.device.type
 
 
-def _plan_stages(plan: Plan, num_layers: int) -> tuple[PlannedStage, ...]:
+def _blocks_alone(plan: Plan) -> Transformer:
+    """Figures of a model that is no transformer: its blocks as layers of no size. Only our executor
+    takes them."""
+    return Transformer(
+        num_layers=len(plan.block_entries),
+        hidden_size=1,
+        ffn_size=1,
+        num_heads=1,
+        num_kv_heads=1,
+        head_size=1,
+        vocab_size=1,
+        gated=False,
+        tied_embeddings=True,
+    )
+
+
+def _plan_stages(plan: Plan, first: int, num_layers: int) -> tuple[PlannedStage, ...]:
     """The stages by the layers among their blocks; what comes before the first layer is the
     embedding, what follows the last the head."""
-    try:
-        first = first_layer(plan.block_entries, num_layers)
-    except InputError as error:
-        raise InputError(
-            f"{plan.model}: {error}; other frameworks take stages of layers. Its plan runs with "
-            "`shardwright run`"
-        ) from None
     last = first + num_layers
     kind = schedule_kind(plan.schedule)
     found = []

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from profiles.document import write_document
 from shardwright.requests.opened_plan import open_plan, write_layout
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.workload import Workload
-from tests.shardwright.test_cli import shardwright
+from tests.shardwright.test_cli import ROOT, shardwright
 
 WORK = Workload(global_batch=64, sequence_length=4096)
 
@@ -97,6 +101,51 @@ def test_our_own_plan_of_uneven_stages(tmp_path: Path) -> None:
     assert open_plan(tmp_path / "run" / "plan.json").plan == found.plan
     done = shardwright("check", str(path), "--against", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
+
+
+OWN_MODULE = """import torch
+from torch import nn
+
+
+def net():
+    width = [nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(4)]
+    return nn.Sequential(nn.Linear(16, 32), *width, nn.Linear(32, 4)), (torch.randn(4, 16),)
+"""
+
+
+def test_a_plan_of_an_own_module_starts_with_torchrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No transformer: its blocks are stages of our executor alone. Two processes on the CPU."""
+    (tmp_path / "own_module.py").write_text(OWN_MODULE)
+    monkeypatch.chdir(tmp_path)
+    made = ("plan", "own_module:net", "--on", "2xh100-sxm-80gb", "--global-batch", "8", "--pp", "2")
+    done = shardwright(*made, "-o", "plan.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = shardwright("export", "plan.json", "--to", "torchrun", "-o", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = shardwright("check", "plan.json", "--against", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = shardwright("export", "plan.json", "--to", "megatron", "-o", "other", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "runs on our own executor (--to torchrun)" in " ".join(done.stderr.split())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    found = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PATH": os.pathsep.join(paths), "MASTER_PORT": str(port)}
+    done = subprocess.run(
+        ["bash", "run/run.sh", "--device", "cpu", "--steps", "2", "--check"],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": found},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads((tmp_path / "run" / "run.json").read_text())["ranks"]) == 2
 
 
 def test_a_layout_of_another_framework_is_no_torchrun_plan(plan: Path, tmp_path: Path) -> None:

@@ -154,3 +154,84 @@ def test_adapters_may_not_fit_but_are_no_failure(tmp_path: Path) -> None:
     found = judged(str(path), H100, time_limit_s=0)
     assert Verdict.MAY_NOT_FIT in verdicts(found)
     assert found.exit_code == 0
+
+
+BRIDGE = """from megatron.bridge.recipes.common import _pretrain_common
+
+def llama_70b_{kind}_64gpu_config() -> ConfigContainer:
+    cfg = ConfigContainer(ddp=DistributedDataParallelConfig(use_megatron_fsdp=True))
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-70B").to_megatron_provider()
+    cfg.model.tensor_model_parallel_size = 1
+    cfg.model.pipeline_model_parallel_size = 1
+    cfg.model.seq_length = 8192
+    cfg.train.global_batch_size = 256
+    cfg.train.micro_batch_size = 1
+    cfg.ddp.data_parallel_sharding_strategy = "optim_grads_params"
+    cfg.mixed_precision = MixedPrecisionConfig(bf16=True)
+    {more}
+    return cfg
+"""
+
+
+def bridge(folder: Path, more: str = "", kind: str = "pretrain") -> str:
+    path = folder / "recipe.py"
+    path.write_text(BRIDGE.format(kind=kind, more=more))
+    return str(path)
+
+
+def test_activations_in_host_memory_are_read_from_a_recipe(tmp_path: Path) -> None:
+    plain = judged(bridge(tmp_path), "b200", time_limit_s=0)
+    assert verdicts(plain)[0] is Verdict.DOES_NOT_FIT
+    more = "cfg.model.cpu_offloading = True\n    cfg.model.cpu_offloading_num_layers = 40"
+    assert read_config(bridge(tmp_path, more)).activation_offload == 0.5
+    assert not judged(bridge(tmp_path, more), "b200", time_limit_s=0).exit_code
+
+
+def test_memory_that_an_unread_key_saves_makes_no_sure_finding(tmp_path: Path) -> None:
+    more = "cfg.model.fine_grained_activation_offloading = True"
+    found = judged(bridge(tmp_path, more), "b200", time_limit_s=0)
+    assert verdicts(found)[0] is Verdict.MAY_NOT_FIT
+    assert "what model.fine_grained_activation_offloading saves is not in it" in str(found)
+    assert found.exit_code == 0
+
+
+def test_the_type_of_gradients_is_that_of_the_precision(tmp_path: Path) -> None:
+    path = bridge(tmp_path, "cfg.ddp.grad_reduce_in_fp32 = False")
+    assert read_config(path).gradient_reduction == "bf16"
+    path = bridge(
+        tmp_path,
+        "cfg.ddp.grad_reduce_in_fp32 = False\n    cfg.mixed_precision.grad_reduce_in_fp32 = True",
+    )
+    assert read_config(path).gradient_reduction == "fp32"
+
+
+def test_adapters_of_a_recipe_are_no_full_training(tmp_path: Path) -> None:
+    more = 'cfg.peft = default_peft_config("lora")'
+    assert read_config(bridge(tmp_path, more)).model.lora_rank == 32
+    assert read_config(bridge(tmp_path, f"{more}\n    cfg.peft.dim = 16")).model.lora_rank == 16
+    assert read_config(bridge(tmp_path, f"{more}\n    cfg.peft = None")).model.lora_rank is None
+
+
+def test_a_small_flavor_is_not_the_family_s_large_model(tmp_path: Path) -> None:
+    path = tmp_path / "config_registry.py"
+    path.write_text(
+        "from . import model_registry\n\n"
+        "def deepseek_v3_debugmodel():\n"
+        '    spec = model_registry("debugmodel")\n'
+        "    return Trainer.Config(model_spec=spec, training=TrainingConfig(seq_len=2048))\n"
+    )
+    model = read_config(f"{path}:deepseek_v3_debugmodel").model
+    assert (model.flavor, model.num_layers) == ("debugmodel", None)
+
+
+def test_degrees_for_another_number_of_devices_cannot_start(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n'
+        "seq_len = 8192\n[parallelism]\ndata_parallel_shard_degree = 4\n"
+        "data_parallel_replicate_degree = 1\n[activation_checkpoint]\nmode = 'full'\n"
+    )
+    found = judged(str(path), "1x8xh100-sxm-80gb", time_limit_s=0)
+    assert verdicts(found)[0] is Verdict.CANNOT_START
+    assert "the degrees are for 4 devices" in found.findings[0].text
+    assert not judged(str(path), "1x4xh100-sxm-80gb", time_limit_s=0).exit_code

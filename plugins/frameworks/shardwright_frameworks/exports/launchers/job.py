@@ -42,17 +42,20 @@ def run_script(
     arguments: tuple[str, ...],
     environment: Mapping[str, str],
     per_node: bool,
+    imports_from_start: bool = False,
 ) -> str:
     """The script of one node: torchrun with the rendezvous that the launcher's variables give.
 
     program    run by every device, or with `per_node` once by every node
     arguments  one line each, words quoted already
+    imports_from_start   modules of the folder in which the script is started can be imported
     """
     lines = [
         "#!/usr/bin/env bash",
         f"# {title}",
         "# Started once on every node. NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT say which.",
         "set -euo pipefail",
+        *(['export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"'] if imports_from_start else ()),
         'cd "$(dirname "${BASH_SOURCE[0]}")"',
         "",
         f"NNODES=${{NNODES:-{job.num_nodes}}}",

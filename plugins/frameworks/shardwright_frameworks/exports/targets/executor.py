@@ -7,6 +7,7 @@ from shardwright_frameworks.exports.values.exported import Exported, ExportedFil
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 
 _PLAN = "plan.json"
+_WHERE = "in the folder that run.sh is started from, or on PYTHONPATH"
 
 
 def export_executor(planned: PlannedRun) -> Exported:
@@ -16,12 +17,17 @@ def export_executor(planned: PlannedRun) -> Exported:
             f"--to torchrun: {planned.plan} is a layout for {planned.run.stack}, and torchrun runs "
             "plans of our own executor; plan with --stack torch, or export to that framework"
         )
+    own = ":" in planned.model
     device = "cpu" if planned.device_type == "cpu" else "cuda"
     return Exported(
         program=f"-m executor.train {_PLAN}",
         arguments=("--steps 20", "--output run.json", f"--device {device}"),
         files=(ExportedFile(path=_PLAN, text=planned.plan_text),),
-        needs=("shardwright on every node, from a clone: pip install '.[hf]'",),
+        imports_from_start=own,
+        needs=(
+            "shardwright on every node, from a clone: pip install '.[hf]'",
+            *([f"{planned.model.partition(':')[0]} on every node: {_WHERE}"] if own else ()),
+        ),
         fill_in=(
             "on one machine `shardwright run plan.json` does the same and checks the machine first",
         ),

@@ -41,6 +41,7 @@ class Exported:
     files       in addition to the script that runs it
     needs       what must be installed or at hand, a sentence each
     fill_in     what only the user knows, a sentence each
+    imports_from_start   the program imports modules of the folder that the job is started in
     environment variables that the run needs
     """
 
@@ -52,3 +53,4 @@ class Exported:
     fill_in: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     per_node: bool = False
+    imports_from_start: bool = False
