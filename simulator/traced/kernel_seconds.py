@@ -320,6 +320,20 @@ def _moving_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
     return moved_s / min(1.0, values[f"bytes.{_ALIKE[kernel]}"])
 
 
+def seconds_in_step(
+    kernels: Sequence[DeviceKernel], device: Device, *, compiled: bool
+) -> tuple[Array, Flags]:
+    """[kernels] seconds of all runs of each, and whether too few steps of the fit have its kind.
+
+    compiled  a compiler joins memory-bound kernels with others, as in no step of the fit
+    """
+    used = module_constants()
+    arrays = kernel_arrays(kernels)
+    each = kernel_seconds(grouped(arrays, kernel_rates(arrays, device)), used.values) * arrays.count
+    unknown = [is_unmeasured(x, used.kinds, compiled=compiled) for x in kernels]
+    return each, np.asarray(unknown)
+
+
 def kernels_costs(
     ops: Sequence[tuple[DeviceKernel, ...]], device: Device, *, compiled: bool = False
 ) -> list[Cost]:
@@ -331,9 +345,7 @@ def kernels_costs(
     if not kernels:
         return []
     used = module_constants()
-    arrays = kernel_arrays(kernels)
-    each = kernel_seconds(grouped(arrays, kernel_rates(arrays, device)), used.values) * arrays.count
-    unknown = np.asarray([is_unmeasured(x, used.kinds, compiled=compiled) for x in kernels])
+    each, unknown = seconds_in_step(kernels, device, compiled=compiled)
     places = np.repeat(np.arange(len(ops)), [len(op) for op in ops])
     sums = [np.bincount(places, x, len(ops)) for x in (each, each * unknown)]
     source = f"shares of peak and bandwidth fitted on {used.rows} measured steps of modules"
