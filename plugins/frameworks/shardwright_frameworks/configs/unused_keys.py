@@ -27,6 +27,9 @@ _ELSEWHERE = re.compile(
     r"tokenizer|dataset|validation|eval|^data$|rollout|critic|reward|^ref$|wandb|logging|export|"
     r"vision|checkpoint$|^actor_infer$|generation|comment|profil"
 )
+# Of states and gradients, which are in fp32 unless another type is given.
+_STATE_TYPES = re.compile(r"^(main_grads|main_params|exp_avg|exp_avg_sq)_dtype$")
+_FP32 = ("fp32", "float32", "torch.float32")
 # Values that switch nothing on.
 _NEUTRAL = ("", "none", "null", "no", "false", "auto", "0", "-1", "[]", "false,")
 Keys = Iterable[tuple[tuple[str, ...], Any, Place]]
@@ -39,6 +42,8 @@ def report_unused(keys: Keys, collected: Collected) -> None:
         if len(path) == 1 and path[0].isupper():
             continue  # a constant of a Python file
         if not _ABOUT.search(name) or any(_ELSEWHERE.search(part) for part in path[:-1]):
+            continue
+        if _STATE_TYPES.match(name) and str(value) in _FP32:
             continue
         if str(value).strip().lower() in _NEUTRAL or collected.is_told(name, place):
             continue
