@@ -34,9 +34,8 @@ from profiles.published.run_table import read_measured, read_runs
 from simulator.training_run.fit.logged_source import recalibrate
 from simulator.training_run.fit.step_spread import Knowledge
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import CoefficientFile, assign
-from simulator.training_run.step.features import features
-from simulator.training_run.step.step_time import step_parts
+from simulator.training_run.step.coefficients import CoefficientFile
+from simulator.training_run.step.priced_runs import price_runs
 
 Array = NDArray[np.float64]
 
@@ -164,8 +163,7 @@ def _cluster(
 
 
 def _predicted_s(runs: Sequence[TrainingRun], file: CoefficientFile) -> Array:
-    assigned = assign(runs)
-    return step_parts(features(runs), assigned.of(assigned.from_file(file))).total_s
+    return price_runs(runs, file).parts.total_s
 
 
 def _through_a_log(step_s: float) -> float:

@@ -26,6 +26,7 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_owner import processor_of
 from simulator.training_run.step.coefficients import Assigned, assign
 from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.priced_runs import PricedRuns
 from simulator.training_run.step.step_time import step_parts
 from simulator.values.prediction import Interval
 
@@ -157,10 +158,7 @@ def left_out(
             spreads_with_effects(some, assigned, table.origin.rows(rows), fitted)
             if own
             else step_spreads(
-                [table.runs[i] for i in members_of_fold],
-                some,
-                assigned,
-                fitted.values,
+                PricedRuns([table.runs[i] for i in members_of_fold], some, assigned, fitted.values),
                 knowledge_of(table.assigned, fitted, np.setdiff1d(used, rows)),
             )
         )

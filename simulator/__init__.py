@@ -1,1 +1,1 @@
-"""Predictions: what a plan would do."""
+"""Predictions of plans."""

@@ -13,6 +13,9 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import device_names, get_device
 from profiles.hardware.kernels.attention_surface import (
     BACKWARD_FLOP,
+    FLASH_2_DEVICE,
+    FLASH_2_GAIN,
+    NEWER_THAN_FLASH_2,
     backward_ratio,
     load_attention_surface,
 )
@@ -38,6 +41,12 @@ def borrowed_from(device: str) -> str:
     """The relative whose matmuls stand for the device's own, "" where they were measured."""
     measured_on = load_surface(device).measured_on
     return "" if measured_on == device else measured_on
+
+
+def flash_2(device: str) -> tuple[str, float]:
+    """(device whose kernels FlashAttention-2 takes on this one, how many times as fast here)."""
+    newer = device.startswith(NEWER_THAN_FLASH_2)
+    return (FLASH_2_DEVICE, FLASH_2_GAIN) if newer else (device, 1.0)
 
 
 def matmul_half_width(device: str, dtype: str) -> float:

@@ -102,11 +102,11 @@ class RunStorage:
 
     @property
     def egress_usd(self) -> Interval:
-        """US dollars of what is sent."""
+        """US dollars of the sent bytes."""
         return _dollars(self.price.egress_usd_per_gib, self.sent_bytes / _GIB)
 
     def storage_usd(self, hours: Interval) -> Interval:
-        """US dollars of what is kept for the hours of a run."""
+        """US dollars of storage for the hours of a run."""
         rate = self.usd_per_hour
         return Interval(
             value=rate.value * hours.value, low=rate.low * hours.low, high=rate.high * hours.high

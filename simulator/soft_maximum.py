@@ -17,3 +17,9 @@ def larger(a: Array, b: Array) -> Array:
     top = np.maximum(np.maximum(a, b), 1e-30)
     cube = (np.minimum(a, b) / top) ** 3
     return np.asarray(top * (1.0 + cube * cube) ** (1.0 / 6.0))
+
+
+def exposed(work: Array, messages: Array, share: Array | float) -> Array:
+    """Seconds that messages add to the work during which they are sent: the excess over the work,
+    and a share of the hidden part."""
+    return larger(work, messages) - work + share * np.minimum(messages, work)

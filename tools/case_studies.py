@@ -12,12 +12,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from evidence.case_answer import CaseAnswer, answer_cases
+from evidence.predict_case import OK
+from evidence.published_case import PublishedCase, read_cases
 from profiles.document import write_text
-from profiles.published.case import PublishedCase, read_cases
-from shardwright.analysis.case_answer import CaseAnswer, answer_cases
 from shardwright.reports.markdown_table import cell, percent, table
 from simulator.goodput.reliability_inputs import learned
-from simulator.training_run.cases.predict_case import OK
 
 PAGE = Path(__file__).parents[1] / "docs" / "case-studies.md"
 

@@ -22,9 +22,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from evidence.case_answer import answer_cases
+from evidence.published_case import read_cases
 from profiles.document import write_text
-from profiles.published.case import read_cases
-from shardwright.analysis.case_answer import answer_cases
 from simulator.goodput.reliability_inputs import DEFAULT, GOODPUT_FILE, GOODPUT_SCHEMA
 
 _HALF_90 = 1.6448536269514722

@@ -35,7 +35,7 @@ from profiles.errors import InputError
 from simulator.memory.blocks import MESSAGE_COUNTS
 from simulator.schedules.action import ActionKind
 from simulator.schedules.durations import Durations
-from simulator.schedules.schedule import Placement, Schedule, build_schedule
+from simulator.schedules.schedule import Placement, Schedule, build_schedule, schedule_kind
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -83,7 +83,9 @@ class SplitProblem:
                 f"the schedule has {schedule.num_stages} stages and {schedule.num_microbatches} "
                 f"micro-batches, the chain is for {chain.num_stages} and {chain.num_microbatches}"
             )
-        if schedule.copies > 1 or (self.per_rank > 2 and schedule.placement is Placement.V):
+        if schedule.copies > 1 or (
+            self.per_rank > 2 and schedule_kind(schedule.name).placement is Placement.V
+        ):
             raise InputError(
                 f"{schedule.name} with {self.per_rank} stages per rank and {schedule.copies} "
                 "copies of the model is neither stages in turn nor a V of two"

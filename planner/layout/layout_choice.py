@@ -16,12 +16,13 @@ from simulator.goodput.reliability import Reliability, reliability
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.memory.footprint import footprint
 from simulator.step_prediction import with_energy, with_price
-from simulator.training_run.explain.predict_runs import predicted_parts, unfitted_s
+from simulator.training_run.explain.predict_runs import unfitted_s
 from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.logged_source import Calibration, calibrated_interval
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.values.prediction import Component, Interval, Prediction
 
 
@@ -61,7 +62,7 @@ def layout_prediction(
     Raises InputError where the framework's file does not describe the run's memory.
     """
     coefficients = coefficients or shipped_coefficients()
-    parts = predicted_parts([run], coefficients)
+    parts = price_runs([run], coefficients).parts
     step = _step(run, float(parts.total_s[0]), coefficients, calibration)
     made = run_prediction(run, step, parts.components(), footprint(run))
     made = with_energy(made, cluster, power_mfu(run, made.mfu.value, cluster.num_devices))

@@ -21,9 +21,10 @@ from planner.layout.layouts import SCHEDULES, Layouts, row_numbers
 from simulator.schedules.schedule import Placement, ScheduleKind, schedule_kind
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, assign
-from simulator.training_run.step.features import Features, features, of_rows
+from simulator.training_run.step.features import Features, of_rows
 from simulator.training_run.step.idle_share import least_idle_share
 from simulator.training_run.step.known_features import KnownFeatures, known_layers, known_meshes
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_time import StepParts, step_parts
 from simulator.values.prediction import Part
 
@@ -84,9 +85,7 @@ class LayoutPrices:
 
     def exact_parts(self, run: TrainingRun) -> StepParts:
         """The parts of one layout's step, with its schedule's own timeline."""
-        assigned = assign([run])
-        values = assigned.from_file(self._coefficients)
-        return step_parts(features([run], all_fit=True), assigned.of(values))
+        return price_runs([run], self._coefficients, all_fit=True).parts
 
     def _layer_keys(self, layouts: Layouts) -> NDArray[np.int64]:
         """Beside the axes, the two facts of the mesh that a layer's messages depend on: whether a

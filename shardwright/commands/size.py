@@ -30,6 +30,7 @@ from shardwright.console.report_files import (
     write_size_reports,
 )
 from shardwright.options.size_options import SizeOptions
+from shardwright.plugins.plugin import Hook, hook
 from shardwright.reports.sizing.size_compare import (
     diff_report,
     owned_report,
@@ -192,6 +193,4 @@ def _cases(cases: Path, output: Path | None) -> None:
     """The published or own runs of a table, one answer a row."""
     if output is None:
         raise typer.BadParameter("--cases needs -o OUT.csv")
-    from shardwright.commands.tables.size_cases import size_cases
-
-    size_cases(cases, output)
+    hook(Hook.SIZE_CASES)(cases, output)

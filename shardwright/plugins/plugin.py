@@ -64,6 +64,8 @@ class Hook(StrEnum):
     PLAN_FROM = "plan --from"
     COMPARE_LOG = "compare --log"
     PROFILE_FROM = "profile --from with logs"
+    SIZE_CASES = "size --cases"
+    PREDICT_TRACED = "predict --runs --traced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,9 @@ def hook(option: Hook) -> Callable[..., Any]:
     """The function that carries out an option; raises InputError if no plug-in has it."""
     places = [plugin.hooks[option] for plugin in plugins() if option in plugin.hooks]
     if not places:
-        raise missing_plugin(f"`{option}`", "plugins/frameworks")
+        own = option in (Hook.SIZE_CASES, Hook.PREDICT_TRACED)
+        folder = "evidence" if own else "plugins/frameworks"
+        raise missing_plugin(f"`{option}`", folder)
     found: Callable[..., Any] = _loaded(places[0])
     return found
 
@@ -228,6 +232,7 @@ PUBLIC_MODULES = frozenset(
         "simulator.training_run.run.unsupported",
         "simulator.training_run.run.used_options",
         "simulator.training_run.step.coefficients",
+        "simulator.training_run.step.priced_runs",
         "simulator.training_run.work.stage_share",
         "simulator.values.decision",
         "simulator.values.degrees",

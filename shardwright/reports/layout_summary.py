@@ -20,7 +20,7 @@ from shardwright.reports.price_words import price_words
 from shardwright.reports.terminal import format_interval, memory_words
 from shardwright.requests.compared_frameworks import is_supported
 from simulator.log_interval import probability_less
-from simulator.training_run.fit.evidence import evidence_words, short_evidence
+from simulator.training_run.fit.evidence import evidence_words
 from simulator.training_run.step.coefficient_owner import processor_of
 from simulator.values.prediction import Interval
 
@@ -72,7 +72,7 @@ def layout_summary(
             for number, row in enumerate(rows)
         ),
         *_published(answer),
-        one_line("Basis   ", short_evidence(chosen.run)),
+        one_line("Basis   ", evidence_words(chosen.run, short=True)),
         one_line("Assumed ", some_of(assumptions, WIDTH - _LABEL), style="dim"),
     ]
     best = labelled(

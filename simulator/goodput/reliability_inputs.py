@@ -1,9 +1,10 @@
 """`ReliabilityInputs`: inputs of the goodput of a long run.
 
-`SOURCES` gives the source of each default. A user may replace them with a TOML file that has the
-same keys (`schema = "shardwright/reliability@1"`). A value that varies between clusters has a
-`*_spread`: 90 % of clusters are within that factor (log-normal). `GoodputFile` has data from
-published long runs: how often and why devices fail, and the duration of whole runs.
+The defaults and their sources are in profiles/data/reliability.toml (`SOURCES`). A user may replace
+them with a TOML file that has the same keys (`schema = "shardwright/reliability@1"`). A value that
+varies between clusters has a `*_spread`: 90 % of clusters are within that factor (log-normal).
+`GoodputFile` has data from published long runs: how often and why devices fail, and the duration of
+whole runs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from profiles.document import read_document
@@ -21,6 +21,8 @@ from profiles.errors import InputError
 
 GOODPUT_FILE = Path(__file__).parents[2] / "profiles" / "data" / "calibration" / "goodput.toml"
 GOODPUT_SCHEMA = "shardwright/goodput@1"
+_USUAL_FILE = GOODPUT_FILE.parents[1] / "reliability.toml"
+_USUAL_SCHEMA = "shardwright/reliability-defaults@1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,32 @@ def learned() -> GoodputFile:
 
 RELIABILITY_SCHEMA = "shardwright/reliability@1"
 _HOUR_S = 3600.0
-_DAY_S = 24 * _HOUR_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualValue:
+    """The default of an input, None for none, and its source."""
+
+    source: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualFile:
+    """profiles/data/reliability.toml; inputs  by name."""
+
+    inputs: Mapping[str, UsualValue]
+
+
+@functools.cache
+def _usual_values() -> Mapping[str, UsualValue]:
+    return read_document(_USUAL_FILE, UsualFile, schema=_USUAL_SCHEMA).inputs
+
+
+def _usual(name: str) -> float:
+    value = _usual_values()[name].value
+    assert value is not None
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,31 +164,31 @@ class ReliabilityInputs:
     device_hours_per_failure: float | None = None
     failure_spread: float = learned().failure_rate.spread
     failure_shares: Mapping[str, float] | None = None
-    detection_s: float = 300.0
-    restart_s: float = 300.0
-    recovery_spread: float = 2.0
-    manual_share: float = 0.03
-    manual_restart_s: float = _HOUR_S / 2
-    checkpoint_bytes_per_parameter: float = 14.0
-    write_bytes_per_s_per_device: float = 2e12 / 16384
-    read_bytes_per_s_per_device: float = 1e12 / 3072
-    storage_spread: float = 2.0
+    detection_s: float = _usual("detection_s")
+    restart_s: float = _usual("restart_s")
+    recovery_spread: float = _usual("recovery_spread")
+    manual_share: float = _usual("manual_share")
+    manual_restart_s: float = _usual("manual_restart_s")
+    checkpoint_bytes_per_parameter: float = _usual("checkpoint_bytes_per_parameter")
+    write_bytes_per_s_per_device: float = _usual("write_bytes_per_s_per_device")
+    read_bytes_per_s_per_device: float = _usual("read_bytes_per_s_per_device")
+    storage_spread: float = _usual("storage_spread")
     storage_write_bytes_per_s: float | None = None
     storage_read_bytes_per_s: float | None = None
-    checkpoint_blocking_share: float = 1.0
+    checkpoint_blocking_share: float = _usual("checkpoint_blocking_share")
     checkpoint_every_s: float | None = None
-    node_devices: int = 8
+    node_devices: int = int(_usual("node_devices"))
     spare_nodes: int | None = None
-    repair_s: float = 3 * _DAY_S
-    spot_interruptions_per_device_hour: float = 0.0
-    spot_warning_s: float = 120.0
-    spot_wait_s: float = 900.0
-    slow_devices: float = 5.5e-6
-    slow_by: float = 0.1
-    slow_spread: float = 3.0
-    maintenance_device_hours: float = 54 * 24 * 16384 / 47
-    maintenance_s: float = 600.0
-    evaluation_share: float = 0.003
+    repair_s: float = _usual("repair_s")
+    spot_interruptions_per_device_hour: float = _usual("spot_interruptions_per_device_hour")
+    spot_warning_s: float = _usual("spot_warning_s")
+    spot_wait_s: float = _usual("spot_wait_s")
+    slow_devices: float = _usual("slow_devices")
+    slow_by: float = _usual("slow_by")
+    slow_spread: float = _usual("slow_spread")
+    maintenance_device_hours: float = _usual("maintenance_device_hours")
+    maintenance_s: float = _usual("maintenance_s")
+    evaluation_share: float = _usual("evaluation_share")
     contingency: float | None = None
     contingency_spread: float = learned().contingency.spread
 
@@ -244,53 +271,15 @@ _POSITIVE = (
 _RATE = learned().failure_rate
 _CONTINGENCY = learned().contingency
 
-# Source of each default.
-SOURCES: Mapping[str, str] = MappingProxyType(
-    {
-        "device_hours_per_failure": f"{_RATE.source}; {_RATE.method}",
-        "failure_spread": f"between the {_RATE.clusters} clusters of device_hours_per_failure",
-        "failure_shares": learned().failure_shares.source,
-        "detection_s": "half of less than 10 minutes to detect and diagnose (MegaScale, arXiv "
-        "2402.15627)",
-        "restart_s": "assumed: with detection 10 minutes, as the median retry interval of 11 "
-        "minutes of 504 B200 (SK Telecom, 2026), below the 18.6 minutes that more than 90 % "
-        "effective time leaves to each failure (arXiv 2407.21783, section 3.3.4)",
-        "recovery_spread": "assumed: 5 to 20 minutes; MegaScale is back within 15",
-        "manual_share": "between 3 of 419 (arXiv 2407.21783, section 3.3.4) and less than 10 % "
-        "(MegaScale, arXiv 2402.15627)",
-        "manual_restart_s": "assumed: half an hour",
-        "checkpoint_bytes_per_parameter": "bf16 weights, fp32 master weights and two moments; "
-        "13.7 measured (arXiv 2104.04473, section 5.10), 13.1 of BLOOM",
-        "write_bytes_per_s_per_device": "2 TB/s sustained for 16,384 devices (arXiv 2407.21783, "
-        "section 3.3.1); 273 GB/s for 3,072 (arXiv 2104.04473, section 5.10)",
-        "read_bytes_per_s_per_device": "1 TB/s for 3,072 devices (arXiv 2104.04473, section 5.10)",
-        "storage_spread": "between the two papers, and 2 and 7 TB/s of the first",
-        "storage_write_bytes_per_s": "none: by the device",
-        "storage_read_bytes_per_s": "none: by the device",
-        "checkpoint_blocking_share": "a plain save, as of torch.distributed.checkpoint.save",
-        "checkpoint_every_s": "the interval that loses least (Daly, FGCS 22(3), 2006)",
-        "node_devices": "the usual node",
-        "spare_nodes": "none: broken nodes are replaced from a pool that is large enough",
-        "repair_s": "assumed: half of the six days that OPT's 12 buffer nodes last at two broken "
-        "ones a day (arXiv 2205.01068)",
-        "spot_interruptions_per_device_hour": "on-demand and reserved capacity is not taken back",
-        "spot_warning_s": "two minutes (AWS EC2 User Guide, Spot Instance interruption notices); "
-        "Google and Azure give 30 s",
-        "spot_wait_s": "assumed: a quarter of an hour",
-        "slow_devices": "taking out hosts that ran 10 % slower gained 0.7 of 55 points of MFU on "
-        "12,288 devices (MegaScale, arXiv 2402.15627), so that there was one in 13 % of the time: "
-        "half of that, as teams look for them now",
-        "slow_by": "about 10 % (MegaScale, arXiv 2402.15627)",
-        "slow_spread": "assumed",
-        "maintenance_device_hours": "47 planned interruptions of 16,384 devices in 54 days (arXiv "
-        "2407.21783, section 3.3.4)",
-        "maintenance_s": "assumed: ten minutes",
-        "evaluation_share": "the geometric mean of Megatron-LM's default (100 batches forward per "
-        "1000 steps, 3.3 %) and of BLOOM's run (1 batch per 1000 steps, 0.03 %)",
-        "contingency": f"{_CONTINGENCY.source}; {_CONTINGENCY.method}",
-        "contingency_spread": f"between the {_CONTINGENCY.runs} runs of contingency",
-    }
-)
+SOURCES: Mapping[str, str] = {
+    **{name: usual.source for name, usual in _usual_values().items()},
+    "device_hours_per_failure": f"{_RATE.source}; {_RATE.method}",
+    "failure_spread": f"between the {_RATE.clusters} clusters of device_hours_per_failure",
+    "failure_shares": learned().failure_shares.source,
+    "contingency": f"{_CONTINGENCY.source}; {_CONTINGENCY.method}",
+    "contingency_spread": f"between the {_CONTINGENCY.runs} runs of contingency",
+}
+"""Source of each default."""
 
 DEFAULT = ReliabilityInputs()
 # Spot capacity: a node of eight devices is reclaimed in 10 to 15 % of months, the middle band of

@@ -59,7 +59,6 @@ class Footprint:
     allocated_bytes  of the fullest rank, as torch.cuda.max_memory_allocated counts
     reserved_bytes   as torch.cuda.max_memory_reserved counts, where there is room
     needed_bytes     what must be there for the run not to fail
-    device_bytes     as nvidia-smi shows it: with the context, loaded kernels and NCCL
     shown_bytes      what the framework's own report prints, of the rank that it prints,
                      `shown_rank`; another kind of peak where the run asks for it
     refused          why the framework would not run this layout, "" if it would
@@ -70,7 +69,6 @@ class Footprint:
     allocated_bytes: float
     reserved_bytes: float
     needed_bytes: float
-    device_bytes: float
     shown_bytes: float
     shown_rank: int
     refused: str = ""
@@ -120,7 +118,6 @@ def footprint(run: TrainingRun) -> Footprint:
         allocated_bytes=max(rank.peak_bytes for rank in ranks),
         reserved_bytes=max(rank.reserved_bytes or 0.0 for rank in ranks),
         needed_bytes=needed,
-        device_bytes=on_device,
         shown_bytes=shown_bytes,
         shown_rank=shown.rank,
         refused=_refusal(run, memory, counter.shares),

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
-
-from profiles.errors import InputError
-
-_ACTION = re.compile(r"^(\d+)([FBIW])(\d+)$")
 
 
 class ActionKind(StrEnum):
@@ -24,8 +19,8 @@ class ActionKind(StrEnum):
 class Action:
     """One action of a rank; prints as torch writes it.
 
-    >>> str(Action(2, ActionKind.FORWARD, 0)), Action.parse("3B7").microbatch
-    ('2F0', 7)
+    >>> str(Action(2, ActionKind.FORWARD, 0))
+    '2F0'
     """
 
     stage: int
@@ -34,14 +29,6 @@ class Action:
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind.value}{self.microbatch}"
-
-    @classmethod
-    def parse(cls, text: str) -> Action:
-        """The action that `text` names; raises InputError."""
-        match = _ACTION.match(text.strip())
-        if match is None:
-            raise InputError(f"{text!r} is not an action; write stage, kind, micro-batch: 2F0")
-        return cls(int(match.group(1)), ActionKind(match.group(2)), int(match.group(3)))
 
 
 def forward(stage: int, microbatch: int) -> Action:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from simulator.schedules.action import Action, ActionKind
 from simulator.schedules.schedule import (
     Placement,
-    Schedule,
+    Rows,
     ScheduleKind,
     ScheduleOptions,
     register,
@@ -32,7 +32,7 @@ _Block = dict[tuple[int, ActionKind], int]
 @register(
     ScheduleKind(name="v-min", placement=Placement.V, stages_per_rank=2, splits_backward=True)
 )
-def v_min(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+def v_min(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
     """Keeps (p + 4) // 3 micro-batches: every action directly follows its predecessor.
 
     If p is a multiple of three, two slots stay free at the turn; otherwise actions would collide.
@@ -44,13 +44,13 @@ def v_min(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Sc
         block[2 * p - 1 - rank, _F] = 2 * p - 1 - rank
         block[2 * p - 1 - rank, _I] = 2 * p + free + rank
         block[rank, _I] = 4 * p - 1 + free - rank
-    return _schedule("v-min", block, num_ranks, num_microbatches, options)
+    return _rows(block, num_ranks, num_microbatches)
 
 
 @register(
     ScheduleKind(name="v-half", placement=Placement.V, stages_per_rank=2, splits_backward=True)
 )
-def v_half(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+def v_half(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
     """Keeps (p + 2) // 2 micro-batches: an action takes two slots down the ranks, one slot up.
 
     If p is even, three slots stay free at the turn; otherwise actions would collide.
@@ -62,22 +62,13 @@ def v_half(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> S
         block[2 * p - 1 - rank, _F] = 3 * p - 2 - rank
         block[2 * p - 1 - rank, _I] = 3 * p - 1 + free + 2 * rank
         block[rank, _I] = 6 * p - 2 + free - rank
-    return _schedule("v-half", block, num_ranks, num_microbatches, options)
+    return _rows(block, num_ranks, num_microbatches)
 
 
-def _schedule(
-    name: str, block: _Block, num_ranks: int, num_microbatches: int, options: ScheduleOptions
-) -> Schedule:
-    options.require_stages_per_rank(name, 2, hint="use --vpp 2")
-    placement = Placement.V.ranks_of(num_ranks, 2)
-    slots = _Slots(block, num_microbatches, placement)
+def _rows(block: _Block, num_ranks: int, num_microbatches: int) -> Rows:
+    slots = _Slots(block, num_microbatches, Placement.V.ranks_of(num_ranks, 2))
     slots.advance()
-    return Schedule(
-        name=name,
-        num_microbatches=num_microbatches,
-        stage_to_rank=placement,
-        ranks=tuple(slots.row(rank) for rank in range(num_ranks)),
-    )
+    return tuple(slots.row(rank) for rank in range(num_ranks))
 
 
 @dataclass(slots=True)

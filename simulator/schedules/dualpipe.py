@@ -21,7 +21,7 @@ from collections import deque
 from simulator.schedules.action import Action, ActionKind
 from simulator.schedules.schedule import (
     Placement,
-    Schedule,
+    Rows,
     ScheduleKind,
     ScheduleOptions,
     register,
@@ -41,20 +41,14 @@ _I, _W = ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT
         microbatches_per_rank=2,
     )
 )
-def dualpipev(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+def dualpipev(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
     """One copy of the model in a V; torch's ScheduleDualPipeV."""
-    options.require_stages_per_rank("dualpipev", 2, hint="use --vpp 2")
     rows = []
     for rank in range(num_ranks):
         row = _Row((rank, 2 * num_ranks - 1 - rank), (0, 0))
         row.fill(rank, num_ranks, num_microbatches)
         rows.append(tuple(row.actions))
-    return Schedule(
-        name="dualpipev",
-        num_microbatches=num_microbatches,
-        stage_to_rank=Placement.V.ranks_of(num_ranks, 2),
-        ranks=tuple(rows),
-    )
+    return tuple(rows)
 
 
 @register(
@@ -67,12 +61,11 @@ def dualpipev(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -
         even=True,
     )
 )
-def dualpipe(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+def dualpipe(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
     """Two model copies, one down and one up the ranks; virtual stages p + s are the second copy.
 
     Rank r has stage r of the first and stage p - 1 - r of the second copy: twice the parameters.
     """
-    options.require_stages_per_rank("dualpipe", 1, hint="it holds that one twice; use dualpipev")
     half = num_microbatches // 2
     rows = []
     for rank in range(num_ranks):
@@ -82,14 +75,7 @@ def dualpipe(num_ranks: int, num_microbatches: int, options: ScheduleOptions) ->
         row = _Row((near[0], distant[0]), (near[1], distant[1]))
         row.fill(min(rank, num_ranks - 1 - rank), num_ranks // 2, half)
         rows.append(tuple(row.actions))
-    down = tuple(range(num_ranks))
-    return Schedule(
-        name="dualpipe",
-        num_microbatches=num_microbatches,
-        stage_to_rank=down + down[::-1],
-        ranks=tuple(rows),
-        copies=2,
-    )
+    return tuple(rows)
 
 
 class _Row:

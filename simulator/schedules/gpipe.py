@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from simulator.schedules.action import backward, forward
-from simulator.schedules.schedule import (
-    Placement,
-    Schedule,
-    ScheduleKind,
-    ScheduleOptions,
-    register,
-)
+from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, register
 
 
 @register(
@@ -17,16 +11,10 @@ from simulator.schedules.schedule import (
         name="gpipe", closed_form=True, words=("afab",), held=lambda p, m, v: ((m,) * v,) * p
     )
 )
-def gpipe(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+def gpipe(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
     """GPipe (Huang et al., arXiv 1811.06965, figure 2c); keeps every micro-batch."""
-    options.require_stages_per_rank("gpipe", 1, hint="use interleaved")
     micro_batches = range(num_microbatches)
-    return Schedule(
-        name="gpipe",
-        num_microbatches=num_microbatches,
-        stage_to_rank=Placement.LOOP.ranks_of(num_ranks, 1),
-        ranks=tuple(
-            tuple([forward(r, m) for m in micro_batches] + [backward(r, m) for m in micro_batches])
-            for r in range(num_ranks)
-        ),
+    return tuple(
+        tuple([forward(r, m) for m in micro_batches] + [backward(r, m) for m in micro_batches])
+        for r in range(num_ranks)
     )

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from profiles.errors import InputError
 from simulator.schedules.action import backward, forward
-from simulator.schedules.schedule import (
-    Placement,
-    Schedule,
-    ScheduleKind,
-    ScheduleOptions,
-    register,
-)
+from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, register
 
 
 def _held(p: int, m: int, v: int) -> tuple[tuple[int, ...], ...]:
@@ -26,48 +20,36 @@ def _held(p: int, m: int, v: int) -> tuple[tuple[int, ...], ...]:
 
 
 @register(ScheduleKind(name="interleaved", stages_per_rank=0, whole_rounds=True, held=_held))
-def interleaved(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+def interleaved(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
     """1F1B over several stages per rank (Narayanan et al., arXiv 2104.04473, section 2.2).
 
     Micro-batches run in rounds of m / max(1, m // ranks), as in torch's ScheduleInterleaved1F1B.
     The number of micro-batches must be a multiple of the number of rounds.
     """
     stages_per_rank = options.stages_per_rank
-    if stages_per_rank < 2:
-        raise InputError("interleaved needs two or more stages per rank (--vpp 2)")
-    per_round = microbatches_per_round("interleaved", num_ranks, num_microbatches)
+    rounds = max(1, num_microbatches // num_ranks)
+    if num_microbatches % rounds:
+        raise InputError(
+            f"interleaved runs {num_microbatches} micro-batches in {rounds} rounds, which does not "
+            f"divide them; use a multiple of {num_ranks} micro-batches"
+        )
+    per_round = num_microbatches // rounds
     total = stages_per_rank * num_microbatches
     rows = []
     for rank in range(num_ranks):
         warm_up = (stages_per_rank - 1) * per_round + 2 * (num_ranks - 1 - rank)
         warm_up = min(warm_up, total)
-        forwards = turns(rank, num_ranks, stages_per_rank, per_round, total, reverse=False)
-        backwards = turns(rank, num_ranks, stages_per_rank, per_round, total, reverse=True)
+        forwards = _turns(rank, num_ranks, stages_per_rank, per_round, total, reverse=False)
+        backwards = _turns(rank, num_ranks, stages_per_rank, per_round, total, reverse=True)
         row = [forward(*turn) for turn in forwards[:warm_up]]
         for i in range(total - warm_up):
             row += [forward(*forwards[warm_up + i]), backward(*backwards[i])]
         row += [backward(*turn) for turn in backwards[total - warm_up :]]
         rows.append(tuple(row))
-    return Schedule(
-        name="interleaved",
-        num_microbatches=num_microbatches,
-        stage_to_rank=Placement.LOOP.ranks_of(num_ranks, stages_per_rank),
-        ranks=tuple(rows),
-    )
+    return tuple(rows)
 
 
-def microbatches_per_round(name: str, num_ranks: int, num_microbatches: int) -> int:
-    """Micro-batches that a stage runs before the rank's next stage; raises InputError."""
-    rounds = max(1, num_microbatches // num_ranks)
-    if num_microbatches % rounds:
-        raise InputError(
-            f"{name} runs {num_microbatches} micro-batches in {rounds} rounds, which does not "
-            f"divide them; use a multiple of {num_ranks} micro-batches"
-        )
-    return num_microbatches // rounds
-
-
-def turns(
+def _turns(
     rank: int, num_ranks: int, local_stages: int, per_round: int, total: int, *, reverse: bool
 ) -> list[tuple[int, int]]:
     """(stage, micro-batch) of a rank's forwards, or backwards if `reverse`, in order."""

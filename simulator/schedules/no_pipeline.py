@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from profiles.errors import InputError
 from simulator.schedules.action import backward, forward
-from simulator.schedules.schedule import (
-    Placement,
-    Schedule,
-    ScheduleKind,
-    ScheduleOptions,
-    register,
-)
+from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, register
 
 
 @register(ScheduleKind(name="none", closed_form=True, held=lambda p, m, v: ((1,),) * p))
-def no_pipeline(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+def no_pipeline(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
     """Forward and backward of one micro-batch after another."""
-    options.require_stages_per_rank("none", 1, hint="use interleaved")
     if num_ranks != 1:
         raise InputError(f"the schedule 'none' is for one pipeline rank, got {num_ranks}")
-    row = tuple(f(0, m) for m in range(num_microbatches) for f in (forward, backward))
-    return Schedule(
-        name="none",
-        num_microbatches=num_microbatches,
-        stage_to_rank=Placement.LOOP.ranks_of(1, 1),
-        ranks=(row,),
-    )
+    return (tuple(f(0, m) for m in range(num_microbatches) for f in (forward, backward)),)

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from simulator.schedules.action import backward, forward
-from simulator.schedules.schedule import (
-    Placement,
-    Schedule,
-    ScheduleKind,
-    ScheduleOptions,
-    register,
-)
+from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, register
 
 
 @register(
@@ -22,13 +16,12 @@ from simulator.schedules.schedule import (
 )
 def one_forward_one_backward(
     num_ranks: int, num_microbatches: int, options: ScheduleOptions
-) -> Schedule:
+) -> Rows:
     """After num_ranks - rank forwards, backwards and forwards alternate.
 
     PipeDream-Flush (Narayanan et al., arXiv 2104.04473, figure 3 bottom); keeps at most
     num_ranks - rank micro-batches.
     """
-    options.require_stages_per_rank("1f1b", 1, hint="use interleaved")
     rows = []
     for rank in range(num_ranks):
         warm_up = min(num_microbatches, num_ranks - rank)
@@ -38,9 +31,4 @@ def one_forward_one_backward(
             if warm_up + m < num_microbatches:
                 row.append(forward(rank, warm_up + m))
         rows.append(tuple(row))
-    return Schedule(
-        name="1f1b",
-        num_microbatches=num_microbatches,
-        stage_to_rank=Placement.LOOP.ranks_of(num_ranks, 1),
-        ranks=tuple(rows),
-    )
+    return tuple(rows)

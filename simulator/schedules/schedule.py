@@ -4,9 +4,9 @@ An `Action` prints and parses as in torch.distributed.pipelining: `2F0` is the f
 on micro-batch 0, `B` a full backward, `I` the gradient of the inputs alone, `W` the gradient of the
 weights alone.
 
-A schedule is a function (ranks, micro-batches, ScheduleOptions) -> Schedule, registered with a
-`ScheduleKind`. Every file in `simulator/schedules/` is loaded. Planner, step time, memory and
-executor use the kind's properties; there is no other list of schedules.
+A schedule is a function (ranks, micro-batches, ScheduleOptions) -> actions per rank, registered
+with a `ScheduleKind`. Every file in `simulator/schedules/` is loaded. Planner, step time, memory
+and executor use the kind's properties; there is no other list of schedules.
 """
 
 from __future__ import annotations
@@ -36,21 +36,15 @@ class Placement(StrEnum):
     V = "v"
     """Stage s is on rank s, then 2 num_ranks - 1 - s (Qi et al., arXiv 2401.10241, section 6)."""
 
-    OTHER = "other"
-
     def ranks_of(self, num_ranks: int, stages_per_rank: int) -> tuple[int, ...]:
-        """The rank of every virtual stage; V turns at each end, OTHER cannot be computed.
+        """The rank of every virtual stage; V turns at each end.
 
         >>> Placement.V.ranks_of(3, 2), Placement.LOOP.ranks_of(3, 2)
         ((0, 1, 2, 2, 1, 0), (0, 1, 2, 0, 1, 2))
         """
         down = list(range(num_ranks))
-        if self is Placement.V:
-            turns = [down[:: -1 if turn % 2 else 1] for turn in range(stages_per_rank)]
-        elif self is Placement.LOOP:
-            turns = [down] * stages_per_rank
-        else:
-            raise InputError("only loop and v placements follow from the number of ranks")
+        back = -1 if self is Placement.V else 1
+        turns = [down[:: back if turn % 2 else 1] for turn in range(stages_per_rank)]
         return tuple(rank for turn in turns for rank in turn)
 
 
@@ -85,15 +79,6 @@ class Schedule:
     def stages_per_copy(self) -> int:
         """Stages of one copy of the model."""
         return self.num_stages // self.copies
-
-    @property
-    def placement(self) -> Placement:
-        """LOOP or V if `stage_to_rank` matches it, otherwise OTHER."""
-        per_rank, rest = divmod(self.num_stages, self.num_ranks)
-        for placement in (Placement.LOOP, Placement.V):
-            if not rest and placement.ranks_of(self.num_ranks, per_rank) == self.stage_to_rank:
-                return placement
-        return Placement.OTHER
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """Virtual stages of a pipeline rank, in order."""
@@ -231,14 +216,8 @@ class ScheduleOptions:
         if not 0.0 <= self.kept_for_weights <= 1.0:
             raise InputError(f"kept_for_weights must be from 0 to 1, got {self.kept_for_weights}")
 
-    def require_stages_per_rank(self, name: str, count: int, *, hint: str) -> None:
-        """Raises InputError unless there are `count` stages per rank."""
-        if self.stages_per_rank != count:
-            number = {1: "one stage", 2: "two stages"}[count]
-            raise InputError(f"{name} has {number} per rank, got {self.stages_per_rank}; {hint}")
 
-
-ScheduleFunction = Callable[[int, int, ScheduleOptions], Schedule]
+ScheduleFunction = Callable[[int, int, ScheduleOptions], Rows]
 HeldFunction = Callable[[int, int, int], tuple[tuple[int, ...], ...]]
 """(ranks, micro-batches, stages per rank) -> per rank the micro-batches of each stage when the rank
 keeps the most."""
@@ -373,6 +352,14 @@ def pipeline_names() -> Sequence[str]:
     return _PIPELINES
 
 
+# By `ScheduleKind.stages_per_rank`: the words, and the fix of another number.
+_STAGES = {
+    0: ("two or more stages", "use --vpp 2"),
+    1: ("one stage", "use --vpp 1, or interleaved"),
+    2: ("two stages", "use --vpp 2"),
+}
+
+
 @functools.lru_cache(maxsize=256)
 def build_schedule(
     name: str,
@@ -393,6 +380,9 @@ def build_schedule(
             f"a schedule needs at least one rank, micro-batch and stage per rank, got {num_ranks}, "
             f"{num_microbatches} and {stages_per_rank}"
         )
+    if not kind.takes_stages(stages_per_rank):
+        needed, fix = _STAGES[kind.stages_per_rank]
+        raise InputError(f"{name} has {needed} per rank, got {stages_per_rank}; {fix}")
     # Rounds may be uneven here, as in torch; only the searches require whole rounds.
     refusal = "" if kind.whole_rounds else kind.why_not(num_ranks, num_microbatches)
     if refusal:
@@ -400,4 +390,12 @@ def build_schedule(
     options = ScheduleOptions(
         stages_per_rank=stages_per_rank, durations=durations, kept_for_weights=kept_for_weights
     )
-    return _MAKERS[name](num_ranks, num_microbatches, options)
+    # Two copies of the model run down and up the ranks: they are placed as a V of two stages.
+    placement = Placement.V if kind.copies > 1 else kind.placement
+    return Schedule(
+        name=name,
+        num_microbatches=num_microbatches,
+        stage_to_rank=placement.ranks_of(num_ranks, kind.copies * stages_per_rank),
+        ranks=_MAKERS[name](num_ranks, num_microbatches, options),
+        copies=kind.copies,
+    )

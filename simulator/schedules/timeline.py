@@ -36,11 +36,6 @@ class Timeline:
     end_s: tuple[float, ...]
     lasts: tuple[int, ...]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The actions as text."""
-        return tuple(map(str, self.actions))
-
     def rank_end_s(self, rank: int) -> float:
         """End of a rank's last action, in seconds."""
         return self.end_s[self.lasts[rank]]

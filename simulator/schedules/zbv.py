@@ -10,7 +10,7 @@ from __future__ import annotations
 from simulator.schedules.action import Action, ActionKind
 from simulator.schedules.schedule import (
     Placement,
-    Schedule,
+    Rows,
     ScheduleKind,
     ScheduleOptions,
     register,
@@ -29,19 +29,13 @@ _F, _I, _W = ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_
         held=lambda p, m, v: tuple((min(m, 2 * p - 1 - r), min(m, r + 1)) for r in range(p)),
     )
 )
-def zbv(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+def zbv(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
     """The order of figure 8, the same as torch's ScheduleZBVZeroBubble."""
-    options.require_stages_per_rank("zbv", 2, hint="use --vpp 2")
     # The pattern is defined for at least 2 p - 1 micro-batches; surplus ones are removed below.
     micro = max(num_microbatches, 2 * num_ranks - 1)
     rows = (_row(rank, num_ranks, micro) for rank in range(num_ranks))
-    return Schedule(
-        name="zbv",
-        num_microbatches=num_microbatches,
-        stage_to_rank=Placement.V.ranks_of(num_ranks, 2),
-        ranks=tuple(
-            tuple(action for action in row if action.microbatch < num_microbatches) for row in rows
-        ),
+    return tuple(
+        tuple(action for action in row if action.microbatch < num_microbatches) for row in rows
     )
 
 

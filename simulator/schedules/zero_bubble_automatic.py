@@ -18,13 +18,7 @@ from dataclasses import dataclass, field
 from profiles.errors import InputError
 from simulator.schedules.action import Action, ActionKind
 from simulator.schedules.durations import Durations
-from simulator.schedules.schedule import (
-    Placement,
-    Schedule,
-    ScheduleKind,
-    ScheduleOptions,
-    register,
-)
+from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, register
 
 _ROUNDING = 1e-9  # rounding error of sums of memory fractions
 
@@ -37,7 +31,7 @@ _ROUNDING = 1e-9  # rounding error of sums of memory fractions
         held=lambda p, m, v: ((min(m, p),),) * p,
     )
 )
-def zb_1p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+def zb_1p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
     """Search limited to the memory of 1F1B: p micro-batches on every rank."""
     return automatic("zb-1p", num_ranks, num_microbatches, options, memory_limit=num_ranks)
 
@@ -50,7 +44,7 @@ def zb_1p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Sc
         held=lambda p, m, v: ((min(m, 2 * p - 1),),) * p,
     )
 )
-def zb_2p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+def zb_2p(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
     """Search limited to twice the memory of 1F1B, enough for almost no bubble (section 5.4)."""
     return automatic("zb-2p", num_ranks, num_microbatches, options, memory_limit=2 * num_ranks)
 
@@ -62,12 +56,11 @@ def automatic(
     options: ScheduleOptions,
     *,
     memory_limit: float,
-) -> Schedule:
+) -> Rows:
     """Shortest schedule of the search for `options.durations` within the memory limit.
 
     memory_limit  of every rank, in micro-batches' activations; at least num_ranks
     """
-    options.require_stages_per_rank(name, 1, hint="use zb-h1 or zbv")
     durations = options.durations or Durations.even(num_ranks)
     if durations.num_stages != num_ranks:
         raise InputError(
@@ -88,12 +81,7 @@ def automatic(
             search.backwards(fill_small_gaps=small)
         tried.append(search.finish())
     _, rows = min(tried, key=lambda outcome: outcome[0])
-    return Schedule(
-        name=name,
-        num_microbatches=num_microbatches,
-        stage_to_rank=Placement.LOOP.ranks_of(num_ranks, 1),
-        ranks=rows,
-    )
+    return rows
 
 
 @dataclass(slots=True)
@@ -211,7 +199,7 @@ class _Search:
                     self._run(rank, _W)
             self._place(rank, _I, fill_small_gaps)
 
-    def finish(self) -> tuple[float, tuple[tuple[Action, ...], ...]]:
+    def finish(self) -> tuple[float, Rows]:
         """(seconds of the longest rank, actions of every rank), after the remaining W."""
         for rank in self._ranks:
             while rank.owes_weights:

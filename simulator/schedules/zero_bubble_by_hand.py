@@ -13,38 +13,18 @@ another, and end so too, as no rank waits for the others before its optimizer st
 from __future__ import annotations
 
 from simulator.schedules.action import Action, backward_input, backward_weight, forward
-from simulator.schedules.interleaved import microbatches_per_round, turns
-from simulator.schedules.schedule import (
-    Placement,
-    Schedule,
-    ScheduleKind,
-    ScheduleOptions,
-    register,
-)
-
-Turns = list[tuple[int, int]]
+from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, register
 
 
 @register(
     ScheduleKind(name="zb-h1", splits_backward=True, held=lambda p, m, v: ((min(m, p),),) * p)
 )
-def zb_h1(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
-    """1F1B with each W of rank r delayed by r turns, in the memory of 1F1B.
-
-    With several stages per rank, torch's ScheduleInterleavedZeroBubble.
-    """
-    local = options.stages_per_rank
-    per_round = num_microbatches
-    if local > 1:
-        per_round = microbatches_per_round("zb-h1", num_ranks, num_microbatches)
-    total = local * num_microbatches
-    rows = []
-    for rank in range(num_ranks):
-        forwards = turns(rank, num_ranks, local, per_round, total, reverse=False)
-        backwards = turns(rank, num_ranks, local, per_round, total, reverse=True)
-        warm_up = min(total, (local - 1) * per_round + num_ranks - 1 - rank)
-        rows.append(_row(forwards, backwards, warm_up=warm_up, late=rank))
-    return _schedule("zb-h1", num_ranks, num_microbatches, local, rows)
+def zb_h1(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
+    """1F1B with each W of rank r delayed by r turns, in the memory of 1F1B."""
+    return tuple(
+        _row(rank, num_microbatches, warm_up=num_ranks - 1 - rank, late=rank)
+        for rank in range(num_ranks)
+    )
 
 
 @register(
@@ -52,39 +32,26 @@ def zb_h1(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Sc
         name="zb-h2", splits_backward=True, held=lambda p, m, v: ((min(m, 2 * p - 1),),) * p
     )
 )
-def zb_h2(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+def zb_h2(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
     """ZB-H1 with twice the warm-up forwards and twice the delay of W.
 
     No bubble if F, I and W are equal and there are at least 2 p - 1 micro-batches.
     """
-    options.require_stages_per_rank("zb-h2", 1, hint="use zb-h1 or zbv")
-    rows = []
-    for rank in range(num_ranks):
-        order = [(rank, mb) for mb in range(num_microbatches)]
-        warm_up = min(num_microbatches, 2 * (num_ranks - 1 - rank))
-        rows.append(_row(order, order, warm_up=warm_up, late=2 * rank))
-    return _schedule("zb-h2", num_ranks, num_microbatches, 1, rows)
-
-
-def _row(forwards: Turns, backwards: Turns, *, warm_up: int, late: int) -> tuple[Action, ...]:
-    """`warm_up` forwards, then F, I and the W delayed by `late` turns, until all are done."""
-    row = [forward(*turn) for turn in forwards[:warm_up]]
-    for i, turn in enumerate(backwards):
-        if warm_up + i < len(forwards):
-            row.append(forward(*forwards[warm_up + i]))
-        row.append(backward_input(*turn))
-        if i >= late:
-            row.append(backward_weight(*backwards[i - late]))
-    row += [backward_weight(*turn) for turn in backwards[max(0, len(backwards) - late) :]]
-    return tuple(row)
-
-
-def _schedule(
-    name: str, num_ranks: int, num_microbatches: int, local: int, rows: list[tuple[Action, ...]]
-) -> Schedule:
-    return Schedule(
-        name=name,
-        num_microbatches=num_microbatches,
-        stage_to_rank=Placement.LOOP.ranks_of(num_ranks, local),
-        ranks=tuple(rows),
+    return tuple(
+        _row(rank, num_microbatches, warm_up=2 * (num_ranks - 1 - rank), late=2 * rank)
+        for rank in range(num_ranks)
     )
+
+
+def _row(rank: int, num_microbatches: int, *, warm_up: int, late: int) -> tuple[Action, ...]:
+    """`warm_up` forwards, then F, I and the W delayed by `late` turns, until all are done."""
+    warm_up = min(num_microbatches, warm_up)
+    row = [forward(rank, m) for m in range(warm_up)]
+    for m in range(num_microbatches):
+        if warm_up + m < num_microbatches:
+            row.append(forward(rank, warm_up + m))
+        row.append(backward_input(rank, m))
+        if m >= late:
+            row.append(backward_weight(rank, m - late))
+    owed = range(max(0, num_microbatches - late), num_microbatches)
+    return (*row, *(backward_weight(rank, m) for m in owed))

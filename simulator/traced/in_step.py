@@ -39,15 +39,10 @@ import numpy as np
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
-from profiles.hardware.kernels.attention_surface import (
-    FLASH_2_DEVICE,
-    FLASH_2_GAIN,
-    NEWER_THAN_FLASH_2,
-)
 from profiles.hardware.kernels.gemm_surface import load_surface
 from profiles.model.graph import Op, OpKind, Phase
-from simulator.kernel_speed import borrowed_from, is_on_surfaces
-from simulator.soft_maximum import larger
+from simulator.kernel_speed import borrowed_from, flash_2, is_on_surfaces
+from simulator.soft_maximum import exposed, larger
 from simulator.traced.comm_cost import CommCost, price_collective
 from simulator.traced.kernel_constants import module_constants
 from simulator.traced.kernel_seconds import kernels_costs, step_width
@@ -225,9 +220,8 @@ def matmul_seconds(op: Op, alone_s: float, device: Device) -> float:
 
 def flash_2_seconds(op: Op, device: Device) -> float:
     """Seconds that fused attention takes alone as FlashAttention-2."""
-    if device.name.startswith(NEWER_THAN_FLASH_2):
-        return price_op(op, get_device(FLASH_2_DEVICE)).time_s / FLASH_2_GAIN
-    return price_op(op, device).time_s
+    name, gain = flash_2(device.name)
+    return price_op(op, device if name == device.name else get_device(name)).time_s / gain
 
 
 def optimizer_s(moved_bytes: float, device: Device) -> float:
@@ -346,8 +340,7 @@ def exposed_seconds(message_s: float, compute_s: float, device: Device) -> float
     known = in_step(device)
     if known is _NEUTRAL:
         return message_s
-    longer = float(larger(np.asarray(compute_s), np.asarray(message_s)))
-    return longer - compute_s + known.gather_exposed * min(message_s, compute_s)
+    return float(exposed(np.asarray(compute_s), np.asarray(message_s), known.gather_exposed))
 
 
 def plus(time: Interval, more_s: float) -> Interval:

@@ -41,7 +41,6 @@ ORDER = {
         "simulator/training_run/reading",
         "simulator/training_run/fit",
         "simulator/training_run/explain",
-        "simulator/training_run/cases",
         "simulator/traced",
     ),
     "planner": (

@@ -11,10 +11,11 @@ import pytest
 from evidence.accuracy_markdown import accuracy_markdown
 from evidence.baseline import predict_baseline
 from evidence.compared import compare_runs
+from evidence.config_from_figures import config_of_figures
 from evidence.study import AccuracyStudy, Column
+from evidence.traced_runs import traced_predictions
 from evidence.traced_table import TRACED_WITHIN, traced_sources
 from profiles.errors import ModelError
-from profiles.model.figures.config_from_figures import config_of_figures
 from profiles.model.figures.described_model import traced_figures
 from profiles.model.figures.transformer import LatentAttention, StateSpace, Transformer
 from profiles.model.loaders import ModelSpec
@@ -23,7 +24,6 @@ from profiles.published.run_table import read_measured, read_runs
 from shardwright.commands.tables.predict_runs import (
     predict_table,
     predicted_runs,
-    traced_predictions,
 )
 from shardwright.commands.tables.predicted_run import OK
 from tests.shardwright.test_cli import shardwright

@@ -23,11 +23,11 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.run import PublishedRun
 from simulator.memory.footprint import footprint
-from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.framework.framework import framework_names, load_framework
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.training_run.step.priced_runs import price_runs
 
 FEWEST_LAYOUTS = 10
 
@@ -126,7 +126,7 @@ def _proposal(
         runners_up=0,
         clock=time.monotonic,
     )
-    times = predicted_parts(runs).total_s.tolist()
+    times = price_runs(runs).parts.total_s.tolist()
     fitting = [seconds for run, seconds in zip(runs, times, strict=True) if footprint(run).fits]
     best = min(measured_s[run.id] for run in runs)
     chosen = found.layouts[0] if found.layouts else None

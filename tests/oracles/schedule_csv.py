@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 from profiles.errors import InputError
-from simulator.schedules.schedule import Action, Schedule
+from simulator.schedules.schedule import Action, ActionKind, Schedule
+
+
+def parse_action(text: str) -> Action:
+    """The action that `text` names, as in 2F0."""
+    stage, kind, microbatch = re.split("([FBIW])", text.strip())
+    return Action(int(stage), ActionKind(kind), int(microbatch))
 
 
 def to_csv(schedule: Schedule) -> str:
@@ -19,7 +26,7 @@ def schedule_from_csv(text: str, name: str = "csv") -> Schedule:
     Where parts of the stages share no micro-batch with the others, they are copies of the model.
     """
     rows = tuple(
-        tuple(Action.parse(cell) for cell in line.split(",") if cell.strip())
+        tuple(parse_action(cell) for cell in line.split(",") if cell.strip())
         for line in text.splitlines()
         if line.strip()
     )

@@ -21,10 +21,10 @@ from simulator.memory.host_offload import (
 )
 from simulator.memory.run_tensors import run_tensors
 from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.values.prediction import Part
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, changed
 
@@ -64,7 +64,7 @@ def test_measured_whole() -> None:
     """996 ms a step and 2881 ms more offloaded with overlap; 32.0 GB allocated then. (The step
     without is predicted a third too long: this framework's times for experts spread widely.)"""
     offloaded = replace(MEASURED, optimizer_offload=True)
-    times = predicted_parts([MEASURED, offloaded]).total_s
+    times = price_runs([MEASURED, offloaded]).parts.total_s
     assert times[1] - times[0] == pytest.approx(2.881, rel=0.15)
     assert footprint(offloaded).allocated_bytes == pytest.approx(32.0 * 2**30, rel=0.1)
     assert footprint(offloaded).allocated_bytes < footprint(MEASURED).allocated_bytes
@@ -74,7 +74,7 @@ def test_measured_whole() -> None:
 def test_activations_hide_under_layers_or_do_not(stack: str) -> None:
     run = replace(LLAMA_RUN, stack=stack, zero_stage=1 if stack == "megatron-core" else 3)
     some, all_of = (replace(run, activation_offload=share) for share in (0.05, 1.0))
-    x, parts = features([some, all_of]), predicted_parts([some, all_of])
+    x, parts = features([some, all_of]), price_runs([some, all_of]).parts
     assert x.host_layer_s[1] == pytest.approx(20 * x.host_layer_s[0])
     assert parts[Part.HOST][1] > 0.0
     # A twentieth passes beside the layer where the framework overlaps it.

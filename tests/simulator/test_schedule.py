@@ -8,13 +8,11 @@ import pytest
 
 from profiles.errors import InputError, UnknownNameError
 from simulator.schedules.schedule import (
-    Action,
-    ActionKind,
     Schedule,
     build_schedule,
     schedule_names,
 )
-from tests.oracles.schedule_csv import schedule_from_csv, to_csv
+from tests.oracles.schedule_csv import parse_action, schedule_from_csv, to_csv
 from tests.simulator.torch_stage import TorchStage
 
 torch_schedules = pytest.importorskip(
@@ -118,7 +116,7 @@ def test_csv_as_torch_writes_it_has_idle_cells():
 
 
 def rows(*texts):
-    return tuple(tuple(Action.parse(cell) for cell in text.split()) for text in texts)
+    return tuple(tuple(parse_action(cell) for cell in text.split()) for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -160,9 +158,3 @@ def test_unknown_schedule_offers_the_nearest():
     with pytest.raises(UnknownNameError, match="Did you mean '1f1b'"):
         build_schedule("1f1", num_ranks=2, num_microbatches=2)
     assert {"none", "gpipe", "1f1b", "interleaved"} <= set(schedule_names())
-
-
-def test_not_an_action():
-    with pytest.raises(InputError, match="2F0"):
-        Action.parse("F02")
-    assert Action.parse("12W7") == Action(12, ActionKind.BACKWARD_WEIGHT, 7)

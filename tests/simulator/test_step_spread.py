@@ -22,6 +22,7 @@ from simulator.training_run.fit.step_spread import (
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import assign, shipped_coefficients
 from simulator.training_run.step.features import features
+from simulator.training_run.step.priced_runs import PricedRuns
 from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_time import step_parts
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, changed
@@ -60,10 +61,10 @@ def test_a_spread_by_hand() -> None:
     expected += (slopes["passes"] * kinds["passes"].spread) ** 2
     expected += 0.5 * (slopes["power"] * kinds["power"].spread) ** 2
     expected += (slopes["level"] * 0.1) ** 2 + (slopes["attention"] * 0.3) ** 2
-    found = step_spreads([LLAMA_RUN], x, assigned, values, known)
+    found = step_spreads(PricedRuns([LLAMA_RUN], x, assigned, values), known)
     assert found == pytest.approx([math.sqrt(expected)])
     inferred = replace(LLAMA_RUN, stack_assumed="inferred")
-    wider = step_spreads([inferred], x, assigned, values, known)
+    wider = step_spreads(PricedRuns([inferred], x, assigned, values), known)
     assert wider == pytest.approx([math.sqrt(expected + 0.1**2)])
     each = dict(zip(assigned.names, coefficient_spreads(assigned, known), strict=True))
     assert each[unknown] == pytest.approx(kinds["passes"].spread)
@@ -78,12 +79,12 @@ def test_only_logged_coefficients_have_no_variance_between_sources() -> None:
     slope = float(log_slopes(x, assigned.of(values))["level"][0])
     level = next(name for name in assigned.names if name.startswith("level."))
     shipped = shipped_knowledge()
-    new = float(step_spreads([LLAMA_RUN], x, assigned, values, shipped)[0])
+    new = float(step_spreads(PricedRuns([LLAMA_RUN], x, assigned, values), shipped)[0])
     logged = replace(shipped, logged=frozenset([level]))
-    own = float(step_spreads([LLAMA_RUN], x, assigned, values, logged)[0])
+    own = float(step_spreads(PricedRuns([LLAMA_RUN], x, assigned, values), logged)[0])
     assert new**2 - own**2 == pytest.approx((slope * shipped.between["level"]) ** 2)
     elsewhere = replace(shipped, logged=frozenset(["level.another framework"]))
-    assert step_spreads([LLAMA_RUN], x, assigned, values, elsewhere)[0] == new
+    assert step_spreads(PricedRuns([LLAMA_RUN], x, assigned, values), elsewhere)[0] == new
 
 
 def test_a_device_known_by_its_data_sheet_alone_is_less_certain() -> None:
@@ -99,7 +100,7 @@ def test_a_device_known_by_its_data_sheet_alone_is_less_certain() -> None:
         covariance=np.pad(known.covariance, ((0, 1), (0, 1))),
     )
     fitted.covariance[-1, -1] = KIND["power"].spread ** 2
-    as_fitted = float(step_spreads([run], x, assigned, values, fitted)[0])
+    as_fitted = float(step_spreads(PricedRuns([run], x, assigned, values), fitted)[0])
     assert run_spreads([run])[0] == pytest.approx(math.hypot(as_fitted, 0.3))
 
 

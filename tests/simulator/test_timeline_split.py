@@ -30,7 +30,7 @@ def test_by_hand():
         send_backward_s=(0.0, 0.5),
     )
     timeline = simulate(schedule, durations)
-    rows = zip(timeline.names, timeline.start_s, timeline.end_s, strict=True)
+    rows = zip(map(str, timeline.actions), timeline.start_s, timeline.end_s, strict=True)
     assert {name: (start, end) for name, start, end in rows} == {
         "0F0": (0.0, 2.0),
         "0I0": (6.5, 9.5),
@@ -77,7 +77,7 @@ def test_a_search_runs_the_pipeline_as_the_timeline_does(p, m, seed, choices):
 
 
 NAMES = (
-    *(("zb-h1", 1), ("zb-h1", 2), ("zb-h2", 1), ("zb-1p", 1), ("zb-2p", 1), ("zbv", 2)),
+    *(("zb-h1", 1), ("zb-h2", 1), ("zb-1p", 1), ("zb-2p", 1), ("zbv", 2)),
     *(("v-half", 2), ("v-min", 2), ("dualpipe", 1), ("dualpipev", 2)),
 )
 
@@ -87,8 +87,6 @@ NAMES = (
 def test_against_a_fixed_point_of_the_rules(kind, half, data):
     name, v = kind
     p, m = 2 * half, 4 * half + 2 * data.draw(st.integers(0, 3))
-    if v == 2 and name == "zb-h1":
-        m = 4 * half
     schedule = build_schedule(name, num_ranks=p, num_microbatches=m, stages_per_rank=v)
     n = schedule.num_stages
     seconds = st.lists(st.floats(0.0, 5.0), min_size=n, max_size=n).map(tuple)

@@ -14,10 +14,10 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.loaders import resolve_model
 from simulator.memory.footprint import footprint
-from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.values.degrees import Degrees
 from simulator.values.prediction import Component, Interval, Part, Prediction, RankMemory
 
@@ -66,7 +66,7 @@ def planned(name: str, stack: str, **axes: object) -> PlannedRun:
 
 def of_run(name: str, run: TrainingRun) -> PlannedRun:
     """A plan of a run, with its prediction."""
-    parts = predicted_parts([run])
+    parts = price_runs([run]).parts
     step = step_interval(run, float(parts.total_s[0]))
     return PlannedRun(
         plan="plan.json",

@@ -39,9 +39,8 @@ from simulator.training_run.fit.logged_source import (
 )
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import assign, shipped_coefficients
-from simulator.training_run.step.features import features
-from simulator.training_run.step.step_time import step_parts
+from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.training_run.step.priced_runs import price_runs
 
 # Measured by bench/one_log.py: whole sources left out of the shipped coefficients, one run of each
 # cluster taken as its log.
@@ -275,9 +274,8 @@ def calibrated_rows(
     if not timed:
         return rows
     completed = [run for _, run in timed]
-    assigned = assign(completed)
-    values = assigned.from_file(calibrated(shipped_coefficients(), calibration))
-    totals = step_parts(features(completed), assigned.of(values)).total_s
+    file = calibrated(shipped_coefficients(), calibration)
+    totals = price_runs(completed, file).parts.total_s
     found = list(rows)
     for (i, run), total in zip(timed, totals.tolist(), strict=True):
         band = calibrated_interval(run, total, calibration)

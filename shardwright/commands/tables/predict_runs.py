@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from profiles.csv_text import csv_text
@@ -10,7 +10,9 @@ from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
 from shardwright.console.output import note, write_or_print
+from shardwright.plugins.plugin import Hook, hook
 from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
+from simulator.training_run.run.training_run import TrainingRun
 
 _GIB = 2**30
 
@@ -22,7 +24,7 @@ def predict_table(path: Path, output: Path, *, traced: bool = False) -> None:
     A cell that cannot be read costs its own row a prediction, and is said there.
     """
     runs = read_runs(path, lenient=True)
-    found = traced_predictions(runs) if traced else predicted_runs(runs)
+    found = hook(Hook.PREDICT_TRACED)(runs) if traced else predicted_runs(runs)
     supported = write_predictions(output, found)
     note(f"predicted {supported} of {len(found)} runs; the others say why under `status`")
 
@@ -33,17 +35,13 @@ def write_predictions(output: Path, found: Sequence[PredictedRun]) -> int:
     return sum(prediction.status == OK for prediction in found)
 
 
-def predicted_runs(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]:
-    """The predictions of runs as the rows of a table."""
-    return tuple(_as_row(prediction) for prediction in predict_runs(runs))
+def predicted_runs(
+    runs: Sequence[PublishedRun], *, altered: Callable[[TrainingRun], TrainingRun] | None = None
+) -> tuple[PredictedRun, ...]:
+    """The predictions of runs as the rows of a table.
 
-
-def traced_predictions(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]:
-    """The predictions of runs from the figures of traced modules, as the rows of a table."""
-    from shardwright.requests.places import trace_cache
-    from simulator.training_run.reading.traced_run import TracedRuns
-
-    altered = TracedRuns(cache=trace_cache())
+    altered  changes a completed run before its prediction
+    """
     return tuple(_as_row(prediction) for prediction in predict_runs(runs, altered=altered))
 
 

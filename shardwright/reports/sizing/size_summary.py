@@ -26,7 +26,7 @@ from shardwright.reports.sizing.size_report import (
 from shardwright.reports.terminal import format_interval, memory_words
 from shardwright.requests.compared_frameworks import is_supported
 from shardwright.requests.sizing.sized import Sized
-from simulator.training_run.fit.evidence import evidence_words, short_evidence
+from simulator.training_run.fit.evidence import evidence_words
 
 # Lines of other types of devices and other frameworks on the chosen devices.
 _NEXT = 3
@@ -87,7 +87,7 @@ def size_summary(sized: Sized, versus: Sequence[tuple[str, Sized]] = ()) -> Rend
         *(line for text, other in versus for line in versus_lines(text, sized, other)),
         *_next(answer, _NEXT - len(known) - 2 * len(versus)),
         *(one_line("Known   ", words) for words in known),
-        one_line("Basis   ", short_evidence(run.layout.run), _little(best)),
+        one_line("Basis   ", evidence_words(run.layout.run, short=True), _little(best)),
         one_line("Assumed ", some_of(assumptions, WIDTH - _LABEL), style="dim"),
     )
 

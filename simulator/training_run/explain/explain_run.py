@@ -26,10 +26,9 @@ from simulator.training_run.fit.step_spread import coefficient_spreads, step_spr
 from simulator.training_run.framework.framework import Framework, load_framework, memory_of
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
-from simulator.training_run.step.coefficients import COEFFICIENTS_FILE, CoefficientFile, assign
-from simulator.training_run.step.features import features
+from simulator.training_run.step.coefficients import COEFFICIENTS_FILE, CoefficientFile
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_slopes import log_slopes
-from simulator.training_run.step.step_time import step_parts
 from simulator.training_run.work.layer_work import matmul_type, wide_type
 from simulator.values.prediction import Interval
 
@@ -101,17 +100,15 @@ def explain_run(
     run: TrainingRun, shipped: CoefficientFile, calibration: Calibration | None = None
 ) -> RunExplanation:
     """The explanation of a completed run's prediction, with a calibration of the shipped file."""
-    x = features([run])
-    assigned = assign([run])
     file = calibrated(shipped, calibration)
     known = calibrated_knowledge(calibration)
-    values = assigned.from_file(file)
-    c = assigned.of(values)
-    total = float(step_parts(x, c).total_s[0])
+    priced = price_runs([run], file)
+    x, assigned, values, c = priced.x, priced.assigned, priced.values, priced.c
+    total = float(priced.parts.total_s[0])
     slopes = log_slopes(x, c)
     weights = [float(slopes[KINDS[kind].name][0]) for kind in assigned.kinds]
     spreads = coefficient_spreads(assigned, known).tolist()
-    spread = float(step_spreads([run], x, assigned, values, known)[0])
+    spread = float(step_spreads(priced, known)[0])
     overridden = {} if calibration is None else calibration.values
     stack = load_framework(run.stack)
     memory, why_no_memory = None, ""

@@ -13,12 +13,12 @@ from simulator.training_run.explain.fit_words import fit_words
 from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import step_interval, widened
 from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
-from simulator.training_run.fit.step_spread import Array, shipped_knowledge, step_spreads
+from simulator.training_run.fit.step_spread import shipped_knowledge, step_spreads
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients
+from simulator.training_run.step.coefficients import CoefficientFile
 from simulator.training_run.step.features import features
-from simulator.training_run.step.step_time import StepParts, step_parts
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.values.prediction import Interval, Prediction
 
 # Rule of Mamba-2, measured through runs of Nemotron 3 in the fit.
@@ -61,7 +61,7 @@ def predict_runs(
 ) -> tuple[PredictedRow, ...]:
     """A prediction per run, in order, with the shipped coefficients.
 
-    altered  changes a completed run before its prediction (traced_run.py)
+    altered  changes a completed run before its prediction
     """
     ready: dict[int, TrainingRun] = {}
     why_not: dict[int, str] = {}
@@ -72,12 +72,13 @@ def predict_runs(
         except ShardwrightError as error:
             why_not[place] = str(error)
     try:
-        parts, spreads = predicted_steps(tuple(ready.values()))
+        priced = price_runs(tuple(ready.values()))
     except ShardwrightError:
         impossible = _impossible(ready)
         why_not |= impossible
         ready = {place: run for place, run in ready.items() if place not in impossible}
-        parts, spreads = predicted_steps(tuple(ready.values()))
+        priced = price_runs(tuple(ready.values()))
+    parts, spreads = priced.parts, step_spreads(priced, shipped_knowledge())
     totals = parts.total_s.tolist()
     unfitted = unfitted_s(tuple(ready.values()), totals)
     rows = [PredictedRow(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
@@ -121,22 +122,21 @@ def unfitted_s(
     unusual = [place for place, run in enumerate(runs) if run.as_published() != run]
     if unusual:
         published = [runs[place].as_published() for place in unusual]
-        usual = predicted_parts(published, coefficients).total_s
+        usual = price_runs(published, coefficients).parts.total_s
         for place, time_s in zip(unusual, usual.tolist(), strict=True):
             seconds[place] = abs(totals[place] - time_s)
     for place, run in enumerate(runs):
         state = run.model.state
         if state is not None and state.rule != _MEASURED_RULE:
-            seconds[place] += _state_s(run, coefficients or shipped_coefficients())
+            seconds[place] += _state_s(run, coefficients)
     return seconds
 
 
-def _state_s(run: TrainingRun, coefficients: CoefficientFile) -> float:
+def _state_s(run: TrainingRun, coefficients: CoefficientFile | None) -> float:
     """Seconds per step of the recurrences of the busiest stage's layers."""
-    x = features([run])
-    assigned = assign([run])
-    state = assigned.of(assigned.from_file(coefficients))["state"]
-    each = state * (x.state_forward + x.state_backward)
+    priced = price_runs([run], coefficients)
+    x = priced.x
+    each = priced.c["state"] * (x.state_forward + x.state_backward)
     return float((x.microbatches * x.layers * each)[0])
 
 
@@ -150,21 +150,3 @@ def _impossible(runs: Mapping[int, TrainingRun]) -> dict[int, str]:
         except ShardwrightError as error:
             reasons[place] = str(UnsupportedRunError(run.id, str(error)))
     return reasons
-
-
-def predicted_parts(
-    runs: Sequence[TrainingRun], coefficients: CoefficientFile | None = None
-) -> StepParts:
-    """Parts of each run's step with the coefficients, the shipped ones if None."""
-    assigned = assign(runs)
-    values = assigned.from_file(coefficients or shipped_coefficients())
-    return step_parts(features(runs), assigned.of(values))
-
-
-def predicted_steps(runs: Sequence[TrainingRun]) -> tuple[StepParts, Array]:
-    """Parts of each run's step, and [runs] the spread of each step (step_spread.py)."""
-    assigned = assign(runs)
-    values = assigned.from_file(shipped_coefficients())
-    x = features(runs)
-    spreads = step_spreads(runs, x, assigned, values, shipped_knowledge())
-    return step_parts(x, assigned.of(values)), spreads

@@ -20,8 +20,8 @@ from simulator.schedules.timeline import Durations, Timeline, simulate
 from simulator.step_prediction import StepFacts, step_prediction
 from simulator.training_run.fit.memory_interval import memory_interval
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import assign, shipped_coefficients
-from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.features import Features
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_term import (
     CHUNK,
     LOGITS,
@@ -145,8 +145,8 @@ def _drawn_step(run: TrainingRun, plan: Plan, seconds: Mapping[Part, float]) -> 
 
     seconds  of the prediction, by part; the terms are scaled to them (calibration)
     """
-    x, assigned = features([run]), assign([run])
-    c = assigned.of(assigned.from_file(shipped_coefficients()))
+    priced = price_runs([run])
+    x, c = priced.x, priced.c
     terms = step_seconds(x, c, lambda term: (term.part, term.per is None))
 
     def calibrated(part: Part) -> float:

@@ -52,19 +52,26 @@ def evidence_name(run: TrainingRun) -> str:
     return f"{software_of(run)}, {run.device}"
 
 
-def evidence_words(run: TrainingRun, known: EvidenceFile | None = None) -> str:
-    """What a run's step time rests on, in one line for a person."""
+def evidence_words(
+    run: TrainingRun, known: EvidenceFile | None = None, *, short: bool = False
+) -> str:
+    """What a run's step time rests on, in one line for a person.
+
+    short  without the names of the sources, in fewer than 90 columns
+    """
     found = (known or shipped_evidence()).step.get(evidence_name(run))
-    software = software_of(run)
+    where = f"{software_of(run)} on {run.device}"
     if found is None:
+        if short:
+            return f"no fitted run of {where}: coefficients of its relatives"
         return (
-            f"no run of {software} on {run.device} was fitted: its coefficients are those of its "
-            "relatives, its interval the wider for it"
+            f"no run of {where} was fitted: its coefficients are those of its relatives, its "
+            "interval the wider for it"
         )
     runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
     sources = "1 source" if len(found.sources) == 1 else f"{len(found.sources)} sources"
-    listed = ", ".join(found.sources)
-    return f"coefficients fitted on {runs} of {software} on {run.device}, of {sources} ({listed})"
+    basis = f"fitted on {runs} of {where}, of {sources}"
+    return basis if short else f"coefficients {basis} ({', '.join(found.sources)})"
 
 
 def supporting_runs(framework: str, device: str, known: EvidenceFile | None = None) -> Evidence:
@@ -87,14 +94,3 @@ def _processor(device: str) -> str:
         return processor_of(device)
     except InputError:
         return device
-
-
-def short_evidence(run: TrainingRun, known: EvidenceFile | None = None) -> str:
-    """`evidence_words` without the names of the sources, in fewer than 90 columns."""
-    found = (known or shipped_evidence()).step.get(evidence_name(run))
-    software = software_of(run)
-    if found is None:
-        return f"no fitted run of {software} on {run.device}: coefficients of its relatives"
-    runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
-    sources = "1 source" if len(found.sources) == 1 else f"{len(found.sources)} sources"
-    return f"fitted on {runs} of {software} on {run.device}, of {sources}"

@@ -29,13 +29,8 @@ from simulator.training_run.fit.step_spread import (
 )
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
-from simulator.training_run.step.coefficients import (
-    Assigned,
-    CoefficientFile,
-    assign,
-    shipped_coefficients,
-)
-from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_time import step_parts
 from simulator.values.prediction import Interval
@@ -271,10 +266,9 @@ class _Table:
         shipped: CoefficientFile,
         known: Knowledge,
     ) -> None:
-        self.x: Features = features(runs)
-        self.assigned: Assigned = assign(runs)
+        priced = price_runs(runs, shipped)
+        self.x, self.assigned, self.prior = priced.x, priced.assigned, priced.values
         self.measured_s = np.asarray(measured_s, dtype=np.float64)
-        self.prior = self.assigned.from_file(shipped)
         self.known = known
         self.covariance = self._prior_covariance()
 
@@ -335,8 +329,6 @@ class _Table:
 
 def calibrated_interval(run: TrainingRun, time_s: float, calibration: Calibration) -> Interval:
     """The interval of a step that was predicted with a calibration."""
-    assigned = assign([run])
-    values = assigned.from_file(calibrated(shipped_coefficients(), calibration))
-    known = calibrated_knowledge(calibration)
-    spread = step_spreads([run], features([run], all_fit=True), assigned, values, known)
+    priced = price_runs([run], calibrated(shipped_coefficients(), calibration), all_fit=True)
+    spread = step_spreads(priced, calibrated_knowledge(calibration))
     return step_interval(run, time_s, float(spread[0]))

@@ -26,10 +26,9 @@ from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS, Kind
 from simulator.training_run.step.coefficients import (
     COEFFICIENTS_FILE,
     Assigned,
-    assign,
     shipped_coefficients,
 )
-from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.priced_runs import PricedRuns, price_runs
 from simulator.training_run.step.step_slopes import log_slopes
 
 Array = NDArray[np.float64]
@@ -82,14 +81,10 @@ def new_cluster(between: Mapping[str, float], cluster: float) -> dict[str, float
     return {**between, "level": math.hypot(between["level"], cluster)}
 
 
-def step_spreads(
-    runs: Sequence[TrainingRun], x: Features, assigned: Assigned, values: Array, known: Knowledge
-) -> Array:
-    """[runs] standard deviation of the logarithm of measured over predicted step times.
-
-    values  [coefficients] that the steps are predicted with
-    """
-    slopes = log_slopes(x, assigned.of(values))
+def step_spreads(priced: PricedRuns, known: Knowledge) -> Array:
+    """[runs] standard deviation of the logarithm of measured over predicted step times."""
+    runs, x, assigned = priced.runs, priced.x, priced.assigned
+    slopes = log_slopes(x, priced.c)
     places, own = _placed(assigned, known)
     rows = np.arange(x.microbatches.size)
     each = np.zeros((rows.size, len(known.names)))
@@ -123,9 +118,7 @@ def run_spreads(runs: Sequence[TrainingRun]) -> Array:
     """[runs] the same for completed runs under the shipped coefficients."""
     if not runs:
         return np.zeros(0)
-    assigned = assign(runs)
-    values = assigned.from_file(shipped_coefficients())
-    return step_spreads(runs, features(runs, all_fit=True), assigned, values, shipped_knowledge())
+    return step_spreads(price_runs(runs, all_fit=True), shipped_knowledge())
 
 
 # Share of the prior variance of a family's members that lies between families.

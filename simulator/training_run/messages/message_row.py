@@ -72,14 +72,10 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
         "tensor_host_hops": tensor_steps[1] if stack.blocking_messages else 0.0,
         "tensor_nodes": tensor_group(run).nodes(links.node_devices),
         "tensor_far": tensor.far_s + tensor.far_latency_s,
-        "expert_inner": expert.inner_s + expert.inner_latency_s,
-        "expert_outer": expert.outer_s + expert.outer_latency_s,
+        **_with_latencies("expert", expert),
         "expert_nodes": expert_group(run).nodes(links.node_devices),
-        "expert_far": expert.far_s + expert.far_latency_s,
-        "context_inner": context.inner_s + context.inner_latency_s,
-        "context_outer": context.outer_s + context.outer_latency_s,
+        **_with_latencies("context", context),
         "context_nodes": context_group(run).nodes(links.node_devices),
-        "context_far": context.far_s + context.far_latency_s,
         "cut_inner": cut.inner_s,
         "cut_outer": cut.outer_s,
         "cut_steps": float(degrees.pp > 1),
@@ -105,12 +101,16 @@ def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[
         "reduce_outer": reduce.outer_s,
         "reduce_steps": sum(reduce_steps),
         "reduce_far": reduce.far_s + reduce.far_latency_s,
-        "sync_inner": sync.inner_s + sync.inner_latency_s,
-        "sync_outer": sync.outer_s + sync.outer_latency_s,
-        "sync_far": sync.far_s + sync.far_latency_s,
-        "muon_inner": muon.inner_s + muon.inner_latency_s,
-        "muon_outer": muon.outer_s + muon.outer_latency_s,
-        "muon_far": muon.far_s + muon.far_latency_s,
+        **_with_latencies("sync", sync),
+        **_with_latencies("muon", muon),
+    }
+
+
+def _with_latencies(kind: str, time: CollectiveTime) -> dict[str, float]:
+    return {
+        f"{kind}_inner": time.inner_s + time.inner_latency_s,
+        f"{kind}_outer": time.outer_s + time.outer_latency_s,
+        f"{kind}_far": time.far_s + time.far_latency_s,
     }
 
 

@@ -24,9 +24,8 @@ from simulator.training_run.reading.framework_candidates import framework_candid
 from simulator.training_run.reading.usual_answers import complete_as_usual
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
-from simulator.training_run.step.coefficients import assign, shipped_coefficients
 from simulator.training_run.step.features import features
-from simulator.training_run.step.step_time import step_parts
+from simulator.training_run.step.priced_runs import price_runs
 
 # Counted tensors are off by about so much on frameworks that nobody measured (docs/accuracy.md,
 # peak memory by source): what is over the device's memory by less may well have run.
@@ -102,7 +101,9 @@ def _fastest(
             except ShardwrightError:
                 continue
             if _could_run(done, 1.0):
-                possible.append((_step_s(done), len(possible), done, answers))
+                possible.append(
+                    (float(price_runs([done]).parts.total_s[0]), len(possible), done, answers)
+                )
         if possible and (not every or count == most):
             _, _, done, answers = min(possible, key=lambda each: each[:2])
             if usual is not None:
@@ -190,12 +191,6 @@ def _may_fit(run: TrainingRun, off: float) -> bool:
     usable = get_device(run.device).usable_bytes
     needed = memory.allocated_bytes if off > 1.0 else memory.needed_bytes
     return not memory.refused and needed <= off * usable
-
-
-def _step_s(run: TrainingRun) -> float:
-    assigned = assign([run])
-    values = assigned.of(assigned.from_file(shipped_coefficients()))
-    return float(step_parts(features([run]), values).total_s[0])
 
 
 def _said(run: TrainingRun, answers: Answers, *, why: str) -> TrainingRun:

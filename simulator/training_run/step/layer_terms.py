@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from simulator.formula_symbol import named
-from simulator.soft_maximum import larger
+from simulator.soft_maximum import exposed, larger
 from simulator.training_run.step.features import Features
 from simulator.training_run.step.step_term import (
     BESIDE,
@@ -105,8 +105,7 @@ def _host(x: Features, c: Coefficients, e: Earlier) -> Array:
 def _gathered(x: Features, c: Coefficients, e: Earlier) -> Array:
     messages = moved(x, "gather", c)
     messages = named("messages", messages + US * x.gather_steps * c["outer_step_us"])
-    shown = c["gather_exposed"] * np.minimum(messages, e.layer)
-    return larger(e.layer, messages) - e.layer + shown
+    return exposed(e.layer, messages, c["gather_exposed"])
 
 
 def _host_memory(x: Features, c: Coefficients, e: Earlier) -> Array:

@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.relatives import matmul_rate_of
-from profiles.hardware.kernels.attention_surface import (
-    FLASH_2_DEVICE,
-    FLASH_2_GAIN,
-    NEWER_THAN_FLASH_2,
-)
-from simulator.kernel_speed import attention_s, matmul_s
+from simulator.kernel_speed import attention_s, flash_2, matmul_s
 from simulator.training_run.work.layer_work import LayerWork
 from simulator.training_run.work.matmul import Matmul, gradient_sizes
 
@@ -126,8 +121,9 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
         # On a device without measured kernels, the causes that slow down long matmuls (clocks under
         # the power limit, libraries) slow down attention kernels too.
         factor = 1.0 / min(1.0, matmul_rate_of(device))
-        if not newest and device.startswith(NEWER_THAN_FLASH_2):
-            device, factor = FLASH_2_DEVICE, factor / FLASH_2_GAIN
+        if not newest:
+            device, gain = flash_2(device)
+            factor /= gain
         forward, backward = attention_s(
             device, dtype, head_size, batch, seq, heads, kv_heads, window=window
         )

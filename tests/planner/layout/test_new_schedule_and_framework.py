@@ -18,17 +18,11 @@ from simulator.memory.footprint import footprint
 from simulator.schedules import schedule as registry
 from simulator.schedules.action import backward, forward
 from simulator.schedules.in_flight import most_in_flight
-from simulator.schedules.schedule import (
-    Placement,
-    Schedule,
-    ScheduleKind,
-    ScheduleOptions,
-    register,
-)
-from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, register
 from simulator.training_run.framework.framework import load_stack
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.values.runnable import runnable_schedules
 from simulator.values.workload import Workload
 from tests.planner.hand_made_model import HandMadeModel
@@ -41,7 +35,7 @@ def late() -> Iterator[str]:
     kind = ScheduleKind(name="one-late", words=("late",))
 
     @register(kind)
-    def one_late(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Schedule:
+    def one_late(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
         rows = []
         for rank in range(num_ranks):
             ahead = min(num_microbatches, num_ranks - rank + 1)
@@ -50,12 +44,7 @@ def late() -> Iterator[str]:
                 row.append(backward(rank, m))
                 row += [forward(rank, m + ahead)] if m + ahead < num_microbatches else []
             rows.append(tuple(row))
-        return Schedule(
-            name="one-late",
-            num_microbatches=num_microbatches,
-            stage_to_rank=Placement.LOOP.ranks_of(num_ranks, 1),
-            ranks=tuple(rows),
-        )
+        return tuple(rows)
 
     yield kind.name
     for table in (registry._KINDS, registry._MAKERS):
@@ -80,7 +69,7 @@ def test_a_schedule_is_one_function(late: str) -> None:
     # One micro-batch more in flight, and no faster: counted and timed off its own actions.
     assert most_in_flight(late, 4, 32) == (5.0, 4.0, 3.0, 2.0)
     assert footprint(run).allocated_bytes > footprint(plain).allocated_bytes
-    times = predicted_parts([run, plain]).total_s
+    times = price_runs([run, plain]).parts.total_s
     assert times[0] == pytest.approx(times[1], rel=0.1)
     # The search over blocks proves its plans too, by their timelines.
     assert late in runnable_schedules()
@@ -120,7 +109,7 @@ def test_a_framework_is_one_file(tmp_path: Path) -> None:
     assert (run.stack, run.degrees.tp, run.degrees.pp, run.zero_stage) == (str(path), 1, 4, 1)
     assert run.schedule == "zb-h1"
     same = replace(run, stack="megatron-core")
-    assert predicted_parts([run]).total_s[0] == predicted_parts([same]).total_s[0]
+    assert price_runs([run]).parts.total_s[0] == price_runs([same]).parts.total_s[0]
     assert footprint(run).needed_bytes == footprint(same).needed_bytes
     with pytest.raises(InputError, match="has no such axis"):
         legal_layouts(Axes(tp=(2,)), context_of(question(str(path)))[1])

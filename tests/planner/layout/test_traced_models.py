@@ -16,7 +16,7 @@ from profiles.model.figures.described_model import describe_model, traced_figure
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from simulator.memory.footprint import footprint
-from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.step.priced_runs import price_runs
 
 # Model, cluster, global batch, sequence length: of the size that it is trained at.
 MODELS = {
@@ -58,7 +58,7 @@ def same_numbers(figures: Transformer, other: Transformer, model: str, stack: st
     chosen = np.random.default_rng(11).choice(len(layouts), min(LAYOUTS, len(layouts)), False)
     runs = [layouts.run(base, int(index)) for index in chosen]
     others = [replace(run, model=other) for run in runs]
-    steps = predicted_parts(runs).total_s / predicted_parts(others).total_s
+    steps = price_runs(runs).parts.total_s / price_runs(others).parts.total_s
     assert np.abs(steps - 1.0).max() < within
     for run, same in zip(runs, others, strict=True):
         assert footprint(same).needed_bytes == pytest.approx(

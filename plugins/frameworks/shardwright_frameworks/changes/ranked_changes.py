@@ -9,8 +9,8 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
 from shardwright_frameworks.changes.single_change import SETTINGS, SingleChange, single_changes
 from simulator.memory.footprint import footprint
-from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.priced_runs import price_runs
 
 # Published step times of one configuration, measured again, differ by about so much (median 6 % of
 # NVIDIA's releases, 5 % of all sources: ../shared/truth/README.md, 2026-11-22). A smaller gain is
@@ -54,7 +54,7 @@ def priced_changes(run: TrainingRun, changes: Sequence[SingleChange]) -> tuple[P
 
     Raises ShardwrightError where the run itself cannot be predicted.
     """
-    base_s = float(predicted_parts([run]).total_s[0])
+    base_s = float(price_runs([run]).parts.total_s[0])
     base_need = _needed(run)
     room = float(get_device(run.device).usable_bytes)
     if base_need is not None:
@@ -62,7 +62,7 @@ def priced_changes(run: TrainingRun, changes: Sequence[SingleChange]) -> tuple[P
     found = []
     for change in changes:
         try:
-            step_s = float(predicted_parts([change.run]).total_s[0])
+            step_s = float(price_runs([change.run]).parts.total_s[0])
         except ShardwrightError:
             continue
         needed = _needed(change.run)

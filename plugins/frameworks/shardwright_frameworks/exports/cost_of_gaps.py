@@ -10,8 +10,8 @@ from profiles.hardware.catalogue.catalog import get_device
 from shardwright_frameworks.exports.values.exported import Unexpressed
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 from simulator.memory.footprint import footprint
-from simulator.training_run.explain.predict_runs import predicted_parts
 from simulator.training_run.run.training_run import TrainingRun, with_settings
+from simulator.training_run.step.priced_runs import price_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def cost_of_gaps(planned: PlannedRun, gaps: tuple[Unexpressed, ...]) -> CostOfGa
 def _priced(gap: Unexpressed, run: TrainingRun, change: Mapping[str, object]) -> PricedGap:
     try:
         other = with_settings(run, change)
-        planned_s, written_s = (float(s) for s in predicted_parts([run, other]).total_s)
+        planned_s, written_s = (float(s) for s in price_runs([run, other]).parts.total_s)
     except ShardwrightError as error:
         return PricedGap(gap=gap, why_no_price=str(error))
     try:

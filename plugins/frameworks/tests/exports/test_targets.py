@@ -21,7 +21,7 @@ from shardwright_frameworks.exports.values.planned_run import PlannedRun, Planne
 
 from plugins.frameworks.tests.planned_runs import planned, small, uneven
 from profiles.errors import InputError, UnknownNameError
-from simulator.training_run.explain.predict_runs import predicted_parts
+from simulator.training_run.step.priced_runs import price_runs
 from tests.shardwright.golden import check_golden
 
 
@@ -97,7 +97,7 @@ def test_a_gap_costs_what_the_prediction_says() -> None:
     (gap,) = gaps
     assert (gap.option, gap.planned, gap.written) == ("schedule", "zbv", "interleaved")
     other = replace(plan.run, schedule="interleaved")
-    before, after = predicted_parts([plan.run, other]).total_s.tolist()
+    before, after = price_runs([plan.run, other]).parts.total_s.tolist()
     costs = cost_of_gaps(plan, gaps)
     assert costs.slower == pytest.approx(after / before - 1, rel=1e-9)
     check = json.loads(files_of(plan, "megatron")["plan-check.json"])

@@ -24,7 +24,7 @@ from shardwright_frameworks.exports.values.options import (
 )
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 from shardwright_frameworks.exports.values.toml_text import toml_text
-from simulator.schedules.schedule import Placement, build_schedule, schedule_kind
+from simulator.schedules.schedule import build_schedule, schedule_kind
 
 _SCHEDULES = {
     "1f1b": "1F1B",
@@ -150,7 +150,7 @@ def _pipeline(planned: PlannedRun) -> tuple[dict[str, Any], str, tuple[Unexpress
         stages_per_rank=run.degrees.vpp,
     )
     # The name gives the devices of the stages, the file their order.
-    name = "ZBVZeroBubble" if schedule.placement is Placement.V else "PipelineScheduleMulti"
+    name = "ZBVZeroBubble" if schedule_kind(run.schedule).is_v else "PipelineScheduleMulti"
     found |= {"pipeline_parallel_schedule": name, "pipeline_parallel_schedule_csv": _CSV}
     csv = "".join(",".join(str(action) for action in row) + "\n" for row in schedule.ranks)
     return found, csv, ()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from evidence.case_layout import fastest_layout
+from evidence.predict_case import PredictedCase, predict_cases
+from evidence.published_case import PublishedCase
 from planner.layout.layout_choice import power_mfu
 from profiles.csv_text import csv_text
 from profiles.hardware.prices.price_table import price_or_relatives
-from profiles.published.case import PublishedCase
 from profiles.sourced import given
 from profiles.units import format_usd
-from shardwright.requests.sizing.case_layout import fastest_layout
 from simulator.energy import power_words, run_energy
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
-from simulator.training_run.cases.predict_case import PredictedCase, predict_cases
 from simulator.training_run.explain.run_prediction import mfu_of_run
 from simulator.values.prediction import Interval
 

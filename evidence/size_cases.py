@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from profiles.published.case import read_cases
-from shardwright.analysis.case_answer import answer_cases, cases_table
+from evidence.case_answer import answer_cases, cases_table
+from evidence.predict_case import OK
+from evidence.published_case import read_cases
 from shardwright.console.output import note, write_or_print
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
-from simulator.training_run.cases.predict_case import OK
 
 
 def size_cases(cases: Path, output: Path, *, inputs: ReliabilityInputs = DEFAULT) -> None:

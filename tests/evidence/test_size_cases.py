@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from evidence.case_answer import CASE_ANSWER_COLUMNS
+from evidence.case_run import case_run
+from evidence.predict_case import predict_cases
+from evidence.published_case import MEASURED_CASE_COLUMNS, leading_count, read_cases
+from evidence.size_cases import size_cases
 from profiles.errors import DocumentError, UnknownNameError
-from profiles.published.case import MEASURED_CASE_COLUMNS, leading_count, read_cases
-from shardwright.analysis.case_answer import CASE_ANSWER_COLUMNS
-from shardwright.commands.tables.size_cases import size_cases
 from simulator.goodput.reliability_inputs import DEFAULT
-from simulator.training_run.cases.case_run import case_run
-from simulator.training_run.cases.predict_case import predict_cases
 from tests.shardwright.test_cli import ROOT
 
 CASES = ROOT.parent / "shared" / "truth" / "cases.csv"

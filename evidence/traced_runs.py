@@ -1,4 +1,4 @@
-"""`TracedRuns`: described runs with the figures of a module that was built from them and traced.
+"""`traced_predictions`: described runs with the figures of a module built from them and traced.
 
 What a user's module goes through (figures/described_model.py), on published rows: the row's
 architecture is built by transformers on torch's meta device, traced, and its figures are read from
@@ -8,18 +8,28 @@ windows too, which a trace of few tokens does not reach.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from evidence.config_from_figures import config_of_figures
 from profiles.errors import ShardwrightError
-from profiles.model.figures.config_from_figures import config_of_figures
 from profiles.model.figures.described_model import traced_figures
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import ModelSpec
+from profiles.published.run import PublishedRun
+from shardwright.commands.tables.predict_runs import predicted_runs
+from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.requests.places import trace_cache
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
 
 _LAYERS = 2
+
+
+def traced_predictions(runs: Sequence[PublishedRun]) -> tuple[PredictedRun, ...]:
+    """The predictions of runs from the figures of traced modules, as the rows of a table."""
+    return predicted_runs(runs, altered=TracedRuns(cache=trace_cache()))
 
 
 class TracedRuns:

@@ -23,10 +23,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from evidence.published_case import BENCHMARK, PublishedCase
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import node_design
 from profiles.model.figures.transformer import Transformer
-from profiles.published.case import BENCHMARK, PublishedCase
 from profiles.published.known_models import KnownModel, known_model, known_models
 from profiles.published.recipes import fill_from_recipe
 from profiles.published.run import PublishedRun
