@@ -23,6 +23,8 @@ STACKS = {
     "transformers": "transformers",
     "accelerate": "transformers",
 }
+# Frameworks over Megatron-Core or transformers' Trainer, which has no such optimizer.
+_TWO_TRAINERS = ("ms-swift", "llama-factory")
 _NOT_COLUMNS = ("max_positions", "mtp_layers", "lora_rank")
 
 
@@ -50,8 +52,8 @@ def row_of_import(
     is_sharded = run.zero_stage is not None and run.framework in ("accelerate", "transformers")
     if is_sharded and not any("deepspeed" in name for name in run.files):
         stack = "torch-fsdp"
-    if run.framework == "ms-swift" and run.answer("distributed_optimizer") is not None:
-        stack = "megatron-core"  # `megatron sft`; `swift sft` has transformers' Trainer
+    if run.framework in _TWO_TRAINERS and run.answer("distributed_optimizer") is not None:
+        stack = "megatron-core"
     precision = run.precision or run.answer("precision")
     recompute = run.answer("recompute")
     return PublishedRun(

@@ -16,7 +16,7 @@ _ABOUT = re.compile(
     r"parallel|(^|_)(tp|pp|cp|ep|dp|vp|vpp|etp)(_(size|degree|shard_size|replicate_size|engine))?$|"
     r"zero_(stage|quantized)|shard(ing)?_(strategy|degree|size)|^reshard|virtual_|"
     r"distributed_optimizer|precision|(^|_)dtype$|^(bf16|fp16|fp8|fp4|tf32|bfloat16)(_\w+)?$|"
-    r"quantiz|^optim(izer)?(_(type|name))?$|offload|muon|^(use_)?(\w+_)?fsdp2?(_version)?$|recompute_(granularity|layers|num_layers|modules)|"
+    r"quantiz|^load_in_[48]bit$|^optim(izer)?(_(type|name))?$|offload|muon|^(use_)?(\w+_)?fsdp2?(_version)?$|recompute_(granularity|layers|num_layers|modules)|"
     r"(^|_)num_\w*(layers|heads|experts|query_groups)$|^n_(layers|heads|kv_heads|embd)$|"
     r"hidden_(size|dim)$|ffn_|intermediate_size$|(^|_)head_dim$|vocab_size$|sliding_window|"
     r"^window_size|^d_model$|lora_(r|rank|dim)$|(^|_)shared_experts?|latent|experts_per_tok|"
