@@ -257,8 +257,9 @@ def _collect_sharding(merged: Values, collected: Collected) -> None:
         stage = _STRATEGIES.get(word_of(value) or "")
         if on and stage is not None:
             collected.set("zero_stage", stage, place, ".".join(path))
-        elif not on and word_of(value) not in (None, "no_shard"):
+        elif not on:
             collected.use(path[-1], place)
+        if not on and word_of(value) not in (None, "no_shard"):
             collected.report_unused(".".join(path), place, "no effect without Megatron FSDP")
     elif on and sharded is not None:
         collected.default(_DEFAULTS, zero_stage=0)  # its strategy is `no_shard`

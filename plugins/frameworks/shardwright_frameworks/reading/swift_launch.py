@@ -53,6 +53,8 @@ def collect_swift_launch(
         "ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1,
         recompute="full", devices_per_node=1,
     )  # fmt: skip
+    if not deepspeed and "fsdp" not in options:
+        collected.default("ms-swift 3.x on transformers' Trainer, every rank whole", zero_stage=0)
     for option in options.of("torch_dtype"):
         written = options.value_of(option, collected) or ""
         kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(written)

@@ -10,7 +10,7 @@ from planner.layout.layout_question import LayoutQuestion, coefficients_of, solv
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import format_percent, format_time
 from shardwright.requests.imported_run import ImportedRun
-from shardwright_frameworks.changes.flags import flag_of, values_of
+from shardwright_frameworks.changes.flags import change_words
 from shardwright_frameworks.changes.ranked_changes import LEAST_GAIN, ranked_changes
 from shardwright_frameworks.changes.single_change import SETTINGS, SingleChange
 from shardwright_frameworks.recipes.finding import Finding, Verdict
@@ -72,15 +72,11 @@ def _patch(run: ImportedRun, planned: TrainingRun, best: TrainingRun, gain: floa
     """The single change that brings half of the gain or more, otherwise the best layout."""
     for priced in ranked_changes(planned)[:1]:
         if priced.gain >= gain / 2:
-            return f"{_words(run, priced.change)} (saves {format_percent(priced.gain)})"
+            return f"{change_words(run, priced.change)} (saves {format_percent(priced.gain)})"
     changes = [
         SingleChange(setting=name, old=old, new=new, run=best)
         for name in SETTINGS
         if (old := setting_of(planned, name)) != (new := setting_of(best, name))
         and (name != "schedule" or best.degrees.pp > 1)
     ]
-    return "; ".join(_words(run, change) for change in changes)
-
-
-def _words(run: ImportedRun, change: SingleChange) -> str:
-    return f"{flag_of(run.framework, change)}: {' -> '.join(values_of(run.framework, change))}"
+    return "; ".join(change_words(run, change) for change in changes)
