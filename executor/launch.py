@@ -153,7 +153,8 @@ def _runnable(path: str | Path, answer: PlanFile, processes: int | None) -> Plan
     if processes is not None and processes != degrees.num_devices:
         raise MismatchError(
             f"{path} needs {degrees.num_devices} ranks (pp {degrees.pp} x dp {degrees.dp} x tp "
-            f"{degrees.tp}), {processes} were asked for; plan again for {processes} devices"
+            f"{degrees.tp}), but the run has {processes} processes; plan again for {processes} "
+            "devices"
         )
     if reason := why_not_runnable_plan(plan):
         raise MismatchError(f"{path}: {reason}")

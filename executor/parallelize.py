@@ -253,8 +253,8 @@ def _sum_what_any_replica_trained(stage: StageModule) -> None:
         zeros_for_others(True)
     elif stage.by_value:
         raise RunError(
-            "values decide which weights of this model a replica trains, and FSDP2 of torch "
-            f"{torch.__version__} would add up gradients of different ones; use torch 2.13 or "
+            "the trained weights of this model depend on its inputs, and FSDP2 of torch "
+            f"{torch.__version__} would add up gradients of different weights; use torch 2.13 or "
             "later, or plan with --zero 0"
         )
 

@@ -173,7 +173,7 @@ def measure_in_pipeline(
     measures those), RunError where a process fails.
     """
     if num_steps < 1:
-        raise InputError(f"a pipeline is measured for a step at least, asked for {num_steps}")
+        raise InputError(f"measuring a pipeline needs at least one step, got {num_steps}")
     plan = pipeline_plan(spec, traced, cluster, micro_batch)
     (whole, halves), references = _timed(
         spec,

@@ -402,6 +402,6 @@ def _cast(unit: nn.Module, args: Any, kwargs: Any) -> Any:
 def _runs_differently(what: object, call: Call | None) -> RunError:
     before = "nothing more" if call is None else getattr(call.function, "__name__", call.function)
     return RunError(
-        f"the model calls {what!r} where it called {before!r} when its blocks were looked at: it "
-        "runs differently from one call to the next; pin --pp 1"
+        f"the model calls {what!r} now and called {before!r} when it was traced: it runs "
+        "differently from one call to the next; pin --pp 1"
     )

@@ -150,6 +150,6 @@ def axes_from(**given: int | str | tuple[int, ...] | tuple[str, ...] | None) -> 
         for one in values:
             if not isinstance(one, kind) or isinstance(one, bool):
                 wanted = "a name" if kind is str else "a whole number"
-                raise InputError(f"{axis}={value!r}: {wanted}, or a tuple of several, is wanted")
+                raise InputError(f"{axis}={value!r} must be {wanted} or a tuple of several")
         made[axis] = tuple(str(one) for one in values) if kind is str else values
     return Axes(**made)

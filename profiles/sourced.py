@@ -60,7 +60,7 @@ def _need_source(number: Sourced | SourcedRange) -> None:
     if number.method not in METHODS:
         raise InputError(f"method {number.method!r} is not one of {', '.join(METHODS)}")
     if not number.source.strip():
-        raise InputError(f"the number {number.value!r} has no source; say where it comes from")
+        raise InputError(f"the number {number.value!r} has no source; name its source")
 
 
 def given(value: float, source: str) -> SourcedRange:

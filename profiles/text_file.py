@@ -25,8 +25,9 @@ def read_file(path: str | Path) -> bytes:
         raise DocumentError(f"{path}: cannot be read: {why or error}") from error
     if len(found) > MOST_BYTES:
         raise DocumentError(
-            f"{path}: has more than {MOST_BYTES // 2**30} GiB, which no file of this kind has; is "
-            "it the right one?"
+            f"{path}: has more than {MOST_BYTES // 2**30} GiB, more than any file of this kind; "
+            "is it "
+            "the right file?"
         )
     return found
 
@@ -41,6 +42,6 @@ def read_text(path: str | Path) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DocumentError(
-            f"{path}: cannot be read as text: byte {error.start} (0x{raw[error.start]:02x}) is no "
+            f"{path}: cannot be read as text: byte {error.start} (0x{raw[error.start]:02x}) is not "
             "UTF-8; is it a binary file, or one in another encoding?"
         ) from error

@@ -81,7 +81,7 @@ def parse_probability(text: str, *, where: str, example: str = "80%, or 0.8") ->
     try:
         found = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     except ValueError:
-        raise UnitError(f"{where}: {text!r} is no probability; write {example}") from None
+        raise UnitError(f"{where}: {text!r} is not a probability; write {example}") from None
     if not 0.0 < found < 1.0:
         raise UnitError(f"{where}: {text} must be above 0 and below 1; write {example}")
     return found

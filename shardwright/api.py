@@ -146,8 +146,9 @@ def predict(
         return as_result(PredictionResult, made)
     if model is not None:
         raise InputError(
-            f"a Plan is wanted (answer.plan) with a traced model, got {type(chosen).__name__}; an "
-            "answer of plan() and a plan file need no model"
+            f"with a traced model give a Plan (answer.plan), not {type(chosen).__name__}; an "
+            "answer "
+            "of plan() and a plan file need no model"
         )
     if isinstance(on, Cluster):
         raise InputError(

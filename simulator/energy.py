@@ -57,10 +57,7 @@ def run_energy(
     """
     time = hours if isinstance(hours, Interval) else Interval(value=hours, low=hours, high=hours)
     if devices < 0 or time.low < 0 or (mfu is not None and mfu < 0):
-        raise InputError(
-            f"devices {devices}, hours {hours} and mfu {mfu} must not be negative: there is no "
-            "energy of such a run"
-        )
+        raise InputError(f"devices {devices}, hours {hours} and mfu {mfu} must not be negative")
     watts = _watts([(devices, _draw_of(device))], mfu, pue, scope)
     return Interval(
         value=watts.value * time.value / 1e3,

@@ -51,7 +51,7 @@ class OwnedCost:
         Raises InputError for a use that is not above 0 and at most 1.
         """
         if not 0 < use <= 1:
-            raise InputError(f"the use of an owned device lies above 0 and at most at 1, not {use}")
+            raise InputError(f"the use of an owned device must be above 0 and at most 1, got {use}")
         power = total(self.power_usd.scaled(use), self.idle_power_usd.scaled(1 - use))
         return total(self.fixed_usd, power).scaled(1 / use)
 

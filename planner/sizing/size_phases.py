@@ -46,7 +46,7 @@ class Phase:
 
     def __post_init__(self) -> None:
         if parse_quantity(self.tokens, "count", where="tokens") < 1:
-            raise InputError(f"tokens = {self.tokens!r}: 1 or more are wanted")
+            raise InputError(f"tokens = {self.tokens!r} must be 1 or more")
         if min(self.seq, self.global_batch) < 1:
             raise InputError(
                 f"seq = {self.seq}, global_batch = {self.global_batch}: both are 1 or more"

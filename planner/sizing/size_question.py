@@ -54,7 +54,7 @@ class DeviceChoice:
         if not 1 <= self.fewest <= self.most:
             raise InputError(
                 f"{self.asked}: {self.fewest} to {self.most} nodes of {self.node_devices} devices "
-                "is no range (--nodes, --devices)"
+                "is an empty range (--nodes, --devices)"
             )
 
 
@@ -109,8 +109,9 @@ class SizeQuestion:
             raise UnknownNameError("goal", self.minimise, known, where="--minimise")
         if self.tokens is None and self.deadline_s is None and self.budget_usd is None:
             raise InputError(
-                "nothing limits the run: give --tokens, or a --deadline or --budget of which the "
-                "tokens follow"
+                "nothing limits the run: give --tokens, or a --deadline or --budget to solve "
+                "for the "
+                "tokens"
             )
         if not 0.0 < self.confidence < 1.0:
             raise InputError(

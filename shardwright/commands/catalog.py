@@ -120,8 +120,8 @@ def _row_price(price: DevicePrice | None) -> dict[str, object]:
 def _import_prices(folder: str, output: Path | None, day: str) -> None:
     if not folder or output is None or not day:
         raise InputError(
-            "catalog import-prices needs the folder of a SkyPilot catalogue, the day it is of (a "
-            "row has none of its own) and a file: shardwright catalog import-prices "
+            "catalog import-prices needs the folder of a SkyPilot catalog, its day (rows have no "
+            "date) and a file: shardwright catalog import-prices "
             "skypilot-catalog/catalogs/v8 --date 2026-10-08 -o prices.toml"
         )
     need_room_for(output)

@@ -102,8 +102,8 @@ def _need_file_only(path: Path, options: PlanOptions) -> None:
     ]
     if any(each.is_set(getattr(options, each.name)) for each in of_file):
         raise InputError(
-            f"--questions {path} says what is asked, and so do MODEL, --on, --global-batch, "
-            "--stack, its options or pins; give one of the two"
+            f"--questions {path} contains the requests; leave out MODEL, --on, --global-batch, "
+            "--stack, its options and pins, or leave out --questions"
         )
 
 
@@ -132,7 +132,9 @@ def run_sweep(questions: tuple[Question, ...], asked: Sweep) -> None:
             f"{reused} of {len(rows)} answers were known before"
         )
     if not any(has_plan(row.answer) for row in rows):
-        raise InfeasibleError(f"none of the {len(rows)} questions has a plan; {folder} says why")
+        raise InfeasibleError(
+            f"none of the {len(rows)} requests has a plan; the reasons are in {folder}"
+        )
 
 
 def _answered(

@@ -114,7 +114,7 @@ def sweep(
             f"{run.jobs:,} answers were known before"
         )
     if not run.answered:
-        raise InfeasibleError(f"no question of {path} has an answer; {folder} says why")
+        raise InfeasibleError(f"no request of {path} has an answer; the reasons are in {folder}")
 
 
 def _progress(update: Callable[..., None]) -> Callable[[int, int], None]:

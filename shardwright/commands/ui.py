@@ -47,7 +47,9 @@ def ui(
         server.wait()
         return
     if status:
-        raise RunError(f"the page's server ended with status {status}; its last lines say why")
+        raise RunError(
+            f"the page's server ended with status {status}; the reason is in its last lines"
+        )
 
 
 def need_streamlit() -> None:

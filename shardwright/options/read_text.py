@@ -73,7 +73,7 @@ def shares(text: str, flag: str) -> tuple[float, ...]:
         return tuple(float(part) for part in names(text, flag))
     except ValueError:
         raise InputError(
-            f"{flag} {text!r} is no list of shares; write 0.5, 0,0.5,1 or any"
+            f"{flag} {text!r} is not a list of shares; write 0.5, 0,0.5,1 or any"
         ) from None
 
 

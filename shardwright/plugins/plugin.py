@@ -95,7 +95,8 @@ def plugins() -> tuple[Plugin, ...]:
         plugin = point.load()
         if not isinstance(plugin, Plugin):
             raise InputError(
-                f"entry point {point.name!r} of the group {GROUP} is {point.value!r}, which is no "
+                f"entry point {point.name!r} of the group {GROUP} is {point.value!r}, which is "
+                "not a "
                 "shardwright.plugins.plugin.Plugin: correct or remove that plug-in"
             )
         found.append(plugin)

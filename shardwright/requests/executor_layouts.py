@@ -163,9 +163,9 @@ def runnable_answer(
     run = chosen.run
     if why := why_not_run(run):
         raise InputError(
-            f"{where or 'the answer'}: {answer.model} as planned cannot be run: {why}, and would "
-            f"train without. Plan without {' '.join(_flags(run))} to run the plan, or name a "
-            "framework that has it (--stack any shows which)"
+            f"{where or 'the answer'}: the plan of {answer.model} cannot be run: {why}. Plan "
+            f"without {' '.join(_flags(run))}, or name a framework that has it (--stack any lists "
+            "them)"
         )
     work = Workload(
         global_batch=run.global_batch,

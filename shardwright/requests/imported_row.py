@@ -32,12 +32,12 @@ def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
     if not device and not run.device:
         raise InputError(
             f"{path}: the configuration names no device; name the devices (--on, in Python on=): "
-            "8x8xh100-sxm-80gb, or h100-sxm-80gb for as many as it says"
+            "8x8xh100-sxm-80gb, or h100-sxm-80gb to keep its number of devices"
         )
     if devices is None and run.devices is None:
         raise InputError(
-            f"{path}: the configuration does not say on how many devices it runs; name the devices "
-            f"(--on, in Python on=) as in 8x8x{device or run.device}"
+            f"{path}: the configuration does not name its number of devices; give them (--on, in "
+            f"Python on=) as in 8x8x{device or run.device}"
         )
     row = row_of_import(run, id=path.stem, device=device, devices=devices)
     if on and on[0].isdigit():

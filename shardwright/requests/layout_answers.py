@@ -199,7 +199,7 @@ class LayoutRequester:
         if not found:
             raise InfeasibleError(
                 f"no layout of {question.name} fits on {question.cluster.name} with "
-                f"{question.stack}; without --pareto the answer says what would fit"
+                f"{question.stack}; leave out --pareto to see what would fit"
             )
 
         return [

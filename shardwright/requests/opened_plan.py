@@ -123,7 +123,7 @@ def opened_plan(plan: PlanLike) -> OpenedPlan:
     if isinstance(plan, (str, Path)):
         return open_plan(plan)
     raise InputError(
-        f"an answer of plan() or the path of a plan file is wanted, got {type(plan).__name__}"
+        f"expected an answer of plan() or the path of a plan file, got {type(plan).__name__}"
     )
 
 

@@ -76,8 +76,7 @@ def _need_framework(options: PlanOptions) -> None:
         layouts_only = each.name == "optimizer" and value in LAYOUT_OPTIMIZERS
         if layouts_only or (each.needs_framework and each.is_set(value)):
             raise InputError(
-                f"{each.flag} needs --stack: it is a choice of layouts of described models, and "
-                "our own executor has none of it"
+                f"{each.flag} needs --stack: our own executor does not have this option"
             )
     if "," in options.precision or options.precision == ANY:
         raise InputError(

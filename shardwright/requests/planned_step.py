@@ -131,6 +131,6 @@ def step_of(what: PlanLike | ImportedRun, on: str) -> PlannedStep:
     if isinstance(what, (str, Path)):
         return planned_or_imported(Path(what), on)
     raise InputError(
-        "an answer of plan(), an imported run, or the path of the file of either is wanted, got "
+        "expected an answer of plan(), an imported run, or the path of a file of either, got "
         f"{type(what).__name__}"
     )

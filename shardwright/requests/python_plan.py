@@ -146,7 +146,7 @@ def plan(
     axes = axes_of_options(options)
     time_limit_s, solver, seed = options.time_limit_s, options.solver, options.seed
     if not isinstance(work, Workload):
-        raise InputError(f"a Workload is wanted as the third argument, got {type(work).__name__}")
+        raise InputError(f"the third argument must be a Workload, got {type(work).__name__}")
     region = grid_of(options.region or WORLD).region
     where = on if isinstance(on, Cluster) else cluster(on)
     if stack is not None:
@@ -165,10 +165,12 @@ def plan(
             )
     ours = replace(options, stack=EXECUTOR)
     if space is not None and axes.pins():
-        raise InputError(f"space and {' '.join(axes.pins())} say the same; give one of them")
+        raise InputError(
+            f"space and {' '.join(axes.pins())} both restrict the axes; give one of them"
+        )
     if not isinstance(model, (str, TracedModel)):
         raise InputError(
-            f"a traced model or a model's name is wanted, got {type(model).__name__}; "
+            f"expected a traced model or the name of a model, got {type(model).__name__}; "
             "shardwright.trace(module, inputs) traces a module"
         )
     way = way_of(model, where, seq=work.sequence_length, optimizer=work.optimizer, solver=solver)
@@ -261,7 +263,9 @@ def _plan_for_stack(
     from simulator.training_run.fit.logged_source import read_calibration
 
     if not isinstance(model, (str, TracedModel)):
-        raise InputError(f"a model's name or a traced model is wanted, got {type(model).__name__}")
+        raise InputError(
+            f"expected the name of a model or a traced model, got {type(model).__name__}"
+        )
     name = model if isinstance(model, str) else model.source
     runs_here = options.stack == EXECUTOR
     figures = figures_of(model, work.sequence_length, runs_here=runs_here)

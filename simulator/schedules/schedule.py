@@ -109,7 +109,7 @@ def check_schedule(schedule: Schedule) -> None:
     for rank, row in enumerate(schedule.ranks):
         for action in row:
             if not 0 <= action.stage < stages:
-                raise InputError(f"{action}: there is no such stage, use 0 to {stages - 1}")
+                raise InputError(f"{action}: unknown stage; use 0 to {stages - 1}")
             if schedule.stage_to_rank[action.stage] != rank:
                 owner = schedule.stage_to_rank[action.stage]
                 raise InputError(f"{action} is on rank {rank}, its stage is on rank {owner}")

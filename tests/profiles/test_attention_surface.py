@@ -236,7 +236,7 @@ def test_messages() -> None:
         forward_s("nosuch", "bfloat16", 1, 128, 1, 1, 128)
     with pytest.raises(InputError, match=r"no attention surface for float32; it has bfloat16"):
         forward_s("h100", "float32", 1, 128, 1, 1, 128)
-    with pytest.raises(InputError, match="heads=6 is no multiple of kv_heads=4"):
+    with pytest.raises(InputError, match="heads=6 is not a multiple of kv_heads=4"):
         forward_s("h100", "bfloat16", 1, 128, 6, 4, 128)
     with pytest.raises(InputError, match="of 1 or more"):
         forward_s("h100", "bfloat16", 1, 0, 4, 4, 128)

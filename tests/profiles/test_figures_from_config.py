@@ -264,7 +264,7 @@ def test_published_sizes(kind: str, billions: float, keys: dict[str, Any]) -> No
         (
             {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
             | {"shared_expert_intermediate_size": 700},
-            "shared_expert_intermediate_size=700 is no multiple of .* width 512",
+            "shared_expert_intermediate_size=700 is not a multiple of .* width 512",
         ),
     ],
 )

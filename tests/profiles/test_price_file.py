@@ -115,7 +115,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, changed: str, into: str, said: st
 
 
 def test_an_empty_file_is_no_price_list(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no offer"):
+    with pytest.raises(InputError, match="has no offer"):
         read_price_file(written(tmp_path, CSV.splitlines()[0] + "\n", "prices.csv"))
     with pytest.raises(InputError, match="no such file"):
         read_price_file(tmp_path / "prices.toml")

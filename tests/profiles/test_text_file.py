@@ -23,7 +23,7 @@ def test_a_mark_and_line_ends_of_windows_are_read(tmp_path: Path) -> None:
     [
         (None, "no such file"),
         ("folder", "is a folder; name a file in it"),
-        (b"\x00\xff\x10", r"byte 1 \(0xff\) is no UTF-8; is it a binary file"),
+        (b"\x00\xff\x10", r"byte 1 \(0xff\) is not UTF-8; is it a binary file"),
     ],
 )
 def test_what_is_no_text_is_said(tmp_path: Path, content: bytes | str | None, message: str) -> None:

@@ -168,14 +168,17 @@ def test_a_module_with_inputs_is_traced_and_planned() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda w: public.plan(3, ON, w), "a traced model or a model's name is wanted, got int"),
+        (
+            lambda w: public.plan(3, ON, w),
+            "expected a traced model or the name of a model, got int",
+        ),
         (lambda w: public.plan("gpt2", 3, w), "a cluster is named by text"),
-        (lambda w: public.plan("gpt2", ON, 3), "a Workload is wanted"),
+        (lambda w: public.plan("gpt2", ON, 3), "the third argument must be a Workload"),
         (lambda w: public.plan("gpt2", ON, w, tp="x"), "tp='x': a whole number"),
         (lambda w: public.plan(mymodels.Lm(), ON, w), r"shardwright.trace\(module, inputs\)"),
         (lambda w: public.trace(3), "a torch module or the name of a model"),
         (lambda w: public.trace(mymodels.Lm()), "example inputs are needed"),
-        (lambda w: public.predict(3, 3, ON), "a Plan is wanted"),
+        (lambda w: public.predict(3, 3, ON), "give a Plan"),
     ],
 )
 def test_wrong_types_get_our_errors(call, message) -> None:  # type: ignore[no-untyped-def] # calls of any kind

@@ -110,7 +110,7 @@ def test_options_beside_the_axes() -> None:
         (("--compress", "powersg"), "--compress: compression 'powersg' is unknown"),
         (("--local-steps", "0"), "--local-steps must be 1 or more"),
         (("--local-steps", "x"), "is not a list of whole numbers"),
-        (("--activation-offload", "half"), "is no list of shares"),
+        (("--activation-offload", "half"), "is not a list of shares"),
         (("--order", "tp-pp"), "tp-cp-pp-dp"),
         (("--precision", "bf16,fp7"), "fp8"),
         (("--precision", ","), "--precision names none"),

@@ -127,7 +127,7 @@ def rows(*texts):
         (("0F0", "1F0 1B0"), "1 B actions, 2 are needed"),
         (("0B0 0F0", "1F0 1B0"), "wait for each other"),
         (("0F0 0B0", "1B0 1F0"), "never ends"),
-        (("0F0 0B0", "1F0 1B0 2F0"), "there is no such stage"),
+        (("0F0 0B0", "1F0 1B0 2F0"), "unknown stage"),
     ],
 )
 def test_a_wrong_schedule_is_refused(ranks, says):

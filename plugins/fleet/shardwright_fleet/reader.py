@@ -154,7 +154,7 @@ class FleetReader:
             raise InputError(f"{where}.deadline: {entry.deadline} is not after {begin}")
         late, fine = _said(f"{where}.late", lambda: _lateness(entry.late))
         if late != AVOID and deadline is None:
-            raise InputError(f"{where}.late: {entry.late!r} without a deadline says nothing")
+            raise InputError(f"{where}.late: {entry.late!r} has no effect without a deadline")
         if not 1 <= entry.priority <= 1000:
             raise InputError(f"{where}.priority: {entry.priority} is not between 1 and 1000")
         nodes = _said(f"{where}.nodes", lambda: range_of(entry.nodes, "nodes"))
@@ -194,7 +194,7 @@ class FleetReader:
         if entry.phases:
             if entry.tokens or entry.global_batch is not None:
                 raise InputError(
-                    f"{where}.phases: phases say tokens and global_batch; leave them out of the job"
+                    f"{where}.phases: phases set tokens and global_batch; leave them out of the job"
                 )
             return tuple(
                 FleetPhase(
@@ -253,7 +253,7 @@ def _moment(text: str, where: str) -> datetime.datetime:
         return datetime.datetime.fromisoformat(text).replace(tzinfo=None)
     except ValueError:
         raise InputError(
-            f"{where}: {text!r} is no date; write 2026-12-01, 2026-12-01T08:00, or days: 45d"
+            f"{where}: {text!r} is not a date; write 2026-12-01, 2026-12-01T08:00, or days: 45d"
         ) from None
 
 

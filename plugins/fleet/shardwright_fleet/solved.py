@@ -194,7 +194,7 @@ def rented_beside(text: str, offers: tuple[Offer, ...] | None = None) -> FleetCl
     whole = get_cluster(text)
     price = price_for(whole, "on-demand", offers)
     if len(whole.groups) != 1 or price is None:
-        raise InputError(f"--buy {text}: one type of device with a known on-demand price is wanted")
+        raise InputError(f"--buy {text}: name one type of device with a known on-demand price")
     group = whole.groups[0]
     return FleetCluster(
         name=text,

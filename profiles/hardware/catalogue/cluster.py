@@ -127,7 +127,9 @@ class Cluster:
             first += group.count * group.devices_per_node
             if 0 <= index < first:
                 return group.device
-        raise InputError(f"cluster {self.name} has {self.num_devices} devices, there is no {index}")
+        raise InputError(
+            f"cluster {self.name} has devices 0 to {self.num_devices - 1}, not {index}"
+        )
 
     def level_between(self, indices: tuple[int, ...]) -> Level:
         """The innermost level with all of `indices` (two or more devices) in one domain."""

@@ -108,7 +108,7 @@ def shapes_of(
     if np.any(flat[2] % flat[3]):
         at = int(np.argmax(flat[2] % flat[3] != 0))
         raise InputError(
-            f"heads={flat[2][at]:g} is no multiple of kv_heads={flat[3][at]:g}: every key-value "
+            f"heads={flat[2][at]:g} is not a multiple of kv_heads={flat[3][at]:g}: every key-value "
             "head serves the same number of query heads"
         )
     return AttentionShapes(

@@ -63,8 +63,8 @@ class Offer:
             )
         if not self.address.strip():
             raise InputError(
-                f"the offer of {self.device} at {self.provider} has no address; say where it can "
-                "be read again"
+                f"the offer of {self.device} at {self.provider} has no address; give the page "
+                "where it can be read"
             )
 
 

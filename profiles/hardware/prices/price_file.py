@@ -95,7 +95,7 @@ def read_price_file(path: Path) -> tuple[Offer, ...]:
     """
     found = _read_csv(path) if path.suffix == ".csv" else _read_toml(path)
     if not found and storage_of(path) is None:
-        raise DocumentError(f"{path} holds no offer, so there is no price in it")
+        raise DocumentError(f"{path} has no offer and so no price")
     return found
 
 

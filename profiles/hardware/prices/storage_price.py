@@ -64,7 +64,7 @@ class OwnStorage:
     def __post_init__(self) -> None:
         if not self.provider.strip() or not self.date.strip():
             raise InputError(
-                "storage: say whose prices they are (provider) and of which day (date)"
+                "storage: give the provider of the prices (provider) and their day (date)"
             )
         for name in ("dataset_gib", "checkpoints_kept", "egress_gib"):
             if (getattr(self, name) or 0.0) < 0:

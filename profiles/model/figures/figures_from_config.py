@@ -100,8 +100,8 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     name = model_type(config)
     if name not in CONFIG_KINDS:
         raise ModelError(
-            f"{where}: configurations of model type {name!r} are not read without building the "
-            f"model; those that are: {', '.join(sorted(CONFIG_KINDS))}"
+            f"{where}: configurations of model type {name!r} need the model to be built; "
+            f"read without building: {', '.join(sorted(CONFIG_KINDS))}"
         )
     kind = CONFIG_KINDS[name]
     config = {**config} | {
@@ -194,7 +194,8 @@ def _shared_experts(
             continue
         if width % expert_size:
             raise ModelError(
-                f"{where}: {key}={width} is no multiple of the other experts' width {expert_size}; "
+                f"{where}: {key}={width} is not a multiple of the other experts' width "
+                f"{expert_size}; "
                 "such a model is planned block by block, from package.module:factory"
             )
         count = width // expert_size

@@ -196,7 +196,7 @@ class _Chain:
                     f"its layers differ: some have {_words(group[0])}, others {_words(odd)}"
                 )
         if sparse and layers[: len(dense)] != dense:
-            raise InputError("layers with experts stand between layers without, in turn")
+            raise InputError("layers with experts alternate with layers without")
         usual = layers[-1]
         if dense and sparse and dense[0].attention != usual.attention:
             raise InputError("attention of another kind in layers with experts")
@@ -210,7 +210,7 @@ class _Chain:
             )
         gated = {layer.gated for layer in layers if layer.gated is not None}
         if len(gated) > 1:
-            raise InputError("feed-forwards of which some are gated and some are not")
+            raise InputError("some feed-forwards are gated, others are not")
         learned = self._learned()
         windows = [layer.call.window for layer in layers if layer.call and layer.call.window]
         if len(set(windows)) > 1:
@@ -268,7 +268,7 @@ class _Chain:
                 )
             rows.append(sizes[0])
         if not rows:
-            raise InputError("it has no table of tokens: its inputs are no tokens")
+            raise InputError("it has no token embedding: its inputs are not tokens")
         # The tokens' table has one row per logit, apart from padding.
         return sum(rows) - min(rows, key=lambda count: abs(count - self.head.n))
 

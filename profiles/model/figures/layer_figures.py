@@ -136,8 +136,8 @@ def _common(
         found = Attention(heads=call.heads, kv_heads=kv_heads, head_size=call.head_size)
         return found, inner, ways
     raise InputError(
-        f"{total:,} weights that every token meets are no attention of {call.heads} heads of "
-        f"{call.head_size} with a feed-forward of one or two ways in and one out"
+        f"{total:,} weights used by every token do not match an attention of {call.heads} heads "
+        f"of {call.head_size} and a feed-forward with one or two input matrices and one output"
     )
 
 
@@ -182,8 +182,8 @@ def _feed_forward(
         if not uneven and any(inner == given + j * hidden - out for j in range(squares + 1)):
             return inner, ways
     raise InputError(
-        f"weights of width {left:,} without attention are no feed-forward of one or two ways in "
-        "and one out"
+        f"weights of width {left:,} without attention do not match a feed-forward with one or two "
+        "input matrices and one output"
     )
 
 

@@ -124,8 +124,9 @@ def timed_runs(source: Path) -> tuple[tuple[TrainingRun, ...], tuple[float, ...]
     """The runs of a table that can be predicted, and their step times; says which are left out."""
     if source.suffix == ".json" or _begins_with_brace(source):
         raise DocumentError(
-            f"--from {source}: a run of a traced plan (run.json) is no table of runs; it is held "
-            f"against its own plan with `shardwright compare plan.json {source.name}`. For a "
+            f"--from {source}: a run of a traced plan (run.json) is not a table of runs; compare "
+            "it "
+            f"with its own plan: `shardwright compare plan.json {source.name}`. For a "
             "calibration write one row per run into a CSV file with the columns of "
             "`shardwright predict --runs` and the measured step_time_s"
         )

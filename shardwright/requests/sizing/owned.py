@@ -52,7 +52,9 @@ def owned_cluster(text: str) -> Cluster:
     count, name = int(match.group(1)), match.group(2)
     per_node = min(count, node_design(name).devices)
     if count < 1 or count % per_node:
-        raise InputError(f"--owned {text}: {count} devices are no whole nodes of {per_node} {name}")
+        raise InputError(
+            f"--owned {text}: {count} is not a multiple of the {per_node} {name} of a node"
+        )
     nodes = f"{count // per_node}x" if count > per_node else ""
     return get_cluster(f"{nodes}{per_node}x{name}")
 

@@ -188,8 +188,8 @@ def devices_of(text: str) -> tuple[NamedDevice, ...]:
         match = _ON.match(part)
         if match is None or match.group(1) == "0":
             raise InputError(
-                f"--on {part!r} is no type of device; write h100-sxm, or 8xgb200 for nodes of "
-                "eight; how many is the answer's affair (--nodes, --devices bound it)"
+                f"--on {part!r} is not a type of device; write h100-sxm, or 8xgb200 for nodes "
+                "of eight; their number is part of the answer (limit it with --nodes, --devices)"
             )
         found.append(NamedDevice(name=match.group(2), node_devices=int(match.group(1) or 0)))
     if not found:
@@ -203,7 +203,7 @@ def range_of(text: str, flag: str) -> Range | None:
         return None
     match = _RANGE.match(text.replace(",", "").strip())
     if match is None:
-        raise InputError(f"{flag} {text!r} is no count or range; write 32, or 16..2048")
+        raise InputError(f"{flag} {text!r} is not a count or range; write 32, or 16..2048")
     first, last = int(match.group(1)), int(match.group(2) or match.group(1))
     if not 1 <= first <= last:
         raise InputError(f"{flag} {text}: a range goes from 1 or more upwards, as 16..2048")

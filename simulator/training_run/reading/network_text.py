@@ -94,8 +94,7 @@ def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
     bits_per_s, cards, counted = found
     if not bits_per_s:
         raise InputError(
-            f"the network {text!r} has no bandwidth; leave inter_node_link empty where it is not "
-            "known"
+            f"the network {text!r} has no bandwidth; leave inter_node_link empty if it is unknown"
         )
     if kind == "ethernet" and bits_per_s < 25e9:
         return _beside_management(usual, text)

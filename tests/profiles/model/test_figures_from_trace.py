@@ -102,7 +102,7 @@ def test_gpt_has_biases_and_every_parameter() -> None:
 @pytest.mark.parametrize(
     ("module", "why"),
     [
-        ("every_second_layer", "layers with experts stand between layers without"),
+        ("every_second_layer", "layers with experts alternate with layers without"),
         ("growing", "its layers differ: some have .* feed-forward of 128, others .* of 256"),
         ("skips", "its blocks branch: what block 0 gives is used by blocks 1, 2, 3, 4"),
         ("encoder", "its attention uses keys on both sides"),

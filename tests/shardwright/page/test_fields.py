@@ -102,7 +102,7 @@ def test_an_address_with_nonsense_names_the_nearest() -> None:
         ({"lora": "x"}, "lora", "--lora 'x' is not a whole number"),
         ({"tp": "0"}, "tp", "--tp"),
         ({"zero": "7"}, "zero", "--zero"),
-        ({"fit_risk": "maybe"}, "fit-risk", "--fit-risk: 'maybe' is no probability"),
+        ({"fit_risk": "maybe"}, "fit-risk", "--fit-risk: 'maybe' is not a probability"),
         ({"price": "cheap"}, "price", "unknown price 'cheap' (--price)"),
         ({"prices": "/no/such.toml"}, "prices", "/no/such.toml: no such file"),
         ({"stack": "", "lora": "16"}, "lora", "--lora needs --stack"),

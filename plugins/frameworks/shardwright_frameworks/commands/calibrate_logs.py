@@ -65,8 +65,8 @@ def _logged(
 ) -> tuple[list[TrainingRun], list[float]]:
     if not configs:
         raise InputError(
-            f"--from {logs[0]}: a log does not say what ran; name its configuration: --config "
-            "with what it was started with, a layout of `plan --stack`, or a table of runs"
+            f"--from {logs[0]}: a log does not contain its configuration; name it with --config: "
+            "the started command or file, a layout of `plan --stack`, or a table of runs"
         )
     if len(configs) not in (1, len(logs)):
         raise InputError(

@@ -59,8 +59,8 @@ def logged_run(log: Path, config: Path, device: str = "") -> LoggedRun:
     ):
         if seen is not None and abs(seen / said - 1.0) > _SAME:
             raise MismatchError(
-                f"{log} prints a {name} of {seen}, {config} says {said}; they are not of one run, "
-                "or one of them is wrong"
+                f"{log} prints a {name} of {seen}, {config} has {said}; they belong to different "
+                "runs, or one of them is wrong"
             )
     assert told.steady_step_time_s is not None
     return LoggedRun(run=run, step_time_s=told.steady_step_time_s, log=told)
@@ -70,10 +70,10 @@ def _need_steady(log: Path, told: TrainingLog) -> None:
     """Refuses what cannot be fitted on: no steady step, or none that is steady."""
     notes = "; ".join(told.notes)
     if told.steady_step_time_s is None:
-        raise DocumentError(f"--from {log}: tells no step time ({notes or 'no step in it'})")
+        raise DocumentError(f"--from {log}: has no step time ({notes or 'no step in it'})")
     if told.from_ == "whole run":
         raise DocumentError(
-            f"--from {log}: tells only the mean of the whole run, warm-up and checkpoints in it; "
+            f"--from {log}: has only the mean of the whole run, with warm-up and checkpoints; "
             "name the printed log with its steps"
         )
     if told.steady_lines < FEWEST_LINES:
