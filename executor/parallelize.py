@@ -5,13 +5,16 @@ ColwiseParallel and RowwiseParallel it takes layers that keep their weight as [i
 Conv1D), and those in whose weight query, key and value lie side by side: their features are first
 reordered to [rank, part, feature], so that each rank's share holds its heads of all three.
 
-Data parallelism by ZeRO stage: 0 sums gradients over the dp group after the last micro-batch; 1
-does so too, and each rank updates only its share of the parameters and broadcasts it; 2 and 3 are
-FSDP2 (fully_shard per block), keeping parameters whole between passes or sharding them again after
-each. bf16 plans keep fp32 weights, gradient sums and optimizer states, and compute in bf16: FSDP2's
-mixed precision where it shards, copies of our own elsewhere (working_copies.py), where frozen
-weights are kept in bf16 alone. torch's DDP is not used: with pipeline schedules that split the
-backward its gradients are silently wrong (pytorch issue 144530).
+Data parallelism by ZeRO stage: 0 sums gradients over the dp group after the last micro-batch; 1 to
+3 are FSDP2 (fully_shard per block), which sums each block's gradients in the backward that makes
+them: under 1, and under a pipeline, in the last one of a step. 1 and 2 keep parameters whole
+between the passes, 3 shards them again after each. bf16 plans keep fp32 weights, gradient sums and
+optimizer states, and compute in bf16: FSDP2's mixed precision where it shards, copies of our own
+elsewhere (working_copies.py), where frozen weights are kept in bf16 alone.
+
+ZeRO 0 uses neither of torch's replicas: with pipeline schedules that split the backward the
+gradients of DDP are silently wrong (pytorch issue 144530), and `replicate` on FSDP2 holds the
+weights twice (`FSDPParamGroup.wait_for_unshard` copies them, in fp32 too).
 """
 
 from __future__ import annotations
@@ -180,7 +183,7 @@ def apply_fully_sharded(
     compute_dtype  what forward and backward run in; weights, gradient sums and optimizer states
                    are fp32
     """
-    if plan.zero_stage < 2 or plan.degrees.dp == 1:
+    if not plan.zero_stage or plan.degrees.dp == 1:
         starting.fill(stage.model)
         if plan.workload.precision != "fp32":
             stage.copies = WorkingCopies(stage.model, compute_dtype)
@@ -252,7 +255,7 @@ def _sum_what_any_replica_trained(stage: StageModule) -> None:
         raise RunError(
             "values decide which weights of this model a replica trains, and FSDP2 of torch "
             f"{torch.__version__} would add up gradients of different ones; use torch 2.13 or "
-            "later, or plan with --zero 0,1"
+            "later, or plan with --zero 0"
         )
 
 
@@ -376,42 +379,3 @@ def own_gradient(p: nn.Parameter) -> Tensor | None:
         whole = p.grad if same else p.grad.redistribute(placements=p.placements)
         gradient: Tensor = whole.to_local()
     return gradient
-
-
-def shares(parameters: list[nn.Parameter], size: int) -> list[int]:
-    """Which rank of `size` updates each parameter (ZeRO-1): largest first to the least laden."""
-    load = [0] * size
-    owner = [0] * len(parameters)
-    order = sorted(range(len(parameters)), key=lambda i: (-parameters[i].numel(), i))
-    for i in order:
-        rank = min(range(size), key=lambda r: (load[r], r))
-        owner[i] = rank
-        load[rank] += parameters[i].numel()
-    return owner
-
-
-def broadcast_updates(
-    parameters: list[nn.Parameter], owner: list[int], group: Any, ranks: list[int]
-) -> None:
-    """After a ZeRO-1 update: every parameter from the rank that updated it, in buckets, since a
-    message of each parameter would cost its latency."""
-    with torch.no_grad():
-        for rank in sorted(set(owner)):
-            theirs = (local(p) for p, of in zip(parameters, owner, strict=True) if of == rank)
-            sends = ranks[rank] == dist.get_rank()
-            for bucket in _buckets(theirs):
-                _broadcast(bucket, ranks[rank], group, sends=sends)
-
-
-def _broadcast(bucket: list[Tensor], source: int, group: Any, *, sends: bool) -> None:
-    if len(bucket) == 1 and bucket[0].is_contiguous():
-        # Nothing to put together: a large table is not held twice.
-        dist.broadcast(bucket[0], src=source, group=group)
-        return
-    if sends:
-        flat = torch.cat([x.reshape(-1) for x in bucket])
-    else:
-        flat = bucket[0].new_empty(sum(x.numel() for x in bucket))
-    dist.broadcast(flat, src=source, group=group)
-    if not sends:
-        _hand_out(flat, bucket)

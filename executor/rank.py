@@ -17,13 +17,10 @@ from executor.parallelize import (
     apply_fully_sharded,
     apply_tensor_parallelism,
     average_gradients,
-    broadcast_updates,
-    is_fully_sharded,
     kept_whole,
     local,
     own_gradient,
     own_part,
-    shares,
     sum_shared_gradients,
 )
 from executor.recompute import apply_recompute
@@ -35,6 +32,7 @@ from executor.stage_inputs import constants_of, model_arguments, part_of_targets
 from executor.stages import StageModule
 from executor.starting_weights import StartingWeights, build_meta, builder_of
 from executor.torch_pipeline import Pipeline
+from executor.unit_gradients import send_in_next_backward
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import ModelSpec
 from simulator.schedules.schedule import build_schedule, schedule_kind
@@ -192,15 +190,8 @@ class Rank:
         # Found once: walking the modules takes milliseconds.
         self._held = self.held()
         parameters = [p for _, p in self._held]
-        self._updated = parameters
-        if self.plan.zero_stage == 1 and self.plan.degrees.dp > 1:
-            self._owner = shares(parameters, self.plan.degrees.dp)
-            mine = self.mesh.at.dp
-            parameters = [
-                p for p, rank in zip(parameters, self._owner, strict=True) if rank == mine
-            ]
         if not parameters:
-            # A stage of frozen layers, or a share of few parameters: torch refuses an empty list.
+            # A stage of frozen layers: torch refuses an empty list.
             parameters = [nn.Parameter(torch.zeros(0, device=self.device))]
         self._parts = [(p, own_part(p)) for p in parameters]
         parts = [part for _, part in self._parts]
@@ -263,7 +254,7 @@ class Rank:
         loss = self._pipelined() if self.pipeline is not None else self._accumulated()
         sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
-            whole = [p for _, p in self._held if self.plan.zero_stage < 2 or kept_whole(p)]
+            whole = [p for _, p in self._held if not self.plan.zero_stage or kept_whole(p)]
             average_gradients(whole, self.mesh.dp.get_group(), self.plan.degrees.dp)
         if self._ties:
             with self.recorder.action("tied"):
@@ -281,20 +272,17 @@ class Rank:
 
     def _accumulated(self) -> Tensor:
         stage = self.stages[0]
-        managed = is_fully_sharded(stage)
         losses = []
         for m in range(self._micro):
             part = slice(m * self.plan.micro_batch, (m + 1) * self.plan.micro_batch)
             kwargs = {k: x[part] for k, x in self._model_arguments().items()}
-            if managed:
-                # Sharded gradients are summed in each backward: kept whole they would be what
-                # ZeRO-2 and 3 are there to avoid.
-                last = m == self._micro - 1 or self.plan.zero_stage >= 2
-                stage.set_requires_gradient_sync(last)  # type: ignore[operator] # FSDP2's
-                stage.set_is_last_backward(last)  # type: ignore[operator] # FSDP2's
             stage.micro_batch = self.mesh.at.dp * self._micro + m
             with self.recorder.action(f"0F{m}"):
                 loss = stage(**kwargs)
+            if self.plan.zero_stage == 1:
+                # ZeRO 2 and 3 sum gradients in each backward: whole ones are the memory that they
+                # save. ZeRO 1 adds them up and sums them in the last, and keeps weights until then.
+                send_in_next_backward(stage, last=m == self._micro - 1)
             with self.recorder.action(f"0B{m}"):
                 (loss[0] / self._micro).backward()
                 if stage.copies is not None:
@@ -308,14 +296,8 @@ class Rank:
             for p, part in self._parts:
                 part.grad = own_gradient(p)
             self.optimizer.step()
-            for _, part in self._parts:
-                part.grad = None
-            for p in self._updated:
-                p.grad = None
-        if self.plan.zero_stage == 1 and self.plan.degrees.dp > 1:
-            with self.recorder.action("data_parallel"):
-                ranks = dist.get_process_group_ranks(self.mesh.dp.get_group())
-                broadcast_updates(self._updated, self._owner, self.mesh.dp.get_group(), ranks)
+            for p, part in self._parts:
+                p.grad = part.grad = None
         copies = [stage.copies for stage in self.stages.values() if stage.copies is not None]
         if copies:
             with self.recorder.action("optimizer"):

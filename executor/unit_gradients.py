@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -31,7 +32,7 @@ def send_as_made(stage: Any) -> None:
             return backward(kind, given)
         from torch.distributed.pipelining._backward import stage_backward
 
-        _is_last(module)
+        send_in_next_backward(module, last=True)
         outputs, gradients = given["stage_output"], given["output_grads"]
         return stage_backward(outputs, gradients, given["input_values"]), None
 
@@ -48,7 +49,7 @@ def send_as_made(stage: Any) -> None:
 def sent_in_weight_half(stage: StageModule) -> Iterator[None]:
     """Around the last W of a stage under FSDP2."""
     assert stage.split is not None
-    _is_last(stage)
+    send_in_next_backward(stage, last=True)
     stage.split.watch = _Sums(stage).watch
     try:
         yield
@@ -57,14 +58,30 @@ def sent_in_weight_half(stage: StageModule) -> Iterator[None]:
     stage._get_fsdp_state()._root_post_backward_final_callback()  # type: ignore[operator] # FSDP2's
 
 
-def _is_last(module: Any) -> None:
-    # The runtime has gathered all units. FSDP2 would gather the unit that ran before this one in
-    # its last forward, which may be the end of the stage in the micro-batch before.
-    for group in _groups(module):
-        group._post_forward_indices.clear()
-    module.set_is_last_backward(True)
-    module.set_reshard_after_backward(True)
-    module.set_requires_gradient_sync(True)
+def send_in_next_backward(module: Any, *, last: bool) -> None:
+    """Whether the next backward of a stage under FSDP2 is the last one of the step: it sums the
+    gradients over replicas, and frees the weights, which all others leave whole."""
+    if last:
+        # All units are whole. FSDP2 would gather the unit that ran before this one in its last
+        # forward, which may be the end of the stage in the micro-batch before.
+        for group in _groups(module):
+            group._post_forward_indices.clear()
+            _give_sums_one_type(group)
+    module.set_is_last_backward(last)
+    module.set_reshard_after_backward(last)
+    module.set_requires_gradient_sync(last)
+
+
+def _give_sums_one_type(group: Any) -> None:
+    """Zeros as the sum of a weight without gradients so far (an expert without rows) where other
+    weights have sums: FSDP2 sends the gradients of a unit in one type."""
+    weights = [held for held in group.fsdp_params if held.sharded_param.requires_grad]
+    if any(held.unsharded_accumulated_grad is not None for held in weights):
+        for held in weights:
+            if held.unsharded_accumulated_grad is None and hasattr(held, "_unsharded_param"):
+                held.unsharded_accumulated_grad = torch.zeros_like(
+                    held._unsharded_param, dtype=held.reduce_dtype, requires_grad=False
+                )
 
 
 class _Sums:

@@ -38,7 +38,7 @@ class CellTimes:
         alone = self._known.once(
             key, lambda: self._model.chain(cell.micro_batch, degrees.group("tp", pp=rank))
         )
-        if degrees.pp > 1 or cell.zero_stage < 2 or degrees.dp == 1:
+        if degrees.pp > 1 or not cell.zero_stage or degrees.dp == 1:
             return alone
 
         def sharded() -> ChainCosts:
@@ -86,8 +86,8 @@ class CellTimes:
                 cost,
                 sizes,
                 device,
-                sharded=cell.zero_stage >= 2 and cell.degrees.dp > 1,
-                pipelined=pipelined,
+                sharded=cell.zero_stage >= 1 and cell.degrees.dp > 1,
+                once_per_step=pipelined or cell.zero_stage == 1,
                 num_microbatches=cell.num_microbatches,
             )
             return gather / 2 + forward, gather / 2 + backward
@@ -252,7 +252,7 @@ class CellTails:
         return sum(
             price_tie(
                 Tie(elements=size, devices=devices),
-                shards=cell.degrees.dp if cell.zero_stage >= 2 else 1,
+                shards=cell.degrees.dp if cell.zero_stage >= 1 else 1,
                 precision=self._model.workload.precision,
                 cluster=self._model.cluster,
                 stack=self._model.stack,

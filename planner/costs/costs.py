@@ -125,7 +125,7 @@ class SimulatorCosts:
         """R of `planner.costs.bound`; `times` [n] of the blocks at the fastest place."""
         degrees, kinds = cell.degrees, [ref.kind for ref in graph.chain]
         mixed = not self.model.cluster.homogeneous
-        sharded = (degrees.dp, cell.zero_stage) if cell.zero_stage > 1 else (0, 0)
+        sharded = (degrees.dp, cell.zero_stage) if cell.zero_stage else (0, 0)
         # Interleaved stages are near even, so that every rank holds so many blocks at least.
         even = mixed and cell.schedule == "interleaved"
         fewest = degrees.vpp * (len(kinds) // degrees.num_stages) if even else 0

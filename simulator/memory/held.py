@@ -121,19 +121,18 @@ def executor_static_bytes(
 ) -> StaticBytes:
     """Parameters, gradients and optimizer states of one rank.
 
-    ZeRO-3 gathers a block at a time, and the next one ahead: two of the largest. Under torch's
-    pipeline runtime gradients stay whole until the last micro-batch
-    (_PipelineStageBase.perform_reduce_grad); without one FSDP2 sums and shards them in each
-    backward. Frozen parameters
-    have neither gradients nor states, and where nothing is sharded they are kept only in the type
-    that is computed with (executor/working_copies.py).
+    FSDP2 shards the weights as stored from ZeRO-1 on. ZeRO-3 gathers a block at a time, and the
+    next one ahead: two of the largest. Of ZeRO-1 and under torch's pipeline runtime gradients stay
+    whole until the last micro-batch; without one ZeRO-2 and 3 sum and shard them in each backward.
+    Frozen parameters have neither gradients nor states, and where nothing is sharded they are kept
+    only in the type that is computed with (executor/working_copies.py).
     """
     sizes = stack.bytes_of(precision)
     n, trained = held.total, held.trained
-    if zero_stage >= 2 and dp > 1:
+    if zero_stage >= 1 and dp > 1:
         gathered = min(n, 2 * held.largest) if zero_stage == 3 else n
         parameters = [
-            State(sizes.parameter_bytes, n, shared_from=2),
+            State(sizes.parameter_bytes, n, shared_from=1),
             State(sizes.compute_bytes, gathered),
         ]
     else:
@@ -161,6 +160,6 @@ def exchange_bytes(total: Figures, *, zero_stage: int, dp: int) -> Figures:
     total  elements of the rank's trained parameters, or an array of them
     """
     bucket: Figures = 0.0 * total
-    if dp > 1 and zero_stage < 2:
+    if dp > 1 and zero_stage == 0:
         bucket = np.minimum(4.0 * total, GRADIENT_BUCKET_BYTES)
     return bucket

@@ -34,8 +34,8 @@ AnyBlock = TypeVar("AnyBlock", bound=BlockBytes)
 
 
 class UnitBuffers(NamedTuple):
-    """Bytes of FSDP2's in addition to a block's, less what stays whole all step long (ZeRO 2: all
-    weights).
+    """Bytes of FSDP2's in addition to a block's, less what stays whole all step long (ZeRO 1 and 2:
+    all weights).
 
     forward, backward   while the block's ops run;  gathering, summing  while they do not
     """
@@ -83,10 +83,10 @@ def unit_buffers(
     on_cpu: bool,
 ) -> tuple[UnitBuffers, ...]:
     """Of each kind of block the most over its places in the chain; 0 where nothing is sharded."""
-    if zero_stage < 2 or dp == 1:
+    if zero_stage == 0 or dp == 1:
         return (UnitBuffers(),) * len(graph.kinds)
     c, g = sizes.compute_bytes, sizes.gradient_bytes
-    stays_whole = zero_stage == 2
+    stays_whole = zero_stage <= 2
     root, read, blocks = _units(graph)
     # Elements gathered for a unit, and those of the units that stay whole while others run.
     copies = (2 if on_cpu else 1) + (1 / dp if sizes.working_copy_bytes else 0.0)

@@ -66,14 +66,14 @@ def stage_cost(
     )
     device = cluster.device_at(group[0])
     sizes = stack.bytes_of(plan.workload.precision)
-    sharded = plan.zero_stage >= 2 and degrees.dp > 1
+    sharded = plan.zero_stage >= 1 and degrees.dp > 1
     copies = [
         copy_seconds(
             b,
             sizes,
             device,
             sharded=sharded,
-            pipelined=plan.pipelined,
+            once_per_step=plan.pipelined or plan.zero_stage == 1,
             num_microbatches=plan.num_microbatches,
         )
         for b in blocks
@@ -128,8 +128,9 @@ def gather_seconds(
     pipelined  True under a pipeline schedule: torch's runtime leaves parameters whole after a
                backward (PipelineStage.backward_maybe_with_nosync), so that ZeRO-3 gathers once
                per micro-batch, after its forward freed them, and ZeRO-2 never; gradients are summed
-               once per step (step_tail.py). Without a pipeline FSDP2 frees parameters after each
-               backward (ZeRO-3 gathers twice, ZeRO-2 once) and sums gradients in each.
+               once per step (step_tail.py), and of ZeRO-1 so everywhere. Without a pipeline FSDP2
+               frees parameters after each backward (ZeRO-3 gathers twice, ZeRO-2 once) and sums
+               gradients in each.
     sharing    dp groups of the same nodes that communicate at the same time
 
     A stack that prefetches hides a part of what fits under the block's own work
@@ -158,7 +159,7 @@ def copy_seconds(
     device: Device,
     *,
     sharded: bool,
-    pipelined: bool,
+    once_per_step: bool,
     num_microbatches: int,
 ) -> tuple[float, float]:
     """Seconds per micro-batch of mixed precision's passes over a block's parameters that its
@@ -170,8 +171,9 @@ def copy_seconds(
              backward the gradients are cast into one tensor, summed and divided (torch 2.13,
              torch/distributed/fsdp/_fully_shard). With the copies' bandwidth of the profile this is
              what a unit of 2 to 8 million parameters takes there within a third (one core,
-             2026-11-22). 0 under a pipeline, which keeps weights cast through a step: what is left
-             once a step was not measured.
+             2026-11-22)
+    once_per_step  weights stay cast through a step, as under a pipeline and of ZeRO 1: 0 where they
+             are sharded, since what is left once a step was not measured.
              Where no parameter is sharded, the gradients of all micro-batches but the first are
              added to sums in the gradients' type, which are read too (executor/working_copies.py);
              blocks that were measured in a pipeline have that in their times.
@@ -185,7 +187,7 @@ def copy_seconds(
     )
 
     if sharded:
-        if pipelined:
+        if once_per_step:
             return 0.0, 0.0
         forward = block.parameter_count * ((weight + working) + 2 * working + 2 * working)
         backward = block.trained_count * ((working + gradient) + 2 * gradient + 2 * gradient)

@@ -10,9 +10,9 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import BlockRef, ModelGraph
 from simulator.memory.held import GRADIENT_BUCKET_BYTES, Held, held_by_stages, parameter_name
-from simulator.traced.comm_cost import CommCost
+from simulator.traced.cost import Cost
 from simulator.traced.in_step import exchange_in_step, update_time
-from simulator.traced.op_cost import OpCost, moved_cost
+from simulator.traced.op_cost import moved_cost
 from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
@@ -84,7 +84,7 @@ def price_tie(
     cluster: Cluster,
     stack: ExecutorStates,
     sharing: int = 1,
-) -> CommCost:
+) -> Cost:
     """The sum of a tied parameter's gradients over the ranks that hold it, each a share of it where
     replicas shard gradients (executor/rank.py, `_sum_tied_gradients`)."""
     size = tie.elements * stack.bytes_of(precision).gradient_bytes / shards
@@ -107,11 +107,11 @@ def price_tail(
     """The tail of a rank that holds these parameters; `group` is its dp group, `ties` are what it
     shares with other pipeline ranks.
 
-    ZeRO 0: all-reduce of gradients. 1: the same, and updated parameters back to everyone as they
-    are stored. 2 and 3 under a pipeline: reduce-scatter of gradients, and (2) one gather of the
-    parameters for the next step, frozen ones among them; without one, gradients are summed in each
-    backward (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its
-    size (`step_ms`).
+    ZeRO 0: all-reduce of gradients. 1, and 2 and 3 under a pipeline: reduce-scatter of gradients in
+    the last backward, priced behind it, and (1 and 2) one gather of the parameters for the next
+    step, frozen ones among them; without a pipeline 2 and 3 sum gradients in each backward
+    (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its size
+    (`step_ms`).
     sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
     what the executor does one after the other: buckets are put together, summed, divided and
     copied back, and under mixed precision the copies to compute with are made anew of trained
@@ -121,50 +121,43 @@ def price_tail(
     dp = len(group)
     sizes = stack.bytes_of(precision)
     device = cluster.device_at(group[0])
-    exchanges: list[CommCost | OpCost] = []
+    exchanges: list[Cost] = []
     if dp > 1:
 
-        def price(operation: str, size_bytes: float) -> CommCost:
+        def price(operation: str, size_bytes: float) -> Cost:
             return exchange_in_step(operation, size_bytes, group, cluster, sharing=sharing)
 
         gradient = n * sizes.gradient_bytes
         weights = (n + held.frozen) * sizes.compute_bytes
-        # What ZeRO 1 hands out is the stored weights, each replica's share from that replica.
-        share = n * sizes.parameter_bytes / dp
-        if zero_stage < 2 and device.type == "cpu":
+        if zero_stage == 0 and device.type == "cpu":
             for size, count in exchange_buckets(gradient):
                 copies = _moved(size, device, "copy", "elementwise", "copy")
                 exchanges += [price("all_reduce", size), *copies] * count
-            for size, count in exchange_buckets(share) if zero_stage == 1 else ():
-                copies = _moved(size, device, "copy", "copy")
-                exchanges += [price("broadcast", size), *copies] * (count * dp)
-        elif zero_stage < 2 and n:
+        elif zero_stage == 0 and n:
             exchanges.append(price("all_reduce", gradient))
-            if zero_stage == 1:
-                exchanges.append(price("broadcast", share * dp))
-        if zero_stage >= 2 and pipelined and n:
+        once_per_step = zero_stage == 1 or (zero_stage >= 2 and pipelined)
+        if once_per_step and n:
             exchanges.append(price("reduce_scatter", gradient))
-        if zero_stage == 2 and pipelined:
+        if once_per_step and zero_stage <= 2:
             exchanges.append(price("all_gather", weights))
-    shards = dp if zero_stage >= 2 else 1
+    shards = dp if zero_stage >= 1 else 1
     exchanges += [
         price_tie(
             tie, shards=shards, precision=precision, cluster=cluster, stack=stack, sharing=sharing
         )
         for tie in ties
     ]
-    shard = dp if zero_stage >= 1 else 1
     traffic = stack.optimizer_traffic_bytes.of(optimizer)
     if device.type == "cpu":
         # Torch updates one parameter after the other there.
-        costs = [moved_cost("optimizer", traffic * c / shard, device) for c in held.trained]
-        if sizes.working_copy_bytes and (zero_stage < 2 or dp == 1):
+        costs = [moved_cost("optimizer", traffic * c / shards, device) for c in held.trained]
+        if sizes.working_copy_bytes and (zero_stage == 0 or dp == 1):
             copied = sizes.parameter_bytes + sizes.working_copy_bytes
             costs += [moved_cost("copy", copied * c, device) for c in held.trained]
         update = _interval(costs)
     else:
         kernels = stack.optimizer_kernels * len(held.trained)
-        update, cost = update_time(traffic * n / shard, kernels, stack.software, device)
+        update, cost = update_time(traffic * n / shards, kernels, stack.software, device)
         costs = [cost]
     return Tail(
         exchange=_interval(exchanges),
@@ -181,13 +174,13 @@ def exchange_buckets(total_bytes: float) -> list[tuple[float, int]]:
     return [(size, count) for size, count in found if size and count]
 
 
-def _moved(size: float, device: Device, *families: str) -> list[OpCost]:
+def _moved(size: float, device: Device, *families: str) -> list[Cost]:
     """Passes over a bucket: tensors into one, its division by the number of replicas, and back.
     By family: those are measured far beyond the caches, single ops (`cat`, `copy_`) within them."""
     return [moved_cost(family, 2 * size, device) for family in families]
 
 
-def _interval(costs: Sequence[CommCost | OpCost]) -> Interval:
+def _interval(costs: Sequence[Cost]) -> Interval:
     return Interval(
         value=sum(cost.time_s for cost in costs),
         low=sum(cost.low_s for cost in costs),

@@ -61,9 +61,9 @@ def test_frozen_parameters_have_neither_gradients_nor_states():
 def test_zero_shards_more_with_each_stage():
     sizes = [static(zero_stage=z, dp=8) for z in range(4)]
     assert sizes[1].optimizer == sizes[0].optimizer / 8
-    assert sizes[1].parameters == sizes[0].parameters
-    # ZeRO-2: master weights sharded, the working copy whole.
-    assert sizes[2].parameters == pytest.approx(4 * N / 8 + 2 * N)
+    assert sizes[1].gradients == sizes[0].gradients
+    # ZeRO-1 and 2: master weights sharded, the working copy whole.
+    assert sizes[1].parameters == sizes[2].parameters == pytest.approx(4 * N / 8 + 2 * N)
     # ZeRO-3: gathered are at most two of the largest blocks, a tenth of the parameters each.
     assert sizes[3].parameters == pytest.approx(4 * N / 8 + 2 * N * 0.2)
     totals = [size.total for size in sizes]
@@ -88,9 +88,9 @@ def test_more_replicas_never_need_more(zero_stage, dp, pp, precision):
 
 def test_a_bucket_of_gradients_at_a_time_is_exchanged():
     """4 bytes of each, at most the 25 MiB of a bucket; nothing where FSDP2 reduces them."""
-    few, many = (exchange_bytes(count, zero_stage=1, dp=2) for count in (1e6, 1e9))
+    few, many = (exchange_bytes(count, zero_stage=0, dp=2) for count in (1e6, 1e9))
     assert (few, many) == (4e6, 25 * MIB)
-    assert exchange_bytes(1e9, zero_stage=2, dp=2) == 0.0
+    assert exchange_bytes(1e9, zero_stage=1, dp=2) == 0.0
     assert exchange_bytes(1e9, zero_stage=0, dp=1) == 0.0
 
 

@@ -145,8 +145,8 @@ US, MIB_S = 1e-6, 2**20 / 100e9  # of a message, and of a MiB
     [
         # Eight blocks' gradients are all-reduced, 2 (n - 1) / n of 128 MiB.
         (0, 1, 0.0, 6 * US + 1.5 * 128 * MIB_S),
-        # Then the weights as they are stored, in 4 bytes each: a broadcast through a tree.
-        (1, 1, 0.0, 6 * US + 1.5 * 128 * MIB_S + 2 * US + 128 * MIB_S),
+        # They are scattered, and 64 MiB of weights gathered for the next step.
+        (1, 1, 0.0, 3 * US + 0.75 * 128 * MIB_S + 3 * US + 0.75 * 64 * MIB_S),
         # Of each block and micro-batch 8 MiB of weights are gathered for the forward, where ZeRO 3
         # freed them for the backward too, and 16 MiB of gradients are reduced in the backward.
         (2, 1, 3 * US + 0.75 * 8 * MIB_S + 3 * US + 0.75 * 16 * MIB_S, 0.0),

@@ -41,8 +41,7 @@ def data_messages(
     sharded by ZeRO 2 and 3 after each backward and reduces gradients in it. Stage 2 gathers for the
     forward, stage 3 for the backward too. Under torch's pipeline runtime weights stay gathered
     after a backward. There stage 3 gathers once per micro-batch, stage 2 once per step, and
-    gradients are reduced once per step. Its ZeRO 1 all-reduces gradients, then gathers the updated
-    weights in fp32, as stored.
+    gradients are reduced once per step, as of its ZeRO 1.
     """
     group = data_group(run)
     if group.ranks < 2:
@@ -68,15 +67,12 @@ def data_messages(
         for message, ranks in _compressed(run, stack):
             reduce += moved(message.operation, message.size_bytes, ranks, links)
     for count, ranks in ((shared, group), (experts, replicas)):
-        weights = count * weight
         if not run.compression:
-            sharded = run.zero_stage >= (2 if stack.own_executor else 1)
-            operation = "reduce_scatter" if sharded else "all_reduce"
+            operation = "reduce_scatter" if run.zero_stage >= 1 else "all_reduce"
             each = moved(operation, count * gradient / buckets, ranks, links)
             reduce += each * buckets
         if run.zero_stage >= 1 and not gathers:
-            stored = count * 4.0 if stack.own_executor and run.zero_stage == 1 else weights
-            reduce += moved("all_gather", stored, ranks, links)
+            reduce += moved("all_gather", count * weight, ranks, links)
     return once, reduce
 
 

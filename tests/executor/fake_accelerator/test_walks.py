@@ -121,7 +121,7 @@ def host_work(walks: Sequence[Walk]) -> list[str]:
     return sorted(f"{kind} in {where}" for kind, where in found)
 
 
-LATE = "the executor sums ZeRO 0 and 1 after the last backward"
+LATE = "the executor sums gradients of ZeRO 0 after the last backward"
 
 
 def _late(name: str) -> Any:
@@ -147,11 +147,8 @@ QUICK = (
 )
 SUMMED_LATE = {
     "zero-0",
-    "tp-zero-1",
     "1f1b-bf16",
-    "interleaved-tp",
     "zb-h2",
-    "v-half-bf16",
 }
 
 

@@ -175,7 +175,8 @@ class Watch(TorchDispatchMode):
         if any(t is DTensor for t in types):
             return NotImplemented
         asks = func in (aten._local_scalar_dense.default, aten.item.default)
-        if asks and getattr(args[0], "constant", None) is None:
+        # Meshes of ranks are real tensors, with values.
+        if asks and isinstance(args[0], FakeTensor) and args[0].constant is None:
             if self._counts and args[0].device.type == NAME:
                 self._note("scalar", func)
             return _answer(args[0])
