@@ -66,3 +66,43 @@ def test_llama_factory_s_megatron_adapter_has_its_own_recomputation(tmp_path: Pa
 def test_nanotron_s_window_and_shared_expert(tmp_path: Path) -> None:
     model = read(tmp_path, NANOTRON).model
     assert (model.sliding_window, model.num_shared_experts, model.num_experts) == (20, 1, 8)
+
+
+MAXTEXT_BASE = (
+    "model_name: default\nbase_emb_dim: 2048\nbase_num_decoder_layers: 16\nbase_mlp_dim: 7168\n"
+    "base_num_query_heads: 16\nbase_num_kv_heads: 16\nnum_experts: 1\nvocab_size: 32000\n"
+    "per_device_batch_size: 12.0\nmax_target_length: 2048\n"
+)
+MAXTEXT_MODEL = "base_emb_dim: 512\nbase_num_decoder_layers: 4\nnum_experts: 8\nsteps: 3\n"
+
+
+@pytest.fixture
+def maxtext(tmp_path: Path) -> Path:
+    """A tree with the base file and the model's file of MaxText."""
+    (tmp_path / "configs" / "models").mkdir(parents=True)
+    (tmp_path / "configs" / "base.yml").write_text(MAXTEXT_BASE)
+    (tmp_path / "configs" / "models" / "small-moe.yml").write_text(MAXTEXT_MODEL)
+    return tmp_path / "train.sh"
+
+
+def maxtext_run(script: Path, more: str) -> ImportedRun:
+    script.write_text(f"python3 -m maxtext.train configs/base.yml ici_fsdp_parallelism=8 {more}\n")
+    return read_config(script)
+
+
+def test_a_named_model_of_maxtext_replaces_the_base_file_s_figures(maxtext: Path) -> None:
+    model = maxtext_run(maxtext, "model_name=mixtral-8x7b").model
+    assert (model.num_layers, model.hidden_size, model.num_experts) == (32, 4096, 8)
+    model = maxtext_run(maxtext, "model_name=small-moe").model
+    assert (model.num_layers, model.hidden_size, model.num_experts) == (4, 512, 8)
+    assert maxtext_run(maxtext, "model_name=nobody-knows").model.num_layers is None
+    assert maxtext_run(maxtext, "").model.num_layers == 16
+    changed = "model_name=mixtral-8x7b override_model_config=true base_num_decoder_layers=2"
+    assert maxtext_run(maxtext, changed).model.num_layers == 2
+
+
+def test_a_missing_file_of_maxtext_is_named(maxtext: Path) -> None:
+    maxtext.write_text("python3 -m maxtext.train models/gpu/none.yml ici_fsdp_parallelism=8\n")
+    run = read_config(maxtext)
+    assert [each.option for each in run.unresolved] == ["config"]
+    assert "tp" not in run.defaults

@@ -291,3 +291,21 @@ def test_a_patch_for_memory_takes_memory_away(tmp_path: Path) -> None:
     )
     found = judged(str(path), "a100-80gb", time_limit_s=0)
     assert found.findings[0].patch == "--micro_batch_size: 16 -> 8"
+
+
+def test_a_layout_outside_of_the_searched_axes_is_not_called_slow(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "base_model: meta-llama/Llama-3.1-8B\ndatasets:\n- path: a\nsequence_len: 2048\n"
+        "dp_shard_size: 4\ntensor_parallel_size: 2\nfsdp_version: 2\nmicro_batch_size: 1\n"
+        "gradient_checkpointing: true\nbf16: true\n"
+    )
+    found = judged(str(path), H100, time_limit_s=20)
+    assert verdicts(found) == [Verdict.NOT_JUDGED]
+    assert "searched over dp, and this one has tp 2" in found.findings[0].text
+
+
+def test_a_recipe_s_own_figures_do_not_contradict_the_published_model(tmp_path: Path) -> None:
+    run = read_config(bridge(tmp_path, "cfg.model.vocab_size = 1024"))
+    assert (run.model.vocab_size, run.model.num_layers) == (1024, 80)
+    assert run.contradictions == ()
