@@ -9,6 +9,7 @@ from typing import Unpack
 from shardwright.options.keywords import SizeKeywords
 from shardwright.options.option import from_keywords
 from shardwright.options.size_options import SizeOptions
+from shardwright.requests.sizing.largest_model import is_list, largest_model, models_of
 from shardwright.requests.sizing.size_flags import size_flags
 from shardwright.requests.sizing.sized import SizeSolver
 from shardwright.results.result import as_result
@@ -26,6 +27,8 @@ def size(
 ) -> SizeResult:
     """What to rent for a training run, what it costs, when it is done, and with what probability.
 
+    model          a model; of a list (`qwen3-8b,qwen3-32b`) or pattern (`qwen3-*`) the largest that
+                   budget and deadline allow
     on             types of devices: `h100-sxm,b200`
     time_limit_s   of each search;  workers  processes of this machine
     options        as the flags of `shardwright size` (docs/options.md): `tokens="15T"`,
@@ -41,6 +44,8 @@ def size(
         workers=workers,
         seed=seed,
     )
-    given = from_keywords(SizeOptions, options)
-    flags = size_flags(SizeOptions(model=model, on=on, **given))
-    return as_result(SizeResult, solver.solve(flags))
+    request = SizeOptions(model=model, on=on, **from_keywords(SizeOptions, options))
+    if is_list(model):
+        tried = largest_model(request, models_of(model), solver.solve)
+        return as_result(SizeResult, tried[-1].sized)
+    return as_result(SizeResult, solver.solve(size_flags(request)))

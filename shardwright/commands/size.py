@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +32,7 @@ from shardwright.console.report_files import (
 )
 from shardwright.options.size_options import SizeOptions
 from shardwright.plugins.plugin import Hook, hook
+from shardwright.reports.labelled import labelled
 from shardwright.reports.sizing.size_compare import (
     diff_report,
     owned_report,
@@ -40,6 +42,12 @@ from shardwright.reports.sizing.size_compare import (
 from shardwright.reports.sizing.size_report import size_report
 from shardwright.reports.sizing.size_summary import size_summary
 from shardwright.requests.report_paths import ReportPaths
+from shardwright.requests.sizing.largest_model import (
+    is_list,
+    largest_model,
+    largest_words,
+    models_of,
+)
 from shardwright.requests.sizing.owning_beside import owning_beside
 from shardwright.requests.sizing.size_flags import size_flags
 from shardwright.requests.sizing.sized import Sized, SizeSolver
@@ -126,8 +134,15 @@ def size(
         workers=workers or os.cpu_count() or 1,
         seed=seed,
     )
+    largest = ""
     with Heartbeat("sizing", quiet=quiet or json_output):
-        sized = solver.solve(size_flags(options))
+        if is_list(options.model):
+            models = models_of(options.model)
+            tried = largest_model(options, models, solver.solve)
+            largest, sized = largest_words(tried, len(models)), tried[-1].sized
+            options = replace(options, model=tried[-1].model)
+        else:
+            sized = solver.solve(size_flags(options))
         others = [
             solver.solve(size_flags(replaced(options, text)), explain=False)
             for text in versus or ()
@@ -135,6 +150,11 @@ def size(
         beside = _beside(owned, sized) if owned else None
         bought = None if owning_read is None else owning_beside(owning_read, sized)
     data = size_json(sized.question, sized.answer, sized.published)
+    if largest:
+        data["models"] = [
+            {"model": each.model, "parameters": each.parameters, "status": each.sized.answer.status}
+            for each in tried
+        ]
     if others:
         data["versus"] = [
             versus_json(text, sized, other)
@@ -156,8 +176,10 @@ def size(
         brief = not explain and sized.answer.best is not None
         compared = list(zip(versus or (), others, strict=True))
         if brief:
-            show(size_summary(sized, compared))
+            show(size_summary(sized, compared, largest=largest))
         else:
+            if largest:
+                show(labelled("Model   ", largest))
             show(size_report(sized, explain=explain))
             for text, other in compared:
                 show(versus_report(text, sized, other))

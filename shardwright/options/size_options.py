@@ -20,7 +20,8 @@ class SizeOptions:
 
     model: str = option(
         "",
-        help="name, config.json or package.module:factory",
+        help="name, config.json or package.module:factory; a list, or qwen3-*: the largest that "
+        "fits",
         argument=True,
         keyword="",
         page=PageField(

@@ -174,7 +174,7 @@ def test_a_module_with_inputs_is_traced_and_planned() -> None:
         ),
         (lambda w: public.plan("gpt2", 3, w), "a cluster is named by text"),
         (lambda w: public.plan("gpt2", ON, 3), "the third argument must be a Workload"),
-        (lambda w: public.plan("gpt2", ON, w, tp="x"), "tp='x': a whole number"),
+        (lambda w: public.plan("gpt2", ON, w, tp="x"), "tp='x' must be a whole number"),
         (lambda w: public.plan(mymodels.Lm(), ON, w), r"shardwright.trace\(module, inputs\)"),
         (lambda w: public.trace(3), "a torch module or the name of a model"),
         (lambda w: public.trace(mymodels.Lm()), "example inputs are needed"),

@@ -270,4 +270,4 @@ def test_adapters_are_not_run_as_a_training_of_all_weights(tmp_path: Path) -> No
     with pytest.raises(InputError, match=why) as caught:
         typed("run", str(path), "-q")
     assert str(caught.value).startswith(f"{path}: ")
-    assert "Plan without --lora 16 --base-precision nf4 to run" in str(caught.value)
+    assert "Plan without --lora 16 --base-precision nf4, or" in str(caught.value)

@@ -115,7 +115,7 @@ def test_outputs_name_whose_prices_of_storage(plain: Sized) -> None:
 def test_a_wrong_storage_price(tmp_path: Path) -> None:
     path = tmp_path / "prices.toml"
     for wrong, why in (
-        (PRICES.replace('date = "2026-11-01"', 'date = ""'), "of which day"),
+        (PRICES.replace('date = "2026-11-01"', 'date = ""'), "their day"),
         (PRICES.replace("checkpoints_kept = 3", "checkpoints_kept = -3"), "checkpoints_kept"),
         (PRICES.replace("egress_gib", "egres_gib"), "egres_gib"),
     ):

@@ -276,7 +276,7 @@ def test_a_file_of_questions_with_faults_in_it(tmp_path: Path) -> None:
     [
         (["plan", "a,b", "--on", "2xh100", "--global-batch", "8"], "name it with -o FOLDER/"),
         (["plan", "a", "--workers", "2", "-o", "x"], "give MODEL, --on and --global-batch"),
-        (["plan", "a", "--questions", "q.toml", "-o", "x"], "and so do MODEL"),
+        (["plan", "a", "--questions", "q.toml", "-o", "x"], "contains the requests"),
         (["plan", "--questions", "q.toml", "-o", "x"], "no such file"),
         ([*CLI, "-o", "x", "--sort", "stp"], "Did you mean 'step'?"),
         ([*CLI, "-o", "x", "--time-limit", "3s"], "--time-limit is for one question"),

@@ -193,7 +193,7 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
         )  # fmt: skip
     with pytest.raises(InputError, match="--base-precision is for one question"):
         typed(*asked, "--stack", "nanotron", "--base-precision", "nf4")
-    with pytest.raises(InfeasibleError, match="none of the 2 questions has a plan"):
+    with pytest.raises(InfeasibleError, match="none of the 2 requests has a plan"):
         typed(
             "plan", "llama-3.1-405b,llama-3.1-70b", "--on", "1xh100-sxm", "--global-batch", "8",
             "--seq", "2048", "--stack", "megatron-core", *out,

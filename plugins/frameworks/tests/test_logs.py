@@ -264,7 +264,7 @@ def test_a_cluster_is_learned_from_logs(tmp_path: Path) -> None:
 
 def test_what_logs_cannot_tell_is_not_fitted(tmp_path: Path) -> None:
     logs, table = configured(tmp_path, 1.2, count=1)
-    with pytest.raises(InputError, match="name its configuration: --config"):
+    with pytest.raises(InputError, match="name it with --config"):
         calibrate_from_logs(logs, [], None, force=False)
     with pytest.raises(InputError, match=r"1 logs .* and 2 configurations"):
         calibrate_from_logs(logs, [table, table], None, force=False)

@@ -33,10 +33,13 @@ _NEXT = 3
 _LABEL = 8
 
 
-def size_summary(sized: Sized, versus: Sequence[tuple[str, Sized]] = ()) -> RenderableType:
+def size_summary(
+    sized: Sized, versus: Sequence[tuple[str, Sized]] = (), largest: str = ""
+) -> RenderableType:
     """The answer in short; raises ValueError if nothing keeps the limits (`size_report`).
 
-    versus  changed requests with their answers, in the place of the runners-up
+    versus   changed requests with their answers, instead of the runners-up
+    largest  why this model, if the request has several
     """
     question, answer = sized.question, sized.answer
     best = answer.best
@@ -56,7 +59,9 @@ def size_summary(sized: Sized, versus: Sequence[tuple[str, Sized]] = ()) -> Rend
     basis = evidence_words(run.layout.run)
     assumptions = [each for each in answer.assumptions if each != basis]
     known = [] if sized.published is None else [published_words(sized.published)]
+    model = [one_line("Model   ", largest)] if largest else []
     return Group(
+        *model,
         one_line(
             "Rent    ",
             f"{run.nodes:,} x {per_node} {run.choice.asked} ({run.devices:,} devices){spares}",
@@ -85,7 +90,7 @@ def size_summary(sized: Sized, versus: Sequence[tuple[str, Sized]] = ()) -> Rend
             f"{format_interval(best.tco2e, tonnes_words)} CO2e",
         ),
         *(line for text, other in versus for line in versus_lines(text, sized, other)),
-        *_next(answer, _NEXT - len(known) - 2 * len(versus)),
+        *_next(answer, _NEXT - len(known) - len(model) - 2 * len(versus)),
         *(one_line("Known   ", words) for words in known),
         one_line("Basis   ", evidence_words(run.layout.run, short=True), _little(best)),
         one_line("Assumed ", some_of(assumptions, WIDTH - _LABEL), style="dim"),

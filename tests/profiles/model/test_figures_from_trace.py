@@ -168,7 +168,7 @@ def test_types_without_rules_are_traced(tmp_path) -> None:
     found = describe_model(str(path))
     assert found.figures.num_layers == 4
     assert found.figures.learned_positions == 512
-    with pytest.raises(ModelError, match="not read without building the model"):
+    with pytest.raises(ModelError, match="need the model to be built"):
         figures_of_config({"model_type": "gpt_neo"}, "config.json")
 
 
