@@ -157,10 +157,11 @@ def plan(
         return _plan_for_stack(model, where, work, axes, options, price, progress, region)
     for each in options_of(PlanOptions):
         layouts_only = each.needs_framework or each.layouts_only or each.name == "prices"
-        if layouts_only and each.is_set(getattr(options, each.name)):
+        value = getattr(options, each.name)
+        if layouts_only and each.is_set(value):
             raise InputError(
-                f"{each.name}: an option of a framework's layouts; name the framework (stack=) or "
-                "leave it out"
+                f"{each.keyword}={value!r} is an option of a framework's layouts; name a framework "
+                "(stack=) or leave it out"
             )
     ours = replace(options, stack=EXECUTOR)
     if space is not None and axes.pins():

@@ -23,6 +23,8 @@ STACKS = {
     "transformers": "transformers",
     "accelerate": "transformers",
 }
+# Frameworks over Megatron-Core or transformers' Trainer, which has no such optimizer.
+_TWO_TRAINERS = ("ms-swift", "llama-factory")
 _NOT_COLUMNS = ("max_positions", "mtp_layers", "lora_rank")
 
 
@@ -50,6 +52,8 @@ def row_of_import(
     is_sharded = run.zero_stage is not None and run.framework in ("accelerate", "transformers")
     if is_sharded and not any("deepspeed" in name for name in run.files):
         stack = "torch-fsdp"
+    if run.framework in _TWO_TRAINERS and run.answer("distributed_optimizer") is not None:
+        stack = "megatron-core"
     precision = run.precision or run.answer("precision")
     recompute = run.answer("recompute")
     return PublishedRun(
@@ -96,4 +100,6 @@ def _truth(value: object) -> bool | None:
 
 def _model_name(run: ImportedRun) -> str:
     name = (run.model.name or "").rstrip("/").rsplit("/", 1)[-1]
+    if name and run.model.flavor and not run.model.figures_of:
+        return f"{run.model.flavor} of {name}"  # its family's figures are not those of the flavor
     return f"{name} {run.model.flavor}" if name and run.model.flavor else name

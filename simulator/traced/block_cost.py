@@ -15,6 +15,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Device
 from profiles.model.graph import Block, Op, OpKind, Phase, SavedTensor
 from simulator.memory.held import BlockBytes
+from simulator.traced.cost import Cost
 from simulator.traced.in_step import (
     host_of,
     in_step,
@@ -25,7 +26,7 @@ from simulator.traced.in_step import (
     starts,
 )
 from simulator.traced.kernel_errors import KindError, kind_errors
-from simulator.traced.op_cost import OpCost, pricer_of
+from simulator.traced.op_cost import pricer_of
 from simulator.training_run.framework.executor_states import Software
 from simulator.values.plan import Recompute
 from simulator.values.prediction import Interval
@@ -112,7 +113,7 @@ def price_block(
         host = host_of(software, device)
 
         def begun(
-            work: Interval, ops: list[tuple[Op, OpCost]], us: float, message_s: float
+            work: Interval, ops: list[tuple[Op, Cost]], us: float, message_s: float
         ) -> Interval:
             kernels, views = starts([op for op, _ in ops])
             host_s = 1e-6 * dispatch * (kernels * us + views * host.view_us)
@@ -253,7 +254,7 @@ def _for_weights(block: Block, kept: float) -> float:
     return float(block.weight_input_bytes + block.weight_output_bytes)
 
 
-def _sum(costs: list[tuple[Op, OpCost]]) -> Interval:
+def _sum(costs: list[tuple[Op, Cost]]) -> Interval:
     """Ops one after another, as if all errors went together (kernel_errors.py has a stage's)."""
     return Interval(
         value=sum(cost.time_s for _, cost in costs),
@@ -295,11 +296,11 @@ def _plus(a: Interval, b: Interval) -> Interval:
     return Interval(value=a.value + b.value, low=a.low + b.low, high=a.high + b.high)
 
 
-def _launch_share(costs: list[tuple[Op, OpCost]], whole: Interval) -> float:
+def _launch_share(costs: list[tuple[Op, Cost]], whole: Interval) -> float:
     total = sum(cost.time_s for _, cost in costs)
     if total <= 0:
         return 0.0
-    return whole.value * sum(c.time_s for _, c in costs if c.limit == "launch") / total
+    return whole.value * sum(c.time_s for _, c in costs if c.launch_bound) / total
 
 
 def _tp_seconds(
@@ -323,7 +324,7 @@ def _tp_seconds(
 
 
 def _methods(
-    costs: list[tuple[Op, OpCost]], point: BlockPoint | None, block: Block
+    costs: list[tuple[Op, Cost]], point: BlockPoint | None, block: Block
 ) -> tuple[tuple[str, str, str, float], ...]:
     if point is not None:
         seconds = point.forward_s + point.backward_s

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.cluster import Cluster, Level
@@ -25,27 +25,14 @@ from simulator.collectives import (
     direct_share,
     message_share,
 )
+from simulator.traced.cost import Cost
 
 # Relative half-width of a time from the formulas where the link's own numbers are exact: nothing
 # was measured, and NCCL's choice of channels and protocol alone moves times by this much. Assumed.
 FORMULA_UNCERTAINTY = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommCost:
-    """Seconds of a collective with a 90 % interval.
-
-    method  `measured`, `interpolated` or `assumed`;  source  the link's numbers
-    """
-
-    time_s: float
-    low_s: float
-    high_s: float
-    method: str
-    source: str
-
-
-NOTHING = CommCost(time_s=0.0, low_s=0.0, high_s=0.0, method="measured", source="one device")
+NOTHING = Cost(time_s=0.0, low_s=0.0, high_s=0.0, method="measured", source="one device")
 
 
 def price_collective(
@@ -55,7 +42,7 @@ def price_collective(
     cluster: Cluster,
     *,
     sharing: int = 1,
-) -> CommCost:
+) -> Cost:
     """The cost of `operation` on the devices with these numbers.
 
     size_bytes  the full buffer, as in profiles.hardware.catalogue.link.LinkPoint
@@ -94,7 +81,7 @@ def price_collective(
         alone = collective(operation, size_bytes, _hops(devices, cluster, 1)).total_s
         ratio *= time_s / alone if alone > 0 else 1.0
     wider = 1.0 + (FORMULA_UNCERTAINTY if method == "assumed" else 0.0)
-    return CommCost(
+    return Cost(
         time_s=read.value * ratio,
         low_s=read.low * ratio / wider,
         high_s=read.high * ratio * wider,
@@ -105,7 +92,7 @@ def price_collective(
 
 def _from_curve(
     time_s: float, operation: str, hops: tuple[Hop, ...], curve: ScaledCurves, link: Link
-) -> CommCost:
+) -> Cost:
     """With the held-out error of the curve; a group that leaves the domain or that the curve
     stands in for has the uncertainty of the formula and of its outermost link as well."""
     measured = curve.curves.measured_groups(operation)
@@ -115,7 +102,7 @@ def _from_curve(
         width += FORMULA_UNCERTAINTY + sum(number.uncertainty for number in _numbers(link))
     elif not own:
         width += FORMULA_UNCERTAINTY
-    return CommCost(
+    return Cost(
         time_s=time_s,
         low_s=time_s / (1.0 + width),
         high_s=time_s * (1.0 + width),
@@ -124,9 +111,9 @@ def _from_curve(
     )
 
 
-def _from_formula(time_s: float, link: Link) -> CommCost:
+def _from_formula(time_s: float, link: Link) -> Cost:
     width = math.log1p(FORMULA_UNCERTAINTY + sum(n.uncertainty for n in _numbers(link)))
-    return CommCost(
+    return Cost(
         time_s=time_s,
         low_s=time_s * math.exp(-width),
         high_s=time_s * math.exp(width),

@@ -32,7 +32,6 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -43,16 +42,15 @@ from profiles.hardware.kernels.gemm_surface import load_surface
 from profiles.model.graph import Op, OpKind, Phase
 from simulator.kernel_speed import borrowed_from, flash_2, is_on_surfaces
 from simulator.soft_maximum import exposed, larger
-from simulator.traced.comm_cost import CommCost, price_collective
+from simulator.traced.comm_cost import price_collective
+from simulator.traced.cost import Cost
 from simulator.traced.kernel_constants import module_constants
 from simulator.traced.kernel_seconds import kernels_costs, step_width
-from simulator.traced.op_cost import OpCost, moved_cost, price_op, pricer_of
+from simulator.traced.op_cost import moved_cost, price_op, pricer_of
 from simulator.training_run.framework.executor_states import Software
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step.coefficients import coefficient, matmul_coefficients
 from simulator.values.prediction import Interval
-
-Cost = TypeVar("Cost", OpCost, CommCost)
 
 _BITS = {"bfloat16": 16, "float16": 16, "float8_e4m3fn": 8, "float8_e5m2": 8, "float32": 32}
 
@@ -127,22 +125,22 @@ def _fitted(compiled: bool) -> InStep:
 
 def prices_in_step(
     ops: Sequence[Op], device: Device, software: Software = Software.EXECUTOR
-) -> list[OpCost]:
+) -> list[Cost]:
     """The costs of ops inside a step, without waiting for the host (`paced`)."""
     if in_step(device) is _NEUTRAL:
         return [price_op(op, device) for op in ops]
     level = level_of(software, device)
     shared = {op.kernels: None for op in ops if op.kernels and is_kernel_priced(op, device)}
     costs = kernels_costs(list(shared), device, compiled=software is Software.COMPILED)
-    by_kernels = {k: scaled(cost, level) for k, cost in zip(shared, costs, strict=True)}
+    by_kernels = {k: cost.scaled(level) for k, cost in zip(shared, costs, strict=True)}
     nothing = price_op(_VIEW, device)
 
-    def priced(op: Op) -> OpCost:
+    def priced(op: Op) -> Cost:
         if op.kind is OpKind.VIEW or op.kernels == ():
             return nothing
         if op.kernels and is_kernel_priced(op, device):
             return by_kernels[op.kernels]
-        return scaled(price_op(op, device), level * _over_alone(op, device))
+        return price_op(op, device).scaled(level * _over_alone(op, device))
 
     return [priced(op) for op in ops]
 
@@ -162,7 +160,7 @@ _VIEW = Op(
 def _over_alone(op: Op, device: Device) -> float:
     """Time of a measured kernel in a step, before `level`, over that of the same alone."""
     cost = price_op(op, device)
-    if cost.limit == "launch":
+    if cost.launch_bound:
         return 1.0
     if op.attention is not None:
         return in_step(device).attention * flash_2_seconds(op, device) / cost.time_s
@@ -231,14 +229,14 @@ def optimizer_s(moved_bytes: float, device: Device) -> float:
 
 def update_time(
     moved_bytes: float, kernels: int, software: Software, device: Device
-) -> tuple[Interval, OpCost]:
+) -> tuple[Interval, Cost]:
     """Seconds of an optimizer's update that reads and writes so many bytes in so many kernels (0:
     in one or a few), with what each step takes whatever its size; and the cost of the bytes."""
     alone, known = moved_cost("optimizer", moved_bytes, device), in_step(device)
     if known is _NEUTRAL:
         return Interval(value=alone.time_s, low=alone.low_s, high=alone.high_s), alone
     ratio = optimizer_s(moved_bytes, device) / alone.time_s if alone.time_s else 0.0
-    cost = scaled(alone, level_of(software, device) * ratio)
+    cost = alone.scaled(level_of(software, device) * ratio)
     time = Interval(value=cost.time_s, low=cost.low_s, high=cost.high_s)
     if software is Software.EXECUTOR:
         return plus(time, 1e-3 * known.level * known.step_ms), cost
@@ -307,7 +305,7 @@ def message_in_step(
     cluster: Cluster,
     *,
     sharing: int = 1,
-) -> CommCost:
+) -> Cost:
     """The cost of a collective or a send between stages inside a step (`price_collective`)."""
     devices = tuple(devices)
     cost = price_collective(operation, size_bytes, devices, cluster, sharing=sharing)
@@ -317,7 +315,7 @@ def message_in_step(
     node = cluster.levels[0].domain_size
     factor = known.message(len({index // node for index in devices}))
     more_s = 1e-6 * known.cut_step_us * known.level if operation == "send" else 0.0
-    return scaled(cost, factor, more_s)
+    return cost.scaled(factor, more_s)
 
 
 def exchange_in_step(
@@ -327,11 +325,11 @@ def exchange_in_step(
     cluster: Cluster,
     *,
     sharing: int = 1,
-) -> CommCost:
+) -> Cost:
     """The cost of a message of gradients or weights that nothing hides: with copies of buckets and
     waiting for the slowest rank."""
     cost = message_in_step(operation, size_bytes, devices, cluster, sharing=sharing)
-    return scaled(cost, in_step(cluster.device_at(devices[0])).reduce_exposed)
+    return cost.scaled(in_step(cluster.device_at(devices[0])).reduce_exposed)
 
 
 def exposed_seconds(message_s: float, compute_s: float, device: Device) -> float:
@@ -346,13 +344,3 @@ def exposed_seconds(message_s: float, compute_s: float, device: Device) -> float
 def plus(time: Interval, more_s: float) -> Interval:
     """So many seconds more."""
     return Interval(value=time.value + more_s, low=time.low + more_s, high=time.high + more_s)
-
-
-def scaled(cost: Cost, ratio: float, more_s: float = 0.0) -> Cost:
-    """So many times the cost, and so many seconds more."""
-    return replace(
-        cost,
-        time_s=cost.time_s * ratio + more_s,
-        low_s=cost.low_s * ratio + more_s,
-        high_s=cost.high_s * ratio + more_s,
-    )

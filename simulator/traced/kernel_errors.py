@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from profiles.hardware.catalogue.device import Measurements
 from profiles.model.graph import Op, OpKind
-from simulator.traced.op_cost import OpCost
+from simulator.traced.cost import Cost
 from simulator.traced.point_maps import conv_pass
 
 _REFERENCE = "layers"
@@ -34,7 +34,7 @@ class KindError:
     more_s: float
 
 
-def kind_errors(costs: Iterable[tuple[Op, OpCost]]) -> tuple[KindError, ...]:
+def kind_errors(costs: Iterable[tuple[Op, Cost]]) -> tuple[KindError, ...]:
     """One entry per kind of kernel, in the order in which they come up."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for op, cost in costs:

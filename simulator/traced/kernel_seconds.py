@@ -38,10 +38,10 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import Device, twin_type
 from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.kernels import DeviceKernel, Direction, Kernel
+from simulator.traced.cost import Cost
 from simulator.traced.kernel_arrays import Array, Flags, KernelArrays, kernel_arrays
 from simulator.traced.kernel_constants import module_constants
 from simulator.traced.kernel_kinds import is_unmeasured
-from simulator.traced.op_cost import OpCost
 
 # Rates of 16-bit products that are this much above those of float32 come from tensor cores.
 _TENSOR_CORES_FROM = 1.3
@@ -320,9 +320,23 @@ def _moving_s(kernel: Kernel, group: KernelGroup, values: Values) -> Array:
     return moved_s / min(1.0, values[f"bytes.{_ALIKE[kernel]}"])
 
 
+def seconds_in_step(
+    kernels: Sequence[DeviceKernel], device: Device, *, compiled: bool
+) -> tuple[Array, Flags]:
+    """[kernels] seconds of all runs of each, and whether too few steps of the fit have its kind.
+
+    compiled  a compiler joins memory-bound kernels with others, as in no step of the fit
+    """
+    used = module_constants()
+    arrays = kernel_arrays(kernels)
+    each = kernel_seconds(grouped(arrays, kernel_rates(arrays, device)), used.values) * arrays.count
+    unknown = [is_unmeasured(x, used.kinds, compiled=compiled) for x in kernels]
+    return each, np.asarray(unknown)
+
+
 def kernels_costs(
     ops: Sequence[tuple[DeviceKernel, ...]], device: Device, *, compiled: bool = False
-) -> list[OpCost]:
+) -> list[Cost]:
     """The cost inside a step of the kernels of each op.
 
     compiled  a compiler joins what only moves bytes with other kernels, as in no step of the fit
@@ -331,22 +345,19 @@ def kernels_costs(
     if not kernels:
         return []
     used = module_constants()
-    arrays = kernel_arrays(kernels)
-    each = kernel_seconds(grouped(arrays, kernel_rates(arrays, device)), used.values) * arrays.count
-    unknown = np.asarray([is_unmeasured(x, used.kinds, compiled=compiled) for x in kernels])
+    each, unknown = seconds_in_step(kernels, device, compiled=compiled)
     places = np.repeat(np.arange(len(ops)), [len(op) for op in ops])
-    sums = [np.bincount(places, x, len(ops)) for x in (each, each * unknown, arrays.flop)]
+    sums = [np.bincount(places, x, len(ops)) for x in (each, each * unknown)]
     source = f"shares of peak and bandwidth fitted on {used.rows} measured steps of modules"
     costs = []
-    for whole_s, guessed_s, flop in zip(*(x.tolist() for x in sums), strict=True):
+    for whole_s, guessed_s in zip(*(x.tolist() for x in sums), strict=True):
         more = used.half_widths["kernel"] * guessed_s / whole_s
         factor = math.exp(math.hypot(step_width(device), more))
         costs.append(
-            OpCost(
+            Cost(
                 time_s=whole_s,
                 low_s=whole_s / factor,
                 high_s=whole_s * factor,
-                limit="compute" if flop else "memory",
                 method="assumed" if guessed_s else "interpolated",
                 source=source,
             )

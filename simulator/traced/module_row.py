@@ -19,10 +19,8 @@ from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import ModelGraph
 from profiles.model.steps.module_step import StepPrecision, step_precision
 from profiles.published.module_table import ModuleRow
-from simulator.traced.kernel_arrays import kernel_arrays
-from simulator.traced.kernel_constants import module_constants
-from simulator.traced.kernel_kinds import is_unmeasured, seconds_by_kind
-from simulator.traced.kernel_seconds import grouped, kernel_rates, kernel_seconds
+from simulator.traced.kernel_kinds import seconds_by_kind
+from simulator.traced.kernel_seconds import seconds_in_step
 from simulator.traced.predict import predict
 from simulator.training_run.framework.executor_states import (
     ExecutorStates,
@@ -302,14 +300,10 @@ def one_stage_plan(graph: ModelGraph, model_hash: str, cluster: Cluster, work: W
 def unmeasured_shares(graph: ModelGraph, setting: ModuleSetting) -> Mapping[str, float]:
     """The kinds of kernels that too few steps of the fit are of, with their share of the kernels'
     time."""
-    block, used = graph.kinds[0], module_constants()
+    block, compiled = graph.kinds[0], setting.framework.compiled
     ops = (*block.forward_ops, *block.backward_ops)
     kernels = [kernel for op in ops for kernel in op.kernels or ()]
-    arrays = kernel_arrays(kernels)
-    each = kernel_seconds(grouped(arrays, kernel_rates(arrays, setting.device)), used.values)
-    seconds = each * arrays.count
-    compiled = setting.framework.compiled
-    unknown = [is_unmeasured(kernel, used.kinds, compiled=compiled) for kernel in kernels]
+    seconds, unknown = seconds_in_step(kernels, setting.device, compiled=compiled)
     pairs = [(k, s) for k, s, flag in zip(kernels, seconds, unknown, strict=True) if flag]
     by_kind = seconds_by_kind(pairs)
     return {kind: taken / float(seconds.sum()) for kind, taken in sorted(by_kind.items())}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from simulator.kernel_speed import (
     matmul_half_width,
     matmul_s,
 )
+from simulator.traced.cost import Cost
 from simulator.traced.op_assumptions import (
     BORROWED_LOG_HALF_WIDTH,
     DEFAULT_ATTENTION,
@@ -64,30 +65,12 @@ from simulator.traced.speed_of_light import SpeedOfLight
 from simulator.traced.utilisation import Utilisation, UtilisationMap
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpCost:
-    """Seconds of an op with a 90 % interval.
-
-    limit    what binds: `compute`, `memory` or `launch`
-    method   `measured`, `interpolated` or `assumed`;  source  where the numbers come from
-    waiting_s  part of time_s in which the device only waits for the next launch
-    """
-
-    time_s: float
-    low_s: float
-    high_s: float
-    limit: str
-    method: str
-    source: str
-    waiting_s: float = 0.0
-
-
-def price_op(op: Op, device: Device) -> OpCost:
+def price_op(op: Op, device: Device) -> Cost:
     """The cost of `op` on `device`; remembered per shape and device."""
     return pricer_of(device).price(op)
 
 
-def moved_cost(family: str, moved_bytes: float, device: Device) -> OpCost:
+def moved_cost(family: str, moved_bytes: float, device: Device) -> Cost:
     """The cost of reading and writing so many bytes in one kernel.
 
     family  `elementwise`, `reduction`, `copy` or `optimizer`
@@ -102,7 +85,7 @@ class OpPricer:
         self.device = device
         self.lender = lender
         self.light = SpeedOfLight(device)
-        self._known: dict[tuple[object, ...], OpCost] = {}
+        self._known: dict[tuple[object, ...], Cost] = {}
         self._matmul: dict[str, UtilisationMap] = {}
         self._attention: dict[tuple[str, str, bool], UtilisationMap] = {}
         self._curves: dict[tuple[str, str], Curve] = {}
@@ -122,7 +105,7 @@ class OpPricer:
             self._curves = memory_curves(points.memory)
             self._host = {(p.kind, p.phase): p.time_s for p in points.host}
 
-    def price(self, op: Op) -> OpCost:
+    def price(self, op: Op) -> Cost:
         """The cost of an op."""
         moved = op.read_bytes + op.written_bytes
         shape = (op.matmul, op.attention, op.conv)
@@ -140,7 +123,7 @@ class OpPricer:
         """Host seconds of a checkpointed call, forward and backward, where they were measured."""
         return sum(self._host.get(("checkpoint", str(phase)), 0.0) for phase in Phase)
 
-    def move(self, name: str, moved_bytes: float, dtype: str = "float32") -> OpCost:
+    def move(self, name: str, moved_bytes: float, dtype: str = "float32") -> Cost:
         """The cost of moving bytes in one kernel of a family, or of an aten op by its name.
 
         An op without points in a type takes as long as in float32 on as many elements.
@@ -154,14 +137,14 @@ class OpPricer:
             source = f"as on {self.lender.device.name}: {self.lender.source}"
         if curve is None or moved_bytes <= 0:
             light_s = moved_bytes / self.light.bandwidth
-            return self._cost(light_s, _default(DEFAULT_MEMORY), "memory", DEFAULT_MEMORY.source)
+            return self._cost(light_s, _default(DEFAULT_MEMORY), DEFAULT_MEMORY.source)
         read = curve.at(moved_bytes * wider)
         used = Utilisation(
             log_value=0.0,
             log_half_width=math.log(read.high / read.value) + extra,
             method="assumed" if extra or read.method == "extrapolated" else read.method,
         )
-        return self._cost(read.value * ratio, used, "memory", source)
+        return self._cost(read.value * ratio, used, source)
 
     def _curve(self, name: str, dtype: str) -> tuple[Curve | None, float]:
         """The curve of an op, else of its family, and how many times the bytes to read it at."""
@@ -175,24 +158,24 @@ class OpPricer:
                 return self._curves[own, "float32"], wider if self.device.type == "cpu" else 1.0
         return None, 1.0
 
-    def _with_host(self, cost: OpCost, op: Op) -> OpCost:
+    def _with_host(self, cost: Cost, op: Op) -> Cost:
         """With what autograd adds on the host, which a CPU's op waits for."""
         more_s = self._host.get(("op", str(op.phase)), 0.0)
-        return _longer(cost, 0.0 if op.kind is OpKind.VIEW else more_s)
+        return cost if op.kind is OpKind.VIEW or not more_s else cost.scaled(1.0, more_s)
 
     # --- kinds --------------------------------------------------------------------------------
 
-    def _price(self, op: Op, moved: int) -> OpCost:
+    def _price(self, op: Op, moved: int) -> Cost:
         if op.kind is OpKind.VIEW:
             return self._view(op.phase)
         if op.attention is not None:
             shape = op.attention
-            light_s, limit = self.light.attention(shape, op.dtype, op.phase)
+            light_s = self.light.attention(shape, op.dtype, op.phase)
             used, source = self._lent(
                 lambda pricer: pricer.attention_utilisation(shape, op.dtype, op.phase),
                 DEFAULT_ATTENTION,
             )
-            return self._cost(light_s, used, limit, source)
+            return self._cost(light_s, used, source)
         if op.conv is not None and self._conv:
             return self._convolution(op, moved)
         kind = RECURRENCES.get(op.name, "")
@@ -200,25 +183,25 @@ class OpPricer:
             return self._of_kind(op, moved, kind, str(op.phase))
         if op.matmul is not None:
             product = op.matmul
-            light_s, limit = self.light.matmul(product, op.dtype)
+            light_s = self.light.matmul(product, op.dtype)
             used, source = self._lent(
                 lambda pricer: pricer.matmul_utilisation(product, op.dtype), DEFAULT_MATMUL
             )
             if op.kind is OpKind.CONV:
                 used = _substitute(used)
-            return self._cost(light_s, used, limit, source)
+            return self._cost(light_s, used, source)
         if op.kind is OpKind.MEMORY:
             return self.move(op.name, moved, op.dtype)
-        light_s, limit = self.light.of(op.work_flop, moved, op.dtype)
-        return self._cost(light_s, _default(DEFAULT_MATMUL), limit, DEFAULT_MATMUL.source)
+        light_s = self.light.of(op.work_flop, moved, op.dtype)
+        return self._cost(light_s, _default(DEFAULT_MATMUL), DEFAULT_MATMUL.source)
 
-    def _convolution(self, op: Op, moved: int) -> OpCost:
+    def _convolution(self, op: Op, moved: int) -> Cost:
         """At the utilisation of measured convolutions of its kind and pass, or of dense ones."""
         assert op.conv is not None
         assert op.matmul is not None
         return self._of_kind(op, moved, op.conv.kind(op.matmul.k), conv_pass(op))
 
-    def _of_kind(self, op: Op, moved: int, kind: str, phase: str) -> OpCost:
+    def _of_kind(self, op: Op, moved: int, kind: str, phase: str) -> Cost:
         assert op.matmul is not None
         own = kind if (kind, phase, "float32") in self._conv else kind.removesuffix(CHANNELS_LAST)
         dtype = op.dtype if (own, phase, op.dtype) in self._conv else "float32"
@@ -226,25 +209,24 @@ class OpPricer:
         read = next((k for k in (asked, ("dense", phase, dtype)) if k in self._conv), None)
         read = read or next(iter(self._conv))
         wider = DTYPE_BYTES[dtype] / DTYPE_BYTES.get(op.dtype, 4.0)
-        light_s, limit = self.light.of(op.work_flop, wider * moved, dtype)
+        light_s = self.light.of(op.work_flop, wider * moved, dtype)
         images, stride = (op.conv.images, op.conv.stride) if op.conv is not None else (1, 1)
         product = (op.matmul.m, op.matmul.n, op.matmul.k)
         used = self._conv[read].at(conv_axes(read[0], images, stride, product))
         same = (*read, dtype) == (kind, phase, dtype, op.dtype)
-        return self._cost(light_s, used if same else _substitute(used), limit, self.source)
+        return self._cost(light_s, used if same else _substitute(used), self.source)
 
-    def _view(self, phase: Phase) -> OpCost:
+    def _view(self, phase: Phase) -> Cost:
         """No device work. An accelerator's queue hides the host's part, a CPU pays it."""
         launch_s = self.device.launch_s.value if self.device.type == "cpu" else 0.0
         time_s = self._host.get(("view", str(phase)), launch_s)
-        return OpCost(
+        return Cost(
             time_s=time_s,
             low_s=0.0,
             high_s=2 * time_s,
-            limit="launch",
             method="assumed",
             source="host time of a view" if time_s else "no device work",
-            waiting_s=time_s,
+            launch_bound=True,
         )
 
     def matmul_utilisation(self, shape: MatmulShape, dtype: str) -> Utilisation | None:
@@ -284,7 +266,7 @@ class OpPricer:
         name = self.device.name
         sizes = (shape.batch * shape.m, shape.n, shape.k)
         m, n, k = (np.asarray([float(max(1, size))]) for size in sizes)
-        light_s, _ = self._of_catalogue().light.matmul(shape, dtype)
+        light_s = self._of_catalogue().light.matmul(shape, dtype)
         width = matmul_half_width(name, dtype)
         return self._read(light_s, float(matmul_s(name, dtype, m, n, k)[0]), width)
 
@@ -299,7 +281,7 @@ class OpPricer:
             name, dtype, shape.head_dim, batch, seq, heads, kv_heads, causal=shape.causal
         )
         backward = phase is Phase.BACKWARD
-        light_s, _ = self._of_catalogue().light.attention(shape, dtype, phase)
+        light_s = self._of_catalogue().light.attention(shape, dtype, phase)
         used = self._read(light_s, float(both[backward][0]), attention_half_width(name))
         return _substitute(used) if backward or shape.q_len != shape.kv_len else used
 
@@ -331,28 +313,26 @@ class OpPricer:
         source = f"utilisation as on {self.lender.device.name}: {self.lender.source}"
         return replace(borrowed, log_half_width=width, method="assumed"), source
 
-    def _cost(self, light_s: float, used: Utilisation, limit: str, source: str) -> OpCost:
+    def _cost(self, light_s: float, used: Utilisation, source: str) -> Cost:
         time_s, factor = light_s * math.exp(-used.log_value), math.exp(used.log_half_width)
         launch = self.device.launch_s
         floor_low = launch.value * max(0.0, 1.0 - launch.uncertainty)
         low_s, high_s = max(time_s / factor, floor_low), time_s * factor
         if time_s >= launch.value:
-            return OpCost(
+            return Cost(
                 time_s=time_s,
                 low_s=min(low_s, time_s),
                 high_s=high_s,
-                limit=limit,
                 method=used.method,
                 source=source,
             )
-        return OpCost(
+        return Cost(
             time_s=launch.value,
             low_s=min(low_s, launch.value),
             high_s=max(high_s, launch.value * (1.0 + launch.uncertainty)),
-            limit="launch",
             method="measured" if launch.method == "measured" else "assumed",
             source=launch.source,
-            waiting_s=launch.value - time_s,
+            launch_bound=True,
         )
 
 
@@ -392,8 +372,3 @@ def _default(number: Sourced) -> Utilisation:
 def _substitute(used: Utilisation) -> Utilisation:
     width = used.log_half_width + SUBSTITUTE_LOG_HALF_WIDTH
     return replace(used, log_half_width=width, method="assumed")
-
-
-def _longer(cost: OpCost, more_s: float) -> OpCost:
-    times = (cost.time_s + more_s, cost.low_s + more_s, cost.high_s + more_s)
-    return replace(cost, time_s=times[0], low_s=times[1], high_s=times[2]) if more_s else cost

@@ -29,7 +29,7 @@ def matmul_maps(points: Iterable[MatmulPoint], light: SpeedOfLight) -> dict[str,
     rows: dict[str, list[Row]] = {}
     for p in points:
         shape = MatmulShape(batch=p.batch, m=p.m, n=p.n, k=p.k)
-        used = light.matmul(shape, p.dtype)[0] / p.time_s
+        used = light.matmul(shape, p.dtype) / p.time_s
         rows.setdefault(p.dtype, []).append(((p.batch, p.m, p.n, p.k), used))
     return _maps(rows)
 
@@ -40,7 +40,7 @@ def conv_maps(
     """By kind (ConvShape.kind), pass and data type, over `conv_axes`."""
     rows: dict[tuple[str, str, str], list[Row]] = {}
     for p in _as_today(tuple(points)):
-        used = light.of(p.work_flop, p.moved_bytes, p.dtype)[0] / p.time_s
+        used = light.of(p.work_flop, p.moved_bytes, p.dtype) / p.time_s
         own = rows.setdefault((p.kind, p.phase, p.dtype), [])
         own.append((conv_axes(p.kind, p.images, p.stride, (p.rows, p.channels, p.patch)), used))
     return _maps(rows)
@@ -112,7 +112,7 @@ def attention_maps(
             head_dim=p.head_dim,
             causal=p.causal,
         )
-        used = light.attention(shape, p.dtype, Phase(p.phase))[0] / p.time_s
+        used = light.attention(shape, p.dtype, Phase(p.phase)) / p.time_s
         own = rows.setdefault((p.dtype, p.phase, p.causal), [])
         own.append((attention_axes(shape), used))
     return _maps(rows)

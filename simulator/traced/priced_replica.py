@@ -17,7 +17,7 @@ from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import Timeline, simulate
 from simulator.traced.block_cost import BlockCost, price_block
-from simulator.traced.comm_cost import CommCost
+from simulator.traced.cost import Cost
 from simulator.traced.in_step import message_in_step
 from simulator.traced.stage_cost import StageCost, stage_cost
 from simulator.traced.step_tail import Tail, tail_of
@@ -42,7 +42,7 @@ class PricedReplica:
     plan: Plan
     blocks: list[list[BlockCost]]
     costs: list[StageCost]
-    sends: list[CommCost | None]
+    sends: list[Cost | None]
     tails: list[Tail]
     timelines: dict[str, Timeline]
 
@@ -121,7 +121,7 @@ def _tail(
     return replace(tail, exchange=Interval(**dict(zip(_ENDS, left, strict=True))))
 
 
-def _send(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> CommCost | None:
+def _send(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> Cost | None:
     source, target = plan.pp_rank_of(max(0, stage - 1)), plan.pp_rank_of(stage)
     if source == target:
         return None
@@ -130,7 +130,7 @@ def _send(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> CommCo
     return message_in_step("send", size, devices, cluster, sharing=plan.degrees.tp)
 
 
-def _durations(costs: list[StageCost], sends: Sequence[CommCost | None], end: str) -> Durations:
+def _durations(costs: list[StageCost], sends: Sequence[Cost | None], end: str) -> Durations:
     crossing = tuple(0.0 if s is None else float(getattr(s, _ENDS[end])) for s in sends)
     forward = tuple(float(getattr(c.forward, end)) * c.slowest for c in costs)
     backward = tuple(float(getattr(c.backward, end)) * c.slowest for c in costs)

@@ -17,7 +17,7 @@ from simulator.traced.op_assumptions import BACKWARD_ATTENTION_FLOP_RATIO
 
 @dataclass(frozen=True, slots=True)
 class SpeedOfLight:
-    """Least seconds of ops on one device, each with what binds: `compute` or `memory`."""
+    """Least seconds of ops on one device."""
 
     device: Device
 
@@ -38,18 +38,17 @@ class SpeedOfLight:
                 return peaks[name].value
         return min(peak.value for peak in peaks.values())
 
-    def of(self, work_flop: float, moved_bytes: float, dtype: str) -> tuple[float, str]:
+    def of(self, work_flop: float, moved_bytes: float, dtype: str) -> float:
         """Of an op of so much work and traffic."""
-        compute_s, memory_s = work_flop / self.rate(dtype), moved_bytes / self.bandwidth
-        return (compute_s, "compute") if compute_s >= memory_s else (memory_s, "memory")
+        return max(work_flop / self.rate(dtype), moved_bytes / self.bandwidth)
 
-    def matmul(self, shape: MatmulShape, dtype: str) -> tuple[float, str]:
+    def matmul(self, shape: MatmulShape, dtype: str) -> float:
         """Of a batch of products."""
         work = 2.0 * shape.batch * shape.m * shape.n * shape.k
         elements = shape.m * shape.k + shape.k * shape.n + shape.m * shape.n
         return self.of(work, shape.batch * elements * DTYPE_BYTES.get(dtype, 4.0), dtype)
 
-    def attention(self, shape: AttentionShape, dtype: str, phase: Phase) -> tuple[float, str]:
+    def attention(self, shape: AttentionShape, dtype: str, phase: Phase) -> float:
         """Of a fused attention call."""
         work = 4.0 * shape.batch * shape.heads * shape.q_len * shape.kv_len * shape.head_dim
         work *= 0.5 if shape.causal else 1.0

@@ -10,9 +10,9 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import BlockRef, ModelGraph
 from simulator.memory.held import GRADIENT_BUCKET_BYTES, Held, held_by_stages, parameter_name
-from simulator.traced.comm_cost import CommCost
+from simulator.traced.cost import Cost
 from simulator.traced.in_step import exchange_in_step, update_time
-from simulator.traced.op_cost import OpCost, moved_cost
+from simulator.traced.op_cost import moved_cost
 from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
@@ -84,7 +84,7 @@ def price_tie(
     cluster: Cluster,
     stack: ExecutorStates,
     sharing: int = 1,
-) -> CommCost:
+) -> Cost:
     """The sum of a tied parameter's gradients over the ranks that hold it, each a share of it where
     replicas shard gradients (executor/rank.py, `_sum_tied_gradients`)."""
     size = tie.elements * stack.bytes_of(precision).gradient_bytes / shards
@@ -121,10 +121,10 @@ def price_tail(
     dp = len(group)
     sizes = stack.bytes_of(precision)
     device = cluster.device_at(group[0])
-    exchanges: list[CommCost | OpCost] = []
+    exchanges: list[Cost] = []
     if dp > 1:
 
-        def price(operation: str, size_bytes: float) -> CommCost:
+        def price(operation: str, size_bytes: float) -> Cost:
             return exchange_in_step(operation, size_bytes, group, cluster, sharing=sharing)
 
         gradient = n * sizes.gradient_bytes
@@ -174,13 +174,13 @@ def exchange_buckets(total_bytes: float) -> list[tuple[float, int]]:
     return [(size, count) for size, count in found if size and count]
 
 
-def _moved(size: float, device: Device, *families: str) -> list[OpCost]:
+def _moved(size: float, device: Device, *families: str) -> list[Cost]:
     """Passes over a bucket: tensors into one, its division by the number of replicas, and back.
     By family: those are measured far beyond the caches, single ops (`cat`, `copy_`) within them."""
     return [moved_cost(family, 2 * size, device) for family in families]
 
 
-def _interval(costs: Sequence[CommCost | OpCost]) -> Interval:
+def _interval(costs: Sequence[Cost]) -> Interval:
     return Interval(
         value=sum(cost.time_s for cost in costs),
         low=sum(cost.low_s for cost in costs),

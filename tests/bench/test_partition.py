@@ -154,6 +154,7 @@ def test_no_split_says_why(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("no split: n2 (id 2) needs 501 bytes")
 
 
+@pytest.mark.slow
 def test_known_optima():
     if not GRAPHS.is_dir():
         pytest.skip(f"the problem collection is absent: {GRAPHS}")

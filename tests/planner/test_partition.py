@@ -352,7 +352,12 @@ def test_equal_problems_give_equal_partitions():
 
 @pytest.mark.parametrize(
     ("blocks", "stages", "options", "repeated"),
-    [(82, 8, 3, True), (82, 16, 3, False), (126, 16, 12, True)],
+    [
+        (82, 8, 3, True),
+        (40, 8, 3, False),
+        pytest.param(82, 16, 3, False, marks=pytest.mark.slow),
+        pytest.param(126, 16, 12, True, marks=pytest.mark.slow),
+    ],
 )
 def test_large_problems_give_what_they_promise(blocks, stages, options, repeated):
     problem = _large(blocks, stages, options, repeated=repeated)

@@ -48,5 +48,5 @@ def test_an_option_has_the_effect_of_its_flag(
 
 
 def test_an_option_of_layouts_needs_a_framework() -> None:
-    with pytest.raises(public.InputError, match=r"^lora: an option of a framework's layouts; name"):
+    with pytest.raises(public.InputError, match=r"^lora=8 is an option of a framework's"):
         public.plan(MODEL, ON, WORK, lora=8)

@@ -25,7 +25,6 @@ def test_a_kind_is_that_of_the_schedule(name, ranks):
         assert made.stage_to_rank == tuple(
             kind.rank_of(ranks, stage) for stage in range(made.num_stages)
         )
-        assert made.placement is kind.placement
     kinds = {action.kind for row in made.ranks for action in row}
     assert (ActionKind.BACKWARD_WEIGHT in kinds) == kind.splits_backward
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardwright.requests.imported_run import ImportedRun
 from shardwright_frameworks.changes.single_change import SingleChange
 
 _MEGATRON = {
@@ -148,6 +149,17 @@ def values_of(framework: str | None, change: SingleChange) -> tuple[str, str]:
     return old.lower() if old in ("True", "False") else old, (
         new.lower() if new in ("True", "False") else new
     )
+
+
+def change_words(run: ImportedRun, change: SingleChange) -> str:
+    """The change in the file's own words: `--micro_batch_size: 16 -> 8`.
+
+    The framework's option, otherwise the one that the file has for the setting.
+    """
+    name = flag_of(run.framework, change)
+    if name == change.setting:
+        name = run.options.get(name, name).partition(" (")[0]
+    return f"{name}: {' -> '.join(values_of(run.framework, change))}"
 
 
 def flag_of(framework: str | None, change: SingleChange) -> str:

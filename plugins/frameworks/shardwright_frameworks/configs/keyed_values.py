@@ -43,6 +43,11 @@ def recompute_of(value: Any) -> str | None:
     return None if on is None else "full" if on else "none"
 
 
+def if_on(value: str | float) -> Reader:
+    """A reader of a switch: the value if it is on, otherwise None."""
+    return lambda switch: value if truth_of(switch) else None
+
+
 def word_of(value: Any) -> str | None:
     """A text in lower case."""
     return value.strip().lower() or None if isinstance(value, str) else None

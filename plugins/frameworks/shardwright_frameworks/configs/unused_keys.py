@@ -16,7 +16,7 @@ _ABOUT = re.compile(
     r"parallel|(^|_)(tp|pp|cp|ep|dp|vp|vpp|etp)(_(size|degree|shard_size|replicate_size|engine))?$|"
     r"zero_(stage|quantized)|shard(ing)?_(strategy|degree|size)|^reshard|virtual_|"
     r"distributed_optimizer|precision|(^|_)dtype$|^(bf16|fp16|fp8|fp4|tf32|bfloat16)(_\w+)?$|"
-    r"quantiz|^optim(izer)?(_(type|name))?$|offload|muon|^(use_)?(\w+_)?fsdp2?(_version)?$|recompute_(granularity|layers|num_layers|modules)|"
+    r"quantiz|^load_in_[48]bit$|^optim(izer)?(_(type|name))?$|offload|muon|^(use_)?(\w+_)?fsdp2?(_version)?$|recompute_(granularity|layers|num_layers|modules)|"
     r"(^|_)num_\w*(layers|heads|experts|query_groups)$|^n_(layers|heads|kv_heads|embd)$|"
     r"hidden_(size|dim)$|ffn_|intermediate_size$|(^|_)head_dim$|vocab_size$|sliding_window|"
     r"^window_size|^d_model$|lora_(r|rank|dim)$|(^|_)shared_experts?|latent|experts_per_tok|"
@@ -27,6 +27,9 @@ _ELSEWHERE = re.compile(
     r"tokenizer|dataset|validation|eval|^data$|rollout|critic|reward|^ref$|wandb|logging|export|"
     r"vision|checkpoint$|^actor_infer$|generation|comment|profil"
 )
+# Of states and gradients, which are in fp32 unless another type is given.
+_STATE_TYPES = re.compile(r"^(main_grads|main_params|exp_avg|exp_avg_sq)_dtype$")
+_FP32 = ("fp32", "float32", "torch.float32")
 # Values that switch nothing on.
 _NEUTRAL = ("", "none", "null", "no", "false", "auto", "0", "-1", "[]", "false,")
 Keys = Iterable[tuple[tuple[str, ...], Any, Place]]
@@ -39,6 +42,8 @@ def report_unused(keys: Keys, collected: Collected) -> None:
         if len(path) == 1 and path[0].isupper():
             continue  # a constant of a Python file
         if not _ABOUT.search(name) or any(_ELSEWHERE.search(part) for part in path[:-1]):
+            continue
+        if _STATE_TYPES.match(name) and str(value) in _FP32:
             continue
         if str(value).strip().lower() in _NEUTRAL or collected.is_told(name, place):
             continue

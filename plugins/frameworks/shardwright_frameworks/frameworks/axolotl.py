@@ -10,6 +10,7 @@ from shardwright_frameworks.configs.keyed_values import (
     collect_keys,
     count_of,
     degree_of,
+    if_on,
     truth_of,
 )
 from shardwright_frameworks.frameworks.accelerate import strategy_stage
@@ -21,6 +22,9 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "expert_parallel_size": ("ep", degree_of),
     "fsdp_config.offload_params": ("optimizer_offload", truth_of),
     "fsdp_config.fsdp_offload_params": ("optimizer_offload", truth_of),
+    "fsdp_config.activation_checkpointing": ("recompute", if_on("full")),
+    "fsdp_config.fsdp_activation_checkpointing": ("recompute", if_on("full")),
+    "activation_offloading": ("activation_offload", if_on(1.0)),
 }
 _STRATEGY = ("sharding_strategy", "fsdp_sharding_strategy")
 _RESHARD = ("reshard_after_forward", "fsdp_reshard_after_forward")

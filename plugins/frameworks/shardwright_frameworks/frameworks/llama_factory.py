@@ -1,7 +1,8 @@
 """The second form of LLaMA-Factory's YAML as a run (github.com/hiyouga/LLaMA-Factory,
 src/llamafactory/v1/config/training_args.py and plugins/trainer_plugins/distributed, 2026-08).
 
-The first form is that of transformers' Trainer (hf_trainer.py).
+The first form is that of transformers' Trainer (hf_trainer.py), with more keys and other defaults
+(src/llamafactory/hparams).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import degree_of, recompute_of, truth_of
 
 _SOURCE = "LLaMA-Factory v1, src/llamafactory/v1/config/training_args.py"
+_FIRST = "LLaMA-Factory, src/llamafactory/hparams/model_args.py: disable_gradient_checkpointing"
+_LORA_RANK = 8  # hparams/finetuning_args.py
 # Only this form has these keys.
 _MARKS = frozenset({"dist_config", "model_class", "kernel_config", "optim_config", "train_dataset"})
 
@@ -18,6 +21,22 @@ _MARKS = frozenset({"dist_config", "model_class", "kernel_config", "optim_config
 def is_second(file: KeyedFile) -> bool:
     """Whether a file has the second form."""
     return len(file.sections() & _MARKS) >= 2
+
+
+def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -> None:
+    """Collects keys of the first form that transformers' Trainer does not have, and its defaults.
+
+    is_megatron  whether its Megatron adapter trains, with other keys for recomputation
+    """
+    if truth_of(file.get("fp8")):
+        collected.placed.pop("precision", None)
+        collected.set("precision", "fp8", file.place(("fp8",)), "fp8")
+    if str(file.get("finetuning_type")) == "lora" and "model.lora_rank" not in collected.placed:
+        place = file.place(("finetuning_type",))
+        collected.set("model.lora_rank", _LORA_RANK, place, "finetuning_type")
+    if not is_megatron:
+        collected.defaults.pop("recompute", None)
+        collected.default(_FIRST, recompute="full")
 
 
 def collect_llama_factory(file: KeyedFile, collected: Collected) -> None:

@@ -48,6 +48,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "first_num_dense_layers": ("model.first_dense_layers", degree_of),
     "num_slices": ("nodes", degree_of),
 }
+_FIGURES = frozenset(key for key, (about, _) in _KEYS.items() if about.startswith("model."))
 _AXES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "cp"}
 _AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|data|{'|'.join(_AXES)})_parallelism")
 _WORDS = {"remat_policy": "recompute", "quantization": "precision", "dtype": "precision"}
@@ -104,8 +105,27 @@ def is_maxtext(keys: set[str]) -> bool:
     return len(keys & _MARKS) >= 2 or any(key.startswith(("ici_", "dcn_")) for key in keys)
 
 
-def collect_maxtext(given: Given, collected: Collected) -> None:
-    """Collects flags, those of the command line already merged over those of a file."""
+def named_model(given: Given) -> str:
+    """The model whose file (configs/models) replaces the figures of other files; "" for none."""
+    name = given.get("model_name", (None, None))[0]
+    override = given.get("override_model_config", (None, None))[0]
+    if isinstance(name, Open) or truth_of(override):
+        return ""
+    text = (text_of(name) or "").replace("-Instruct", "")
+    return "" if text == "default" else text
+
+
+def collect_maxtext(
+    given: Given, collected: Collected, model_file: KeyedFile | None = None
+) -> None:
+    """Collects flags, those of the command line already merged over those of a file.
+
+    model_file  of the named model, if it is there
+    """
+    if named_model(given):
+        given = {key: each for key, each in given.items() if key not in _FIGURES}
+        own = given_by_file(model_file) if model_file is not None else {}
+        given |= {key: each for key, each in own.items() if key in _FIGURES}
     for key in [key for key, (value, _) in given.items() if isinstance(value, Open)]:
         for about in _abouts(key):
             collected.leave_open(about)

@@ -12,6 +12,7 @@ from shardwright_frameworks.configs.keyed_values import (
     collect_unknown,
     count_of,
     degree_of,
+    if_on,
     recompute_of,
     word_of,
 )
@@ -51,6 +52,8 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "model.model_config.d_model": ("model.hidden_size", degree_of),  # of its Mamba
     "model.model_config.moe_config.num_experts": ("model.num_experts", degree_of),
     "model.model_config.moe_config.top_k": ("model.top_k", degree_of),
+    "model.model_config.moe_config.enable_shared_expert": ("model.num_shared_experts", if_on(1)),
+    "model.model_config.sliding_window_size": ("model.sliding_window", degree_of),
     "model.model_config.moe_config.moe_intermediate_size": ("model.moe_ffn_size", degree_of),
     **{f"model.model_config.{key}": entry for key, entry in MODEL_KEYS.items()},
 }

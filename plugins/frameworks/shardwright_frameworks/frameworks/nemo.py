@@ -200,7 +200,7 @@ def collect_nemo(
     if collected.get("recompute") != "full":
         collected.placed.pop("recompute_layers", None)
     _collect_modules(merged, collected)
-    _collect_memory(merged, collected)
+    collect_memory(merged, collected)
     collected.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
 
 
@@ -219,7 +219,7 @@ def _collect_modules(values: Values, collected: Collected) -> None:
                 collected.set("recompute", text, place, ".".join(path))
 
 
-def _collect_memory(values: Values, collected: Collected) -> None:
+def collect_memory(values: Values, collected: Collected) -> None:
     """Activations in host memory (`cpu_offloading_num_layers` of a model's layers, Megatron-Core,
     transformer_config.py), the type of gradients, and adapters."""
     by_name = {path[-1]: (path, *given) for path, given in values.items() if path}
@@ -257,8 +257,9 @@ def _collect_sharding(merged: Values, collected: Collected) -> None:
         stage = _STRATEGIES.get(word_of(value) or "")
         if on and stage is not None:
             collected.set("zero_stage", stage, place, ".".join(path))
-        elif not on and word_of(value) not in (None, "no_shard"):
+        elif not on:
             collected.use(path[-1], place)
+        if not on and word_of(value) not in (None, "no_shard"):
             collected.report_unused(".".join(path), place, "no effect without Megatron FSDP")
     elif on and sharded is not None:
         collected.default(_DEFAULTS, zero_stage=0)  # its strategy is `no_shard`

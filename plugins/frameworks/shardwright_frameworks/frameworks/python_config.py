@@ -11,7 +11,7 @@ from shardwright_frameworks.configs.keyed_values import count_of, degree_of, rec
 from shardwright_frameworks.configs.python_values import PythonFile, PythonValues
 from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.frameworks.nemo import KEYS as NEMO_KEYS
-from shardwright_frameworks.frameworks.nemo import collect_nemo, is_nemo
+from shardwright_frameworks.frameworks.nemo import collect_memory, collect_nemo, is_nemo
 from shardwright_frameworks.frameworks.torchtitan import Values, collect_torchtitan
 from shardwright_frameworks.shell.text_marks import Place
 
@@ -114,9 +114,6 @@ def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
         if path and path[-1] in ("precision", "plugins", "mixed_precision", "precision_config"):
             word = next((str(a) for a in arguments if isinstance(a, str)), kind)
             values[("trainer", "precision")] = (word, place)
-        if kind == "from_hf_pretrained" and arguments and isinstance(arguments[0], str):
-            collected.set("model.name", arguments[0], place, name)
-            collect_figures(arguments[0], "", collected, place, name)
         if (recipe := _RECIPE.fullmatch(name)) is not None:
             # The recipe that it changes is a file of the framework.
             collected.report_missing(
@@ -131,6 +128,7 @@ def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
         collected.set("model.lora_rank", _LORA_RANK, adapters[1], adapters[0], over=False)
     if published is not None:  # the recipe's own figures come before those of the publication
         collect_figures(published[0], "", collected, *published[1:])
+        collect_memory(values, collected)  # shares of its layers
     if (scale := _SCALE.search(found.name)) is not None:
         collected.derive("devices", int(scale[1]), f"the recipe's name {found.name}")
 

@@ -151,7 +151,10 @@ def collect_keyed(
             if llama_factory.is_second(file):
                 llama_factory.collect_llama_factory(file, collected)
             named = hf_trainer.collect_trainer(given, collected)
-        if framework == "llama-factory" and nemo.is_nemo([path for path in file.values if path]):
+        is_megatron = nemo.is_nemo([path for path in file.values if path])
+        if framework == "llama-factory" and not llama_factory.is_second(file):
+            llama_factory.collect_first(file, collected, is_megatron=is_megatron)
+        if framework == "llama-factory" and is_megatron:
             # LLaMA-Factory's Megatron adapter takes Megatron-Core's names.
             nemo.collect_nemo([values], collected, folder.environment)
         if named:

@@ -347,8 +347,12 @@ def _collect_maxtext(
         if found is not None:
             collected.files.append(found)
             given |= maxtext.given_by_file(read_keyed(found, folder))
+        elif text.endswith((".yml", ".yaml")) and not text.endswith("base.yml"):
+            collected.report_missing("config", f"{text!r} is not in the folder", launch.place)
     given |= maxtext.given_by_words(launch.arguments, reading.unknowns, collected)
-    maxtext.collect_maxtext(given, collected)
+    model = maxtext.named_model(given)
+    own = folder.find(f"models/{model}.yml", near=collected.files[0]) if collected.files else None
+    maxtext.collect_maxtext(given, collected, read_keyed(own, folder) if model and own else None)
     return "maxtext"
 
 

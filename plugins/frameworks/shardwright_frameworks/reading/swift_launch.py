@@ -12,6 +12,7 @@ from shardwright_frameworks.reading.launch import Launch
 from shardwright_frameworks.reading.read_file import collect_deepspeed_file
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 
+_LORA_RANK = 8  # swift.readthedocs.io, Command-line parameters
 _TUNED = ("train_type", "tuner_type", "sft_type")  # of 3.x, 4.x and 2.x
 
 
@@ -53,6 +54,8 @@ def collect_swift_launch(
         "ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1,
         recompute="full", devices_per_node=1,
     )  # fmt: skip
+    if not deepspeed and "fsdp" not in options:
+        collected.default("ms-swift 3.x on transformers' Trainer, every rank whole", zero_stage=0)
     for option in options.of("torch_dtype"):
         written = options.value_of(option, collected) or ""
         kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(written)
@@ -72,13 +75,11 @@ def _collect_tuner(launch: Launch, options: Options, collected: Collected) -> No
         collected.placed.pop("model.lora_rank", None)
     elif collected.count("model.lora_rank") is None:
         option, place = (named.name, named.place) if named else ("--train_type", launch.place)
-        why = (
-            "lora by default"
-            if named is None
-            else "not full"
-            if written is None
-            else f"{written!r}"
-        )
+        if written == "lora":
+            collected.set("model.lora_rank", _LORA_RANK, place, option)
+            return
+        adapter = "not full" if written is None else repr(written)
+        why = "lora by default" if named is None else adapter
         collected.leave_open(
             "model.lora_rank", option, f"{why}: the rank of the adapter is not given", place
         )

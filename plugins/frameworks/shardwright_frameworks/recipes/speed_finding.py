@@ -10,12 +10,13 @@ from planner.layout.layout_question import LayoutQuestion, coefficients_of, solv
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import format_percent, format_time
 from shardwright.requests.imported_run import ImportedRun
-from shardwright_frameworks.changes.flags import flag_of, values_of
+from shardwright_frameworks.changes.flags import change_words
 from shardwright_frameworks.changes.ranked_changes import LEAST_GAIN, ranked_changes
 from shardwright_frameworks.changes.single_change import SETTINGS, SingleChange
 from shardwright_frameworks.recipes.finding import Finding, Verdict
 from simulator.log_interval import probability_less
 from simulator.training_run.explain.predict_runs import PredictedRow
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun, setting_of
 
 _SURE = 0.9
@@ -23,13 +24,26 @@ _SURE = 0.9
 
 def judge_speed(run: ImportedRun, made: PredictedRow, time_limit_s: float) -> tuple[Finding, ...]:
     """One finding where the best layout on the same devices is faster with a probability of 90 %
-    or more. The framework, batch, length and precision stay.
+    or more. The framework, batch, length and precision stay. A run with an axis that is not
+    searched is not judged.
 
     Raises InputError where the framework's layouts cannot be searched.
     """
     planned, prediction = made.run, made.prediction
     assert planned is not None
     assert prediction is not None
+    searched = load_framework(planned.stack).rules.axes
+    beyond = [
+        f"{axis} {degree}"
+        for axis in ("tp", "pp", "cp", "ep")
+        if axis not in searched and (degree := getattr(planned.degrees, axis)) > 1
+    ]
+    if beyond:
+        text = (
+            f"speed: layouts of {planned.stack} are searched over {', '.join(searched)}, and this "
+            f"one has {', '.join(beyond)}"
+        )
+        return (Finding(verdict=Verdict.NOT_JUDGED, text=text),)
     nodes = max(1, planned.degrees.num_devices // max(planned.node_devices, 1))
     each = min(planned.node_devices or 1, planned.degrees.num_devices)
     question = LayoutQuestion(
@@ -72,15 +86,11 @@ def _patch(run: ImportedRun, planned: TrainingRun, best: TrainingRun, gain: floa
     """The single change that brings half of the gain or more, otherwise the best layout."""
     for priced in ranked_changes(planned)[:1]:
         if priced.gain >= gain / 2:
-            return f"{_words(run, priced.change)} (saves {format_percent(priced.gain)})"
+            return f"{change_words(run, priced.change)} (saves {format_percent(priced.gain)})"
     changes = [
         SingleChange(setting=name, old=old, new=new, run=best)
         for name in SETTINGS
         if (old := setting_of(planned, name)) != (new := setting_of(best, name))
         and (name != "schedule" or best.degrees.pp > 1)
     ]
-    return "; ".join(_words(run, change) for change in changes)
-
-
-def _words(run: ImportedRun, change: SingleChange) -> str:
-    return f"{flag_of(run.framework, change)}: {' -> '.join(values_of(run.framework, change))}"
+    return "; ".join(change_words(run, change) for change in changes)

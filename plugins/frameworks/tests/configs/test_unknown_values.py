@@ -24,8 +24,8 @@ SWIFT = "NPROC_PER_NODE=4 swift sft --model Qwen/Qwen2.5-7B --max_length 2048 "
     ("words", "rank", "open_"),
     [
         ("", None, ["--train_type"]),
-        ("--tuner_type lora", None, ["--tuner_type"]),
-        ("--train_type lora --lora_rank 8", 8, []),
+        ("--tuner_type lora", 8, []),
+        ("--train_type lora --lora_rank 16", 16, []),
         ("--train_type full", None, []),
     ],
 )

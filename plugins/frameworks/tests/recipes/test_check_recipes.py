@@ -235,3 +235,77 @@ def test_degrees_for_another_number_of_devices_cannot_start(tmp_path: Path) -> N
     assert verdicts(found)[0] is Verdict.CANNOT_START
     assert "the degrees are for 4 devices" in found.findings[0].text
     assert not judged(str(path), "1x4xh100-sxm-80gb", time_limit_s=0).exit_code
+
+
+def test_no_figures_of_a_family_s_large_model_are_priced_for_a_small_flavor(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(
+        '[model]\nname = "deepseek_v3"\nflavor = "debugmodel"\n[training]\nlocal_batch_size = 1\n'
+        "seq_len = 2048\n[parallelism]\nexpert_parallel_degree = 2\n[checkpoint]\n"
+    )
+    found = judged(str(path), "1x8xh100-sxm-80gb", time_limit_s=0)
+    assert verdicts(found) == [Verdict.NOT_JUDGED]
+    assert "'debugmodel of deepseek_v3' is not a known model" in found.findings[0].text
+
+
+def test_states_in_fp32_and_sharding_that_is_off_are_no_remark(tmp_path: Path) -> None:
+    more = (
+        "cfg.ddp.use_megatron_fsdp = False\n"
+        "    cfg.ddp.data_parallel_sharding_strategy = 'no_shard'\n"
+        "    cfg.optimizer.exp_avg_dtype = torch.float32"
+    )
+    assert read_config(bridge(tmp_path, more)).unused == ()
+
+
+def test_a_megatron_script_of_swift_is_priced_as_megatron(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-7B-Instruct --tuner_type full "
+        "--tensor_model_parallel_size 2 --micro_batch_size 1 --global_batch_size 16 "
+        "--max_length 2048 --recompute_granularity full\n"
+    )
+    found = judged(str(path), H100, time_limit_s=0)
+    assert found.summary.startswith("8 h100-sxm-80gb, megatron-core, step")
+
+
+def test_weights_in_16_bits_without_sharding_make_no_sure_finding(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "NPROC_PER_NODE=1 swift sft --model Qwen/Qwen2.5-7B-Instruct --tuner_type full "
+        "--torch_dtype bfloat16 --per_device_train_batch_size 1 --gradient_accumulation_steps 16 "
+        "--max_length 2048\n"
+    )
+    assert read_config(path).answer("zero_stage") == 0
+    found = judged(str(path), "a100-80gb", time_limit_s=0)
+    assert verdicts(found)[0] is Verdict.MAY_NOT_FIT
+    assert "loaded in 16 bits take half" in found.findings[0].text
+
+
+def test_a_patch_for_memory_takes_memory_away(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "NPROC_PER_NODE=2 megatron sft --model Qwen/Qwen2.5-7B-Instruct --tuner_type full "
+        "--tensor_model_parallel_size 2 --micro_batch_size 16 --global_batch_size 16 "
+        "--sequence_parallel true --recompute_granularity full --recompute_method uniform "
+        "--recompute_num_layers 1 --max_length 2048\n"
+    )
+    found = judged(str(path), "a100-80gb", time_limit_s=0)
+    assert found.findings[0].patch == "--micro_batch_size: 16 -> 8"
+
+
+def test_a_layout_outside_of_the_searched_axes_is_not_called_slow(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "base_model: meta-llama/Llama-3.1-8B\ndatasets:\n- path: a\nsequence_len: 2048\n"
+        "dp_shard_size: 4\ntensor_parallel_size: 2\nfsdp_version: 2\nmicro_batch_size: 1\n"
+        "gradient_checkpointing: true\nbf16: true\n"
+    )
+    found = judged(str(path), H100, time_limit_s=20)
+    assert verdicts(found) == [Verdict.NOT_JUDGED]
+    assert "searched over dp, and this one has tp 2" in found.findings[0].text
+
+
+def test_a_recipe_s_own_figures_do_not_contradict_the_published_model(tmp_path: Path) -> None:
+    run = read_config(bridge(tmp_path, "cfg.model.vocab_size = 1024"))
+    assert (run.model.vocab_size, run.model.num_layers) == (1024, 80)
+    assert run.contradictions == ()

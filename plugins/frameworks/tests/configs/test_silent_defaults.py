@@ -1,0 +1,108 @@
+"""Keys whose absence or default once gave a wrong value without a word, each in a short file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from shardwright_frameworks.reading.read_config import read_config
+
+from shardwright.requests.imported_run import ImportedRun
+
+AXOLOTL = "base_model: meta-llama/Llama-3.2-3B\ndatasets:\n- path: a\nsequence_len: 4096\n"
+FACTORY = (
+    "model_name_or_path: Qwen/Qwen2-1.5B-Instruct\nstage: sft\ncutoff_len: 2048\n"
+    "per_device_train_batch_size: 1\nbf16: true\noutput_dir: out\nfinetuning_type: {kind}\n"
+)
+NANOTRON = (
+    "general:\n  run: a\ntokens:\n  micro_batch_size: 1\n  sequence_length: 512\n"
+    "parallelism:\n  dp: 2\n  tp: 1\n  pp: 1\nmodel:\n  model_config:\n"
+    "    hidden_size: 256\n    num_hidden_layers: 4\n    sliding_window_size: 20\n"
+    "    moe_config:\n      num_experts: 8\n      top_k: 1\n      enable_shared_expert: true\n"
+)
+
+
+def read(folder: Path, text: str) -> ImportedRun:
+    (folder / "run.yaml").write_text(text)
+    return read_config(folder / "run.yaml")
+
+
+@pytest.mark.parametrize("key", ["activation_checkpointing", "fsdp_activation_checkpointing"])
+def test_axolotl_recomputes_by_its_fsdp_section(tmp_path: Path, key: str) -> None:
+    text = AXOLOTL + f"fsdp_version: 2\nfsdp_config:\n  {key}: "
+    assert read(tmp_path, text + "true\n").recompute == "full"
+    assert read(tmp_path, text + "false\n").recompute is None
+
+
+def test_axolotl_keeps_activations_in_host_memory(tmp_path: Path) -> None:
+    assert read(tmp_path, AXOLOTL + "activation_offloading: true\n").activation_offload == 1.0
+    assert read(tmp_path, AXOLOTL).activation_offload is None
+
+
+def test_weights_in_four_bits_are_named(tmp_path: Path) -> None:
+    unused = read(tmp_path, AXOLOTL + "load_in_4bit: true\n").unused
+    assert [each.option for each in unused] == ["load_in_4bit"]
+    assert read(tmp_path, AXOLOTL + "load_in_4bit: false\n").unused == ()
+
+
+def test_llama_factory_s_own_defaults(tmp_path: Path) -> None:
+    """Layers are recomputed unless it is switched off, and adapters have rank 8."""
+    run = read(tmp_path, FACTORY.format(kind="full"))
+    assert (run.answer("recompute"), run.model.lora_rank, run.precision) == ("full", None, "bf16")
+    assert read(tmp_path, FACTORY.format(kind="lora")).model.lora_rank == 8
+    ranked = read(tmp_path, FACTORY.format(kind="lora") + "lora_rank: 16\n")
+    assert ranked.model.lora_rank == 16
+    off = read(tmp_path, FACTORY.format(kind="full") + "disable_gradient_checkpointing: true\n")
+    assert off.recompute == "none"
+    assert read(tmp_path, FACTORY.format(kind="full") + "fp8: true\n").precision == "fp8"
+
+
+def test_llama_factory_s_megatron_adapter_has_its_own_recomputation(tmp_path: Path) -> None:
+    keys = "tensor_model_parallel_size: 2\npipeline_model_parallel_size: 2\n"
+    run = read(tmp_path, FACTORY.format(kind="full") + keys)
+    assert (run.tp, run.pp, run.answer("recompute")) == (2, 2, "none")
+
+
+def test_nanotron_s_window_and_shared_expert(tmp_path: Path) -> None:
+    model = read(tmp_path, NANOTRON).model
+    assert (model.sliding_window, model.num_shared_experts, model.num_experts) == (20, 1, 8)
+
+
+MAXTEXT_BASE = (
+    "model_name: default\nbase_emb_dim: 2048\nbase_num_decoder_layers: 16\nbase_mlp_dim: 7168\n"
+    "base_num_query_heads: 16\nbase_num_kv_heads: 16\nnum_experts: 1\nvocab_size: 32000\n"
+    "per_device_batch_size: 12.0\nmax_target_length: 2048\n"
+)
+MAXTEXT_MODEL = "base_emb_dim: 512\nbase_num_decoder_layers: 4\nnum_experts: 8\nsteps: 3\n"
+
+
+@pytest.fixture
+def maxtext(tmp_path: Path) -> Path:
+    """A tree with the base file and the model's file of MaxText."""
+    (tmp_path / "configs" / "models").mkdir(parents=True)
+    (tmp_path / "configs" / "base.yml").write_text(MAXTEXT_BASE)
+    (tmp_path / "configs" / "models" / "small-moe.yml").write_text(MAXTEXT_MODEL)
+    return tmp_path / "train.sh"
+
+
+def maxtext_run(script: Path, more: str) -> ImportedRun:
+    script.write_text(f"python3 -m maxtext.train configs/base.yml ici_fsdp_parallelism=8 {more}\n")
+    return read_config(script)
+
+
+def test_a_named_model_of_maxtext_replaces_the_base_file_s_figures(maxtext: Path) -> None:
+    model = maxtext_run(maxtext, "model_name=mixtral-8x7b").model
+    assert (model.num_layers, model.hidden_size, model.num_experts) == (32, 4096, 8)
+    model = maxtext_run(maxtext, "model_name=small-moe").model
+    assert (model.num_layers, model.hidden_size, model.num_experts) == (4, 512, 8)
+    assert maxtext_run(maxtext, "model_name=nobody-knows").model.num_layers is None
+    assert maxtext_run(maxtext, "").model.num_layers == 16
+    changed = "model_name=mixtral-8x7b override_model_config=true base_num_decoder_layers=2"
+    assert maxtext_run(maxtext, changed).model.num_layers == 2
+
+
+def test_a_missing_file_of_maxtext_is_named(maxtext: Path) -> None:
+    maxtext.write_text("python3 -m maxtext.train models/gpu/none.yml ici_fsdp_parallelism=8\n")
+    run = read_config(maxtext)
+    assert [each.option for each in run.unresolved] == ["config"]
+    assert "tp" not in run.defaults
