@@ -5,26 +5,21 @@ ColwiseParallel and RowwiseParallel it takes layers that keep their weight as [i
 Conv1D), and those in whose weight query, key and value lie side by side: their features are first
 reordered to [rank, part, feature], so that each rank's share holds its heads of all three.
 
-Data parallelism by ZeRO stage: 0 sums gradients over the dp group after the last micro-batch; 1 to
-3 are FSDP2 (fully_shard per block), which sums each block's gradients in the backward that makes
-them: under 1, and under a pipeline, in the last one of a step. 1 and 2 keep parameters whole
-between the passes, 3 shards them again after each. bf16 plans keep fp32 weights, gradient sums and
+Data parallelism by ZeRO stage: 0 keeps everything whole (replica_gradients.py); 1 to 3 are FSDP2
+(fully_shard per block), which sums each block's gradients in the backward that makes them: under 1,
+and under a pipeline, in the last one of a step. 1 and 2 keep parameters whole between the passes, 3
+shards them again after each. bf16 plans keep fp32 weights, gradient sums and
 optimizer states, and compute in bf16: FSDP2's mixed precision where it shards, copies of our own
 elsewhere (working_copies.py), where frozen weights are kept in bf16 alone.
-
-ZeRO 0 uses neither of torch's replicas: with pipeline schedules that split the backward the
-gradients of DDP are silently wrong (pytorch issue 144530), and `replicate` on FSDP2 holds the
-weights twice (`FSDPParamGroup.wait_for_unshard` copies them, in fp32 too).
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import lru_cache, partial
-from itertools import chain
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,6 +32,7 @@ from torch.utils._pytree import tree_map_only
 
 from executor.mesh import Mesh
 from executor.replay.data_flow import written_units
+from executor.replica_gradients import local
 from executor.stages import StageModule
 from executor.starting_weights import StartingWeights
 from executor.working_copies import WorkingCopies
@@ -47,7 +43,6 @@ from profiles.model.building.tensor_parallel_rules import (
     split_of,
 )
 from profiles.model.tracing.trace_tensor_parallel import part_sizes, split_dim, use_local_sizes
-from simulator.memory.held import GRADIENT_BUCKET_BYTES
 from simulator.values.plan import Plan
 
 
@@ -285,76 +280,6 @@ def is_fully_sharded(stage: StageModule) -> bool:
     from torch.distributed.fsdp import FSDPModule
 
     return isinstance(stage, FSDPModule)
-
-
-def average_gradients(parameters: Iterable[nn.Parameter], group: Any, size: int) -> None:
-    """Replace each gradient by its mean over the group, summed in buckets.
-
-    A parameter may have a gradient on some ranks alone (an expert that no row of the others went
-    to): on the others it counts as zero. One that has none on any rank is left without.
-    """
-    if size > 1:
-        # Where gradients are recorded, taking a DTensor's part goes through autograd.
-        with torch.no_grad():
-            _average(list(parameters), group, size)
-
-
-def _average(parameters: list[nn.Parameter], group: Any, size: int) -> None:
-    if not parameters:
-        return
-    # Buckets must be alike on every rank; which gradients there are goes with the first of them.
-    held = [p.grad is not None for p in parameters]
-    shares_held = _as_tensor(tuple(held), parameters[0].device).clone()
-    for p, there in zip(parameters, held, strict=True):
-        if not there:
-            p.grad = torch.zeros_like(p)
-    gradients = (local(p.grad) for p in parameters if p.grad is not None)
-    for bucket in _buckets(chain([shares_held], gradients)):
-        alone = len(bucket) == 1 and bucket[0].is_contiguous()
-        flat = bucket[0] if alone else torch.cat([x.reshape(-1) for x in bucket])
-        dist.all_reduce(flat, group=group)
-        flat /= size
-        if not alone:
-            _hand_out(flat, bucket)
-    if not all(held):
-        for p, share in zip(parameters, shares_held.tolist(), strict=True):
-            if not share:
-                p.grad = None
-
-
-@lru_cache(maxsize=16)
-def _as_tensor(held: tuple[bool, ...], device: torch.device) -> Tensor:
-    """Made once: the host would wait for a device in every step."""
-    return torch.tensor(held, dtype=torch.float32, device=device)
-
-
-def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """The tensors in pieces of one type and of a bucket's size or little more, those as large by
-    themselves; alike on every rank."""
-    filling: dict[torch.dtype, list[Tensor]] = {}
-    held: Counter[torch.dtype] = Counter()
-    for x in tensors:
-        size = x.numel() * x.element_size()
-        if size >= GRADIENT_BUCKET_BYTES:
-            yield [x]
-            continue
-        filling.setdefault(x.dtype, []).append(x)
-        held[x.dtype] += size
-        if held[x.dtype] >= GRADIENT_BUCKET_BYTES:
-            yield filling.pop(x.dtype)
-            del held[x.dtype]
-    yield from filling.values()
-
-
-def _hand_out(flat: Tensor, bucket: list[Tensor]) -> None:
-    for x, part in zip(bucket, flat.split([x.numel() for x in bucket]), strict=True):
-        x.copy_(part.view_as(x))
-
-
-def local(x: Tensor) -> Tensor:
-    """This rank's part of a DTensor, or the tensor itself."""
-    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
-    return part
 
 
 def own_part(p: nn.Parameter) -> nn.Parameter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, Self
 
@@ -16,9 +17,7 @@ from executor.mesh import Mesh
 from executor.parallelize import (
     apply_fully_sharded,
     apply_tensor_parallelism,
-    average_gradients,
     kept_whole,
-    local,
     own_gradient,
     own_part,
     sum_shared_gradients,
@@ -27,6 +26,7 @@ from executor.recompute import apply_recompute
 from executor.recorder import Recorder
 from executor.replay.data_flow import DataFlow, Shapes, flow_of
 from executor.replay.draws import Draws
+from executor.replica_gradients import ReplicaGradients, local
 from executor.split_backward import SplitBackward
 from executor.stage_inputs import constants_of, model_arguments, part_of_targets
 from executor.stages import StageModule
@@ -56,6 +56,15 @@ def _flow(
         spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype, seed=seed
     )
     return flow_of(built, entries)
+
+
+def _trained(stage: StageModule) -> list[tuple[str, nn.Parameter]]:
+    """The stage's weights with their names."""
+    return [
+        (name, stage.copies.weight_of.get(p, p) if stage.copies else p)
+        for name, p in stage.model.named_parameters()
+        if p.requires_grad
+    ]
 
 
 class Rank:
@@ -149,8 +158,14 @@ class Rank:
                 stage.use_draws(self._draws)
             stage.watch_entries()
             stage.micro_batch = self.mesh.at.dp * self._micro
+            stage.replicas = self._replica_gradients(stage)
             stages[index] = stage
         return stages
+
+    def _replica_gradients(self, stage: StageModule) -> ReplicaGradients:
+        whole = [p for _, p in _trained(stage) if self.plan.zero_stage == 0 or kept_whole(p)]
+        group, size = self.mesh.dp.get_group(), self.plan.degrees.dp
+        return ReplicaGradients(whole, group, size, stage.copies)
 
     def _make_pipeline(self, crossing: Sequence[Shapes]) -> Pipeline:
         schedule = build_schedule(
@@ -179,12 +194,7 @@ class Rank:
     def held(self) -> list[tuple[str, nn.Parameter]]:
         """Every trainable parameter of this rank's stages with its name; stages of one rank hold
         copies of their own of what they share."""
-        return [
-            (name, stage.copies.weight_of.get(p, p) if stage.copies else p)
-            for stage in self.stages.values()
-            for name, p in stage.model.named_parameters()
-            if p.requires_grad
-        ]
+        return [found for stage in self.stages.values() for found in _trained(stage)]
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         # Found once: walking the modules takes milliseconds.
@@ -254,8 +264,8 @@ class Rank:
         loss = self._pipelined() if self.pipeline is not None else self._accumulated()
         sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
-            whole = [p for _, p in self._held if not self.plan.zero_stage or kept_whole(p)]
-            average_gradients(whole, self.mesh.dp.get_group(), self.plan.degrees.dp)
+            for stage in self.stages.values():
+                stage.replicas.finish()
         if self._ties:
             with self.recorder.action("tied"):
                 self._sum_tied_gradients()
@@ -283,7 +293,9 @@ class Rank:
                 # ZeRO 2 and 3 sum gradients in each backward: whole ones are the memory that they
                 # save. ZeRO 1 adds them up and sums them in the last, and keeps weights until then.
                 send_in_next_backward(stage, last=m == self._micro - 1)
-            with self.recorder.action(f"0B{m}"):
+            last = m == self._micro - 1 and self.plan.zero_stage == 0
+            sent = stage.replicas.sent_as_made() if last else nullcontext()
+            with self.recorder.action(f"0B{m}"), sent:
                 (loss[0] / self._micro).backward()
                 if stage.copies is not None:
                     stage.copies.keep_gradients()

@@ -27,6 +27,7 @@ from executor.replay.draws import Draws
 from executor.replay.leaves import leaves_of, mapped
 from executor.replay.mode_switch import ModeSwitch
 from executor.replay.wire import answering, narrowed, sent, taken
+from executor.replica_gradients import ReplicaGradients
 from executor.split_backward import SplitBackward
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
@@ -80,6 +81,7 @@ class StageModule(nn.Module):
         self.split = split
         self.draws: Draws | None = None  # where the model draws at random
         self.copies: WorkingCopies | None = None  # in mixed precision without sharded parameters
+        self.replicas = ReplicaGradients((), None, 1)  # of weights that no replica shards
         self.micro_batch = 0  # that runs next, of the global batch
         self.model = built.module
         self.first, self.last = first, last

@@ -304,7 +304,8 @@ def _time_actions(stage: Any, index: int, timer: ActionTimer) -> None:
     """Time the stage's computation: waiting is outside these methods."""
     forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
     first = stage.submod.micro_batch
-    weight, split = stage.backward_weight_one_chunk, stage.submod.split
+    weight, module = stage.backward_weight_one_chunk, stage.submod
+    split, sharded = module.split, is_fully_sharded(module)
 
     def timed_forward(chunk: int, *args: Any, **kwargs: Any) -> Any:
         stage.submod.micro_batch = first + chunk
@@ -313,21 +314,22 @@ def _time_actions(stage: Any, index: int, timer: ActionTimer) -> None:
 
     def timed_backward(chunk: int, *args: Any, full_backward: bool = True, **kwargs: Any) -> Any:
         letter, half = ("B", nullcontext()) if full_backward else ("I", split.input_half())
-        with timer(f"{index}{letter}{chunk}"), half:
+        last = kwargs["last_backward"] and not sharded
+        sent = module.replicas.sent_as_made() if last else nullcontext()
+        with timer(f"{index}{letter}{chunk}"), half, sent:
             done = backward(chunk, *args, full_backward=full_backward, **kwargs)
-            if stage.submod.copies is not None:
-                stage.submod.copies.keep_gradients()
+            if module.copies is not None:
+                module.copies.keep_gradients()
             return done
 
     def timed_weight(chunk: int, last_backward: bool = False) -> Any:
-        sends = last_backward and is_fully_sharded(stage.submod)
-        with (
-            timer(f"{index}W{chunk}"),
-            sent_in_weight_half(stage.submod) if sends else nullcontext(),
-        ):
+        sent: Any = nullcontext()
+        if last_backward:
+            sent = sent_in_weight_half(module) if sharded else module.replicas.sent_as_made(split)
+        with timer(f"{index}W{chunk}"), sent:
             weight(chunk, last_backward=last_backward)
-            if not sends:
-                keep_gradient_sums(stage.submod)
+            if not (last_backward and sharded):
+                keep_gradient_sums(module)
 
     stage.forward_one_chunk = timed_forward
     stage.backward_one_chunk = timed_backward

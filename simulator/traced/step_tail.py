@@ -107,8 +107,8 @@ def price_tail(
     """The tail of a rank that holds these parameters; `group` is its dp group, `ties` are what it
     shares with other pipeline ranks.
 
-    ZeRO 0: all-reduce of gradients. 1, and 2 and 3 under a pipeline: reduce-scatter of gradients in
-    the last backward, priced behind it, and (1 and 2) one gather of the parameters for the next
+    Gradients are sent in the last backward, and priced behind it. ZeRO 0: all-reduce. 1, and 2 and
+    3 under a pipeline: reduce-scatter, and (1 and 2) one gather of the parameters for the next
     step, frozen ones among them; without a pipeline 2 and 3 sum gradients in each backward
     (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its size
     (`step_ms`).

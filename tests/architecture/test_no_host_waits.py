@@ -40,8 +40,8 @@ ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
     ("recorder.py", "BlockRecorder._now"): ("synchronize",),
     # In a step: which gradients there are goes over the wire once and is kept, and is read back
     # where a rank lacks some.
-    ("parallelize.py", "_as_tensor"): ("tensor on a device",),
-    ("parallelize.py", "_average"): ("tolist",),
+    ("replica_gradients.py", "_as_tensor"): ("tensor on a device",),
+    ("replica_gradients.py", "ReplicaGradients.finish"): ("tolist",),
 }
 
 

@@ -73,9 +73,13 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 torch.library.register_autograd("shardwright::flash_attention", _backward, setup_context=_save)
 
 
+# Bound once: a caller may replace the function of that name.
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+
+
 def with_fused_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Make a call; attention on four-dimensional tensors is one fused op."""
-    if func is torch.nn.functional.scaled_dot_product_attention:
+    if func is _ATTENTION:
         q, k, v = args[:3] if len(args) > 2 else (kwargs["query"], kwargs["key"], kwargs["value"])
         mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
         causal = args[5] if len(args) > 5 else kwargs.get("is_causal", False)

@@ -121,15 +121,8 @@ def host_work(walks: Sequence[Walk]) -> list[str]:
     return sorted(f"{kind} in {where}" for kind, where in found)
 
 
-LATE = "the executor sums gradients of ZeRO 0 after the last backward"
-
-
-def _late(name: str) -> Any:
-    return pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=LATE))
-
-
 FLAGS_BYTES = 1024
-"""Flags of which gradients there are, kept from step to step (parallelize._as_tensor)."""
+"""Flags of which gradients there are, kept from step to step (replica_gradients._as_tensor)."""
 
 QUICK = (
     "zero-0",
@@ -145,11 +138,6 @@ QUICK = (
     "v-half-bf16",
     "dualpipev",
 )
-SUMMED_LATE = {
-    "zero-0",
-    "1f1b-bf16",
-    "zb-h2",
-}
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -178,7 +166,7 @@ def test_a_rank_is_built_in_what_it_holds(name: str) -> None:
         assert walk.build_peak <= MOST_WHILE_BUILT * walk.built + 2 * walk.unit
 
 
-@pytest.mark.parametrize("name", [_late(name) if name in SUMMED_LATE else name for name in QUICK])
+@pytest.mark.parametrize("name", QUICK)
 def test_gradients_are_sent_before_the_backward_is_over(name: str) -> None:
     for walk in whole(quick()[name]).values():
         first = next(m for m in walk.messages if _sums_gradients(m))

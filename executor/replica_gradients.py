@@ -1,0 +1,182 @@
+"""Means of gradients over replicas that hold whole weights (ZeRO 0), sent in the last backward.
+
+Gradients travel in buckets, as those of DDP do, from the end of the model to its beginning: a
+bucket is sent as soon as the last backward of the step has made its gradients, and received when
+the next one is sent, so that one bucket is held at a time. All ranks send the buckets in one order,
+whatever order their gradients are made in.
+
+Neither of torch's replicas is used: with pipeline schedules that split the backward the gradients
+of DDP are silently wrong (pytorch issue 144530), and `replicate` on FSDP2 holds the weights twice
+(`FSDPParamGroup.wait_for_unshard` copies them, in fp32 too).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from executor.split_backward import Pending, SplitBackward
+from executor.working_copies import WorkingCopies
+from simulator.memory.held import GRADIENT_BUCKET_BYTES
+
+
+class ReplicaGradients:
+    """The gradients of one stage's weights over the `size` replicas of a group.
+
+    A weight may have a gradient on some ranks alone (an expert without rows): on the others it
+    counts as zero. One that has none on any rank is left without. Flags of which there are travel
+    in the last bucket, which is sent when the backward is over.
+
+    copies  that the stage computes with, if any
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[nn.Parameter],
+        group: Any,
+        size: int,
+        copies: WorkingCopies | None = None,
+    ) -> None:
+        self._group, self._size, self._copies = group, size, copies
+        self._weights = list(reversed(weights)) if size > 1 else []
+        copy_of = {weight: copy for copy, weight in copies.weight_of.items()} if copies else {}
+        self._leaves: list[Tensor] = [copy_of.get(p, p) for p in self._weights]
+        self._buckets = _buckets(self._weights)
+        self._bucket_of = {
+            id(self._leaves[i]): number
+            for number, bucket in enumerate(self._buckets)
+            for i in bucket
+        }
+        self._restart()
+
+    def _restart(self) -> None:
+        self._sent = 0
+        self._waiting: Counter[int] = Counter()
+        self._under_way: tuple[Any, Tensor, list[Tensor]] | None = None
+        self._held = [True] * len(self._weights)
+        self._shares_held = torch.empty(0)
+
+    @contextmanager
+    def sent_as_made(self, split: SplitBackward | None = None) -> Iterator[None]:
+        """Around the last backward of a step, or the last W of `split`."""
+        hooks: list[Any] = []
+        if split is not None:
+            split.watch = self._watch
+        else:
+            self._wait_for(self._bucket_of.values())
+            hooks = [leaf.register_post_accumulate_grad_hook(self._made) for leaf in self._leaves]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            if split is not None:
+                split.watch = None
+        self._send_rest()
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Wait until every gradient is the mean."""
+        self._send_rest()
+        self._receive()
+        if not all(self._held):
+            for p, share in zip(self._weights, self._shares_held.tolist(), strict=True):
+                if not share:
+                    p.grad = None
+        self._restart()
+
+    def _watch(self, pending: Sequence[Pending]) -> Callable[[Pending], None]:
+        def buckets(product: Pending) -> list[int]:
+            found = (self._bucket_of.get(id(p)) for p in product.parameters)
+            return [number for number in found if number is not None]
+
+        self._wait_for(number for product in pending for number in buckets(product))
+        return lambda product: self._count(buckets(product))
+
+    def _made(self, leaf: Tensor) -> None:
+        self._count([self._bucket_of[id(leaf)]])
+
+    def _wait_for(self, buckets: Iterable[int]) -> None:
+        """Gradients of these buckets, and the end of the backward for the last one."""
+        self._waiting = Counter([*buckets, len(self._buckets) - 1])
+
+    def _count(self, buckets: list[int]) -> None:
+        self._waiting.subtract(buckets)
+        while self._sent < len(self._buckets) and not self._waiting[self._sent]:
+            self._send()
+
+    def _send_rest(self) -> None:
+        while self._sent < len(self._buckets):
+            self._send()
+
+    @torch.no_grad()
+    def _send(self) -> None:
+        self._receive()
+        if self._copies is not None:
+            self._copies.keep_gradients()
+        bucket = []
+        for number in self._buckets[self._sent]:
+            p = self._weights[number]
+            self._held[number] = p.grad is not None
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            bucket.append(local(p.grad))
+        self._sent += 1
+        if self._sent == len(self._buckets):
+            flags = _as_tensor(tuple(self._held), self._weights[0].device)
+            self._shares_held = flags.to(bucket[0].dtype if bucket else flags.dtype, copy=True)
+            bucket.append(self._shares_held)
+        alone = len(bucket) == 1 and bucket[0].is_contiguous()
+        flat = bucket[0] if alone else torch.cat([x.reshape(-1) for x in bucket])
+        work = dist.all_reduce(flat, group=self._group, async_op=True)
+        self._under_way = (work, flat, [] if alone else bucket)
+
+    def _receive(self) -> None:
+        if self._under_way is None:
+            return
+        work, flat, bucket = self._under_way
+        self._under_way = None
+        work.wait()
+        flat /= self._size
+        if bucket:
+            for x, part in zip(bucket, flat.split([x.numel() for x in bucket]), strict=True):
+                x.copy_(part.view_as(x))
+
+
+@lru_cache(maxsize=16)
+def _as_tensor(held: tuple[bool, ...], device: torch.device) -> Tensor:
+    """Made once: the host would wait for a device in every step."""
+    return torch.tensor(held, dtype=torch.float32, device=device)
+
+
+def _buckets(weights: Sequence[nn.Parameter]) -> list[list[int]]:
+    """The numbers of the weights in buckets of one type and of a bucket's size or little more,
+    weights as large by themselves; the last one is smaller, or empty. Alike on every rank."""
+    found: list[list[int]] = []
+    filling: dict[torch.dtype, list[int]] = {}
+    held: Counter[torch.dtype] = Counter()
+    for number, p in enumerate(weights):
+        size = local(p.detach()).nbytes
+        if size >= GRADIENT_BUCKET_BYTES:
+            found.append([number])
+            continue
+        filling.setdefault(p.dtype, []).append(number)
+        held[p.dtype] += size
+        if held[p.dtype] >= GRADIENT_BUCKET_BYTES:
+            found.append(filling.pop(p.dtype))
+            del held[p.dtype]
+    rest = list(filling.values()) or [[]]
+    return [*found, *rest] if weights else []
+
+
+def local(x: Tensor) -> Tensor:
+    """This rank's part of a DTensor, or the tensor itself."""
+    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
+    return part
