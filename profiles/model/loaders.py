@@ -220,12 +220,17 @@ def _towers_refused(config: Mapping[str, Any], name: str, source: str) -> str:
     text = config.get("text_config")
     kind = text.get("model_type") if isinstance(text, Mapping) else None
     words = f" (text_config, model_type {kind!r})" if kind else ""
+    # Older checkpoints have the language model's keys beside the towers' sections.
+    alone = (
+        "save the part under text_config as a config.json, with its model_type and"
+        if isinstance(text, Mapping)
+        else f"save the file without {towers or 'them'}, with the language model's model_type and"
+    )
     return (
         f"{source}: {name} joins a language model{words} with other towers "
         f"({towers or 'unnamed'}), whose work per sample a configuration does not give. For the "
-        "language model alone, save the part under text_config as a config.json, with its "
-        "model_type and "
-        '"architectures": ["...ForCausalLM"]; for all of it, give package.module:factory.'
+        f'language model alone, {alone} "architectures": ["...ForCausalLM"]; for all of it, give '
+        "package.module:factory."
     )
 
 

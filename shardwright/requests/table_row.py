@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from profiles.published.run import PublishedRun
 from shardwright.requests.imported_run import MODEL_FIGURES, ImportedRun
+from simulator.training_run.reading.complete_model import CATALOG
 
 # Framework files (profiles/data/frameworks) of the frameworks that are imported.
 STACKS = {
@@ -25,6 +26,8 @@ STACKS = {
 }
 # Frameworks over Megatron-Core or transformers' Trainer, which has no such optimizer.
 _TWO_TRAINERS = ("ms-swift", "llama-factory")
+SHIPPED = "shardwright catalog)"
+"""The end of the source of figures of a shipped model."""
 _NOT_COLUMNS = ("max_positions", "mtp_layers", "lora_rank")
 
 
@@ -99,6 +102,9 @@ def _truth(value: object) -> bool | None:
 
 
 def _model_name(run: ImportedRun) -> str:
+    shipped, _, source = run.model.figures_of.partition(" (")
+    if source == SHIPPED:
+        return f"{CATALOG}{shipped}"  # with its parts that an import has no key for
     name = (run.model.name or "").rstrip("/").rsplit("/", 1)[-1]
     if name and run.model.flavor and not run.model.figures_of:
         return f"{run.model.flavor} of {name}"  # its family's figures are not those of the flavor

@@ -74,6 +74,10 @@ def test_towers_are_refused_with_what_to_do(tmp_path: Path) -> None:
         match=r"model_type 'llama'.*vision_config.*save the part under",
     ):
         resolve_model(str(path))
+    # Older checkpoints have the language model's keys beside the section of the other tower.
+    path.write_text(json.dumps({**config, "text_config": None} | {"hidden_size": 64}))
+    with pytest.raises(ModelError, match=r"save the file without vision_config, with the language"):
+        resolve_model(str(path))
 
 
 @pytest.mark.parametrize(

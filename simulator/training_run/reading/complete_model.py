@@ -16,7 +16,9 @@ import re
 from dataclasses import replace
 
 from profiles.errors import InputError
+from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.figures.transformer import Transformer
+from profiles.model.loaders import resolve_model
 from profiles.published.known_models import KnownModel, known_model
 from profiles.published.run import PublishedRun
 from simulator.training_run.reading.complete_options import with_model_options
@@ -24,6 +26,8 @@ from simulator.training_run.reading.described_row import DescribedRow
 from simulator.training_run.run.unsupported import UnsupportedRunError
 from simulator.values.degrees import Degrees
 
+CATALOG = "catalog:"
+"""Before the name of a shipped model in a row."""
 # Figures of a transformer that a row may state, and columns of other names.
 _FIGURES = (
     *("num_layers", "hidden_size", "ffn_size", "num_heads", "num_kv_heads", "head_size"),
@@ -51,7 +55,7 @@ def complete_model(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transfo
 
     Raises UnsupportedRunError where the row and the name say too little or contradict each other.
     """
-    known = known_model(row.run.model)
+    known = _known(row.run.model)
     if known is not None and known.unsupported:
         raise row.refused(f"{known.name}: {known.unsupported}")
     try:
@@ -64,6 +68,16 @@ def complete_model(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transfo
         raise
     except InputError as error:
         raise row.refused(str(error)) from error
+
+
+def _known(name: str) -> KnownModel | None:
+    """The known model of a name, or the shipped model of `catalog:NAME`."""
+    shipped = name.removeprefix(CATALOG)
+    if shipped == name:
+        return known_model(name)
+    figures = figures_of_config(resolve_model(shipped).config, shipped)
+    source = "profiles/data/models"
+    return KnownModel(name=shipped, patterns=(re.escape(shipped),), source=source, figures=figures)
 
 
 def parameters_in_name(name: str) -> float | None:

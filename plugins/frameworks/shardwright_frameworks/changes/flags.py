@@ -80,7 +80,7 @@ FLAGS: dict[str, dict[str, str]] = {
     },
     "accelerate": {**_TRAINER, "zero_stage": "fsdp_config.fsdp_sharding_strategy"},
     "transformers": _TRAINER,
-    "llama-factory": _TRAINER,
+    "llama-factory": {**_TRAINER, "recompute": "disable_gradient_checkpointing"},
     "axolotl": {**_TRAINER, "micro_batch": "micro_batch_size"},
     "deepspeed": {
         "micro_batch": "train_micro_batch_size_per_gpu",
@@ -134,7 +134,7 @@ _WORDS: dict[tuple[str, str], dict[object, str]] = {
     ("torchtitan", "recompute"): {"alternate": "selective"},
     ("transformers", "recompute"): _WHOLE_LAYERS,
     ("accelerate", "recompute"): _WHOLE_LAYERS,
-    ("llama-factory", "recompute"): _WHOLE_LAYERS,
+    ("llama-factory", "recompute"): {"full": "false", "none": "true"},
     ("axolotl", "recompute"): _WHOLE_LAYERS,
     ("gpt-neox", "recompute"): _WHOLE_LAYERS,
     ("llm-foundry", "recompute"): _WHOLE_LAYERS,

@@ -17,13 +17,13 @@ from shardwright_frameworks.frameworks.accelerate import strategy_stage
 from shardwright_frameworks.frameworks.hf_trainer import collect_trainer, given_by_file
 
 _DEFAULTS = "axolotl 0.12, utils/schemas/config.py"
+_FSDP_RECOMPUTE = ("activation_checkpointing", "fsdp_activation_checkpointing")
 _KEYS: dict[str, tuple[str, Reader]] = {
     "sequence_parallel_degree": ("cp", degree_of),  # before context_parallel_size
     "expert_parallel_size": ("ep", degree_of),
     "fsdp_config.offload_params": ("optimizer_offload", truth_of),
     "fsdp_config.fsdp_offload_params": ("optimizer_offload", truth_of),
-    "fsdp_config.activation_checkpointing": ("recompute", if_on("full")),
-    "fsdp_config.fsdp_activation_checkpointing": ("recompute", if_on("full")),
+    **{f"fsdp_config.{key}": ("recompute", if_on("full")) for key in _FSDP_RECOMPUTE},
     "activation_offloading": ("activation_offload", if_on(1.0)),
 }
 _STRATEGY = ("sharding_strategy", "fsdp_sharding_strategy")
@@ -40,7 +40,12 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
     """Collects a configuration; returns the DeepSpeed file that it names, if any."""
     given = [each for each in given_by_file(file, collected) if each[0] != "fsdp_config"]
     deepspeed = collect_trainer(given, collected, defaults=False)
+    if any(truth_of(file.get("fsdp_config", key)) for key in _FSDP_RECOMPUTE):
+        collected.placed.pop("recompute", None)  # it replaces `gradient_checkpointing`
     collect_keys(file, collected, _KEYS)
+    if "cut_cross_entropy" in str(file.get("plugins")):
+        place = file.place(("plugins",))
+        collected.report_unused("plugins", place, "a loss without logits in memory is not priced")
     _collect_sharding(file, collected)
     _collect_mesh(file, collected)
     # `full`: weights and states too; `auto`: where the device has bf16 (utils/config/__init__.py).

@@ -12,6 +12,7 @@ from profiles.model.figures.figures_from_config import (
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import model_named, resolve_model
 from profiles.published.known_models import known_model
+from shardwright.requests.table_row import SHIPPED
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.shell.text_marks import Place
 
@@ -78,5 +79,5 @@ def _figures_of(name: str) -> tuple[Transformer, str] | None:
             continue
         config = resolve_model(shipped).config
         if model_type(config) in CONFIG_KINDS:
-            return figures_of_config(config, shipped), f"{shipped} (shardwright catalog)"
+            return figures_of_config(config, shipped), f"{shipped} ({SHIPPED}"
     return None

@@ -28,6 +28,8 @@ def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -
 
     is_megatron  whether its Megatron adapter trains, with other keys for recomputation
     """
+    if truth_of(file.get("pure_bf16")):
+        collected.set("precision", "bf16", file.place(("pure_bf16",)), "pure_bf16")
     if truth_of(file.get("fp8")):
         collected.placed.pop("precision", None)
         collected.set("precision", "fp8", file.place(("fp8",)), "fp8")

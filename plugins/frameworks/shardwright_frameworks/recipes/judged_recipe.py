@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import format_bytes, format_percent
@@ -16,6 +18,8 @@ from shardwright_frameworks.recipes.speed_finding import judge_speed
 from simulator.training_run.explain.predict_runs import PredictedRow
 
 _NO_EFFECT = "no effect"
+# Keys of layers other than plain attention.
+_LAYERS = re.compile(r"hybrid_\w*pattern$|(^|\.)_*mamba_|multi_latent_attention$|kv_lora_rank$")
 # The figure that each degree divides.
 _DIVIDED = {"tp": "num_heads", "pp": "num_layers", "ep": "num_experts"}
 
@@ -34,7 +38,10 @@ def judged(recipe: str, on: str, *, time_limit_s: float) -> JudgedRecipe:
     run = read_config(recipe, devices=devices)
     found = [*_written(run), *_other_devices(run, on, devices)]
     summary = ""
-    if not any(each.verdict is Verdict.CANNOT_START for each in found):
+    other = _other_layers(run)
+    if other:
+        found.append(Finding(verdict=Verdict.NOT_JUDGED, text=other))
+    elif not any(each.verdict is Verdict.CANNOT_START for each in found):
         path = split_recipe(recipe)[0]
         try:
             made = predicted_import(imported_row(run, path, on))
@@ -57,6 +64,15 @@ def _devices(on: str) -> int | None:
     """The devices of a cluster; None for a device alone."""
     is_cluster = on[:1].isdigit() or on.endswith((".toml", ".json"))
     return get_cluster(on).num_devices if is_cluster else None
+
+
+def _other_layers(run: ImportedRun) -> str:
+    """Why a model whose layers are not read is not predicted; "" for one whose layers are, or
+    whose published figures are known."""
+    keys = [each.option for each in run.unused if _LAYERS.search(each.option.replace("-", "_"))]
+    if not keys or run.model.figures_of:
+        return ""
+    return f"memory and speed: layers with a state or latent attention ({keys[0]}) are not read"
 
 
 def _other_devices(run: ImportedRun, on: str, devices: int | None) -> list[Finding]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_bytes, format_percent
 from shardwright.requests.imported_run import ImportedRun
@@ -15,6 +17,10 @@ from simulator.training_run.explain.predict_runs import PredictedRow
 # Intervals are of 90 %: a run does not fit if all of its interval is above the device's memory.
 _SURE = 0.95
 _LIKELY = 0.5
+# Unread keys that lower the peak: offloading, losses without logits, low-bit weights and states.
+_SAVERS = re.compile(
+    r"offload|liger_kernel|cross_entropy|plugins|load_in_[48]bit|galore|apollo|badam|adam_mini"
+)
 # A useful change lowers the required memory by 3 % or more.
 _LESS = 0.97
 # Without DeepSpeed or FSDP, gradients and states have the type of the loaded weights.
@@ -43,7 +49,7 @@ def judge_memory(run: ImportedRun, made: PredictedRow) -> tuple[Finding, ...]:
         measured = False
         text += "; states of weights that are loaded in 16 bits take half"
     # The prediction does not count the memory that these save.
-    saving = [each.option for each in run.unused if "offload" in each.option.lower()]
+    saving = [each.option for each in run.unused if _SAVERS.search(each.option.lower())]
     if saving:
         text += f"; what {', '.join(saving)} saves is not in it"
     sure = chance >= _SURE and measured and not saving

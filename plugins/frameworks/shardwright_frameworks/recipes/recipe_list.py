@@ -54,7 +54,8 @@ def _of_python(path: Path) -> tuple[str, ...]:
     if python_framework(file) is None:
         return ()
     _, names = chosen_function(file, None)
-    return tuple(f"{path}:{name}" for name in names) or (str(path),)
+    public = [name for name in names if not name.startswith("_")]
+    return tuple(f"{path}:{name}" for name in public or names) or (str(path),)
 
 
 def _files_of(path: Path) -> tuple[str, ...]:

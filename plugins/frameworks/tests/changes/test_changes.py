@@ -6,13 +6,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from shardwright_frameworks.changes.flags import FLAGS, flag_of
+from shardwright_frameworks.changes.flags import FLAGS, change_words, flag_of
 from shardwright_frameworks.changes.ranked_changes import ranked_changes
 from shardwright_frameworks.changes.single_change import SETTINGS, single_changes
 from typer.testing import CliRunner
 
 from profiles.published.run import PublishedRun
 from shardwright.cli import app
+from shardwright.requests.imported_run import ImportedRun
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 
@@ -68,6 +69,9 @@ def test_flags_are_of_settings_that_exist() -> None:
     change = next(c for c in single_changes(run_of()) if c.setting == "recompute")
     assert flag_of("megatron-lm", change) == "--recompute-granularity"
     assert flag_of(None, change) == "recompute"
+    off = replace(change, old="full", new="none")
+    words = change_words(ImportedRun(framework="llama-factory"), off)
+    assert words == "disable_gradient_checkpointing: false -> true"
 
 
 def test_from_a_script_to_a_better_one(tmp_path: Path) -> None:

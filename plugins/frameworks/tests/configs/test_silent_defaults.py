@@ -106,3 +106,22 @@ def test_a_missing_file_of_maxtext_is_named(maxtext: Path) -> None:
     run = read_config(maxtext)
     assert [each.option for each in run.unresolved] == ["config"]
     assert "tp" not in run.defaults
+
+
+def test_keys_that_save_memory_are_named(tmp_path: Path) -> None:
+    plugin = "plugins:\n- axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin\n"
+    for text in (plugin, "liger_fused_linear_cross_entropy: true\n", "cut_cross_entropy: true\n"):
+        unused = read(tmp_path, AXOLOTL + text).unused
+        assert [each.option for each in unused] == [text.partition(":")[0]]
+    galore = FACTORY.format(kind="full") + "use_galore: true\npure_bf16: true\n"
+    assert [each.option for each in read(tmp_path, galore).unused] == ["use_galore"]
+    only = galore.replace("\nbf16: true", "")
+    assert read(tmp_path, only).precision == "bf16"
+
+
+def test_axolotl_s_fsdp_section_replaces_gradient_checkpointing(tmp_path: Path) -> None:
+    text = (
+        AXOLOTL + "gradient_checkpointing: false\nfsdp_config:\n  activation_checkpointing: true\n"
+    )
+    run = read(tmp_path, text)
+    assert (run.recompute, run.contradictions) == ("full", ())

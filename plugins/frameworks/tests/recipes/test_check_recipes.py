@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from profiles.errors import DocumentError, UnknownNameError
 from shardwright.cli import app
+from shardwright.requests.imported_row import imported_row, predicted_import
 
 H100 = "h100-sxm-80gb"
 MEGATRON = (
@@ -309,3 +310,31 @@ def test_a_recipe_s_own_figures_do_not_contradict_the_published_model(tmp_path: 
     run = read_config(bridge(tmp_path, "cfg.model.vocab_size = 1024"))
     assert (run.model.vocab_size, run.model.num_layers) == (1024, 80)
     assert run.contradictions == ()
+
+
+def test_layers_with_a_state_are_not_priced_as_attention(tmp_path: Path) -> None:
+    pattern = 'cfg.model.hybrid_layer_pattern = "MEMEM*EM"'
+    path = bridge(tmp_path, pattern)
+    text = Path(path).read_text().replace("AutoBridge.from_hf_pretrained", "Provider")
+    Path(path).write_text(text)
+    found = judged(path, "b200", time_limit_s=0)
+    assert verdicts(found) == [Verdict.NOT_READ, Verdict.NOT_JUDGED]
+    assert "(model.hybrid_layer_pattern) are not read" in found.findings[1].text
+    assert found.summary == ""
+
+
+def test_a_shipped_model_is_priced_with_its_own_layers(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "base_model: Qwen/Qwen3.5-27B\ndatasets:\n- path: a\nsequence_len: 2048\n"
+        "dp_shard_size: 8\nfsdp_version: 2\nmicro_batch_size: 1\nbf16: true\n"
+    )
+    made = predicted_import(imported_row(read_config(path), path, H100))
+    assert made.run is not None
+    assert made.run.model.state is not None
+
+
+def test_helpers_of_a_registry_are_no_recipes(tmp_path: Path) -> None:
+    path = tmp_path / "config_registry.py"
+    path.write_text(REGISTRY.replace("def llama3_8b", "def _llama3_8b"))
+    assert recipes_in(str(path)) == (f"{path}:llama3_70b",)
