@@ -220,7 +220,7 @@ def _towers_refused(config: Mapping[str, Any], name: str, source: str) -> str:
     text = config.get("text_config")
     kind = text.get("model_type") if isinstance(text, Mapping) else None
     words = f" (text_config, model_type {kind!r})" if kind else ""
-    # Older checkpoints have the language model's keys beside the towers' sections.
+    # Older checkpoints have the language model's keys at the top level.
     alone = (
         "save the part under text_config as a config.json, with its model_type and"
         if isinstance(text, Mapping)
