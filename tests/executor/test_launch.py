@@ -81,7 +81,7 @@ def test_a_run_is_measured_and_checked(tmp_path: Path) -> None:
 
 def test_another_number_of_processes_is_refused(plan: Plan, tmp_path: Path) -> None:
     path = write_plan(tmp_path / "plan.json", plan)
-    with pytest.raises(MismatchError, match=r"needs 2 ranks .* 4 were asked for"):
+    with pytest.raises(MismatchError, match=r"needs 2 ranks .* the run has 4 processes"):
         run_plan(path, processes=4, output=tmp_path / "run.json")
 
 
