@@ -58,7 +58,7 @@ def test_an_owned_hour_by_hand() -> None:
     assert cost.usd_per_used_hour(1.0).value == pytest.approx(fixed + cost.power_usd.value)
     half = fixed + (cost.power_usd.value + cost.idle_power_usd.value) / 2
     assert cost.usd_per_used_hour(0.5).value == pytest.approx(2 * half)
-    with pytest.raises(InputError, match="above 0 and at most at 1"):
+    with pytest.raises(InputError, match="above 0 and at most 1"):
         cost.usd_per_used_hour(0.0)
 
 

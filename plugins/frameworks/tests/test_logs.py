@@ -270,7 +270,7 @@ def test_what_logs_cannot_tell_is_not_fitted(tmp_path: Path) -> None:
         calibrate_from_logs(logs, [table, table], None, force=False)
     text = logs[0].read_text(encoding="utf-8")
     cases = {
-        "tells no step time": "nothing\n",
+        "has no step time": "nothing\n",
         "lines of steady steps": text[: text.index("completed step: 2,")],
         "only the mean of the whole run": "{'train_runtime': 100.0, 'train_steps_per_second': 2.0, "
         "'epoch': 1.0}\n",
