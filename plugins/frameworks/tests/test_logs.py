@@ -280,7 +280,7 @@ def test_what_logs_cannot_tell_is_not_fitted(tmp_path: Path) -> None:
         with pytest.raises(DocumentError, match=words):
             calibrate_from_logs(logs, [table], None, force=False)
     logs[0].write_text("using world size: 3\n" + text, encoding="utf-8")
-    with pytest.raises(MismatchError, match=r"prints a number of devices of 3.*not of one run"):
+    with pytest.raises(MismatchError, match=r"prints a number of devices of 3.*different runs"):
         calibrate_from_logs(logs, [table], None, force=False)
     uneven = "".join(
         f"completed step: {n}, seconds: {1 + n % 2 * 0.8:.3f}, loss: 2.0\n" for n in range(40)
