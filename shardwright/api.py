@@ -147,8 +147,7 @@ def predict(
     if model is not None:
         raise InputError(
             f"with a traced model give a Plan (answer.plan), not {type(chosen).__name__}; an "
-            "answer "
-            "of plan() and a plan file need no model"
+            "answer of plan() and a plan file need no model"
         )
     if isinstance(on, Cluster):
         raise InputError(

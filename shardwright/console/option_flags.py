@@ -33,7 +33,7 @@ def with_options(record: type) -> Callable[[Callable[..., None]], Callable[..., 
             command(record(**typed), **values)
 
         parameters = [*map(_parameter, options), *others]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # of functions, by inspect
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         return run

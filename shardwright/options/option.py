@@ -96,6 +96,13 @@ def option(default: object, **properties: Any) -> Any:
     return field(default=default, metadata={_KEY: Option(default=default, **properties)})
 
 
+def option_as(record: type, name: str, **changes: Any) -> Any:
+    """A field that declares the option of this name of another record, with other properties."""
+    (shared,) = (each for each in fields(record) if each.name == name)
+    declared = replace(shared.metadata[_KEY], **changes)
+    return field(default=declared.default, metadata={_KEY: declared})
+
+
 def options_of(record: type) -> tuple[Option, ...]:
     """The options that a dataclass declares, in its order."""
     found = []

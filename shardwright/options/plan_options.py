@@ -13,6 +13,7 @@ from shardwright.options import read_text
 from shardwright.options.option import PageField, SweepKey, option
 
 DEFAULT_PRICE = "on-demand"
+# Those of simulator/training_run/run/low_bits.py, which --help does not import; a test compares.
 USUAL_OPTIMIZER = "adamw"
 LAYOUT_OPTIMIZERS = ("adamw8bit", "adamw4bit", "muon")
 """Optimizers of layouts (--stack) only."""

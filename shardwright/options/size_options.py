@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.options import read_text
-from shardwright.options.option import PageField, option
-from shardwright.options.plan_options import DEFAULT_PRICE, USUAL_OPTIMIZER
+from shardwright.options.option import PageField, SweepKey, option, option_as
+from shardwright.options.plan_options import DEFAULT_PRICE, USUAL_OPTIMIZER, PlanOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +121,10 @@ class SizeOptions:
             more=True,
         ),
     )
-    seq: int | None = option(
-        None,
-        help="tokens per sequence: 4096 or 4k",
-        unit="tokens",
-        read=read_text.tokens,
-        metavar="TOKENS",
+    seq: int | None = option_as(
+        PlanOptions,
+        "seq",
+        sweep=SweepKey.NONE,
         keyword="sequence_length",
         page=PageField(
             label="Tokens per sequence",
@@ -145,16 +143,7 @@ class SizeOptions:
             more=True,
         ),
     )
-    lora: int = option(
-        0,
-        help="train only adapters of this rank",
-        read=read_text.whole,
-        page=PageField(
-            label="LoRA rank",
-            help="rank of the trained adapters; empty: train all weights",
-            more=True,
-        ),
-    )
+    lora: int = option_as(PlanOptions, "lora", needs_framework=False, least=None)
     network: str = option(
         "",
         help="link between nodes: roce-400",
@@ -171,9 +160,9 @@ class SizeOptions:
         read=read_text.number,
         page=PageField(label="PUE", help="of the site: 1.2; empty: as published", more=True),
     )
-    region: str = option(
-        "",
-        help="power grid: FR, DE, aws us-east-1, ...",
+    region: str = option_as(
+        PlanOptions,
+        "region",
         page=PageField(
             label="Region of the grid",
             help="for CO2e; empty: the world's average",
@@ -181,29 +170,17 @@ class SizeOptions:
             more=True,
         ),
     )
-    prices: Path | None = option(
-        None,
-        help="your own prices (docs/prices.md)",
-        read=read_text.path,
-        page=PageField(
-            label="Price file",
-            help="path of a file with your own prices (docs/prices.md)",
-            more=True,
-        ),
-    )
-    reliability: Path | None = option(
-        None,
-        help="your failure rates and storage (docs/goodput.md)",
-        read=read_text.path,
+    prices: Path | None = option_as(PlanOptions, "prices")
+    reliability: Path | None = option_as(
+        PlanOptions,
+        "reliability",
         page=PageField(
             label="Failures and storage",
             help="path of a file with your own values (docs/goodput.md)",
             more=True,
         ),
     )
-    base_precision: str = option(
-        "", help="with --lora: store frozen weights in nf4 (QLoRA) or int8"
-    )
+    base_precision: str = option_as(PlanOptions, "base_precision", needs_framework=False)
     optimizer: str = option(USUAL_OPTIMIZER, help="adamw, adamw8bit, adamw4bit, muon")
     phases: Path | None = option(
         None, help="file with the phases of the run (docs/planning.md)", read=read_text.path

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from profiles.errors import InputError
 from shardwright.console.option_flags import with_options
 from shardwright.options.option import PageField, SweepKey, option, options_of, values_of
-from shardwright.options.plan_options import PlanOptions
+from shardwright.options.plan_options import LAYOUT_OPTIMIZERS, USUAL_OPTIMIZER, PlanOptions
 from shardwright.options.read_text import whole
 from shardwright.page.option_fields import fields_of
+from simulator.training_run.run import low_bits
 from tools import option_files
 
 
@@ -65,6 +66,10 @@ def test_its_sweep_key_page_field_and_row_follow() -> None:
     assert row[:4] == ["| `--max-tp`", "largest tensor-parallel degree", "devices", "`0`"]
     assert row[5:] == ["`max_tp: int`", "`options`", "yes |"]
     assert new.sweep is SweepKey.OPTION
+
+
+def test_the_optimizers_are_those_of_the_cost_model() -> None:
+    assert (USUAL_OPTIMIZER, *LAYOUT_OPTIMIZERS) == low_bits.OPTIMIZERS
 
 
 def test_the_written_files_follow_the_declarations() -> None:

@@ -125,8 +125,7 @@ def timed_runs(source: Path) -> tuple[tuple[TrainingRun, ...], tuple[float, ...]
     if source.suffix == ".json" or _begins_with_brace(source):
         raise DocumentError(
             f"--from {source}: a run of a traced plan (run.json) is not a table of runs; compare "
-            "it "
-            f"with its own plan: `shardwright compare plan.json {source.name}`. For a "
+            f"it with its own plan: `shardwright compare plan.json {source.name}`. For a "
             "calibration write one row per run into a CSV file with the columns of "
             "`shardwright predict --runs` and the measured step_time_s"
         )
