@@ -6,6 +6,7 @@ A request without options has a single one, the run as it is, which costs the se
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
 from simulator.training_run.framework.framework import FrameworkRules
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.compression import REDUCTIONS, compression_of
+from simulator.training_run.run.documents import Lengths
 from simulator.training_run.run.low_bits import FROZEN_TYPES, MUON, USUAL_OPTIMIZER, moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import AXIS_ORDERS
@@ -110,6 +112,9 @@ class RequestedOptions:
     activation_offloads  shares (0 to 1) of saved activations that may be
     frozen_type   `nf4`, `int8`: storage type of frozen weights
     optimizer     of low_bits.OPTIMIZERS
+    expert_imbalance  tokens of the fullest expert-parallel rank over the mean
+    documents     lengths of the documents packed into a sequence, with their numbers or shares; ()
+                  for attention over the whole sequence
     """
 
     precisions: tuple[str, ...] = ()
@@ -123,6 +128,8 @@ class RequestedOptions:
     activation_offloads: tuple[float, ...] = ()
     frozen_type: str = ""
     optimizer: str = USUAL_OPTIMIZER
+    expert_imbalance: float = 1.0
+    documents: Lengths = ()
 
     def __post_init__(self) -> None:
         moments_bytes(self.optimizer)
@@ -154,6 +161,12 @@ class RequestedOptions:
                 + ",".join(f"{share:g}" for share in self.activation_offloads)
             )
 
+        if not 1.0 <= self.expert_imbalance < math.inf:
+            raise InputError(
+                f"--expert-imbalance {self.expert_imbalance:g}: the fullest rank's tokens over the "
+                "mean of the ranks are 1 (balanced) or more; write 1.2"
+            )
+
     @property
     def offloads(self) -> bool:
         """Whether states may be in host memory, where only fp32 ones are priced."""
@@ -173,6 +186,10 @@ class RequestedOptions:
             "--activation-offload": tuple(f"{share:g}" for share in self.activation_offloads),
             "--base-precision": (self.frozen_type,),
             "--optimizer": (self.optimizer if self.optimizer != USUAL_OPTIMIZER else "",),
+            "--expert-imbalance": (
+                f"{self.expert_imbalance:g}" if self.expert_imbalance > 1 else "",
+            ),
+            "--lengths": tuple(f"{length}:{number:g}" for length, number in self.documents),
         }
         texts = {flag: ",".join(map(str, values)) for flag, values in given.items()}
         flags = tuple(f"{flag} {text}" for flag, text in texts.items() if text)

@@ -42,11 +42,12 @@ def mfu(work_flop: float, step_s: Interval, peak_flop_per_s: float) -> Interval:
     )
 
 
-def model_flop_per_token(model: Transformer, seq_len: int) -> float:
+def model_flop_per_token(model: Transformer, seq_len: float) -> float:
     """Model FLOPs of forward and backward per token.
 
     N is without the table of embeddings and the experts that a token does not visit. In layers
-    with a window T is the keys that it holds; arithmetic of a recurrent state does not count.
+    with a window T is the keys that it holds, of documents packed into a sequence their mean length
+    (simulator/training_run/run/documents.py); arithmetic of a recurrent state does not count.
     """
     idle = (model.num_experts - model.top_k) * model.expert_parameters * model.num_expert_layers
     used = model.parameters - idle - model.hidden_size * model.learned_positions

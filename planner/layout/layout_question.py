@@ -24,6 +24,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.fit.logged_source import Calibration, calibrated
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
+from simulator.training_run.run.documents import mean_document_length
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.work.stage_share import predictor_units
@@ -140,9 +141,34 @@ def context_of(question: LayoutQuestion) -> tuple[TrainingRun, LayoutContext]:
             f"adapters of rank {question.lora_rank} on the attention's linear layers are trained, "
             "all other weights are frozen (--lora)"
         )
+    base, more = _with_data(base, question.options)
+    assumed += more
     options = run_options(question.options, base, rules, get_device(base.device))
     assumed += unoffered(question.options, rules)
     return base, layout_context(base, rules, options=options, assumptions=tuple(assumed))
+
+
+def _with_data(run: TrainingRun, options: RequestedOptions) -> tuple[TrainingRun, list[str]]:
+    """The run on data that loads experts unevenly, or packs documents, and the assumptions.
+
+    Raises InputError for imbalance without experts.
+    """
+    imbalance = options.expert_imbalance
+    length = mean_document_length(options.documents, run.seq_len)
+    if imbalance > 1.0 and not run.model.num_experts:
+        raise InputError(f"--expert-imbalance {imbalance:g}: {run.id} has no experts; leave it out")
+    notes = []
+    if imbalance > 1.0:
+        notes.append(
+            f"the fullest expert-parallel rank has {imbalance:g} times the mean number of tokens, "
+            "at every ep above 1 (--expert-imbalance)"
+        )
+    if length:
+        notes.append(
+            f"tokens attend within their document only, of {length:,.0f} tokens on average "
+            "(--lengths); all sequences have the same mix of lengths"
+        )
+    return replace(run, expert_imbalance=imbalance, document_length=length), notes
 
 
 def layout_context(

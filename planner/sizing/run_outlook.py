@@ -148,7 +148,11 @@ def power_mfu_of(question: SizeQuestion, run: SizedRun) -> float:
     """What power follows (simulator/energy.py): model FLOPs over the 16-bit peak of all devices
     that are paid for."""
     peak = run.devices * get_device(run.choice.device).peak_or_twins("bfloat16").value
-    step = run.batch * question.seq_len * model_flop_per_token(question.model, question.seq_len)
+    step = (
+        run.batch
+        * question.seq_len
+        * model_flop_per_token(question.model, question.attended_length)
+    )
     return step / (run.layout.step_time_s * peak)
 
 

@@ -13,6 +13,7 @@ from profiles.model.figures.transformer import Transformer
 from profiles.sourced import SourcedRange
 from simulator.goodput.reliability_inputs import ReliabilityInputs
 from simulator.money import RunStorage
+from simulator.training_run.run.documents import attended_length, mean_document_length
 from simulator.values.prediction import Interval
 
 MINIMISED = ("cost", "time", "devices", "energy")
@@ -125,6 +126,13 @@ class SizeQuestion:
         ):
             if value is not None and not value > 0:
                 raise InputError(f"{flag} must be above 0, got {value:g}")
+
+    @property
+    def attended_length(self) -> float:
+        """Tokens over which attention is computed (RequestedOptions.documents)."""
+        return attended_length(
+            self.seq_len, mean_document_length(self.options.documents, self.seq_len)
+        )
 
     def stack_groups(self, choice: DeviceChoice) -> tuple[tuple[StackChoice, ...], ...]:
         """The frameworks that a type of device is searched with, in the order of preference."""

@@ -69,7 +69,7 @@ def answer_of(
         best=first,
         others=tuple(replace(other, why_not=value_words(other.run, best)) for other in others),
         binds=binding_limit(question, best, ()),
-        flop=best.tokens * model_flop_per_token(question.model, question.seq_len),
+        flop=best.tokens * model_flop_per_token(question.model, question.attended_length),
         refused=refused,
         considered=considered,
         assumptions=_assumed(question, best),

@@ -219,7 +219,7 @@ def goal_of(
         spares=spare_nodes(choice.device, choice.node_devices, choice.most, question.reliability),
         power=power_of(choice.device, question.pue),
         flop_per_s=choice.node_devices * peak,
-        step_flop=per_step * model_flop_per_token(question.model, question.seq_len),
+        step_flop=per_step * model_flop_per_token(question.model, question.attended_length),
         deadline_h=None if question.deadline_s is None else question.deadline_s / 3600.0,
         budget_usd=question.budget_usd,
     )

@@ -44,6 +44,7 @@ class PublishedRun:
     recompute_layers        number of first layers of a stage with full recomputation
     lora_rank               of adapters
     expert_imbalance        tokens of the most loaded expert rank over the mean
+    document_length         mean length of a token's document; tokens attend within it only
     optimizer_offload, activation_offload   states in host memory; share of activations there
     reduce, compress, local_steps, local_workers, wide_layers, order   as the options of
                             `plan --stack`
@@ -97,6 +98,7 @@ class PublishedRun:
     recompute_layers: int | None = None
     lora_rank: int | None = None
     expert_imbalance: float | None = None
+    document_length: float | None = None
     optimizer_offload: bool | None = None
     activation_offload: float | None = None
     reduce: str = ""

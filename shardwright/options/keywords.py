@@ -31,6 +31,8 @@ class PlanKeywords(TypedDict, total=False):
     activation_offload: tuple[float, ...]
     lora: int
     base_precision: str
+    expert_imbalance: float
+    lengths: tuple[tuple[int, float], ...]
     optimizer: str
     solver: str
     time_limit_s: float | None
@@ -62,5 +64,7 @@ class SizeKeywords(TypedDict, total=False):
     prices: str | Path | None
     reliability: str | Path | None
     base_precision: str
+    expert_imbalance: float
+    lengths: tuple[tuple[int, float], ...]
     optimizer: str
     phases: str | Path | None

@@ -286,6 +286,21 @@ class PlanOptions:
         help="with --lora: store frozen weights in nf4 (QLoRA) or int8",
         needs_framework=True,
     )
+    expert_imbalance: float = option(
+        1.0,
+        help="tokens of the fullest expert-parallel rank over the mean: 1.2",
+        read=read_text.number,
+        needs_framework=True,
+        sweep=SweepKey.OPTION,
+    )
+    lengths: tuple[tuple[int, float], ...] = option(
+        (),
+        help="packed documents, length:number (attention stays in a document): 512:3,4k:1",
+        unit="tokens",
+        read=read_text.lengths,
+        needs_framework=True,
+        sweep=SweepKey.OPTION,
+    )
     optimizer: str = option(
         USUAL_OPTIMIZER,
         help="optimizer and its state",

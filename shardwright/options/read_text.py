@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from profiles.errors import InputError, UnitError
@@ -63,6 +64,26 @@ def names(text: str, flag: str) -> tuple[str, ...]:
     ('fp32', 'bf16')
     """
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def lengths(text: str, flag: str) -> tuple[tuple[int, float], ...]:
+    """Lengths with their numbers, or shares; raises InputError.
+
+    >>> lengths("512:3,4k:1", "--lengths")
+    ((512, 3.0), (4096, 1.0))
+    """
+    found = []
+    for part in names(text, flag):
+        length, _, number_text = part.partition(":")
+        try:
+            found.append((tokens(length, flag), float(number_text)))
+        except (ValueError, UnitError):
+            raise InputError(
+                f"{flag} {part!r} is not a length and a number of documents; write 512:3,4k:1"
+            ) from None
+    if any(length < 1 or not 0 < share < math.inf for length, share in found):
+        raise InputError(f"{flag} {text!r}: lengths and numbers must be above 0")
+    return tuple(found)
 
 
 def shares(text: str, flag: str) -> tuple[float, ...]:

@@ -181,6 +181,10 @@ class SizeOptions:
         ),
     )
     base_precision: str = option_as(PlanOptions, "base_precision", needs_framework=False)
+    expert_imbalance: float = option_as(PlanOptions, "expert_imbalance", needs_framework=False)
+    lengths: tuple[tuple[int, float], ...] = option_as(
+        PlanOptions, "lengths", needs_framework=False
+    )
     optimizer: str = option(USUAL_OPTIMIZER, help="adamw, adamw8bit, adamw4bit, muon")
     phases: Path | None = option(
         None, help="file with the phases of the run (docs/planning.md)", read=read_text.path

@@ -141,7 +141,8 @@ def _flags(run: TrainingRun) -> tuple[str, ...]:
         frozen_type=run.frozen_type,
         optimizer=run.optimizer,
     )
-    return ((f"--lora {run.lora_rank}",) if run.lora else ()) + asked.words
+    others = (f"--lora {run.lora_rank}",) if run.lora else ()
+    return others + asked.words + (("--lengths",) if run.document_length else ())
 
 
 def runnable_answer(

@@ -54,6 +54,8 @@ def requested_options(options: PlanOptions) -> RequestedOptions:
         activation_offloads=options.activation_offload,
         frozen_type=options.base_precision,
         optimizer=options.optimizer if options.optimizer in LAYOUT_OPTIMIZERS else USUAL_OPTIMIZER,
+        expert_imbalance=options.expert_imbalance,
+        documents=options.lengths,
     )
 
 

@@ -141,7 +141,7 @@ def run_tensors(run: TrainingRun, framework: Framework) -> RunTensors:
         run.precision,
         run.seq_len,
         run.micro_batch,
-        run.expert_imbalance,
+        run.fullest_expert_load,
         run.degrees.tp,
         run.degrees.cp,
         run.sequence_parallel,

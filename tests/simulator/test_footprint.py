@@ -153,6 +153,7 @@ def test_uneven_experts_hold_more_tokens() -> None:
         SMALL_GPT, num_experts=8, top_k=2, expert_size=2048, first_dense_layers=0, gated=True
     )
     run = replace(RUN, model=moe, stack="megatron-core", precision="bf16")
+    run = replace(run, degrees=replace(run.degrees, dp=2, ep=2))
     even, uneven = (tensors_of(replace(run, expert_imbalance=by)) for by in (1.0, 1.5))
     tokens = KeptTensor(name="t", width="routed")
     # Two experts per token: 2 h elements of 2 bytes.

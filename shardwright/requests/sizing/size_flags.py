@@ -12,6 +12,7 @@ from planner.sizing.size_question import MINIMISED
 from profiles.errors import InputError, ShardwrightError, UnitError, UnknownNameError
 from profiles.units import parse_probability, parse_quantity
 from shardwright.options.size_options import SizeOptions
+from simulator.training_run.run.documents import Lengths
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
 T = TypeVar("T")
@@ -25,6 +26,8 @@ _UNREAD: tuple[str, ...] = (
     "lora",
     "base_precision",
     "optimizer",
+    "expert_imbalance",
+    "lengths",
     "pue",
     "region",
 )
@@ -66,6 +69,7 @@ class SizeFlags:
     price         a kind of price, or US dollars per device-hour
     network       a link of the catalogue between nodes; "" for each device's usual one
     base_precision, optimizer   what frozen weights and optimizer states are kept in
+    expert_imbalance, lengths   of the data, as RequestedOptions has them
     """
 
     model: str
@@ -85,6 +89,8 @@ class SizeFlags:
     lora: int = 0
     base_precision: str = ""
     optimizer: str = USUAL_OPTIMIZER
+    expert_imbalance: float = 1.0
+    lengths: Lengths = ()
     pue: float | None = None
     region: str = ""
     prices: Path | None = None

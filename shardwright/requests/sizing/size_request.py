@@ -116,7 +116,12 @@ def size_request(
         seq_len=sample.sequence_length,
         precision=precision,
         lora_rank=flags.lora,
-        options=RequestedOptions(frozen_type=flags.base_precision, optimizer=flags.optimizer),
+        options=RequestedOptions(
+            frozen_type=flags.base_precision,
+            optimizer=flags.optimizer,
+            expert_imbalance=flags.expert_imbalance,
+            documents=flags.lengths,
+        ),
         pue=pue,
         region=region,
         reliability=reliability,

@@ -42,7 +42,7 @@ def _keys(model: Transformer) -> float:
 
 
 def _routed(run: TrainingRun) -> float:
-    return run.expert_imbalance * run.model.top_k
+    return run.fullest_expert_load * run.model.top_k
 
 
 TOKEN_WIDTHS: dict[str, Width] = {

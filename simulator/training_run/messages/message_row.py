@@ -49,7 +49,7 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
         share = run.model.num_expert_layers / run.model.num_layers
         # All ranks wait for the fullest rank, which receives more tokens.
         routed = run.tokens * run.model.expert_width * width * run.model.top_k
-        routed *= run.expert_imbalance / (degrees.tp if run.sequence_parallel else 1)
+        routed *= run.fullest_expert_load / (degrees.tp if run.sequence_parallel else 1)
         expert = moved("all_to_all", routed, expert_group(run), links) * (2.0 * share)
         if stack.sends_tokens_once:
             expert = _sent_once(expert, run.model.top_k, expert_group(run), links)

@@ -59,6 +59,7 @@ def with_run_options(run: PublishedRun, completed: TrainingRun, said: list[str])
             recompute_layers=run.recompute_layers or 0,
             lora_rank=run.lora_rank or completed.lora_rank,
             expert_imbalance=1.0 if run.expert_imbalance is None else run.expert_imbalance,
+            document_length=run.document_length or 0.0,
             optimizer_offload=bool(run.optimizer_offload),
             activation_offload=run.activation_offload or 0.0,
             gradient_reduction=run.reduce,

@@ -13,6 +13,7 @@ from profiles.hardware.catalogue.node_network import NodeNetwork, usual_network
 from profiles.model.figures.transformer import Transformer
 from simulator.schedules.in_flight import most_in_flight
 from simulator.training_run.run.compression import REDUCTIONS, compression_of
+from simulator.training_run.run.documents import attended_length
 from simulator.training_run.run.low_bits import FROZEN_TYPES, MUON, USUAL_OPTIMIZER, moments_bytes
 from simulator.training_run.run.network_level import NetworkLevel
 from simulator.values.degrees import AXIS_ORDERS, Degrees
@@ -42,7 +43,9 @@ class TrainingRun:
     frozen_type   `nf4`, `int8`: low-bit frozen weights of linear layers (low_bits.py); "" for the
                   type of the computation
     optimizer     one of low_bits.OPTIMIZERS, by the type of its states
-    expert_imbalance   tokens of the fullest rank's experts, divided by the mean of the ranks
+    expert_imbalance   tokens of the fullest expert-parallel rank, divided by the mean of the ranks
+    document_length    mean length of the document of a token, if tokens attend within their
+                  document only (documents.py); 0 for the whole sequence
     inner_bytes_per_s  bandwidth of the link inside a node, one direction, including efficiency; 0
                   for the device's usual one
     far_levels    network levels beyond the nodes' network, innermost first; () if that network
@@ -83,6 +86,7 @@ class TrainingRun:
     frozen_type: str = ""
     optimizer: str = USUAL_OPTIMIZER
     expert_imbalance: float = 1.0
+    document_length: float = 0.0
     inner_bytes_per_s: float = 0.0
     far_levels: tuple[NetworkLevel, ...] = ()
     torus: tuple[int, ...] = ()
@@ -105,6 +109,11 @@ class TrainingRun:
             raise InputError(
                 f"{self.id}: expert_imbalance={self.expert_imbalance:g} is the fullest rank's "
                 "tokens divided by the mean; use 1 (balanced) or more"
+            )
+        if self.document_length < 0 or 0 < self.document_length < 1:
+            raise InputError(
+                f"{self.id}: document_length={self.document_length:g} must be 1 token or more, or "
+                "0 (attention over the whole sequence)"
             )
         if self.gradient_reduction not in ("", *REDUCTIONS):
             raise UnknownNameError("gradient reduction", self.gradient_reduction, REDUCTIONS)
@@ -176,12 +185,23 @@ class TrainingRun:
             frozen_type="",
             optimizer=USUAL_OPTIMIZER,
             expert_imbalance=1.0,
+            document_length=0.0,
         )
 
     @property
     def tokens(self) -> float:
         """Tokens of one micro-batch on one rank of the context-parallel group."""
         return self.micro_batch * self.seq_len / self.degrees.cp
+
+    @property
+    def fullest_expert_load(self) -> float:
+        """Tokens of the fullest rank's experts over the mean, which a rank with all experts has."""
+        return self.expert_imbalance if self.degrees.ep > 1 else 1.0
+
+    @property
+    def attended_length(self) -> float:
+        """Length of the sequence, or the mean one of the documents that attention stays within."""
+        return attended_length(self.seq_len, self.document_length)
 
     @property
     def num_nodes(self) -> int:

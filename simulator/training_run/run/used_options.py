@@ -20,6 +20,7 @@ _WITHOUT: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "activation_offload": ("activations in host memory", {"activation_offload": 0.0}),
     "frozen_type": ("frozen weights in few bits", {"frozen_type": ""}),
     "optimizer": ("an optimizer other than AdamW", {"optimizer": USUAL_OPTIMIZER}),
+    "document_length": ("attention within documents only", {"document_length": 0.0}),
     "axis_order": ("order of ranks", {"axis_order": AXIS_ORDERS[0]}),
 }
 

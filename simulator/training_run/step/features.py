@@ -228,7 +228,7 @@ def _layer_rows(runs: Sequence[TrainingRun]) -> list[dict[str, float]]:
             continue
         places[key] = len(works)
         works.append((run.device, layer_work(run, stack, experts=False)))
-        fullest = run.expert_imbalance
+        fullest = run.fullest_expert_load
         has_experts = run.model.num_experts > 0
         expert = layer_work(run, stack, experts=has_experts, imbalance=fullest)
         works.append((run.device, expert))
@@ -258,6 +258,7 @@ def _work_key(run: TrainingRun) -> tuple[object, ...]:
         run.sequence_parallel,
         run.micro_batch,
         run.seq_len,
-        run.expert_imbalance,
+        run.document_length,
+        run.fullest_expert_load,
         run.lora,
     )

@@ -298,11 +298,12 @@ def _attention(
         size = round((x.nope_size + x.rope_size + x.value_size) / 2)
     kernel = attention_kernel(run, stack)
     if kernel != "unfused":
-        windowed = model.window_layers if model.window < run.seq_len else 0
+        attended = run.attended_length
+        windowed = model.window_layers if model.window < attended else 0
         calls = tuple(
             Attention(
-                batch=run.micro_batch,
-                seq=run.seq_len,
+                batch=run.micro_batch * run.seq_len / attended,
+                seq=attended,
                 heads=heads,
                 kv_heads=max(1.0, model.num_kv_heads / degrees.tp),
                 head_size=size,
