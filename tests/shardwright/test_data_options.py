@@ -21,7 +21,8 @@ def _chosen(model: str, **options: object) -> LayoutChoice:
     pins = {**PINS, **options}
     answer = public.plan(model, ON, WORK, stack="megatron-core", **pins)  # type: ignore[call-overload]  # by name
     assert answer.chosen is not None, answer.infeasibility
-    return answer.chosen
+    found: LayoutChoice = answer.chosen
+    return found
 
 
 def test_an_imbalance_takes_time_where_experts_are_spread() -> None:
