@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -12,6 +12,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from profiles.errors import MismatchError
 from simulator.values.degrees import Coordinates, Degrees
 from simulator.values.plan import Plan
+
+T = TypeVar("T")
+
+
+def gather_all(mine: T, group: Any = None) -> list[T]:
+    """The values of every process of a group, or of all, by rank; a collective."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, mine, group=group)
+    return values
 
 
 @dataclass(frozen=True, slots=True)

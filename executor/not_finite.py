@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from executor.absent import Absent
-from executor.mesh import Mesh
+from executor.mesh import Mesh, gather_all
 from executor.rank import Rank
 from executor.recorder import Recorder
 from executor.stages import StageModule
@@ -71,12 +71,9 @@ def first_not_finite(
             found += _of_gradients(rank, step)
             if not found and loss is not None and not math.isfinite(float(loss)):
                 found = [Place(step, 0, False, len(plan.stages), "the loss", dist.get_rank())]
-            everyone: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(everyone, min(found, default=None))
-            places = [place for place in everyone if place is not None]
+            places = [at for at in gather_all(min(found, default=None)) if at is not None]
             if places:
-                first: Place = min(places)
-                return first
+                return min(places)
             rank.update()
     return None
 

@@ -16,31 +16,41 @@ from profiles.model.graph import ModelGraph
 from simulator.schedules.schedule import build_schedule, dependencies
 from simulator.values.plan import Plan
 
+BlockTime = tuple[int, int, str, float, float]
+"""Step, block, letter of the action, wall and CPU seconds of one pass of a block."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class StepLog:
     """One step of one rank.
 
-    begin_s  on the clock that all ranks share;  actions  (name, start, end, CPU seconds), from it
+    begin_s  on the clock that all processes of a machine share
+    actions  (name, start, end, CPU seconds), from it
+    loss     where the rank computes it
     """
 
-    begin_s: float
-    wall_s: float
-    delay_fraction: float
-    actions: tuple[tuple[str, float, float, float], ...]
+    begin_s: float = 0.0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    delay_fraction: float = 0.0
+    actions: tuple[tuple[str, float, float, float], ...] = ()
+    loss: float | None = None
+
+    def seconds_of(self, *prefixes: str) -> float:
+        """Wall seconds of the actions whose names begin so."""
+        return sum(end - start for name, start, end, _ in self.actions if name.startswith(prefixes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLog:
     """All steps of one rank.
 
-    blocks    (step, block, letter of the action, wall, CPU seconds)
     stamping  (step, stage, CPU seconds) that the stamps of a forward took
     warm_up   steps at the front that do not count
     """
 
     steps: tuple[StepLog, ...]
-    blocks: tuple[tuple[int, int, str, float, float], ...]
+    blocks: tuple[BlockTime, ...]
     stamping: tuple[tuple[int, int, float], ...]
     warm_up: int
 
@@ -184,7 +194,7 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
     longest, mean, busy, met = [], [], [], []
     for index in chosen:
         steps = [log.steps[index] for log in logs]
-        walls = [_wall_s(step, "0F", "0B") for step in steps]
+        walls = [step.seconds_of("0F", "0B") for step in steps]
         longest.append(max(walls))
         mean.append(fmean(walls))
         busy.append(fmean(sum(a[3] for a in step.actions if _letter(a[0])) for step in steps))
@@ -194,9 +204,9 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
                 gaps[_letter(name)].append(start - free)
                 free = end
             gaps[""].append(step.wall_s - free)
-        between = fmean(step.wall_s - _wall_s(step, "") for step in steps)
-        exchange = min(_wall_s(step, "data_parallel", "tied") for step in steps)
-        optimizer = fmean(_wall_s(step, "optimizer") for step in steps)
+        between = fmean(step.wall_s - step.seconds_of("") for step in steps)
+        exchange = min(step.seconds_of("data_parallel", "tied") for step in steps)
+        optimizer = fmean(step.seconds_of("optimizer") for step in steps)
         whole = max(step.wall_s for step in steps)
         met.append(whole - max(walls) - between - exchange - optimizer)
     stamps = [cpu_s for log in logs for step, _, cpu_s in log.stamping if step in chosen]
@@ -216,11 +226,6 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
         work_s=work_s,
         meeting_s=max(0.0, fmean(met)),
     )
-
-
-def _wall_s(step: StepLog, *prefixes: str) -> float:
-    """Wall seconds of the actions whose names begin so."""
-    return sum(end - start for name, start, end, _ in step.actions if name.startswith(prefixes))
 
 
 def _letter(action: str) -> str:

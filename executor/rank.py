@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
-from executor.mesh import Mesh
+from executor.mesh import Mesh, gather_all
 from executor.parallelize import (
     apply_fully_sharded,
     apply_tensor_parallelism,
@@ -227,10 +227,8 @@ class Rank:
         if self.plan.degrees.pp == 1:
             self._ties += [(copies, None) for _, copies in sorted(mine.items()) if len(copies) > 1]
             return
-        everyone: list[Any] = [None] * self.plan.degrees.pp
-        dist.all_gather_object(everyone, sorted(mine), group=self.mesh.pp.get_group())
         holders: dict[str, list[int]] = {}
-        for rank, names in enumerate(everyone):
+        for rank, names in enumerate(gather_all(sorted(mine), self.mesh.pp.get_group())):
             for name in names:
                 holders.setdefault(name, []).append(rank)
         for name in sorted(holders):
