@@ -275,13 +275,6 @@ def without_shared_weights(units: tuple[nn.Module, ...], model: nn.Module) -> tu
     return tuple(unit for unit in units if alone(unit))
 
 
-def is_fully_sharded(stage: StageModule) -> bool:
-    """Whether FSDP2 manages the stage's parameters."""
-    from torch.distributed.fsdp import FSDPModule
-
-    return isinstance(stage, FSDPModule)
-
-
 def own_part(p: nn.Parameter) -> nn.Parameter:
     """What an optimizer updates of a parameter: this rank's part of a split one, in the same
     memory. As DTensors the parts would go through its dispatch at each of AdamW's ten ops, half a

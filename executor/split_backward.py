@@ -27,7 +27,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-from executor.weight_products import Linear, Product, Target, recognise, target_of
+from executor.weight_products import (
+    Linear,
+    Product,
+    Recognised,
+    Target,
+    recognise,
+    target_of,
+)
 from profiles.errors import RunError
 
 Around = Callable[[Any], AbstractContextManager[None]]
@@ -88,14 +95,16 @@ class SplitBackward:
     label   of what runs forward now; noted with each product for those who time them
     around  context of each product of a W, given its label
     watch   given the products of a W before its first, returns a function to call after each
+    splits  an I is running
+    waits   products are set aside that no W has taken
     """
 
     def __init__(self) -> None:
         self.label: Any = None
         self.around: Around = lambda label: nullcontext()
         self.watch: Watch | None = None
-        self._splits = False
-        self._pending: list[Pending] = []
+        self.splits = False
+        self.waits: list[Pending] = []
         self._hooks: list[Any] = []
 
     @contextmanager
@@ -109,11 +118,6 @@ class SplitBackward:
         finally:
             self._hooks.pop()
 
-    @property
-    def knows_hooks(self) -> bool:
-        """Whether the saved-tensor hooks in force are those that it was entered under."""
-        return not self._hooks or self._hooks[-1] == _saved_tensor_hooks()
-
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Around a forward, and around each recomputation of it."""
@@ -123,19 +127,19 @@ class SplitBackward:
     @contextmanager
     def input_half(self) -> Iterator[None]:
         """Around an I: weights' gradients are set aside. Elsewhere a backward makes all at once."""
-        self._splits = True
+        self.splits = True
         try:
             yield
         finally:
-            self._splits = False
+            self.splits = False
 
     def take(self) -> Callable[[], None]:
         """The W of all that was set aside since the last call."""
-        pending, self._pending = self._pending, []
+        pending, self.waits = self.waits, []
 
         def run() -> None:
-            # From the last product to the first would free in the order of the backward; they are
-            # in that order already. Each is let go as soon as it is done.
+            # In the order of the backward, which frees as the backward does. Each is let go as soon
+            # as it is done.
             done = self.watch(pending) if self.watch is not None else None
             pending.reverse()
             while pending:
@@ -148,23 +152,22 @@ class SplitBackward:
 
         return run
 
-    @property
-    def waits(self) -> bool:
-        """Whether products are set aside that no W has taken."""
-        return bool(self._pending)
-
-    @property
-    def splits(self) -> bool:
-        """Whether an I is running."""
-        return self._splits
-
-    def put(self, pending: Pending) -> None:
-        """Set a product aside."""
-        self._pending.append(pending)
+    def product(self, found: Recognised) -> Tensor | None:
+        """The product's result, where its backward may be split; else None, and nothing is done."""
+        if torch.is_autocast_enabled(found.x.device.type):
+            return None
+        if self._hooks and self._hooks[-1] != _saved_tensor_hooks():
+            return None
+        targets = target_of(found.weight), target_of(found.bias)
+        spread = hasattr(found.weight, "placements")  # a DTensor
+        if targets[0] is None or (spread and not isinstance(found.product, Linear)):
+            return None
+        made: Tensor = _Split.apply(self, found.product, targets, *found[1:])  # type: ignore[no-untyped-call] # torch's is
+        return made
 
 
 class _Products(TorchFunctionMode):
-    """Sends a stage's products with parameters through `_Split`."""
+    """Sends a stage's products with parameters through `SplitBackward.product`."""
 
     def __init__(self, split: SplitBackward) -> None:
         super().__init__()
@@ -175,17 +178,8 @@ class _Products(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         found = recognise(func, args, kwargs) if torch.is_grad_enabled() else None
-        if found is None or torch.is_autocast_enabled(found.x.device.type):
-            return func(*args, **kwargs)
-        if not self._split.knows_hooks:
-            return func(*args, **kwargs)
-        weight, bias = target_of(found.weight), target_of(found.bias)
-        spread = hasattr(found.weight, "placements")  # a DTensor
-        if weight is None or (spread and not isinstance(found.product, Linear)):
-            return func(*args, **kwargs)
-        return _Split.apply(  # type: ignore[no-untyped-call] # torch's is
-            self._split, found.product, weight, bias, found.x, found.weight, found.bias
-        )
+        made = self._split.product(found) if found is not None else None
+        return func(*args, **kwargs) if made is None else made
 
 
 class _Split(torch.autograd.Function):
@@ -196,15 +190,13 @@ class _Split(torch.autograd.Function):
         ctx: Any,
         split: SplitBackward,
         product: Product,
-        weight_target: Target | None,
-        bias_target: Target | None,
+        targets: tuple[Target | None, Target | None],
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.split, ctx.product, ctx.label = split, product, split.label
-        ctx.targets = (weight_target, bias_target)
+        ctx.split, ctx.product, ctx.label, ctx.targets = split, product, split.label, targets
         y = product.forward(x, weight, bias)
         # A view that a function returns may not be written to in place; this is the same storage,
         # of which no other tensor is left, as a tensor of its own.
@@ -214,8 +206,8 @@ class _Split(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        dx = ctx.product.of_input(x, weight, dy) if ctx.needs_input_grad[4] else None
-        want = (ctx.needs_input_grad[5], ctx.needs_input_grad[6])
+        of_input, *want = ctx.needs_input_grad[3:]
+        dx = ctx.product.of_input(x, weight, dy) if of_input else None
         later = ctx.targets if ctx.split.splits else (None, None)
         dw, db = None, None
         now = tuple(w and target is None for w, target in zip(want, later, strict=True))
@@ -224,19 +216,21 @@ class _Split(torch.autograd.Function):
         if any(target is not None for target in later):
             # x goes without its graph; dy as the very tensor, which autograd then sees is in use.
             x = x.detach()
-            ctx.split.put(
+            versions = x._version, dy._version
+            weight_later, bias_later = later
+            ctx.split.waits.append(
                 Pending(
-                    product=ctx.product,
-                    x=x,
-                    dy=dy,
-                    weight=later[0],
-                    bias=later[1],
-                    like=weight.detach(),
-                    versions=(x._version, dy._version),
-                    label=ctx.label,
+                    ctx.product,
+                    x,
+                    dy,
+                    weight_later,
+                    bias_later,
+                    weight.detach(),
+                    versions,
+                    ctx.label,
                 )
             )
-        return None, None, None, None, dx, dw, db
+        return None, None, None, dx, dw, db
 
 
 def _saved_tensor_hooks() -> Any:

@@ -22,27 +22,10 @@ from executor.split_backward import Pending
 from executor.stages import StageModule
 
 
-def send_as_made(stage: Any) -> None:
-    """Let a PipelineStage under FSDP2 sum each unit's gradients in its last backward."""
-    module = stage.submod
-    backward, reduce = stage.backward_maybe_with_nosync, stage.perform_reduce_grad
-
-    def backward_that_may_sum(kind: str, given: Any, last_backward: bool = False) -> Any:
-        if not last_backward:
-            return backward(kind, given)
-        from torch.distributed.pipelining._backward import stage_backward
-
-        send_in_next_backward(module, last=True)
-        outputs, gradients = given["stage_output"], given["output_grads"]
-        return stage_backward(outputs, gradients, given["input_values"]), None
-
-    def reduce_the_rest(scale: int) -> None:
-        # The end of a last backward has cleared it: another sum would send zeros.
-        if module._get_fsdp_state()._comm_ctx.post_forward_order:
-            reduce(scale)
-
-    stage.backward_maybe_with_nosync = backward_that_may_sum
-    stage.perform_reduce_grad = reduce_the_rest
+def has_sent_all(stage: Any) -> bool:
+    """Whether a stage under FSDP2 has sent the gradients of its last backward: the end of that
+    clears what it notes of its forwards."""
+    return not stage._get_fsdp_state()._comm_ctx.post_forward_order
 
 
 @contextmanager
