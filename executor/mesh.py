@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from profiles.errors import MismatchError
@@ -65,3 +66,9 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
     mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("pp", "dp", "tp"))
     at = degrees.coordinates(dist.get_rank())
     return Mesh(degrees=degrees, at=at, pp=mesh["pp"], dp=mesh["dp"], tp=mesh["tp"])
+
+
+def local(x: Tensor) -> Tensor:
+    """This process's part of a DTensor, or the tensor itself."""
+    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
+    return part

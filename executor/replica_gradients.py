@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from executor.mesh import local
 from executor.split_backward import Pending, SplitBackward
 from executor.working_copies import WorkingCopies
 from simulator.memory.held import GRADIENT_BUCKET_BYTES
@@ -174,9 +175,3 @@ def _buckets(weights: Sequence[nn.Parameter]) -> list[list[int]]:
             del held[p.dtype]
     rest = list(filling.values()) or [[]]
     return [*found, *rest] if weights else []
-
-
-def local(x: Tensor) -> Tensor:
-    """This rank's part of a DTensor, or the tensor itself."""
-    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
-    return part

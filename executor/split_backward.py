@@ -25,12 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.overrides import TorchFunctionMode
 
+from executor.replay.mode_switch import HandingMode
 from executor.weight_products import (
     Linear,
     Product,
-    Recognised,
     Target,
     recognise,
     target_of,
@@ -121,7 +120,7 @@ class SplitBackward:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Around a forward, and around each recomputation of it."""
-        with self.under_these_hooks(), _Products(self):
+        with self.under_these_hooks(), HandingMode(self._handle):
             yield
 
     @contextmanager
@@ -152,34 +151,17 @@ class SplitBackward:
 
         return run
 
-    def product(self, found: Recognised) -> Tensor | None:
-        """The product's result, where its backward may be split; else None, and nothing is done."""
-        if torch.is_autocast_enabled(found.x.device.type):
-            return None
-        if self._hooks and self._hooks[-1] != _saved_tensor_hooks():
-            return None
-        targets = target_of(found.weight), target_of(found.bias)
-        spread = hasattr(found.weight, "placements")  # a DTensor
-        if targets[0] is None or (spread and not isinstance(found.product, Linear)):
-            return None
-        made: Tensor = _Split.apply(self, found.product, targets, *found[1:])  # type: ignore[no-untyped-call] # torch's is
-        return made
-
-
-class _Products(TorchFunctionMode):
-    """Sends a stage's products with parameters through `SplitBackward.product`."""
-
-    def __init__(self, split: SplitBackward) -> None:
-        super().__init__()
-        self._split = split
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _handle(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A call of a torch function; through `_Split` where its backward may be split."""
         found = recognise(func, args, kwargs) if torch.is_grad_enabled() else None
-        made = self._split.product(found) if found is not None else None
-        return func(*args, **kwargs) if made is None else made
+        if found is None or torch.is_autocast_enabled(found.x.device.type):
+            return func(*args, **kwargs)
+        weight, bias = target_of(found.weight), target_of(found.bias)
+        spread = hasattr(found.weight, "placements")  # a DTensor
+        other_hooks = bool(self._hooks) and self._hooks[-1] != _saved_tensor_hooks()
+        if weight is None or other_hooks or (spread and not isinstance(found.product, Linear)):
+            return func(*args, **kwargs)
+        return _Split.apply(self, found.product, (weight, bias), *found[1:])  # type: ignore[no-untyped-call] # torch's is
 
 
 class _Split(torch.autograd.Function):
@@ -217,19 +199,8 @@ class _Split(torch.autograd.Function):
             # x goes without its graph; dy as the very tensor, which autograd then sees is in use.
             x = x.detach()
             versions = x._version, dy._version
-            weight_later, bias_later = later
-            ctx.split.waits.append(
-                Pending(
-                    ctx.product,
-                    x,
-                    dy,
-                    weight_later,
-                    bias_later,
-                    weight.detach(),
-                    versions,
-                    ctx.label,
-                )
-            )
+            product, (w, b), like = ctx.product, later, weight.detach()
+            ctx.split.waits.append(Pending(product, x, dy, w, b, like, versions, ctx.label))
         return None, None, None, dx, dw, db
 
 

@@ -120,7 +120,7 @@ class Messages:
             self._sent.clear()
 
     def sends(self, kind: str, stage: int, chunk: int, operations: list[Any]) -> list[Any]:
-        """The sends that are posted next, with their tensors contiguous, which no transport does itself."""
+        """The sends that come next, with contiguous tensors, which no transport makes itself."""
         self._sending = (kind, stage, chunk)
         for operation in operations:
             operation.tensor = operation.tensor.contiguous()

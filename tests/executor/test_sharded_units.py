@@ -91,6 +91,6 @@ def test_an_older_torch_is_refused_where_values_decide_what_is_trained(
         sharded = replace(plan, zero_stage=3, degrees=replace(plan.degrees, dp=2))
         mesh = make_mesh(plan, "cpu")
         refused = pytest.raises(RunError, match=r"gradients of different weights.*--zero 0")
-        with refused if stage.by_value else nullcontext():
+        with refused if stage.flow.by_value else nullcontext():
             apply_fully_sharded(stage, sharded, mesh, torch.float32, made(stage))
-        assert stage.by_value == (entries == ("",))
+        assert stage.flow.by_value == (entries == ("",))
