@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, Self
@@ -24,7 +24,7 @@ from executor.parallelize import (
 )
 from executor.recompute import apply_recompute
 from executor.recorder import Recorder
-from executor.replay.data_flow import DataFlow, Shapes, flow_of
+from executor.replay.data_flow import DataFlow, flow_of
 from executor.replay.draws import Draws
 from executor.replica_gradients import ReplicaGradients
 from executor.split_backward import SplitBackward
@@ -35,7 +35,7 @@ from executor.torch_pipeline import Pipeline
 from executor.unit_gradients import send_in_next_backward
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import ModelSpec
-from simulator.schedules.schedule import build_schedule, schedule_kind
+from simulator.schedules.schedule import schedule_kind
 from simulator.values.plan import Plan
 
 LEARNING_RATE = 1e-4
@@ -107,7 +107,16 @@ class Rank:
         self.stages = self._build_stages(build, flow, getattr(torch, dtype))
         self._synchronise_ties()
         self.optimizer = self._make_optimizer()
-        self.pipeline = self._make_pipeline(crossing) if plan.degrees.pp > 1 else None
+        self.pipeline = None
+        if plan.degrees.pp > 1:
+            self.pipeline = Pipeline(
+                self.stages,
+                crossing,
+                plan.actions,
+                device=device,
+                group=mesh.pp.get_group(),
+                timer=recorder.action,
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -163,22 +172,6 @@ class Rank:
         whole = [p for _, p in _trained(stage) if self.plan.zero_stage == 0 or kept_whole(p)]
         group, size = self.mesh.dp.get_group(), self.plan.degrees.dp
         return ReplicaGradients(whole, group, size, stage.copies)
-
-    def _make_pipeline(self, crossing: Sequence[Shapes]) -> Pipeline:
-        schedule = build_schedule(
-            self.plan.schedule,
-            num_ranks=self.plan.degrees.pp,
-            num_microbatches=self._micro,
-            stages_per_rank=self.plan.degrees.vpp,
-        )
-        return Pipeline(
-            self.stages,
-            crossing,
-            schedule,
-            device=self.device,
-            group=self.mesh.pp.get_group(),
-            timer=self.recorder.action,
-        )
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """This rank's trainable parameters by their name in the whole model; of several copies

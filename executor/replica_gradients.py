@@ -72,7 +72,12 @@ class ReplicaGradients:
             split.watch = self._watch
         else:
             self._wait_for(self._bucket_of.values())
-            hooks = [leaf.register_post_accumulate_grad_hook(self._made) for leaf in self._leaves]
+            hooks = [
+                leaf.register_post_accumulate_grad_hook(
+                    lambda made: self._count([self._bucket_of[id(made)]])
+                )
+                for leaf in self._leaves
+            ]
         try:
             yield
         finally:
@@ -94,15 +99,8 @@ class ReplicaGradients:
         self._restart()
 
     def _watch(self, pending: Sequence[Pending]) -> Callable[[Pending], None]:
-        def buckets(product: Pending) -> list[int]:
-            found = (self._bucket_of.get(id(p)) for p in product.parameters)
-            return [number for number in found if number is not None]
-
-        self._wait_for(number for product in pending for number in buckets(product))
-        return lambda product: self._count(buckets(product))
-
-    def _made(self, leaf: Tensor) -> None:
-        self._count([self._bucket_of[id(leaf)]])
+        self._wait_for(number for each in pending for number in each.numbers(self._bucket_of))
+        return lambda product: self._count(product.numbers(self._bucket_of))
 
     def _wait_for(self, buckets: Iterable[int]) -> None:
         """Gradients of these buckets, and the end of the backward for the last one."""

@@ -17,7 +17,7 @@ and runs a checkpointed block again for every group of weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -56,10 +56,10 @@ class Pending:
     versions: tuple[int, int]
     label: Any
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        """The parameters whose gradients it makes."""
-        return [target.parameter for target in (self.weight, self.bias) if target is not None]
+    def numbers(self, of: Mapping[int, int]) -> list[int]:
+        """Numbers of the parameters whose gradients it makes; `of` has them by id."""
+        made = [id(target.parameter) for target in (self.weight, self.bias) if target is not None]
+        return [of[key] for key in made if key in of]
 
     @torch.no_grad()
     def finish(self) -> None:

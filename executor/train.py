@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from statistics import median
 
 import torch
@@ -26,7 +27,7 @@ from executor.memory import PeakWatch, allocated_and_total, is_out_of_memory
 from executor.mesh import Mesh, gather_all, make_mesh
 from executor.not_finite import all_finite, first_not_finite
 from executor.pipeline_times import StepLog
-from executor.planned_model import planned_model
+from executor.planned_model import planned_model, runnable
 from executor.rank import Rank
 from executor.rank_errors import run_rank
 from executor.recorder import ACTION, Recorder
@@ -49,7 +50,6 @@ from simulator.values.measurement import (
 from simulator.values.plan import Plan
 from simulator.values.plan_file import read_plan_file
 from simulator.values.prediction import Event
-from simulator.values.runnable import why_not_runnable_plan
 
 WARM_UP_STEPS = 2
 
@@ -76,10 +76,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def _run(options: argparse.Namespace) -> None:
     answer = read_plan_file(options.plan)
-    plan = answer.plan
-    if plan is None or (reason := why_not_runnable_plan(plan)):
-        why = f"holds no plan: its status is {answer.status!r}" if plan is None else reason
-        raise MismatchError(f"{options.plan}: {why}")
+    plan = runnable(options.plan, answer)
     spec = planned_model(options.plan, plan, options.model)
     device = _start(options)
     mesh = make_mesh(plan, device.type)
@@ -106,10 +103,8 @@ def _check_ranks_agree(options: argparse.Namespace, plan: Plan) -> None:
         "torch": torch.__version__,
     }
     everyone = gather_all(mine)
-    for rank, theirs in enumerate(everyone):
-        other = [key for key in mine if theirs[key] != everyone[0][key]]
-        if other:
-            key = other[0]
+    for key, (rank, theirs) in product(mine, enumerate(everyone)):
+        if theirs[key] != everyone[0][key]:
             raise MismatchError(
                 f"rank {rank} has another {key} than rank 0: {theirs[key]}, not {everyone[0][key]} "
                 f"({options.plan}); give every node the same files, flags and torch"
@@ -133,10 +128,9 @@ def _lack_of_memory(
     plan: Plan, mesh: Mesh, recorder: Recorder, device: torch.device, predicted: float
 ) -> str:
     held, total = allocated_and_total(device)
-    stages = plan.stages_of(mesh.at.pp)
     blocks = ", ".join(
         f"stage {i} (blocks {plan.stages[i].first_block} to {plan.stages[i].last_block - 1})"
-        for i in stages
+        for i in plan.stages_of(mesh.at.pp)
     )
     step = f"step {len(recorder.steps) + 1}, {recorder.running}"
     when = step if recorder.running else "the building"
@@ -173,7 +167,7 @@ def _measure(
     finite = _finite_everywhere(rank, recorder)
     rank.close()
     place = None if finite else first_not_finite(plan, spec, mesh, device, steps=count)
-    during = _of_all_ranks(combined_references(readings, median))
+    during = combined_references(gather_all(combined_references(readings, median)))
     after = references_of_all(device)
     steps = recorder.steps[WARM_UP_STEPS:]
     measurement = _gather(plan, mesh, steps, watch.peak_bytes, check, device)
@@ -224,11 +218,7 @@ def references_of_all(device: torch.device) -> tuple[ReferencePoint, ...]:
     """The reference kernels of a CPU on all ranks at once, the same answer on each."""
     if device.type != "cpu":
         return ()
-    return _of_all_ranks(time_references(barrier=dist.barrier))
-
-
-def _of_all_ranks(mine: tuple[ReferencePoint, ...]) -> tuple[ReferencePoint, ...]:
-    return combined_references(gather_all(mine))
+    return combined_references(gather_all(time_references(barrier=dist.barrier)))
 
 
 def _finite_everywhere(rank: Rank, recorder: Recorder) -> bool:
@@ -236,10 +226,8 @@ def _finite_everywhere(rank: Rank, recorder: Recorder) -> bool:
 
     Asked of the weights: a gradient that was not finite has left its parameter so.
     """
-    losses = [step.loss for step in recorder.steps if step.loss is not None]
-    fine = all(math.isfinite(loss) for loss in losses)
-    fine = fine and all_finite(list(rank.parameters().values()))
-    return all(gather_all(fine))
+    finite = all(step.loss is None or math.isfinite(step.loss) for step in recorder.steps)
+    return all(gather_all(finite and all_finite([p for _, p in rank.held()])))
 
 
 @dataclass(frozen=True, slots=True)

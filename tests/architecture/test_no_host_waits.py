@@ -31,7 +31,8 @@ ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
     ("probe_pipeline.py", "run_pipelines"): ("barrier",),
     ("train.py", "_run"): ("barrier",),
     ("train.py", "_check_ranks_agree"): ("gather_all",),
-    ("train.py", "_of_all_ranks"): ("gather_all",),
+    ("train.py", "_measure"): ("gather_all",),
+    ("train.py", "references_of_all"): ("gather_all",),
     ("train.py", "_finite_everywhere"): ("gather_all",),
     ("train.py", "_gather"): ("gather_all",),
     # Around a step that is measured: they begin together, and the loss is read when it is over.
