@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -54,8 +53,7 @@ class Absent(nn.Module):
 def leave_out(weight: nn.Parameter, model: nn.Module, device: torch.device) -> None:
     """Put in a weight's place, wherever modules hold it, one of its shape that needs no memory: in
     this stage no code reads its values. It is not among the model's parameters any more."""
-    empty = torch.zeros((), dtype=weight.dtype, device=device).expand(weight.shape)
-    stands = nn.Parameter(empty, requires_grad=weight.requires_grad)
+    stands = _without_memory(weight, device)
     for module in model.modules():
         for key in [key for key, p in module._parameters.items() if p is weight]:
             del module._parameters[key]
@@ -86,10 +84,10 @@ def answer_for_weights(
         weight = firsts.get(module)
         if weight is None or next(module.parameters(), None) is not None:
             continue
-        empty = torch.zeros((), dtype=weight.dtype, device=device).expand(weight.shape)
-        stands = nn.Parameter(empty, requires_grad=weight.requires_grad)
-        object.__setattr__(module, "parameters", partial(_only, stands))
+        stands = _without_memory(weight, device)
+        object.__setattr__(module, "parameters", lambda recurse=True, only=stands: iter((only,)))
 
 
-def _only(weight: nn.Parameter, recurse: bool = True) -> Iterator[nn.Parameter]:
-    yield weight
+def _without_memory(weight: nn.Parameter, device: torch.device) -> nn.Parameter:
+    empty = torch.zeros((), dtype=weight.dtype, device=device).expand(weight.shape)
+    return nn.Parameter(empty, requires_grad=weight.requires_grad)

@@ -8,11 +8,10 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from executor.mesh import Mesh
+from executor.mesh import Mesh, gather_all
 from executor.not_finite import all_finite, first_not_finite
 from executor.rank import Rank
 from executor.recorder import Recorder
@@ -54,9 +53,7 @@ def check_gradients(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.devic
         with Rank(plan, spec, mesh, device, Recorder(), exact=dtype) as rank:
             loss = rank.forward_backward()
             mine = compare_gradients(rank, loss, reference_loss, reference)
-        parts: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, mine)
-        check = combined(parts)
+        check = combined(gather_all(mine))
         if check.passed:
             break
     return check

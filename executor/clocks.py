@@ -9,78 +9,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 
 from profiles.hardware.probe.cpu_clock import ClockReading, Sample, between, read_clock
 
 
-class Clock(Protocol):
-    """Moments are marked as a step runs, and compared once it has settled."""
-
-    def now(self) -> Any:
-        """This moment."""
-        ...
-
-    def settle(self) -> None:
-        """Wait until all marked moments have passed."""
-        ...
-
-    def sample(self, begin: Any, end: Any) -> Sample:
-        """What passed between two moments."""
-        ...
-
-
-class HostClock:
-    """The clocks of the calling thread."""
-
-    def now(self) -> ClockReading:
-        """The clocks now."""
-        return read_clock()
-
-    def settle(self) -> None:
-        """Nothing runs behind the host."""
-
-    def sample(self, begin: ClockReading, end: ClockReading) -> Sample:
-        """Wall and CPU seconds, and waiting for a core."""
-        return between(begin, end)
-
-
 @dataclass(frozen=True, slots=True)
-class DeviceMoment:
-    """An event in the device's stream, and the host's clocks when it was recorded."""
+class Moment:
+    """The host's clocks, and on a device the event that was recorded in its stream then."""
 
-    event: Any
     host: ClockReading
+    event: Any = None
 
 
-class DeviceClock:
-    """Wall seconds are the device's; CPU seconds those that the host took to launch.
+class Clock:
+    """Moments are marked as a step runs, and compared once it has settled. Of a device, wall
+    seconds are its own, CPU seconds those that the host took to launch.
 
     event  makes an event that can be timed, `torch.Event` of the device
     """
 
     def __init__(self, device: torch.device, event: Callable[[], Any] | None = None) -> None:
-        self._device = device
-        self._event = event or (lambda: torch.Event(device, enable_timing=True))
+        self._device, self._behind = device, device.type != "cpu"
+        self._event = event or partial(torch.Event, device, enable_timing=True)
 
-    def now(self) -> DeviceMoment:
-        """An event recorded in the current stream."""
-        event = self._event()
-        event.record()
-        return DeviceMoment(event, read_clock())
+    def now(self) -> Moment:
+        """This moment."""
+        event = None
+        if self._behind:
+            event = self._event()
+            event.record()
+        return Moment(read_clock(), event)
 
     def settle(self) -> None:
-        """Wait for the device."""
-        torch.accelerator.synchronize(self._device)
+        """Wait until all marked moments have passed."""
+        if self._behind:
+            torch.accelerator.synchronize(self._device)
 
-    def sample(self, begin: DeviceMoment, end: DeviceMoment) -> Sample:
-        """Once settled: events give milliseconds."""
-        seconds = 1e-3 * begin.event.elapsed_time(end.event)
-        return replace(between(begin.host, end.host), wall_s=seconds)
-
-
-def clock_of(device: torch.device) -> Clock:
-    """The clock of what runs on this device."""
-    return HostClock() if device.type == "cpu" else DeviceClock(device)
+    def sample(self, begin: Moment, end: Moment) -> Sample:
+        """The time between two moments, once settled: events give milliseconds."""
+        passed = between(begin.host, end.host)
+        if not self._behind:
+            return passed
+        return replace(passed, wall_s=1e-3 * begin.event.elapsed_time(end.event))

@@ -25,16 +25,14 @@ from executor.before_launch import (
     check_main_memory,
     die_with_parent,
 )
-from executor.planned_model import planned_model
+from executor.planned_model import planned_model, runnable
 from profiles.document import read_document
-from profiles.errors import DocumentError, InputError, MismatchError, RunError
+from profiles.errors import InputError, MismatchError, RunError
 from profiles.extras import need_package
 from profiles.hardware.probe.fingerprint import fingerprint_differences, fingerprint_of_machine
 from profiles.hardware.probe.probe_workers import KEEP_FREED_MEMORY
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
-from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile, read_plan_file
-from simulator.values.runnable import why_not_runnable_plan
 
 _STEP = re.compile(r"^step (\d+)/(\d+)$")
 
@@ -71,16 +69,16 @@ def torchrun(
 
     threads   per rank;  announce  told of the command;  progress  of the steps as they come
     """
-    with tempfile.TemporaryDirectory(prefix="shardwright-run-") as errors:
-        if announce is not None:
-            shown = torchrun_command(program, path, processes, options)
-            announce(" ".join(["torchrun", *shown[3:]]))
-        command = torchrun_command(program, path, processes, {**options, "errors": errors})
+    if announce is not None:
+        shown = torchrun_command(program, path, processes, options)
+        announce(" ".join(["torchrun", *shown[3:]]))
+    with tempfile.TemporaryDirectory(prefix="shardwright-run-") as folder:
+        command = torchrun_command(program, path, processes, {**options, "errors": folder})
         before = out_of_memory_kills()
-        code, text = _start(command, threads, progress, Path(errors))
+        code, text = _start(command, threads, progress, Path(folder))
         if code != 0:
             lacks = out_of_memory_kills() > before
-            reported = _errors(Path(errors))
+            reported = [json.loads(p.read_text("utf-8")) for p in Path(folder).glob("rank*.json")]
             raise RunError(first_failure(reported, text, code, lacks_memory=lacks, ranks=processes))
 
 
@@ -113,7 +111,14 @@ def run_plan(
     need_package("torch", f"running {plan_path}", extra="hf")
     answer = answer or read_plan_file(plan_path)
     threads = int(answer.machine.get("threads_per_device", "1"))
-    plan = _runnable(plan_path, answer, processes)
+    plan = runnable(plan_path, answer)
+    degrees = plan.degrees
+    if processes is not None and processes != degrees.num_devices:
+        raise MismatchError(
+            f"{plan_path} needs {degrees.num_devices} ranks (pp {degrees.pp} x dp {degrees.dp} x "
+            f"tp {degrees.tp}), but the run has {processes} processes; plan again for {processes} "
+            "devices"
+        )
     planned_model(plan_path, plan, model)
     device = device or device_for(answer.machine)
     if not any_machine:
@@ -142,23 +147,6 @@ def run_plan(
         progress=progress,
     )
     return read_document(output, Measurement, schema=MEASUREMENT_SCHEMA)
-
-
-def _runnable(path: str | Path, answer: PlanFile, processes: int | None) -> Plan:
-    """The plan; raises DocumentError or MismatchError where it cannot be run."""
-    plan = answer.plan
-    if plan is None:
-        raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
-    degrees = plan.degrees
-    if processes is not None and processes != degrees.num_devices:
-        raise MismatchError(
-            f"{path} needs {degrees.num_devices} ranks (pp {degrees.pp} x dp {degrees.dp} x tp "
-            f"{degrees.tp}), but the run has {processes} processes; plan again for {processes} "
-            "devices"
-        )
-    if reason := why_not_runnable_plan(plan):
-        raise MismatchError(f"{path}: {reason}")
-    return plan
 
 
 def device_for(planned: Mapping[str, str]) -> str:
@@ -237,11 +225,6 @@ def _start(
     return code, "".join(lines)
 
 
-def _errors(folder: Path) -> list[dict[str, Any]]:
-    """What ranks reported before they ended."""
-    return [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob("rank*.json"))]
-
-
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 _LACKS_MEMORY = f" for lack of memory; {LESS_MEMORY}"
 
@@ -274,7 +257,7 @@ def first_failure(
     ranks         of the run
     """
     first = min(errors, key=lambda entry: float(entry["time_s"]), default=None)
-    reported = {entry["rank"] for entry in errors}
+    reported = {int(entry["rank"]) for entry in errors}
     missing = [str(rank) for rank in range(ranks) if rank not in reported]
     if first is not None and missing and _WAITED.search(first["message"]):
         # Whoever was ended after that, was ended by the launcher.
@@ -284,10 +267,11 @@ def first_failure(
             "stopped, hanging or too slow; all ranks were ended. Look at what holds it up, or give "
             f"more time (--timeout). It waited in: {first['message'].splitlines()[0]}"
         )
-    killed = _killed_ranks(text)
-    silent = [rank for rank in killed if all(entry["rank"] != rank for entry in errors)]
+    # The ranks that a signal ended, with it, as torchrun's report has them.
+    ended = re.findall(r"rank\s*:\s*(\d+)[^\n]*\n\s*exitcode\s*:\s*-(\d+)", text)
+    killed = {int(rank): int(signal) for rank, signal in ended if int(rank) not in reported}
     # Torchrun ends the others by SIGTERM: whoever fell to another signal fell first.
-    first_killed = min(silent, key=lambda rank: (killed[rank] == 15, rank), default=None)
+    first_killed = min(killed, key=lambda rank: (killed[rank] == 15, rank), default=None)
     if first_killed is not None and (killed[first_killed] != 15 or not errors):
         signal = killed[first_killed]
         name = _SIGNALS.get(signal, f"signal {signal}")
@@ -307,9 +291,3 @@ def first_failure(
         return f"rank {first['rank']} failed first{tail}: {kind}{first['message']}"
     last = [line for line in text.strip().splitlines() if line.strip()][-6:]
     return f"torchrun ended with status {code} before any rank could report:\n" + "\n".join(last)
-
-
-def _killed_ranks(text: str) -> dict[int, int]:
-    """The ranks that a signal ended, with it, as torchrun's report has them."""
-    found = re.findall(r"rank\s*:\s*(\d+)[^\n]*\n\s*exitcode\s*:\s*-(\d+)", text)
-    return {int(rank): int(signal) for rank, signal in found}

@@ -6,11 +6,11 @@ import json
 import resource
 import tempfile
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -80,8 +80,7 @@ class PeakWatch:
         self.peak_bytes = float(torch.accelerator.max_memory_allocated(self._device))
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
+class _Change(NamedTuple):
     """Bytes allocated at an address (freed: negative) by a thread."""
 
     time_us: float
@@ -90,7 +89,7 @@ class _Change:
     thread: object
 
 
-def peak_of_trace(events: list[dict[str, object]]) -> float:
+def peak_of_trace(events: list[dict[str, Any]]) -> float:
     """Highest running sum of the allocations while `shardwright::measured` ran.
 
     The profiler does not see what a thread of gloo frees last: the copies that its reduce-scatters
@@ -98,28 +97,23 @@ def peak_of_trace(events: list[dict[str, object]]) -> float:
     2.13, 2026-11-23). So memory that is handed out again was free, and what a collective allocated
     and nobody is seen to free goes with the next change.
     """
-    start = end = None
     changes: list[_Change] = []
     collectives: list[tuple[float, float, object]] = []
+    measured: list[tuple[float, float]] = []
     for event in events:
-        name, thread = str(event.get("name")), event.get("tid")
+        name, thread, begin = str(event.get("name")), event.get("tid"), float(event.get("ts", 0))
+        end = begin + float(event.get("dur", 0))
         if name == "[memory]":
-            arguments = event["args"]
-            assert isinstance(arguments, dict)
-            if arguments.get("Device Type") == 0:
-                place, size = int(arguments["Addr"]), int(arguments["Bytes"])
-                changes.append(_Change(float(str(event["ts"])), place, size, thread))
-            continue
-        if "dur" not in event:
-            continue
-        began = float(str(event["ts"]))
-        ended = began + float(str(event["dur"]))
-        if name == "shardwright::measured" and event.get("cat") == "user_annotation":
-            start, end = began, ended
+            given = event["args"]
+            if given.get("Device Type") == 0:
+                changes.append(_Change(begin, int(given["Addr"]), int(given["Bytes"]), thread))
+        elif name == "shardwright::measured" and event.get("cat") == "user_annotation":
+            measured.append((begin, end))
         elif name.startswith("c10d::"):
-            collectives.append((began, ended, thread))
-    if start is None or end is None:
+            collectives.append((begin, end, thread))
+    if not measured:
         raise RuntimeError("the profiler did not record the measured step")
+    start, end = measured[-1]
     changes.sort(key=lambda change: change.time_us)
     freed = _freed_unseen(changes, collectives)
     level = highest = 0
@@ -134,25 +128,21 @@ def _freed_unseen(
     changes: list[_Change], collectives: list[tuple[float, float, object]]
 ) -> dict[int, int]:
     """Number of a change -> bytes that were freed before it and of which there is no record."""
-    freed: dict[int, int] = {}
+    freed: Counter[int] = Counter()
     live: dict[int, int] = {}  # address -> number of the change that allocated it
     addresses: list[int] = []  # of those, rising
 
     def lost(number: int, by: int) -> None:
-        made = changes[number]
-        inside = any(
-            began <= made.time_us <= ended and thread == made.thread
-            for began, ended, thread in collectives
-        )
-        at = number + 1 if inside else by
-        freed[at] = freed.get(at, 0) + made.size
+        _, _, size, thread = made = changes[number]
+        inside = any(a <= made.time_us <= b and thread == of for a, b, of in collectives)
+        freed[number + 1 if inside else by] += size
 
     for number, change in enumerate(changes):
+        at = bisect_left(addresses, change.address)
         if change.size <= 0:
             if live.pop(change.address, None) is not None:
-                del addresses[bisect_left(addresses, change.address)]
+                del addresses[at]
             continue
-        at = bisect_left(addresses, change.address)
         if at and addresses[at - 1] + changes[live[addresses[at - 1]]].size > change.address:
             at -= 1
         while at < len(addresses) and addresses[at] < change.address + change.size:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from profiles.errors import MismatchError
 from simulator.values.degrees import Coordinates, Degrees
 from simulator.values.plan import Plan
+
+T = TypeVar("T")
+
+
+def gather_all(mine: T, group: Any = None) -> list[T]:
+    """The values of every process of a group, or of all, by rank; a collective."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, mine, group=group)
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +66,9 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
     mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("pp", "dp", "tp"))
     at = degrees.coordinates(dist.get_rank())
     return Mesh(degrees=degrees, at=at, pp=mesh["pp"], dp=mesh["dp"], tp=mesh["tp"])
+
+
+def local(x: Tensor) -> Tensor:
+    """This process's part of a DTensor, or the tensor itself."""
+    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
+    return part

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from executor.absent import Absent
-from executor.mesh import Mesh
+from executor.mesh import Mesh, gather_all, local
 from executor.rank import Rank
 from executor.recorder import Recorder
 from executor.stages import StageModule
@@ -51,7 +52,7 @@ def all_finite(tensors: Any) -> bool:
     with torch._C.DisableTorchFunction():
         leaves = [x for x in tree_leaves(tensors) if isinstance(x, Tensor)]
         return all(
-            bool(torch.isfinite(x.to_local() if hasattr(x, "to_local") else x).all())
+            bool(torch.isfinite(local(x)).all())
             for x in leaves
             if x.is_floating_point() or x.is_complex()
         )
@@ -71,12 +72,9 @@ def first_not_finite(
             found += _of_gradients(rank, step)
             if not found and loss is not None and not math.isfinite(float(loss)):
                 found = [Place(step, 0, False, len(plan.stages), "the loss", dist.get_rank())]
-            everyone: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(everyone, min(found, default=None))
-            places = [place for place in everyone if place is not None]
+            places = [at for at in gather_all(min(found, default=None)) if at is not None]
             if places:
-                first: Place = min(places)
-                return first
+                return min(places)
             rank.update()
     return None
 
@@ -97,56 +95,38 @@ class _Watch:
         self.step = 0
         self._stage, self._number, self._count = stage, number, count
         for path, module in stage.model.named_modules():
-            if not isinstance(module, (nn.ModuleList, nn.ModuleDict)) and not _absent(module):
-                module.register_forward_pre_hook(self._given(path), with_kwargs=True)
-                module.register_forward_hook(self._gave(path))
-        stage.register_forward_hook(self._ended)
+            # The class of an absent module is that of the module whose place it takes.
+            if (
+                not isinstance(module, (nn.ModuleList, nn.ModuleDict))
+                and type(module) is not Absent
+            ):
+                given, output = partial(self._given, path), f"the output of {path or 'the model'}"
+                module.register_forward_pre_hook(given, with_kwargs=True)
+                module.register_forward_hook(partial(self._gave, output))
+        if stage.last == len(stage.flow.entries):
+            stage.register_forward_hook(partial(self._gave, "the loss"))
 
-    def _note(self, what: str, micro_batch: int, *, backward: bool) -> None:
+    def _note(self, tensors: Any, what: str, at: int, *, backward: bool = False) -> None:
+        if all_finite(tensors):
+            return
         turn = self._count - self._number if backward else self._number
-        place = Place(self.step, micro_batch, backward, turn, what, dist.get_rank())
+        place = Place(self.step, at, backward, turn, what, dist.get_rank())
         # Of one pass of one stage the first that is seen is where it began.
         if self.found is None or _pass(place) < _pass(self.found):
             self.found = place
 
-    def _given(self, path: str) -> Any:
-        inside = path.rpartition(".")[0]
+    def _given(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        inside, micro_batch = path.rpartition(".")[0], self._stage.micro_batch
         around = f"the code of {inside}" if inside else "the model's own code"
+        self._note((args, kwargs), f"{around}, before {path or 'the model'}", micro_batch)
+        for x in tree_leaves((args, kwargs)):
+            if isinstance(x, Tensor) and x.requires_grad:
+                what = f"the backward of {path}"
+                x.register_hook(partial(self._note, what=what, at=micro_batch, backward=True))
 
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            micro_batch = self._stage.micro_batch
-            if not all_finite((args, kwargs)):
-                self._note(f"{around}, before {path or 'the model'}", micro_batch, backward=False)
-            for x in tree_leaves((args, kwargs)):
-                if isinstance(x, Tensor) and x.requires_grad:
-                    self._watch_gradient(x, f"the backward of {path}", micro_batch)
-
-        return hook
-
-    def _gave(self, path: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if not all_finite(output):
-                what = f"the output of {path or 'the model'}"
-                self._note(what, self._stage.micro_batch, backward=False)
-
-        return hook
-
-    def _ended(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self._stage.is_last and not all_finite(output):
-            self._note("the loss", self._stage.micro_batch, backward=False)
-
-    def _watch_gradient(self, x: Tensor, what: str, micro_batch: int) -> None:
-        def hook(gradient: Tensor) -> None:
-            if not all_finite(gradient):
-                self._note(what, micro_batch, backward=True)
-
-        x.register_hook(hook)
+    def _gave(self, what: str, module: nn.Module, args: Any, output: Any) -> None:
+        self._note(output, what, self._stage.micro_batch)
 
 
 def _pass(place: Place) -> tuple[int, int, bool]:
     return place.step, place.micro_batch, place.backward
-
-
-def _absent(module: nn.Module) -> bool:
-    # Such a module says that it is of the class that it stands for.
-    return type(module) is Absent

@@ -30,9 +30,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils._pytree import tree_map_only
 
-from executor.mesh import Mesh
+from executor.mesh import Mesh, local
 from executor.replay.data_flow import written_units
-from executor.replica_gradients import local
 from executor.stages import StageModule
 from executor.starting_weights import StartingWeights
 from executor.working_copies import WorkingCopies
@@ -246,7 +245,7 @@ def _sum_what_any_replica_trained(stage: StageModule) -> None:
     zeros_for_others = getattr(stage, "set_reduce_scatter_unused_params", None)  # from torch 2.13
     if zeros_for_others is not None:
         zeros_for_others(True)
-    elif stage.by_value:
+    elif stage.flow.by_value:
         raise RunError(
             "the trained weights of this model depend on its inputs, and FSDP2 of torch "
             f"{torch.__version__} would add up gradients of different weights; use torch 2.13 or "
@@ -273,13 +272,6 @@ def without_shared_weights(units: tuple[nn.Module, ...], model: nn.Module) -> tu
         return once and all(owners[id(part)] <= inside for part in parts)
 
     return tuple(unit for unit in units if alone(unit))
-
-
-def is_fully_sharded(stage: StageModule) -> bool:
-    """Whether FSDP2 manages the stage's parameters."""
-    from torch.distributed.fsdp import FSDPModule
-
-    return isinstance(stage, FSDPModule)
 
 
 def own_part(p: nn.Parameter) -> nn.Parameter:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -13,34 +15,44 @@ from profiles.errors import RunError
 from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, StepOverhead
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
 from profiles.model.graph import ModelGraph
-from simulator.schedules.schedule import build_schedule, dependencies
+from simulator.schedules.schedule import dependencies
 from simulator.values.plan import Plan
 
+BlockTime = tuple[int, int, str, float, float]
+"""Step, block, letter of the action, wall and CPU seconds of one pass of a block."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class StepLog:
     """One step of one rank.
 
-    begin_s  on the clock that all ranks share;  actions  (name, start, end, CPU seconds), from it
+    begin_s  on the clock that all processes of a machine share
+    actions  (name, start, end, CPU seconds), from it
+    loss     where the rank computes it
     """
 
-    begin_s: float
-    wall_s: float
-    delay_fraction: float
-    actions: tuple[tuple[str, float, float, float], ...]
+    begin_s: float = 0.0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    delay_fraction: float = 0.0
+    actions: tuple[tuple[str, float, float, float], ...] = ()
+    loss: float | None = None
+
+    def seconds_of(self, *prefixes: str) -> float:
+        """Wall seconds of the actions whose names begin so."""
+        return sum(end - start for name, start, end, _ in self.actions if name.startswith(prefixes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLog:
     """All steps of one rank.
 
-    blocks    (step, block, letter of the action, wall, CPU seconds)
     stamping  (step, stage, CPU seconds) that the stamps of a forward took
     warm_up   steps at the front that do not count
     """
 
     steps: tuple[StepLog, ...]
-    blocks: tuple[tuple[int, int, str, float, float], ...]
+    blocks: tuple[BlockTime, ...]
     stamping: tuple[tuple[int, int, float], ...]
     warm_up: int
 
@@ -81,12 +93,7 @@ def quiet_steps(logs: Sequence[RankLog]) -> tuple[int, ...]:
 
 def gaps_of(plan: Plan, logs: Sequence[RankLog], step: int) -> Iterator[Gap]:
     """The gap before every action of a step but each rank's first."""
-    schedule = build_schedule(
-        plan.schedule,
-        num_ranks=plan.degrees.pp,
-        num_microbatches=plan.num_microbatches,
-        stages_per_rank=plan.degrees.vpp,
-    )
+    schedule = plan.actions
     spans = {
         name: (log.steps[step].begin_s + start, log.steps[step].begin_s + end)
         for log in logs
@@ -123,30 +130,47 @@ def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tupl
         for stage in range(len(plan.stages))
         for letter in "FB"
     }
-    found: dict[int, dict[str, list[tuple[float, float]]]] = {}
-    samples: dict[int, list[float]] = {}
-    beside: dict[str, list[float]] = {"F": [], "B": []}
+    # Kind and letter -> CPU seconds and those on top, of each of its blocks.
+    found: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+    samples: defaultdict[int, list[float]] = defaultdict(list)
+    extra: dict[str, list[float]] = {"F": [], "B": []}
     for (stage, letter), (cpu_s, outside_s) in actions.items():
         cut = plan.stages[stage]
         means = {b: fmean(own[b, letter]) for b in range(cut.first_block, cut.last_block)}
         total = sum(means.values())
         if total <= 0:
             raise RunError(f"stage {stage} of the measured pipeline took no CPU time")
-        beside[letter].append(max(0.0, cpu_s - total))
+        extra[letter].append(max(0.0, cpu_s - total))
         for b, mean in means.items():
             kind = graph.chain[b].kind
-            rows = found.setdefault(kind, {}).setdefault(letter, [])
-            rows.append((mean * cpu_s / total, mean * outside_s / total))
-            samples.setdefault(kind, []).extend(x / mean for x in own[b, letter])
+            found[kind, letter].append((mean * cpu_s / total, mean * outside_s / total))
+            samples[kind] += [x / mean for x in own[b, letter]]
     overhead = ActionOverhead(
-        forward_cpu_s=fmean(beside["F"]),
+        forward_cpu_s=fmean(extra["F"]),
         forward_outside_s=fmean(v[1] for k, v in actions.items() if k[1] == "F"),
-        backward_cpu_s=fmean(beside["B"]),
+        backward_cpu_s=fmean(extra["B"]),
         backward_outside_s=fmean(v[1] for k, v in actions.items() if k[1] == "B"),
     )
-    return tuple(
-        _point(graph, kind, found[kind], samples[kind], overhead) for kind in sorted(found)
-    )
+    points = []
+    for kind in sorted(samples):
+        (forward, forward_runtime), (backward, backward_runtime) = (
+            map(fmean, zip(*found[kind, letter], strict=True)) for letter in "FB"
+        )
+        low, _, high = _quantiles(samples[kind])
+        points.append(
+            BlockPoint(
+                kind=graph.kinds[kind].kind,
+                label=graph.kinds[kind].label,
+                forward_s=forward + forward_runtime,
+                backward_s=backward + backward_runtime,
+                sample_count=len(samples[kind]) // 2,
+                spread=(high - low) / 2,
+                forward_runtime_s=forward_runtime,
+                backward_runtime_s=backward_runtime,
+                action=overhead,
+            )
+        )
+    return tuple(points)
 
 
 def whole_points(
@@ -184,7 +208,7 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
     longest, mean, busy, met = [], [], [], []
     for index in chosen:
         steps = [log.steps[index] for log in logs]
-        walls = [_wall_s(step, "0F", "0B") for step in steps]
+        walls = [step.seconds_of("0F", "0B") for step in steps]
         longest.append(max(walls))
         mean.append(fmean(walls))
         busy.append(fmean(sum(a[3] for a in step.actions if _letter(a[0])) for step in steps))
@@ -194,13 +218,12 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
                 gaps[_letter(name)].append(start - free)
                 free = end
             gaps[""].append(step.wall_s - free)
-        between = fmean(step.wall_s - _wall_s(step, "") for step in steps)
-        exchange = min(_wall_s(step, "data_parallel", "tied") for step in steps)
-        optimizer = fmean(_wall_s(step, "optimizer") for step in steps)
+        between = fmean(step.wall_s - step.seconds_of("") for step in steps)
+        exchange = min(step.seconds_of("data_parallel", "tied") for step in steps)
+        optimizer = fmean(step.seconds_of("optimizer") for step in steps)
         whole = max(step.wall_s for step in steps)
         met.append(whole - max(walls) - between - exchange - optimizer)
-    stamps = [cpu_s for log in logs for step, _, cpu_s in log.stamping if step in chosen]
-    stamped = plan.num_microbatches * fmean(stamps) if stamps else 0.0
+    stamped = plan.num_microbatches * _stamping(logs, chosen, 0)
     around = {}
     for letter in "FB":
         cpu_s, _ = _action(plan, logs, chosen, 0, letter)
@@ -218,11 +241,6 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
     )
 
 
-def _wall_s(step: StepLog, *prefixes: str) -> float:
-    """Wall seconds of the actions whose names begin so."""
-    return sum(end - start for name, start, end, _ in step.actions if name.startswith(prefixes))
-
-
 def _letter(action: str) -> str:
     """F or B of a forward or a backward; nothing of any other action."""
     return next((letter for letter in "FB" if action.startswith(f"0{letter}")), "")
@@ -232,39 +250,14 @@ def weight_shares(graph: ModelGraph, logs: Sequence[RankLog]) -> dict[str, float
     """Kind of block -> part of its backward that W is, from a pipeline that splits the backward:
     the CPU seconds of its W in those of its I and W, in means over the same steps."""
     own = _block_samples(logs, quiet_steps(logs))
-    seconds: dict[int, list[tuple[float, float]]] = {}
+    seconds: defaultdict[tuple[int, str], float] = defaultdict(float)
     for block, ref in enumerate(graph.chain):
-        times = fmean(own[block, "I"]), fmean(own[block, "W"])
-        seconds.setdefault(ref.kind, []).append(times)
-    found = {}
-    for kind, rows in seconds.items():
-        inputs, weights = (sum(row[half] for row in rows) for half in (0, 1))
-        found[graph.kinds[kind].kind] = weights / (inputs + weights) if weights else 0.0
-    return found
-
-
-def _point(
-    graph: ModelGraph,
-    kind: int,
-    rows: Mapping[str, Sequence[tuple[float, float]]],
-    samples: Sequence[float],
-    overhead: ActionOverhead,
-) -> BlockPoint:
-    block = graph.kinds[kind]
-    runtime = {letter: fmean(outside for _, outside in rows[letter]) for letter in "FB"}
-    cpu = {letter: fmean(inside for inside, _ in rows[letter]) for letter in "FB"}
-    low, _, high = _quantiles(samples)
-    return BlockPoint(
-        kind=block.kind,
-        label=block.label,
-        forward_s=cpu["F"] + runtime["F"],
-        backward_s=cpu["B"] + runtime["B"],
-        sample_count=len(samples) // 2,
-        spread=(high - low) / 2,
-        forward_runtime_s=runtime["F"],
-        backward_runtime_s=runtime["B"],
-        action=overhead,
-    )
+        for letter in "IW":
+            seconds[ref.kind, letter] += fmean(own[block, letter])
+    return {
+        kind.kind: seconds[n, "W"] / (seconds[n, "I"] + seconds[n, "W"]) if seconds[n, "W"] else 0.0
+        for n, kind in enumerate(graph.kinds)
+    }
 
 
 def _quantiles(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -278,19 +271,13 @@ def _action(
 ) -> tuple[float, float]:
     """Mean CPU seconds of a stage's forwards or backwards without the stamps, and what comes on
     top: waiting for a core, and the gap before the action where no message was waited for."""
-    prefix = f"{stage}{letter}"
+    name = re.compile(rf"{stage}{letter}\d+")
     rows = [
-        (cpu_s, end - start)
+        (action[3], action[2] - action[1])
         for log in logs
         for step in chosen
-        for name, start, end, cpu_s in log.steps[step].actions
-        if name.startswith(prefix) and name[len(prefix) :].isdigit()
-    ]
-    stamps = [
-        cpu_s
-        for log in logs
-        for step, of, cpu_s in log.stamping
-        if step in chosen and of == stage and letter == "F"
+        for action in log.steps[step].actions
+        if name.fullmatch(action[0])
     ]
     gaps = [
         max(0.0, gap.time_s)
@@ -298,18 +285,24 @@ def _action(
         for gap in gaps_of(plan, logs, step)
         if not gap.after_message and (gap.stage, gap.letter) == (stage, letter)
     ]
-    cpu_s, wall_s = fmean(cpu for cpu, _ in rows), fmean(wall for _, wall in rows)
-    outside_s = max(0.0, wall_s - cpu_s) + (fmean(gaps) if gaps else 0.0)
-    return cpu_s - (fmean(stamps) if stamps else 0.0), outside_s
+    cpu_s, wall_s = map(fmean, zip(*rows, strict=True))
+    outside_s = max(0.0, wall_s - cpu_s) + fmean(gaps or [0.0])
+    return cpu_s - (_stamping(logs, chosen, stage) if letter == "F" else 0.0), outside_s
+
+
+def _stamping(logs: Sequence[RankLog], chosen: Sequence[int], stage: int) -> float:
+    """Mean CPU seconds that the stamps of a stage's forward took."""
+    times = [s for log in logs for step, of, s in log.stamping if step in chosen and of == stage]
+    return fmean(times or [0.0])
 
 
 def _block_samples(
     logs: Sequence[RankLog], chosen: Sequence[int], *, wall: bool = False
 ) -> dict[tuple[int, str], list[float]]:
     """(block, letter) -> CPU or wall seconds of each micro-batch."""
-    found: dict[tuple[int, str], list[float]] = {}
+    found: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
     for log in logs:
         for step, block, letter, wall_s, cpu_s in log.blocks:
             if step in chosen:
-                found.setdefault((block, letter), []).append(wall_s if wall else cpu_s)
-    return found
+                found[block, letter].append(wall_s if wall else cpu_s)
+    return dict(found)

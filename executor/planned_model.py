@@ -1,12 +1,23 @@
-"""The model that a plan is for: resolved, and refused where it is another. Imports no torch."""
+"""The plan in a file and the model that it is for, or why they cannot be run. Imports no torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from profiles.errors import MismatchError
+from profiles.errors import DocumentError, MismatchError
 from profiles.model.loaders import GIVEN, ModelSpec, resolve_model
 from simulator.values.plan import Plan
+from simulator.values.plan_file import PlanFile
+from simulator.values.runnable import why_not_runnable_plan
+
+
+def runnable(path: str | Path, answer: PlanFile) -> Plan:
+    """The plan; raises DocumentError where there is none, MismatchError where it cannot be run."""
+    if answer.plan is None:
+        raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
+    if reason := why_not_runnable_plan(answer.plan):
+        raise MismatchError(f"{path}: {reason}")
+    return answer.plan
 
 
 def planned_model(path: str | Path, plan: Plan, model: str = "") -> ModelSpec:

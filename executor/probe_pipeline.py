@@ -20,7 +20,6 @@ from typing import Any
 
 from executor.pipeline_times import (
     RankLog,
-    StepLog,
     any_undisturbed,
     block_points,
     step_overhead,
@@ -30,7 +29,7 @@ from executor.pipeline_times import (
 from profiles.document import decode, encode
 from profiles.errors import InputError, ModelError
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint, StepOverhead
+from profiles.hardware.catalogue.device import BlockPoint, Device, ReferencePoint
 from profiles.hardware.probe.fingerprint import available_memory_bytes
 from profiles.hardware.probe.measured_blocks import with_blocks
 from profiles.hardware.probe.probe_reference import combined_references, time_references
@@ -65,162 +64,198 @@ class PipelineTimes:
     references: tuple[ReferencePoint, ...]
 
 
-def profile_model(
-    spec: ModelSpec,
-    traced: TracedModel,
-    cluster: Cluster,
-    micro_batch: int,
-    *,
-    threads_per_device: int = 1,
-    num_steps: int = 12,
-    progress: Progress = no_progress,
-) -> Cluster:
-    """The cluster with the model's blocks measured on it: in a pipeline where that can be, else in
-    the whole model on every device.
+@dataclass(frozen=True, slots=True)
+class BlockProbe:
+    """Measures blocks of a model on a cluster, which is this machine: so many processes as it has
+    devices.
 
-    traced  for this machine's kind of device. Raises the errors of both ways of measuring.
+    traced  for this machine's kind of device
+
+    `num_steps` of the methods are counted optimizer steps, of two micro-batches per device each.
+    They raise InputError for no step and RunError where a process fails.
     """
-    if can_measure_in_pipeline(traced, cluster):
-        found = measure_in_pipeline(
-            spec,
-            traced,
-            cluster,
-            micro_batch,
-            threads_per_device=threads_per_device,
-            num_steps=num_steps,
-            progress=progress,
+
+    spec: ModelSpec
+    traced: TracedModel
+    cluster: Cluster
+    threads_per_device: int = 1
+    progress: Progress = no_progress
+
+    @property
+    def has_pipeline(self) -> bool:
+        """Whether this machine has devices enough for a pipeline, and the model blocks enough.
+
+        Only on a CPU: on an accelerator the stamps wait for the kernels, which would delay
+        messages.
+        """
+        cpu = all(group.device.type == "cpu" for group in self.cluster.groups)
+        return cpu and 1 < self.cluster.num_devices <= len(self.traced.at(1, 1).chain)
+
+    def profiled(self, micro_batch: int, num_steps: int = 12) -> Cluster:
+        """The cluster with the model's blocks measured on it: in a pipeline where that can be, else
+        in the whole model on every device. Raises the errors of both ways of measuring."""
+        if self.has_pipeline:
+            found = self.in_pipeline(micro_batch, num_steps)
+            return with_blocks(self.cluster, found.blocks, references=found.references)
+        return with_blocks(self.cluster, self.in_whole(micro_batch, num_steps))
+
+    def with_overheads(self) -> Cluster:
+        """The cluster with what the runtime takes around the actions of a pipeline and what steps
+        without one take beside their blocks, as it was with this (small) model; unchanged where no
+        pipeline of it can be measured here."""
+        if not self.has_pipeline:
+            return self.cluster
+        points = self.in_pipeline(1).blocks
+        action = next((point.action for point in points if point.action is not None), None)
+        if action is None:
+            return self.cluster
+        # Without a pipeline: every device a replica, two micro-batches of one sample each per step.
+        alone = self._whole_plan(1)
+        (logs,), _ = self._timed({alone: 40})
+        return with_blocks(self.cluster, (), action=action, step=step_overhead(alone, logs))
+
+    def in_pipeline(self, micro_batch: int, num_steps: int = 12) -> PipelineTimes:
+        """One point per distinct block at a micro-batch size, from a pipeline over all devices, in
+        stages of equal time by the cluster's measured rates.
+
+        After the counted steps a third as many more run under ZB-H1, for the part of each backward
+        that is the gradients of weights. Times are means over the middle half of the undisturbed
+        steps (`quiet_steps`). Raises InputError where the machine has one device or the model fewer
+        blocks than devices (`in_whole` measures those).
+        """
+        plan = self.pipeline_plan(micro_batch)
+        halved = replace(plan, schedule="zb-h1")
+        (whole, halves), references = self._timed({plan: num_steps, halved: max(2, num_steps // 3)})
+        graph = self.traced.at(micro_batch, 1)
+        shares = weight_shares(graph, halves)
+        points = [
+            replace(point, weight_share=shares[point.kind])
+            for point in block_points(plan, graph, whole)
+        ]
+        return PipelineTimes(
+            blocks=tuple(sorted(points, key=lambda point: point.kind)),
+            references=references,
         )
-        return with_blocks(cluster, found.blocks, references=found.references)
-    points = measure_in_whole(
-        spec,
-        traced,
-        cluster,
-        micro_batch,
-        threads_per_device=threads_per_device,
-        num_steps=num_steps,
-        progress=progress,
-    )
-    return with_blocks(cluster, points)
+
+    def in_whole(self, micro_batch: int, num_steps: int = 12) -> tuple[BlockPoint, ...]:
+        """One point per distinct block at a micro-batch size, from steps in which every device
+        trains the whole model at the same time, so that the shared memory is as busy as in
+        training.
+
+        Times are CPU seconds if a device is one thread, otherwise wall time. Raises ModelError if
+        the model does not fit into memory once per device.
+        """
+        graph = self.traced.at(micro_batch, 1)
+        self._check_memory(graph)
+        (logs,), _ = self._timed({self._whole_plan(micro_batch): num_steps})
+        wall = self.threads_per_device > 1 or self.cluster.device_at(0).type != "cpu"
+        return whole_points(graph, logs, wall=wall)
+
+    def _check_memory(self, graph: ModelGraph) -> None:
+        """Raises ModelError if the processes need more memory than is available."""
+        count, device = self.cluster.num_devices, self.cluster.device_at(0)
+        each = training_bytes(graph) + _PROCESS_BYTES
+        available = (
+            available_memory_bytes() if device.type == "cpu" else count * device.usable_bytes
+        )
+        if count * each > available:
+            raise ModelError(
+                f"measuring the blocks of {graph.name} at micro-batch {graph.micro_batch} needs "
+                f"{format_bytes(count * each)} ({count} processes of {format_bytes(each)}), this "
+                f"machine has {format_bytes(available)} available; measure a smaller micro-batch, "
+                "fewer processes, or the same model with fewer layers (equal blocks have equal "
+                "times)"
+            )
+
+    def _timed(
+        self, plans: Mapping[Plan, int]
+    ) -> tuple[list[list[RankLog]], tuple[ReferencePoint, ...]]:
+        """The logs of all ranks for each plan of so many counted steps, and the machine's speed
+        before and after; measured anew while no step of the first plan is undisturbed."""
+        if min(plans.values()) < 1:
+            raise InputError(f"measuring blocks needs at least one step, got {min(plans.values())}")
+        job = {
+            "spec": encode(self.spec),
+            "plans": [encode(plan) for plan in plans],
+            "num_steps": list(plans.values()),
+        }
+        for _ in range(_ATTEMPTS):
+            answers = run_workers(
+                "executor.probe_pipeline:run_pipelines",
+                job,
+                num_processes=self.cluster.num_devices,
+                threads_per_process=self.threads_per_device,
+                progress=self.progress,
+            )
+            logs = [
+                [decode(RankLog, answer["logs"][index], where="rank") for answer in answers]
+                for index in range(len(plans))
+            ]
+            if any_undisturbed(logs[0]):
+                break
+        else:
+            logger.warning(
+                "%s: every measured step waited for cores that other programs had, in %d attempts; "
+                "its times are too long. Measure again when the machine is quiet.",
+                self.spec.name,
+                _ATTEMPTS,
+            )
+        return logs, combined_references([_references(answer) for answer in answers])
+
+    def pipeline_plan(self, micro_batch: int) -> Plan:
+        """1F1B over all devices in stages of about equal time, two micro-batches per device."""
+        graph, count = self.traced.at(micro_batch, 1), self.cluster.num_devices
+        if not 1 < count <= len(graph.chain):
+            raise InputError(
+                f"a pipeline of {count} devices needs two devices and as many blocks at least, "
+                f"{graph.name} has {len(graph.chain)} blocks"
+            )
+        stages = even_stages(self._block_seconds(graph), count)
+        return self._plan(graph, Degrees(pp=count), "1f1b", stages)
+
+    def _whole_plan(self, micro_batch: int) -> Plan:
+        """Every device a replica of the whole model, two micro-batches per device."""
+        graph = self.traced.at(micro_batch, 1)
+        stages = even_stages([1.0] * len(graph.chain), 1)
+        return self._plan(graph, Degrees(dp=self.cluster.num_devices), "none", stages)
+
+    def _plan(
+        self, graph: ModelGraph, degrees: Degrees, schedule: str, stages: tuple[Stage, ...]
+    ) -> Plan:
+        return Plan(
+            model=self.spec.source,
+            model_hash=self.spec.content_hash,
+            block_entries=tuple(ref.entry for ref in graph.chain),
+            tied_parameters=self.traced.tied_parameters,
+            cluster=self.cluster.name,
+            cluster_hash="",
+            workload=Workload(
+                global_batch=2 * self.cluster.num_devices * graph.micro_batch,
+                sequence_length=graph.sequence_length,
+                precision=_PRECISIONS[graph.dtype],
+            ),
+            degrees=degrees,
+            micro_batch=graph.micro_batch,
+            schedule=schedule,
+            stages=stages,
+        )
+
+    def _block_seconds(self, graph: ModelGraph) -> list[float]:
+        """By the ops' prices: blocks measured earlier, by whatever way, would make the cuts
+        wander."""
+        groups = tuple(replace(g, device=_without_blocks(g.device)) for g in self.cluster.groups)
+        plain = replace(self.cluster, groups=groups)
+        costs = [
+            price_block(kind, recompute=Recompute.NONE, devices=(0,), cluster=plain)
+            for kind in graph.kinds
+        ]
+        return [costs[r.kind].forward.value + costs[r.kind].backward.value for r in graph.chain]
 
 
-def measure_overheads(
-    spec: ModelSpec,
-    traced: TracedModel,
-    cluster: Cluster,
-    *,
-    threads_per_device: int = 1,
-    progress: Progress = no_progress,
-) -> Cluster:
-    """The cluster with what the runtime takes around the actions of a pipeline and what steps
-    without one take beside their blocks, as it was with this (small) model; unchanged where no
-    pipeline of it can be measured here."""
-    if not can_measure_in_pipeline(traced, cluster):
-        return cluster
-    found = measure_in_pipeline(
-        spec,
-        traced,
-        cluster,
-        1,
-        threads_per_device=threads_per_device,
-        progress=progress,
-    )
-    action = next((point.action for point in found.blocks if point.action is not None), None)
-    if action is None:
-        return cluster
-    step = measure_steps(
-        spec, traced, cluster, threads_per_device=threads_per_device, progress=progress
-    )
-    return with_blocks(cluster, (), action=action, step=step)
-
-
-def measure_steps(
-    spec: ModelSpec,
-    traced: TracedModel,
-    cluster: Cluster,
-    *,
-    threads_per_device: int = 1,
-    num_steps: int = 40,
-    progress: Progress = no_progress,
-) -> StepOverhead:
-    """What steps without a pipeline take beside the model's blocks: every device a replica, two
-    micro-batches of one sample each per step. Raises what `measure_in_pipeline` raises."""
-    alone = whole_plan(spec, traced, cluster, 1)
-    (logs,), _ = _timed(
-        spec, {alone: num_steps}, threads_per_device=threads_per_device, progress=progress
-    )
-    return step_overhead(alone, logs)
-
-
-def measure_in_pipeline(
-    spec: ModelSpec,
-    traced: TracedModel,
-    cluster: Cluster,
-    micro_batch: int,
-    *,
-    threads_per_device: int = 1,
-    num_steps: int = 12,
-    progress: Progress = no_progress,
-) -> PipelineTimes:
-    """One point per distinct block at a micro-batch size, from a pipeline over all devices.
-
-    cluster    this machine: so many processes as it has devices, and stages of equal time by its
-               measured rates
-    num_steps  counted optimizer steps, of two micro-batches per device each; a third as many more
-               under ZB-H1, for the part of each backward that is the gradients of weights
-
-    Times are means over the middle half of the undisturbed steps (`quiet_steps`). Raises InputError
-    where the machine has one device or the model fewer blocks than devices (`measure_in_whole`
-    measures those), RunError where a process fails.
-    """
-    if num_steps < 1:
-        raise InputError(f"measuring a pipeline needs at least one step, got {num_steps}")
-    plan = pipeline_plan(spec, traced, cluster, micro_batch)
-    (whole, halves), references = _timed(
-        spec,
-        {plan: num_steps, replace(plan, schedule="zb-h1"): max(2, num_steps // 3)},
-        threads_per_device=threads_per_device,
-        progress=progress,
-    )
-    graph = traced.at(micro_batch, 1)
-    shares = weight_shares(graph, halves)
-    points = [
-        replace(point, weight_share=shares[point.kind])
-        for point in block_points(plan, graph, whole)
-    ]
-    return PipelineTimes(
-        blocks=tuple(sorted(points, key=lambda point: point.kind)),
-        references=references,
-    )
-
-
-def measure_in_whole(
-    spec: ModelSpec,
-    traced: TracedModel,
-    cluster: Cluster,
-    micro_batch: int,
-    *,
-    threads_per_device: int = 1,
-    num_steps: int = 12,
-    progress: Progress = no_progress,
-) -> tuple[BlockPoint, ...]:
-    """One point per distinct block at a micro-batch size, from steps in which every device trains
-    the whole model at the same time, so that the shared memory is as busy as in training.
-
-    num_steps  counted optimizer steps, of two micro-batches per device each
-
-    Times are CPU seconds if a device is one thread, otherwise wall time. Raises ModelError if the
-    model does not fit into memory once per device, RunError if a process fails.
-    """
-    if num_steps < 1:
-        raise InputError(f"measuring blocks needs at least one step, got {num_steps}")
-    graph = traced.at(micro_batch, 1)
-    _check_memory(graph, cluster)
-    plan = whole_plan(spec, traced, cluster, micro_batch)
-    (logs,), _ = _timed(
-        spec, {plan: num_steps}, threads_per_device=threads_per_device, progress=progress
-    )
-    wall = threads_per_device > 1 or cluster.device_at(0).type != "cpu"
-    return whole_points(graph, logs, wall=wall)
+def _without_blocks(device: Device) -> Device:
+    if device.measurements is None:
+        return device
+    return replace(device, measurements=replace(device.measurements, blocks=()))
 
 
 def training_bytes(graph: ModelGraph) -> float:
@@ -233,129 +268,12 @@ def training_bytes(graph: ModelGraph) -> float:
     return _BYTES_PER_WEIGHT * weights + saved + working
 
 
-def _check_memory(graph: ModelGraph, cluster: Cluster) -> None:
-    """Raises ModelError if the processes need more memory than is available."""
-    count, device = cluster.num_devices, cluster.device_at(0)
-    each = training_bytes(graph) + _PROCESS_BYTES
-    available = available_memory_bytes() if device.type == "cpu" else count * device.usable_bytes
-    if count * each > available:
-        raise ModelError(
-            f"measuring the blocks of {graph.name} at micro-batch {graph.micro_batch} needs "
-            f"{format_bytes(count * each)} ({count} processes of {format_bytes(each)}), this "
-            f"machine has {format_bytes(available)} available; measure a smaller micro-batch, "
-            "fewer processes, or the same model with fewer layers (equal blocks have equal times)"
-        )
-
-
-def _timed(
-    spec: ModelSpec,
-    plans: Mapping[Plan, int],
-    *,
-    threads_per_device: int,
-    progress: Progress,
-) -> tuple[list[list[RankLog]], tuple[ReferencePoint, ...]]:
-    """The logs of all ranks for each plan of so many counted steps, and the machine's speed before
-    and after; measured anew while no step of the first plan is undisturbed."""
-    job = {
-        "spec": encode(spec),
-        "plans": [encode(plan) for plan in plans],
-        "num_steps": list(plans.values()),
-    }
-    for _ in range(_ATTEMPTS):
-        answers = run_workers(
-            "executor.probe_pipeline:run_pipelines",
-            job,
-            num_processes=next(iter(plans)).degrees.num_devices,
-            threads_per_process=threads_per_device,
-            progress=progress,
-        )
-        logs = [
-            [decode(RankLog, answer["logs"][index], where="rank") for answer in answers]
-            for index in range(len(plans))
-        ]
-        if any_undisturbed(logs[0]):
-            break
-    else:
-        logger.warning(
-            "%s: every measured step waited for cores that other programs had, in %d attempts; "
-            "its times are too long. Measure again when the machine is quiet.",
-            spec.name,
-            _ATTEMPTS,
-        )
-    return logs, combined_references([_references(answer) for answer in answers])
-
-
 def _references(answer: Mapping[str, Any]) -> tuple[ReferencePoint, ...]:
     """The mean of a worker's reference kernels before and after."""
     ends = [
         decode(tuple[ReferencePoint, ...], answer[name], where=name) for name in ("before", "after")
     ]
     return combined_references(ends)
-
-
-def can_measure_in_pipeline(traced: TracedModel, cluster: Cluster) -> bool:
-    """Whether this machine has devices enough for a pipeline, and the model blocks enough.
-
-    Only on a CPU: on an accelerator the stamps wait for the kernels, which would delay messages.
-    """
-    count = cluster.num_devices
-    cpu = all(group.device.type == "cpu" for group in cluster.groups)
-    return cpu and 1 < count <= len(traced.at(1, 1).chain)
-
-
-def pipeline_plan(spec: ModelSpec, traced: TracedModel, cluster: Cluster, micro_batch: int) -> Plan:
-    """1F1B over all devices in stages of about equal time, two micro-batches per device."""
-    graph = traced.at(micro_batch, 1)
-    count = cluster.num_devices
-    if not 1 < count <= len(graph.chain):
-        raise InputError(
-            f"a pipeline of {count} devices needs two devices and as many blocks at least, "
-            f"{graph.name} has {len(graph.chain)} blocks"
-        )
-    stages = even_stages(_block_seconds(graph, cluster), count)
-    return _plan(
-        spec, traced, cluster, micro_batch, degrees=Degrees(pp=count), schedule="1f1b", cuts=stages
-    )
-
-
-def whole_plan(spec: ModelSpec, traced: TracedModel, cluster: Cluster, micro_batch: int) -> Plan:
-    """Every device a replica of the whole model, two micro-batches per device."""
-    count = len(traced.at(micro_batch, 1).chain)
-    whole = Stage(first_block=0, last_block=count, recompute=(Recompute.NONE,) * count)
-    degrees = Degrees(dp=cluster.num_devices)
-    return _plan(
-        spec, traced, cluster, micro_batch, degrees=degrees, schedule="none", cuts=(whole,)
-    )
-
-
-def _plan(
-    spec: ModelSpec,
-    traced: TracedModel,
-    cluster: Cluster,
-    micro_batch: int,
-    *,
-    degrees: Degrees,
-    schedule: str,
-    cuts: tuple[Stage, ...],
-) -> Plan:
-    graph = traced.at(micro_batch, 1)
-    return Plan(
-        model=spec.source,
-        model_hash=spec.content_hash,
-        block_entries=tuple(ref.entry for ref in graph.chain),
-        tied_parameters=traced.tied_parameters,
-        cluster=cluster.name,
-        cluster_hash="",
-        workload=Workload(
-            global_batch=2 * cluster.num_devices * micro_batch,
-            sequence_length=graph.sequence_length,
-            precision=_PRECISIONS[graph.dtype],
-        ),
-        degrees=degrees,
-        micro_batch=micro_batch,
-        schedule=schedule,
-        stages=cuts,
-    )
 
 
 def even_stages(times_s: Sequence[float], count: int) -> tuple[Stage, ...]:
@@ -372,23 +290,6 @@ def even_stages(times_s: Sequence[float], count: int) -> tuple[Stage, ...]:
         Stage(first_block=a, last_block=b, recompute=(Recompute.NONE,) * (b - a))
         for a, b in pairwise(cuts)
     )
-
-
-def _block_seconds(graph: ModelGraph, cluster: Cluster) -> list[float]:
-    """By the ops' prices: blocks measured earlier, by whatever way, would make the cuts wander."""
-    groups = tuple(replace(g, device=_without_blocks(g.device)) for g in cluster.groups)
-    plain = replace(cluster, groups=groups)
-    costs = [
-        price_block(kind, recompute=Recompute.NONE, devices=(0,), cluster=plain)
-        for kind in graph.kinds
-    ]
-    return [costs[r.kind].forward.value + costs[r.kind].backward.value for r in graph.chain]
-
-
-def _without_blocks(device: Any) -> Any:
-    if device.measurements is None:
-        return device
-    return replace(device, measurements=replace(device.measurements, blocks=()))
 
 
 def run_pipelines(job: Mapping[str, Any], reporter: Callable[..., None]) -> dict[str, Any]:
@@ -422,7 +323,6 @@ def _run_pipeline(
     from executor.rank import Rank
     from executor.recorder import BlockRecorder
     from executor.train import train_step
-    from profiles.hardware.probe.cpu_clock import delay_fraction
 
     recorder = BlockRecorder()
     device = torch.device("cpu")
@@ -433,24 +333,9 @@ def _run_pipeline(
     for number in range(WARM_UP_STEPS + num_steps):
         report(number)
         train_step(rank, recorder)
-    steps = []
-    for number, step in enumerate(recorder.steps):
-        assert step.sample is not None
-        begin_s = recorder.begins_ns[number] * 1e-9
-        steps.append(
-            StepLog(
-                begin_s=begin_s,
-                wall_s=step.sample.wall_s,
-                delay_fraction=delay_fraction(step.sample),
-                actions=tuple(step.actions),
-            )
-        )
-    blocks = tuple(
-        (b.step, b.block, b.letter, b.sample.wall_s, b.sample.cpu_s) for b in recorder.blocks
-    )
     return RankLog(
-        steps=tuple(steps),
-        blocks=blocks,
+        steps=tuple(replace(step, loss=None) for step in recorder.steps),  # perhaps none of JSON's
+        blocks=tuple(recorder.blocks),
         stamping=tuple(recorder.stamping),
         warm_up=WARM_UP_STEPS,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, Self
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
-from executor.mesh import Mesh
+from executor.mesh import Mesh, gather_all, local
 from executor.parallelize import (
     apply_fully_sharded,
     apply_tensor_parallelism,
@@ -24,9 +24,9 @@ from executor.parallelize import (
 )
 from executor.recompute import apply_recompute
 from executor.recorder import Recorder
-from executor.replay.data_flow import DataFlow, Shapes, flow_of
+from executor.replay.data_flow import DataFlow, flow_of
 from executor.replay.draws import Draws
-from executor.replica_gradients import ReplicaGradients, local
+from executor.replica_gradients import ReplicaGradients
 from executor.split_backward import SplitBackward
 from executor.stage_inputs import constants_of, model_arguments, part_of_targets
 from executor.stages import StageModule
@@ -35,7 +35,7 @@ from executor.torch_pipeline import Pipeline
 from executor.unit_gradients import send_in_next_backward
 from profiles.model.building.build import BuiltModel
 from profiles.model.loaders import ModelSpec
-from simulator.schedules.schedule import build_schedule, schedule_kind
+from simulator.schedules.schedule import schedule_kind
 from simulator.values.plan import Plan
 
 LEARNING_RATE = 1e-4
@@ -107,7 +107,16 @@ class Rank:
         self.stages = self._build_stages(build, flow, getattr(torch, dtype))
         self._synchronise_ties()
         self.optimizer = self._make_optimizer()
-        self.pipeline = self._make_pipeline(crossing) if plan.degrees.pp > 1 else None
+        self.pipeline = None
+        if plan.degrees.pp > 1:
+            self.pipeline = Pipeline(
+                self.stages,
+                crossing,
+                plan.actions,
+                device=device,
+                group=mesh.pp.get_group(),
+                timer=recorder.action,
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -118,16 +127,14 @@ class Rank:
     def close(self) -> None:
         """Free stages, optimizer states and inputs. Hooks and modules hold one another, so that
         only the collector finds them, of split schedules the second time."""
-        self._take_hooks_off()
+        for stage in self.stages.values():
+            if stage.copies is not None:
+                stage.copies.let_go()
+        del stage  # or the last one would outlive the collection
         vars(self).clear()
         for _ in range(3):
             if not gc.collect():
                 break
-
-    def _take_hooks_off(self) -> None:
-        for stage in self.stages.values():
-            if stage.copies is not None:
-                stage.copies.let_go()
 
     def _slice(self, x: Tensor) -> Tensor:
         count = x.shape[0] // self.plan.degrees.dp
@@ -154,8 +161,7 @@ class Rank:
             apply_tensor_parallelism(stage, self.plan, self.mesh, starting)
             apply_recompute(stage, cut.recompute)
             apply_fully_sharded(stage, self.plan, self.mesh, dtype, starting)
-            if self._draws is not None:
-                stage.use_draws(self._draws)
+            stage.draws = self._draws
             stage.watch_entries()
             stage.micro_batch = self.mesh.at.dp * self._micro
             stage.replicas = self._replica_gradients(stage)
@@ -166,22 +172,6 @@ class Rank:
         whole = [p for _, p in _trained(stage) if self.plan.zero_stage == 0 or kept_whole(p)]
         group, size = self.mesh.dp.get_group(), self.plan.degrees.dp
         return ReplicaGradients(whole, group, size, stage.copies)
-
-    def _make_pipeline(self, crossing: Sequence[Shapes]) -> Pipeline:
-        schedule = build_schedule(
-            self.plan.schedule,
-            num_ranks=self.plan.degrees.pp,
-            num_microbatches=self._micro,
-            stages_per_rank=self.plan.degrees.vpp,
-        )
-        return Pipeline(
-            self.stages,
-            crossing,
-            schedule,
-            device=self.device,
-            group=self.mesh.pp.get_group(),
-            timer=self.recorder.action,
-        )
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """This rank's trainable parameters by their name in the whole model; of several copies
@@ -224,17 +214,10 @@ class Rank:
         for name, p in self.held():
             mine.setdefault(canonical.get(name, name), []).append(p)
         self._ties: list[tuple[list[nn.Parameter], Any]] = []
-        if self.plan.degrees.pp == 1:
-            self._ties += [(copies, None) for _, copies in sorted(mine.items()) if len(copies) > 1]
-            return
-        everyone: list[Any] = [None] * self.plan.degrees.pp
-        dist.all_gather_object(everyone, sorted(mine), group=self.mesh.pp.get_group())
-        holders: dict[str, list[int]] = {}
-        for rank, names in enumerate(everyone):
-            for name in names:
-                holders.setdefault(name, []).append(rank)
-        for name in sorted(holders):
-            group = self.mesh.group_of(holders[name]) if len(holders[name]) > 1 else None
+        everyone = gather_all(sorted(mine), self.mesh.pp.get_group())
+        for name in sorted({name for names in everyone for name in names}):
+            holders = [rank for rank, names in enumerate(everyone) if name in names]
+            group = self.mesh.group_of(holders) if len(holders) > 1 else None
             if name in mine and (group is not None or len(mine[name]) > 1):
                 self._ties.append((mine[name], group))
 
@@ -261,7 +244,9 @@ class Rank:
     def forward_backward(self) -> Tensor | None:
         """Gradients of the global batch's mean loss; that loss where this rank computes it, on its
         device: to read it, the host waits for the device."""
-        loss = self._pipelined() if self.pipeline is not None else self._accumulated()
+        given = model_arguments(self.args, self.targets, self._constants)
+        pipeline = self.pipeline
+        loss = pipeline.step(self.args, given) if pipeline is not None else self._accumulated(given)
         sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
             for stage in self.stages.values():
@@ -273,19 +258,12 @@ class Rank:
             self._draws.step += 1
         return loss
 
-    def _pipelined(self) -> Tensor | None:
-        assert self.pipeline is not None
-        return self.pipeline.step(self.args, self._model_arguments())
-
-    def _model_arguments(self) -> dict[str, Tensor]:
-        return model_arguments(self.args, self.targets, self._constants)
-
-    def _accumulated(self) -> Tensor:
+    def _accumulated(self, given: dict[str, Tensor]) -> Tensor:
         stage = self.stages[0]
         losses = []
         for m in range(self._micro):
             part = slice(m * self.plan.micro_batch, (m + 1) * self.plan.micro_batch)
-            kwargs = {k: x[part] for k, x in self._model_arguments().items()}
+            kwargs = {k: x[part] for k, x in given.items()}
             stage.micro_batch = self.mesh.at.dp * self._micro + m
             with self.recorder.action(f"0F{m}"):
                 loss = stage(**kwargs)
@@ -310,8 +288,6 @@ class Rank:
             self.optimizer.step()
             for p, part in self._parts:
                 p.grad = part.grad = None
-        copies = [stage.copies for stage in self.stages.values() if stage.copies is not None]
-        if copies:
-            with self.recorder.action("optimizer"):
-                for each in copies:
-                    each.refresh()
+            for stage in self.stages.values():
+                if stage.copies is not None:
+                    stage.copies.refresh()

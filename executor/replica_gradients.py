@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from executor.mesh import local
 from executor.split_backward import Pending, SplitBackward
 from executor.working_copies import WorkingCopies
 from simulator.memory.held import GRADIENT_BUCKET_BYTES
@@ -71,7 +72,12 @@ class ReplicaGradients:
             split.watch = self._watch
         else:
             self._wait_for(self._bucket_of.values())
-            hooks = [leaf.register_post_accumulate_grad_hook(self._made) for leaf in self._leaves]
+            hooks = [
+                leaf.register_post_accumulate_grad_hook(
+                    lambda made: self._count([self._bucket_of[id(made)]])
+                )
+                for leaf in self._leaves
+            ]
         try:
             yield
         finally:
@@ -93,15 +99,8 @@ class ReplicaGradients:
         self._restart()
 
     def _watch(self, pending: Sequence[Pending]) -> Callable[[Pending], None]:
-        def buckets(product: Pending) -> list[int]:
-            found = (self._bucket_of.get(id(p)) for p in product.parameters)
-            return [number for number in found if number is not None]
-
-        self._wait_for(number for product in pending for number in buckets(product))
-        return lambda product: self._count(buckets(product))
-
-    def _made(self, leaf: Tensor) -> None:
-        self._count([self._bucket_of[id(leaf)]])
+        self._wait_for(number for each in pending for number in each.numbers(self._bucket_of))
+        return lambda product: self._count(product.numbers(self._bucket_of))
 
     def _wait_for(self, buckets: Iterable[int]) -> None:
         """Gradients of these buckets, and the end of the backward for the last one."""
@@ -174,9 +173,3 @@ def _buckets(weights: Sequence[nn.Parameter]) -> list[list[int]]:
             del held[p.dtype]
     rest = list(filling.values()) or [[]]
     return [*found, *rest] if weights else []
-
-
-def local(x: Tensor) -> Tensor:
-    """This rank's part of a DTensor, or the tensor itself."""
-    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
-    return part

@@ -17,7 +17,7 @@ and runs a checkpointed block again for every group of weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +25,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.overrides import TorchFunctionMode
 
-from executor.weight_products import Linear, Product, Target, recognise, target_of
+from executor.replay.mode_switch import HandingMode
+from executor.weight_products import (
+    Linear,
+    Product,
+    Target,
+    recognise,
+    target_of,
+)
 from profiles.errors import RunError
 
 Around = Callable[[Any], AbstractContextManager[None]]
@@ -50,10 +56,10 @@ class Pending:
     versions: tuple[int, int]
     label: Any
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        """The parameters whose gradients it makes."""
-        return [target.parameter for target in (self.weight, self.bias) if target is not None]
+    def numbers(self, of: Mapping[int, int]) -> list[int]:
+        """Numbers of the parameters whose gradients it makes; `of` has them by id."""
+        made = [id(target.parameter) for target in (self.weight, self.bias) if target is not None]
+        return [of[key] for key in made if key in of]
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -88,14 +94,16 @@ class SplitBackward:
     label   of what runs forward now; noted with each product for those who time them
     around  context of each product of a W, given its label
     watch   given the products of a W before its first, returns a function to call after each
+    splits  an I is running
+    waits   products are set aside that no W has taken
     """
 
     def __init__(self) -> None:
         self.label: Any = None
         self.around: Around = lambda label: nullcontext()
         self.watch: Watch | None = None
-        self._splits = False
-        self._pending: list[Pending] = []
+        self.splits = False
+        self.waits: list[Pending] = []
         self._hooks: list[Any] = []
 
     @contextmanager
@@ -109,33 +117,28 @@ class SplitBackward:
         finally:
             self._hooks.pop()
 
-    @property
-    def knows_hooks(self) -> bool:
-        """Whether the saved-tensor hooks in force are those that it was entered under."""
-        return not self._hooks or self._hooks[-1] == _saved_tensor_hooks()
-
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Around a forward, and around each recomputation of it."""
-        with self.under_these_hooks(), _Products(self):
+        with self.under_these_hooks(), HandingMode(self._handle):
             yield
 
     @contextmanager
     def input_half(self) -> Iterator[None]:
         """Around an I: weights' gradients are set aside. Elsewhere a backward makes all at once."""
-        self._splits = True
+        self.splits = True
         try:
             yield
         finally:
-            self._splits = False
+            self.splits = False
 
     def take(self) -> Callable[[], None]:
         """The W of all that was set aside since the last call."""
-        pending, self._pending = self._pending, []
+        pending, self.waits = self.waits, []
 
         def run() -> None:
-            # From the last product to the first would free in the order of the backward; they are
-            # in that order already. Each is let go as soon as it is done.
+            # In the order of the backward, which frees as the backward does. Each is let go as soon
+            # as it is done.
             done = self.watch(pending) if self.watch is not None else None
             pending.reverse()
             while pending:
@@ -148,44 +151,17 @@ class SplitBackward:
 
         return run
 
-    @property
-    def waits(self) -> bool:
-        """Whether products are set aside that no W has taken."""
-        return bool(self._pending)
-
-    @property
-    def splits(self) -> bool:
-        """Whether an I is running."""
-        return self._splits
-
-    def put(self, pending: Pending) -> None:
-        """Set a product aside."""
-        self._pending.append(pending)
-
-
-class _Products(TorchFunctionMode):
-    """Sends a stage's products with parameters through `_Split`."""
-
-    def __init__(self, split: SplitBackward) -> None:
-        super().__init__()
-        self._split = split
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _handle(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A call of a torch function; through `_Split` where its backward may be split."""
         found = recognise(func, args, kwargs) if torch.is_grad_enabled() else None
         if found is None or torch.is_autocast_enabled(found.x.device.type):
             return func(*args, **kwargs)
-        if not self._split.knows_hooks:
-            return func(*args, **kwargs)
         weight, bias = target_of(found.weight), target_of(found.bias)
         spread = hasattr(found.weight, "placements")  # a DTensor
-        if weight is None or (spread and not isinstance(found.product, Linear)):
+        other_hooks = bool(self._hooks) and self._hooks[-1] != _saved_tensor_hooks()
+        if weight is None or other_hooks or (spread and not isinstance(found.product, Linear)):
             return func(*args, **kwargs)
-        return _Split.apply(  # type: ignore[no-untyped-call] # torch's is
-            self._split, found.product, weight, bias, found.x, found.weight, found.bias
-        )
+        return _Split.apply(self, found.product, (weight, bias), *found[1:])  # type: ignore[no-untyped-call] # torch's is
 
 
 class _Split(torch.autograd.Function):
@@ -196,15 +172,13 @@ class _Split(torch.autograd.Function):
         ctx: Any,
         split: SplitBackward,
         product: Product,
-        weight_target: Target | None,
-        bias_target: Target | None,
+        targets: tuple[Target | None, Target | None],
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.split, ctx.product, ctx.label = split, product, split.label
-        ctx.targets = (weight_target, bias_target)
+        ctx.split, ctx.product, ctx.label, ctx.targets = split, product, split.label, targets
         y = product.forward(x, weight, bias)
         # A view that a function returns may not be written to in place; this is the same storage,
         # of which no other tensor is left, as a tensor of its own.
@@ -214,8 +188,8 @@ class _Split(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        dx = ctx.product.of_input(x, weight, dy) if ctx.needs_input_grad[4] else None
-        want = (ctx.needs_input_grad[5], ctx.needs_input_grad[6])
+        of_input, *want = ctx.needs_input_grad[3:]
+        dx = ctx.product.of_input(x, weight, dy) if of_input else None
         later = ctx.targets if ctx.split.splits else (None, None)
         dw, db = None, None
         now = tuple(w and target is None for w, target in zip(want, later, strict=True))
@@ -224,19 +198,10 @@ class _Split(torch.autograd.Function):
         if any(target is not None for target in later):
             # x goes without its graph; dy as the very tensor, which autograd then sees is in use.
             x = x.detach()
-            ctx.split.put(
-                Pending(
-                    product=ctx.product,
-                    x=x,
-                    dy=dy,
-                    weight=later[0],
-                    bias=later[1],
-                    like=weight.detach(),
-                    versions=(x._version, dy._version),
-                    label=ctx.label,
-                )
-            )
-        return None, None, None, None, dx, dw, db
+            versions = x._version, dy._version
+            product, (w, b), like = ctx.product, later, weight.detach()
+            ctx.split.waits.append(Pending(product, x, dy, w, b, like, versions, ctx.label))
+        return None, None, None, dx, dw, db
 
 
 def _saved_tensor_hooks() -> Any:

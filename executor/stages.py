@@ -11,14 +11,14 @@ between, and one that only hands a tensor on sends the one that it received.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from executor.absent import Absent, answer_for_weights, first_weights, leave_out
@@ -41,19 +41,6 @@ class StopReplay(Exception):
 
     def __init__(self, tensors: tuple[Tensor, ...]) -> None:
         self.tensors = tensors
-
-
-class _Replay(TorchFunctionMode):
-    """Around a replay: every torch function between units goes to the stage."""
-
-    def __init__(self, stage: StageModule) -> None:
-        super().__init__()
-        self._stage = stage
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return self._stage.between(func, args, kwargs or {})
 
 
 class StageModule(nn.Module):
@@ -79,7 +66,7 @@ class StageModule(nn.Module):
     ) -> None:
         super().__init__()
         self.split = split
-        self.draws: Draws | None = None  # where the model draws at random
+        self.draws: Draws | None = None  # set before `watch_entries`, where the model draws
         self.copies: WorkingCopies | None = None  # in mixed precision without sharded parameters
         self.replicas = ReplicaGradients((), None, 1)  # of weights that no replica shards
         self.micro_batch = 0  # that runs next, of the global batch
@@ -100,7 +87,7 @@ class StageModule(nn.Module):
         self._number = self._depth = 0
         self._running_own = False  # the outermost unit that runs
         self._in_loss = False  # all of it is the last stage's, and values may decide what runs
-        self._looking = ModeSwitch(lambda: _Replay(self))
+        self._looking = ModeSwitch(self._between)
         # id of a tensor -> (the tensor, its number): it must stay alive, or its id could be that of
         # another tensor later.
         self._standing: dict[int, tuple[Tensor, int]] = {}
@@ -114,16 +101,6 @@ class StageModule(nn.Module):
     def is_whole(self) -> bool:
         """Whether the stage is the whole model: there is nothing to replay."""
         return self.first == 0 and self.last == len(self.flow.entries)
-
-    @property
-    def by_value(self) -> bool:
-        """Whether values decide what the model runs."""
-        return self.flow.by_value
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the stage ends with the loss."""
-        return self.last == len(self.flow.entries)
 
     # --- set-up -------------------------------------------------------------------------------
 
@@ -189,104 +166,78 @@ class StageModule(nn.Module):
             modules[path].register_forward_pre_hook(_cast, with_kwargs=True)
         for path in () if self.is_whole else self.flow.units:
             if path and not isinstance(modules[path], Absent):
-                modules[path].register_forward_pre_hook(
-                    self._began(path), prepend=True, with_kwargs=True
-                )
-                modules[path].register_forward_hook(self._ended(path), with_kwargs=True)
+                began = partial(self._began, path)
+                modules[path].register_forward_pre_hook(began, prepend=True, with_kwargs=True)
+                modules[path].register_forward_hook(partial(self._ended, path))
         if self.draws is not None:
             # Behind the stage's own: their mode is the first that a unit leaves.
             own = (path for path in self.flow.units if not isinstance(modules[path], Absent))
             self.draws.watch(self.model, own)
 
-    def use_draws(self, draws: Draws) -> None:
-        """Draw at random as the whole model does; to be called before `watch_entries`."""
-        self.draws = draws
+    def _began(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        self._depth += 1
+        if self._depth > 1:
+            return None
+        self._running_own = self._own(self._call_of(path).block)
+        if not self._running_own:
+            return None
+        given = self._with_own(args, kwargs)
+        # Nothing that a unit does inside is looked at.
+        self._looking.turn(False)
+        # FSDP2 casts what the units that it shards are given itself.
+        casts = self.copies is not None and path in self.flow.casts
+        return narrowed(module, given) if casts else given
 
-    def _began(self, path: str) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            self._depth += 1
-            if self._depth > 1:
-                return None
-            self._running_own = self._own(self._call_of(path).block)
-            if not self._running_own:
-                return None
-            given = tuple(mapped(self._stands_for, args)), mapped(self._stands_for, kwargs)
-            # Nothing that a unit does inside is looked at.
-            self._looking.turn(False)
-            # FSDP2 casts what the units that it shards are given itself.
-            casts = self.copies is not None and path in self.flow.casts
-            return narrowed(module, given) if casts else given
-
-        return hook
-
-    def _ended(self, path: str) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            self._depth -= 1
-            # Another stage's call has been counted already, by its placeholder.
-            if self._depth == 0 and self._running_own:
-                self._looking.turn(True)
-                self._made(self._call_of(path), output)
-
-        return hook
+    def _ended(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
+        self._depth -= 1
+        # Another stage's call has been counted already, by its placeholder.
+        if self._depth == 0 and self._running_own:
+            self._looking.turn(True)
+            self._made(self._call_of(path), output)
 
     # --- replay -------------------------------------------------------------------------------
 
     def forward(self, *received: Tensor, **model_args: Any) -> Any:
         self._number = self._depth = 0
         self._in_loss = False
-        received = received if self.first else ()
-        self._real = self._taken_in(received)
+        values = [self.flow.values[n] for n in self._entering]
+        entering = list(zip(values, received if self.first else (), strict=True))
+        real = (taken(x, v.dtype, requires_grad=v.requires_grad) for v, x in entering)
+        self._real = dict(zip(self._entering, real, strict=True))
+        quiet = [wire for value, wire in entering if not value.requires_grad]
         self._standing = {id(x): (x, number) for number, x in self._real.items()}
-        args, targets = self._given(model_args)
-        try:
-            with self._replaying():
-                output = self._built.call(self.model, *args)
-                self._in_loss = True
-                loss = self._built.loss_fn(output, targets)
-        except StopReplay as stop:
-            return answering([sent(x) for x in stop.tensors], self._quiet(received))
-        finally:
-            self._standing, self._real = {}, {}
-        return answering([loss.reshape(1)], self._quiet(received))[0]
-
-    def _given(self, model_args: Mapping[str, Tensor]) -> tuple[list[Tensor], Any]:
-        """The model's inputs and the targets of a micro-batch (stage_inputs.model_arguments)."""
         args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
         self.device = args[0].device
         leaves, spec = tree_flatten(self._built.targets)
         found = [model_args.get(f"target{i}", x) for i, x in enumerate(leaves)]
-        return args, tree_unflatten(found, spec)
+        targets = tree_unflatten(found, spec)
+        try:
+            # Of two modes the one entered last comes first: draws, then stand-ins, then products.
+            with ExitStack() as stack:
+                if self.split:
+                    stack.enter_context(self.split.watching())
+                self._looking.turn(not self.is_whole)
+                stack.callback(self._looking.turn, False)
+                if self.draws:
+                    stack.enter_context(self.draws.forward(self.micro_batch))
+                output = self._built.call(self.model, *args)
+                self._in_loss = True
+                loss = self._built.loss_fn(output, targets)
+        except StopReplay as stop:
+            return answering([sent(x) for x in stop.tensors], quiet)
+        finally:
+            self._standing, self._real = {}, {}
+        return answering([loss.reshape(1)], quiet)[0]
 
-    @contextmanager
-    def _replaying(self) -> Iterator[None]:
-        """Around a replay. Of two modes the one entered last is asked first: what draws, then what
-        stands for something else, then products."""
-        with ExitStack() as stack:
-            if self.split:
-                stack.enter_context(self.split.watching())
-            self._looking.turn(not self.is_whole)
-            stack.callback(self._looking.turn, False)
-            if self.draws:
-                stack.enter_context(self.draws.forward(self.micro_batch))
-            yield
-
-    def _taken_in(self, received: tuple[Tensor, ...]) -> dict[int, Tensor]:
-        """What was received, by the numbers of the values; without gradient what has none."""
-        values = self.flow.values
-        return {
-            n: taken(wire, values[n].dtype, requires_grad=values[n].requires_grad)
-            for n, wire in zip(self._entering, received, strict=True)
-        }
-
-    def _quiet(self, received: tuple[Tensor, ...]) -> list[Tensor]:
-        """What was received and has no gradient in the model."""
-        numbered = zip(self._entering, received, strict=True)
-        return [wire for n, wire in numbered if not self.flow.values[n].requires_grad]
-
-    def between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A torch function of the code between units."""
+
+        def run() -> Any:
+            own_args, own_kwargs = self._with_own(args, kwargs)
+            return func(*own_args, **own_kwargs)
+
         if self._in_loss:
-            return func(*mapped(self._stands_for, args), **mapped(self._stands_for, kwargs))
+            return run()
         if self._depth or self._number >= len(self.flow.calls) or takes_shape_only(func):
             return func(*args, **kwargs)
         call = self.flow.calls[self._number]
@@ -295,7 +246,7 @@ class StageModule(nn.Module):
         depends = self._depends(inputs)
         if call.function != func or tuple(known) != call.takes or not depends:
             # Data that depends on no weight, or a question about a shape.
-            out = func(*mapped(self._stands_for, args), **mapped(self._stands_for, kwargs))
+            out = run()
             if depends and any(isinstance(x, Tensor) for x in leaves_of(out)):
                 raise _runs_differently(getattr(func, "__name__", func), call)
             return out
@@ -304,7 +255,7 @@ class StageModule(nn.Module):
         for leaf in call.leaves:
             if leaf.source >= 0:
                 self._may_be_written(inputs[leaf.source])
-        out = func(*mapped(self._stands_for, args), **mapped(self._stands_for, kwargs))
+        out = run()
         # What is written in place is the tensor that stood for the first input.
         self._made(call, self._stands_for(inputs[0]) if call.writes else out)
         return out
@@ -328,6 +279,10 @@ class StageModule(nn.Module):
         return any(
             isinstance(x, Tensor) and (x.requires_grad or id(x) in self._standing) for x in inputs
         )
+
+    def _with_own(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of an own call."""
+        return tuple(mapped(self._stands_for, args)), mapped(self._stands_for, kwargs)
 
     def _stands_for(self, x: Any) -> Any:
         found = self._standing.get(id(x)) if isinstance(x, Tensor) else None

@@ -1,8 +1,8 @@
 """Running a schedule on torch's pipeline runtime: the only file that touches its private API.
 
-Private names used: `_PipelineScheduleRuntime` and its `_prepare_schedule_with_comms` (torch 2.11 to
-2.13), `_Action` to parse our actions, `_batch_p2p` and the stages' receive buffers to free messages
-early. They are imported inside functions, so that this file can be imported wherever torch can.
+Private names used (torch 2.11 to 2.13): `_PipelineScheduleRuntime` with its
+`_prepare_schedule_with_comms`, `_Action` to parse our actions, `stage_backward`, `_batch_p2p` and
+the receive buffers and methods of `PipelineStage` that `_Stage` overrides.
 
 Where a schedule has I and W, an I is torch's whole backward of a stage with our `SplitBackward`
 setting weights' gradients aside, and a W is what that has to do later, handed to torch as the
@@ -12,17 +12,24 @@ setting weights' gradients aside, and a W is what that has to do later, handed t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining._backward import stage_backward
 
-from executor.parallelize import is_fully_sharded
 from executor.replay.data_flow import Shapes
 from executor.stages import StageModule
-from executor.unit_gradients import keep_gradient_sums, send_as_made, sent_in_weight_half
+from executor.unit_gradients import (
+    has_sent_all,
+    keep_gradient_sums,
+    send_in_next_backward,
+    sent_in_weight_half,
+)
 from profiles.errors import RunError
 from simulator.schedules.schedule import Schedule
 
@@ -45,21 +52,19 @@ class Pipeline:
         group: Any,
         timer: ActionTimer,
     ) -> None:
-        self._last = max(stages) == len(schedule.stage_to_rank) - 1
-        self._micro_batches = schedule.num_microbatches
+        self._first, self._last = 0 in stages, len(schedule.stage_to_rank) - 1 in stages
+        self._messages = Messages(device)
         self._stages = [
-            _pipeline_stage(stages[i], i, crossing, schedule, device, group, timer)
+            _Stage(stages[i], i, crossing, self._messages, group=group, timer=timer)
             for i in sorted(stages)
         ]
         self._losses: list[Tensor] = []  # of the micro-batches of the step that runs
         self._runtime = _runtime(self._stages, schedule, device, self._losses)
-        self._first = 0 in stages
-        self._messages = Messages(self._stages)
 
     def step(self, model_args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor | None:
         """One pass over the local batch; the mean loss on the last stage's rank, else None.
 
-        given  what every stage is given of it, by name (stage_inputs.model_arguments)
+        given  arguments of every stage, by name (stage_inputs.model_arguments)
         """
         kwargs: dict[str, Any] = dict(given)
         self._losses.clear()
@@ -87,14 +92,11 @@ class Messages:
     sends and never waits for a later one first, so this cannot hang).
     """
 
-    def __init__(self, stages: list[Any]) -> None:
-        self._stages = stages
-        self._own: dict[int, Tensor] = {}
-        self._spare: dict[tuple[torch.Size, torch.dtype, bool], list[Tensor]] = {}
-        self._made: list[Any] = []
-        self._sent: dict[tuple[str, int, int], list[list[Any]]] = {}
-        for stage in stages:
-            self._watch(stage)
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._spare: dict[tuple[torch.Size, torch.dtype, bool], Tensor] = {}
+        self._sending: tuple[str, int, int] | None = None
+        self._sent: dict[tuple[str, int, int], list[Any]] = {}
 
     @contextmanager
     def freed_early(self) -> Iterator[None]:
@@ -105,8 +107,9 @@ class Messages:
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             works = original(*args, **kwargs)
-            if self._made:
-                self._sent.setdefault(self._made.pop(), []).append(works)
+            if self._sending is not None:
+                self._sent[self._sending] = works
+            self._sending = None
             return works
 
         schedules._batch_p2p = noted
@@ -116,91 +119,22 @@ class Messages:
             schedules._batch_p2p = original
             self._sent.clear()
 
-    def _watch(self, stage: Any) -> None:
-        send_forward, send_backward = stage.get_fwd_send_ops, stage.get_bwd_send_ops
-        receive_forward, receive_backward = stage.get_fwd_recv_ops, stage.get_bwd_recv_ops
-        prepare_forward, prepare_backward = (
-            stage._prepare_forward_infra,
-            stage._prepare_backward_infra,
-        )
-        backward, index = stage.backward_one_chunk, stage.stage_index
-        hand_back = stage.set_local_bwd_input
+    def sends(self, kind: str, stage: int, chunk: int, operations: list[Any]) -> list[Any]:
+        """The sends that come next, with contiguous tensors, which no transport makes itself."""
+        self._sending = (kind, stage, chunk)
+        for operation in operations:
+            operation.tensor = operation.tensor.contiguous()
+        return operations
 
-        def forward_sends(chunk: int) -> Any:
-            self._made = [("F", index, chunk)]
-            return _laid_out(send_forward(chunk))
-
-        def backward_sends(chunk: int) -> Any:
-            self._finish("B", index)
-            self._made = [("B", index, chunk)]
-            return _laid_out(send_backward(chunk))
-
-        def forward_receives(chunk: int) -> Any:
-            self._made = []
-            self._take(stage.args_recv_info[chunk])
-            return receive_forward(chunk)
-
-        def backward_receives(chunk: int) -> Any:
-            self._made = []
-            self._take(stage.grad_recv_info[chunk])
-            return receive_backward(chunk)
-
-        def prepared_forward(*args: Any, **kwargs: Any) -> Any:
-            found = prepare_forward(*args, **kwargs)
-            self._strip(stage.args_recv_info)
-            return found
-
-        def prepared_backward(*args: Any, **kwargs: Any) -> Any:
-            found = prepare_backward(*args, **kwargs)
-            self._strip(stage.grad_recv_info)
-            return found
-
-        def backward_then_free(chunk: int, *args: Any, **kwargs: Any) -> Any:
-            self._finish("F", index, chunk)
-            done = backward(chunk, *args, **kwargs)
-            # A product that waits for its W may still read what came: no other may be written
-            # there, and it goes when the product does.
-            whole = kwargs.get("full_backward", True)
-            for infos in (stage.args_recv_info, stage.grad_recv_info):
-                self._release(infos.get(chunk, ()), again=whole)
-            return done
-
-        def handed_back(gradients: tuple[Tensor | None, ...], chunk: int) -> None:
-            # From the next stage on the same rank: what it did not use has no gradient, and the
-            # buffer that torch would fill with zeros is not there. Torch 2.11 appends the gradients
-            # of what every stage is given.
-            infos = stage.grad_recv_info[chunk]
-            hand_back(
-                tuple(
-                    _zeros_like_message(info, stage.device) if gradient is None else gradient
-                    for gradient, info in zip(gradients[: len(infos)], infos, strict=True)
-                ),
-                chunk,
-            )
-
-        def cleared() -> None:
-            # Torch 2.11's own then reads each buffer's gradient, and the buffers are gone. Those
-            # that are used again lose theirs in `_release`.
-            stage.fwd_cache.clear()
-            stage.output_chunks.clear()
-
-        stage.get_fwd_send_ops, stage.get_bwd_send_ops = forward_sends, backward_sends
-        stage.get_fwd_recv_ops, stage.get_bwd_recv_ops = forward_receives, backward_receives
-        stage._prepare_forward_infra = prepared_forward
-        stage._prepare_backward_infra = prepared_backward
-        stage.clear_runtime_states = cleared
-        stage.backward_one_chunk = backward_then_free
-        stage.set_local_bwd_input = handed_back
-
-    def _finish(self, kind: str, stage: int, chunk: int | None = None) -> None:
+    def finish(self, kind: str, stage: int, chunk: int | None = None) -> None:
         """Wait for the sends of a kind and stage, of one chunk or of all, and let them go."""
         for key in [k for k in self._sent if k[:2] == (kind, stage) and chunk in (None, k[2])]:
-            for works in self._sent.pop(key):
-                for work in works:
-                    work.wait()
-                works.clear()
+            works = self._sent.pop(key)
+            for work in works:
+                work.wait()
+            works.clear()
 
-    def _strip(self, table: dict[int, Any]) -> None:
+    def strip(self, table: dict[int, Any]) -> None:
         """Take the buffers away that the runtime has made for every micro-batch."""
         for infos in table.values():
             for info in infos:
@@ -209,131 +143,181 @@ class Messages:
                     info.shardwright_like = (buffer.shape, buffer.dtype, buffer.requires_grad)
                     info.buffer = None
 
-    def _take(self, infos: Any) -> None:
+    def take(self, infos: Any) -> None:
         """Give each message a buffer before its receive is posted."""
+        self._sending = None
         for info in infos:
-            like = getattr(info, "shardwright_like", None)
-            if like is None:
-                continue
-            spare = self._spare.get(like, [])
-            shape, dtype, requires_grad = like
-            buffer = (
-                spare.pop()
-                if spare
-                else torch.empty(
-                    shape, dtype=dtype, device=self._stages[0].device, requires_grad=requires_grad
-                )
-            )
-            self._own[id(buffer)] = buffer
-            info.buffer = buffer
+            if like := getattr(info, "shardwright_like", None):
+                shape, dtype, requires_grad = like
+                buffer = self._spare.pop(like, None)
+                if buffer is None:
+                    buffer = torch.empty(
+                        shape, dtype=dtype, device=self.device, requires_grad=requires_grad
+                    )
+                info.buffer = info.shardwright_own = buffer
 
-    def _release(self, infos: Any, *, again: bool) -> None:
+    def zeros(self, info: Any) -> Tensor:
+        """In place of a message that is not sent."""
+        shape, dtype, _ = info.shardwright_like
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def release(self, infos: Any, *, again: bool) -> None:
         """Take the buffers back and, where they may be used again, keep one of a kind for the next
         receive."""
         for info in infos:
-            like, buffer = getattr(info, "shardwright_like", None), getattr(info, "buffer", None)
-            if like is None or buffer is None:
-                continue
-            info.buffer = None
-            mine = self._own.pop(id(buffer), None)
-            if again and mine is not None and not self._spare.get(like):
-                mine.grad = None
-                self._spare[like] = [mine]
+            if like := getattr(info, "shardwright_like", None):
+                own = getattr(info, "shardwright_own", None)
+                if again and own is not None and info.buffer is own:
+                    own.grad = None
+                    self._spare.setdefault(like, own)
+                info.buffer = info.shardwright_own = None
 
 
-def _pipeline_stage(
-    module: StageModule,
-    index: int,
-    crossing: Sequence[Shapes],
-    schedule: Schedule,
-    device: torch.device,
-    group: Any,
-    timer: ActionTimer,
-) -> Any:
-    from torch.distributed.pipelining import PipelineStage
+class _Stage(PipelineStage):
+    """A stage whose computation is timed, whose messages are freed early, and whose gradients go to
+    the other replicas as its last backward makes them."""
 
-    count = len(schedule.stage_to_rank)
+    submod: StageModule
 
-    def metas(shapes: Shapes) -> tuple[Tensor, ...]:
-        return tuple(
-            torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
-            for shape, dtype in shapes
+    def __init__(
+        self,
+        module: StageModule,
+        index: int,
+        crossing: Sequence[Shapes],
+        messages: Messages,
+        *,
+        group: Any,
+        timer: ActionTimer,
+    ) -> None:
+        first = module._built.args[0]
+        given: Shapes = ((tuple(first.shape), first.dtype),)
+        shapes = (given, *crossing[1:], (((1,), torch.float32),))
+        received, sent = (
+            tuple(
+                torch.empty(shape, dtype=dtype, device="meta", requires_grad=at > 0)
+                for shape, dtype in shapes[at]
+            )
+            for at in (index, index + 1)
         )
+        super().__init__(
+            module,
+            index,
+            len(crossing),
+            messages.device,
+            input_args=received,
+            output_args=sent,
+            group=group,
+            dw_builder=module.split.take if module.split else None,
+        )
+        self._messages, self._timer = messages, timer
+        self._earlier = module.micro_batch  # micro-batches of the replicas before this one
+        self._sharded = isinstance(module, FSDPModule)
 
-    inputs = metas(crossing[index]) if index else _model_input(module)
-    outputs = (
-        metas(crossing[index + 1])
-        if index + 1 < count
-        else (torch.empty(1, device="meta", requires_grad=True),)
-    )
-    stage: Any = PipelineStage(
-        module,
-        index,
-        count,
-        device,
-        input_args=inputs,
-        output_args=outputs,
-        group=group,
-        dw_builder=module.split.take if module.split else None,
-    )
-    neighbours = stage._get_init_p2p_neighbors_ops
-    # A V schedule passes on within a rank; torch 2.11 connects each stage to the next all the same,
-    # and gloo has no connection of a rank to itself.
-    stage._get_init_p2p_neighbors_ops = lambda: [
-        op for op in neighbours() if op.group_peer != stage.group_rank
-    ]
-    # Torch 2.11 refuses tensors that lie otherwise than it was told; `_laid_out` sends those too.
-    stage._validate_fwd_input = stage._validate_fwd_outputs = lambda *_: None
-    if is_fully_sharded(module):
-        send_as_made(stage)
-    _time_actions(stage, index, timer)
-    return stage
+    def forward_one_chunk(self, chunk: int, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override] # torch 2.11 takes others
+        self.submod.micro_batch = self._earlier + chunk
+        with self._timer(f"{self.stage_index}F{chunk}"):
+            return super().forward_one_chunk(chunk, *args, **kwargs)
 
-
-def _zeros_like_message(info: Any, device: torch.device) -> Tensor:
-    shape, dtype, _ = info.shardwright_like
-    return torch.zeros(shape, dtype=dtype, device=device)
-
-
-def _model_input(module: StageModule) -> tuple[Tensor, ...]:
-    first = module._built.args[0]
-    return (torch.empty(first.shape, dtype=first.dtype, device="meta"),)
-
-
-def _time_actions(stage: Any, index: int, timer: ActionTimer) -> None:
-    """Time the stage's computation: waiting is outside these methods."""
-    forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
-    first = stage.submod.micro_batch
-    weight, module = stage.backward_weight_one_chunk, stage.submod
-    split, sharded = module.split, is_fully_sharded(module)
-
-    def timed_forward(chunk: int, *args: Any, **kwargs: Any) -> Any:
-        stage.submod.micro_batch = first + chunk
-        with timer(f"{index}F{chunk}"):
-            return forward(chunk, *args, **kwargs)
-
-    def timed_backward(chunk: int, *args: Any, full_backward: bool = True, **kwargs: Any) -> Any:
-        letter, half = ("B", nullcontext()) if full_backward else ("I", split.input_half())
-        last = kwargs["last_backward"] and not sharded
-        sent = module.replicas.sent_as_made() if last else nullcontext()
-        with timer(f"{index}{letter}{chunk}"), half, sent:
-            done = backward(chunk, *args, full_backward=full_backward, **kwargs)
+    def backward_one_chunk(
+        self,
+        chunk: int,
+        loss: Any = None,
+        full_backward: bool = True,
+        last_backward: bool = False,
+    ) -> None:
+        self._messages.finish("F", self.stage_index, chunk)
+        module, split = self.submod, self.submod.split
+        letter = "B" if full_backward or split is None else "I"
+        half = split.input_half() if split is not None and letter == "I" else nullcontext()
+        ends = last_backward and not self._sharded
+        sent = module.replicas.sent_as_made() if ends else nullcontext()
+        with self._timer(f"{self.stage_index}{letter}{chunk}"), half, sent:
+            super().backward_one_chunk(chunk, loss, full_backward, last_backward)
             if module.copies is not None:
                 module.copies.keep_gradients()
-            return done
+        # A product that waits for its W may still read what came: no other may be written there,
+        # and it goes when the product does.
+        for infos in (self.args_recv_info, self.grad_recv_info):
+            self._messages.release(infos.get(chunk, ()), again=full_backward)
 
-    def timed_weight(chunk: int, last_backward: bool = False) -> Any:
-        sent: Any = nullcontext()
-        if last_backward:
-            sent = sent_in_weight_half(module) if sharded else module.replicas.sent_as_made(split)
-        with timer(f"{index}W{chunk}"), sent:
-            weight(chunk, last_backward=last_backward)
-            if not (last_backward and sharded):
+    def backward_maybe_with_nosync(
+        self, backward_type: Any, bwd_kwargs: Any, last_backward: bool = False
+    ) -> Any:
+        if not (self._sharded and last_backward):
+            return super().backward_maybe_with_nosync(backward_type, bwd_kwargs)
+        send_in_next_backward(self.submod, last=True)
+        outputs, gradients = bwd_kwargs["stage_output"], bwd_kwargs["output_grads"]
+        return stage_backward(outputs, gradients, bwd_kwargs["input_values"]), None
+
+    def backward_weight_one_chunk(self, chunk: int, last_backward: bool = False) -> None:
+        module = self.submod
+        sent: AbstractContextManager[None] = nullcontext()
+        if last_backward and self._sharded:
+            sent = sent_in_weight_half(module)
+        elif last_backward:
+            sent = module.replicas.sent_as_made(module.split)
+        with self._timer(f"{self.stage_index}W{chunk}"), sent:
+            super().backward_weight_one_chunk(chunk, last_backward=last_backward)
+            if not (last_backward and self._sharded):
                 keep_gradient_sums(module)
 
-    stage.forward_one_chunk = timed_forward
-    stage.backward_one_chunk = timed_backward
-    stage.backward_weight_one_chunk = timed_weight
+    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+        # Another sum would send zeros.
+        if not (self._sharded and has_sent_all(self.submod)):
+            super().perform_reduce_grad(grad_scale_factor)
+
+    def get_fwd_send_ops(self, chunk: int) -> list[Any]:
+        return self._messages.sends("F", self.stage_index, chunk, super().get_fwd_send_ops(chunk))
+
+    def get_bwd_send_ops(self, chunk: int) -> list[Any]:
+        self._messages.finish("B", self.stage_index)
+        return self._messages.sends("B", self.stage_index, chunk, super().get_bwd_send_ops(chunk))
+
+    def get_fwd_recv_ops(self, chunk: int) -> list[Any]:
+        self._messages.take(self.args_recv_info[chunk])
+        return super().get_fwd_recv_ops(chunk)
+
+    def get_bwd_recv_ops(self, chunk: int) -> list[Any]:
+        self._messages.take(self.grad_recv_info[chunk])
+        return super().get_bwd_recv_ops(chunk)
+
+    def set_local_bwd_input(self, gradients: tuple[Tensor | None, ...], chunk: int) -> None:
+        # From the next stage on the same rank. An output that it did not use has no gradient, and
+        # the buffer that torch would fill with zeros is not there. Torch 2.11 appends gradients
+        # of the arguments of every stage.
+        infos = self.grad_recv_info[chunk]
+        given = zip(gradients[: len(infos)], infos, strict=True)
+        super().set_local_bwd_input(
+            tuple(self._messages.zeros(info) if g is None else g for g, info in given), chunk
+        )
+
+    def clear_runtime_states(self) -> None:
+        # Torch's own then reads each buffer's gradient, and the buffers are gone. Those that are
+        # used again lose theirs in `release`.
+        self.fwd_cache.clear()
+        self.output_chunks.clear()
+
+    def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._prepare_forward_infra(*args, **kwargs)
+        self._messages.strip(self.args_recv_info)
+        return found
+
+    def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._prepare_backward_infra(*args, **kwargs)
+        self._messages.strip(self.grad_recv_info)
+        return found
+
+    def _get_init_p2p_neighbors_ops(self) -> list[Any]:
+        # A V schedule passes on within a rank; torch 2.11 connects each stage to the next all the
+        # same, and gloo has no connection of a rank to itself.
+        found = super()._get_init_p2p_neighbors_ops()
+        return [op for op in found if op.group_peer != self.group_rank]
+
+    def _validate_fwd_input(self, *_: Any) -> None:
+        """Nothing: torch 2.11 refuses tensors with other strides than expected; `Messages.sends`
+        sends those too."""
+
+    _validate_fwd_outputs = _validate_fwd_input
 
 
 def _runtime(
@@ -392,13 +376,6 @@ def received_early(row: list[Any]) -> list[Any]:
         else:
             moved.append(action)
     return moved
-
-
-def _laid_out(sends: list[Any]) -> list[Any]:
-    """The sends with their tensors contiguous, which no transport does itself."""
-    for operation in sends:
-        operation.tensor = operation.tensor.contiguous()
-    return sends
 
 
 def _share_of_loss(output: Tensor, _: Any, *, count: int, losses: list[Tensor]) -> Tensor:

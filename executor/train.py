@@ -12,23 +12,25 @@ import datetime
 import math
 import os
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
 from statistics import median
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from executor.before_launch import LESS_MEMORY, predicted_bytes
 from executor.check import check_gradients
-from executor.clocks import clock_of
+from executor.clocks import Clock
 from executor.memory import PeakWatch, allocated_and_total, is_out_of_memory
-from executor.mesh import Mesh, make_mesh
+from executor.mesh import Mesh, gather_all, make_mesh
 from executor.not_finite import all_finite, first_not_finite
-from executor.planned_model import planned_model
+from executor.pipeline_times import StepLog
+from executor.planned_model import planned_model, runnable
 from executor.rank import Rank
 from executor.rank_errors import run_rank
-from executor.recorder import Recorder, action_medians, quiet_steps, step_table
+from executor.recorder import ACTION, Recorder
 from profiles.document import content_hash, write_document
 from profiles.errors import InputError, MismatchError, RunError
 from profiles.hardware.catalogue.device import ReferencePoint
@@ -39,6 +41,7 @@ from profiles.model.loaders import ModelSpec
 from profiles.units import format_bytes
 from simulator.values.measurement import (
     MEASUREMENT_SCHEMA,
+    GradientCheck,
     Measurement,
     RankSample,
     StageSample,
@@ -47,7 +50,6 @@ from simulator.values.measurement import (
 from simulator.values.plan import Plan
 from simulator.values.plan_file import read_plan_file
 from simulator.values.prediction import Event
-from simulator.values.runnable import why_not_runnable_plan
 
 WARM_UP_STEPS = 2
 
@@ -74,17 +76,14 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def _run(options: argparse.Namespace) -> None:
     answer = read_plan_file(options.plan)
-    plan = answer.plan
-    if plan is None or (reason := why_not_runnable_plan(plan)):
-        why = f"holds no plan: its status is {answer.status!r}" if plan is None else reason
-        raise MismatchError(f"{options.plan}: {why}")
+    plan = runnable(options.plan, answer)
     spec = planned_model(options.plan, plan, options.model)
     device = _start(options)
     mesh = make_mesh(plan, device.type)
     _check_ranks_agree(options, plan)
     predicted = predicted_bytes(answer.prediction, mesh.at.pp)
     _check_device_memory(options.plan, predicted, device)
-    recorder = Recorder(clock_of(device))
+    recorder = Recorder(Clock(device))
     try:
         _measure(options, plan, spec, mesh, device, recorder)
     except RuntimeError as error:
@@ -103,12 +102,9 @@ def _check_ranks_agree(options: argparse.Namespace, plan: Plan) -> None:
         "--check": str(options.check),
         "torch": torch.__version__,
     }
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    for rank, theirs in enumerate(everyone):
-        other = [key for key in mine if theirs[key] != everyone[0][key]]
-        if other:
-            key = other[0]
+    everyone = gather_all(mine)
+    for key, (rank, theirs) in product(mine, enumerate(everyone)):
+        if theirs[key] != everyone[0][key]:
             raise MismatchError(
                 f"rank {rank} has another {key} than rank 0: {theirs[key]}, not {everyone[0][key]} "
                 f"({options.plan}); give every node the same files, flags and torch"
@@ -132,10 +128,9 @@ def _lack_of_memory(
     plan: Plan, mesh: Mesh, recorder: Recorder, device: torch.device, predicted: float
 ) -> str:
     held, total = allocated_and_total(device)
-    stages = plan.stages_of(mesh.at.pp)
     blocks = ", ".join(
         f"stage {i} (blocks {plan.stages[i].first_block} to {plan.stages[i].last_block - 1})"
-        for i in stages
+        for i in plan.stages_of(mesh.at.pp)
     )
     step = f"step {len(recorder.steps) + 1}, {recorder.running}"
     when = step if recorder.running else "the building"
@@ -172,10 +167,10 @@ def _measure(
     finite = _finite_everywhere(rank, recorder)
     rank.close()
     place = None if finite else first_not_finite(plan, spec, mesh, device, steps=count)
-    recorder.steps = recorder.steps[WARM_UP_STEPS:]
-    during = _of_all_ranks(combined_references(readings, median))
+    during = combined_references(gather_all(combined_references(readings, median)))
     after = references_of_all(device)
-    measurement = _gather(plan, mesh, recorder, watch.peak_bytes, check, device)
+    steps = recorder.steps[WARM_UP_STEPS:]
+    measurement = _gather(plan, mesh, steps, watch.peak_bytes, check, device)
     if measurement is not None:
         measurement = replace(
             measurement,
@@ -213,23 +208,17 @@ def _noted_step(rank: Rank, recorder: Recorder, count: int) -> None:
 def train_step(rank: Rank, recorder: Recorder) -> None:
     """One recorded optimizer step; every rank calls it at once, and begins it when all have."""
     dist.barrier()
-    with recorder.step() as record:
+    with recorder.step() as log:
         loss = rank.forward_backward()
         rank.update()
-    record.loss = None if loss is None else float(loss)
+    log.loss = None if loss is None else float(loss)
 
 
 def references_of_all(device: torch.device) -> tuple[ReferencePoint, ...]:
     """The reference kernels of a CPU on all ranks at once, the same answer on each."""
     if device.type != "cpu":
         return ()
-    return _of_all_ranks(time_references(barrier=dist.barrier))
-
-
-def _of_all_ranks(mine: tuple[ReferencePoint, ...]) -> tuple[ReferencePoint, ...]:
-    ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, mine)
-    return combined_references(ranks)
+    return combined_references(gather_all(time_references(barrier=dist.barrier)))
 
 
 def _finite_everywhere(rank: Rank, recorder: Recorder) -> bool:
@@ -237,82 +226,72 @@ def _finite_everywhere(rank: Rank, recorder: Recorder) -> bool:
 
     Asked of the weights: a gradient that was not finite has left its parameter so.
     """
-    losses = [step.loss for step in recorder.steps if step.loss is not None]
-    fine = all(math.isfinite(loss) for loss in losses)
-    fine = fine and all_finite(list(rank.parameters().values()))
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, fine)
-    return all(everyone)
+    finite = all(step.loss is None or math.isfinite(step.loss) for step in recorder.steps)
+    return all(gather_all(finite and all_finite([p for _, p in rank.held()])))
+
+
+@dataclass(frozen=True, slots=True)
+class _RankRecord:
+    """The part of a measurement that a rank sends; timelines of the first replica are kept."""
+
+    rank: int
+    in_first_replica: bool
+    peak_bytes: float
+    steps: list[StepLog]
 
 
 def _gather(
-    plan: Plan, mesh: Mesh, recorder: Recorder, peak: float, check: Any, device: torch.device
+    plan: Plan,
+    mesh: Mesh,
+    steps: list[StepLog],
+    peak_bytes: float,
+    check: GradientCheck | None,
+    device: torch.device,
 ) -> Measurement | None:
     """The measurement on rank 0; None elsewhere."""
-    tables: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(tables, step_table(recorder.steps))
-    losses: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(losses, [step.loss for step in recorder.steps])
-    steps, not_finite = [], 0
-    for i in range(len(recorder.steps)):
-        rows = [table[i] for table in tables]
-        delay = max(row[2] for row in rows)
-        told = [values[i] for values in losses if values[i] is not None]
-        found = [loss for loss in told if math.isfinite(loss)]
-        not_finite += len(found) < len(told)
-        steps.append(
-            StepSample(
-                wall_s=max(row[0] for row in rows),
-                cpu_s=max(row[1] for row in rows),
-                delay_fraction=delay,
-                disturbed=delay > DELAY_LIMIT,
-                loss=sum(found) / len(found) if found and len(found) == len(told) else None,
-            )
-        )
-    chosen = quiet_steps([step.delay_fraction for step in steps])
-    middle = sorted(chosen, key=lambda i: steps[i].wall_s)[len(chosen) // 2]
-    mine = {
-        "rank": dist.get_rank(),
-        "actions": action_medians(recorder.steps, chosen),
-        "optimizer": _median_of(recorder, chosen, "optimizer"),
-        "data_parallel": _median_of(recorder, chosen, "data_parallel", "tied"),
-        "waiting": _waiting(recorder, [(i, steps[i].wall_s) for i in chosen]),
-        "peak": peak,
-        "events": recorder.steps[middle].actions,
-        "first_replica": mesh.at.dp == 0 and mesh.at.tp == 0,
-    }
-    parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, mine)
+    first = mesh.at.dp == 0 and mesh.at.tp == 0
+    records = gather_all(_RankRecord(dist.get_rank(), first, peak_bytes, steps))
     if dist.get_rank() != 0:
         return None
-    replica = [part for part in parts if part["first_replica"]]
+    samples = tuple(map(_step_sample, zip(*(each.steps for each in records), strict=True)))
+    chosen = quiet_steps([step.delay_fraction for step in samples])
+    middle = sorted(chosen, key=lambda i: samples[i].wall_s)[len(chosen) // 2]
+    replica = [each for each in records if each.in_first_replica]
     return Measurement(
         plan_hash=content_hash(plan),
         backend=dist.get_backend(),
         world_size=plan.degrees.num_devices,
-        step_wall_s=median(steps[i].wall_s for i in chosen),
-        step_cpu_s=median(steps[i].cpu_s for i in chosen),
-        steps=tuple(steps),
-        stages=_stage_samples(replica),
+        step_wall_s=median(samples[i].wall_s for i in chosen),
+        step_cpu_s=median(samples[i].cpu_s for i in chosen),
+        steps=samples,
+        stages=tuple(
+            sorted(
+                (sample for each in replica for sample in _stage_samples(each, chosen)),
+                key=lambda sample: sample.stage,
+            )
+        ),
         ranks=tuple(
             RankSample(
-                rank=part["rank"],
-                peak_memory_bytes=max(0.0, part["peak"]),
-                peak_memory_kind="none" if peak < 0 else "allocated",
-                optimizer_s=part["optimizer"],
-                data_parallel_s=part["data_parallel"],
-                communication_s=part["waiting"],
+                rank=each.rank,
+                peak_memory_bytes=each.peak_bytes,
+                peak_memory_kind="allocated",
+                optimizer_s=_seconds(each, chosen, "optimizer"),
+                data_parallel_s=_seconds(each, chosen, "data_parallel", "tied"),
+                # In which the rank did none of its actions.
+                communication_s=median(
+                    max(0.0, samples[i].wall_s - each.steps[i].seconds_of("")) for i in chosen
+                ),
             )
-            for part in parts
+            for each in records
         ),
         events=tuple(
-            Event(rank=part["rank"], stream="compute", name=name, start_s=start, end_s=end)
-            for part in replica
-            for name, start, end, _ in part["events"]
+            Event(rank=each.rank, stream="compute", name=name, start_s=start, end_s=end)
+            for each in replica
+            for name, start, end, _ in each.steps[middle].actions
         ),
         delay_limit=DELAY_LIMIT,
         gradient_check=check,
-        steps_without_finite_loss=not_finite,
+        steps_without_finite_loss=sum(step.loss is None for step in samples),
         versions={
             "torch": torch.__version__,
             "python": ".".join(map(str, sys.version_info[:3])),
@@ -322,44 +301,55 @@ def _gather(
     )
 
 
-def _median_of(recorder: Recorder, chosen: list[int], *names: str) -> float:
-    return median(recorder.steps[i].seconds_of(*names) for i in chosen)
+def _step_sample(logs: tuple[StepLog, ...]) -> StepSample:
+    """Of the logs of all ranks; without a loss where one of theirs is not finite."""
+    delay = max(log.delay_fraction for log in logs)
+    losses = [log.loss for log in logs if log.loss is not None]
+    return StepSample(
+        wall_s=max(log.wall_s for log in logs),
+        cpu_s=max(log.cpu_s for log in logs),
+        delay_fraction=delay,
+        disturbed=delay > DELAY_LIMIT,
+        loss=sum(losses) / len(losses) if all(map(math.isfinite, losses)) else None,
+    )
 
 
-def _waiting(recorder: Recorder, chosen: list[tuple[int, float]]) -> float:
-    """Seconds of a step in which the rank did none of its actions: waiting and communication.
-
-    chosen  steps, with the seconds of the slowest rank
-    """
-    values = []
-    for i, wall_s in chosen:
-        busy = sum(end - start for _, start, end, _ in recorder.steps[i].actions)
-        values.append(max(0.0, wall_s - busy))
-    return median(values)
+def quiet_steps(worst_delay: list[float]) -> list[int]:
+    """Indices of the undisturbed steps; where none is, the least disturbed half."""
+    quiet = [i for i, delay in enumerate(worst_delay) if delay <= DELAY_LIMIT]
+    order = sorted(range(len(worst_delay)), key=lambda i: worst_delay[i])
+    return quiet or sorted(order[: (len(order) + 1) // 2])
 
 
-def _stage_samples(replica: list[dict[str, Any]]) -> tuple[StageSample, ...]:
-    samples = []
-    for part in replica:
-        for stage in sorted({stage for stage, _ in part["actions"]}):
-            forward = part["actions"].get((stage, "F"), (0.0, 0.0, 0))
-            weight = part["actions"].get((stage, "W"), (0.0, 0.0, 0))
-            whole = part["actions"].get((stage, "B"), (0.0, 0.0, 0))
-            inputs = part["actions"].get((stage, "I"), whole)
-            samples.append(
-                StageSample(
-                    stage=stage,
-                    rank=part["rank"],
-                    forward_wall_s=forward[0],
-                    forward_cpu_s=forward[1],
-                    backward_wall_s=inputs[0] + weight[0],
-                    backward_cpu_s=inputs[1] + weight[1],
-                    count=forward[2],
-                    weight_wall_s=weight[0],
-                    weight_cpu_s=weight[1],
-                )
-            )
-    return tuple(sorted(samples, key=lambda s: s.stage))
+def _seconds(record: _RankRecord, chosen: list[int], *names: str) -> float:
+    return median(record.steps[i].seconds_of(*names) for i in chosen)
+
+
+def _stage_samples(record: _RankRecord, chosen: list[int]) -> Iterator[StageSample]:
+    """Of the stages of a rank: medians over the passes of the chosen steps."""
+    passes: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for i in chosen:
+        for name, start, end, cpu_s in record.steps[i].actions:
+            if found := ACTION.fullmatch(name):
+                key = int(found[1]), found[2]
+                passes.setdefault(key, []).append((end - start, cpu_s))
+    middle = {
+        key: [median(column) for column in zip(*rows, strict=True)] for key, rows in passes.items()
+    }
+    for stage in {stage for stage, _ in passes}:
+        forward, weight = middle[stage, "F"], middle.get((stage, "W"), [0.0, 0.0])
+        inputs = middle[stage, "I" if (stage, "I") in middle else "B"]
+        yield StageSample(
+            stage=stage,
+            rank=record.rank,
+            forward_wall_s=forward[0],
+            forward_cpu_s=forward[1],
+            backward_wall_s=inputs[0] + weight[0],
+            backward_cpu_s=inputs[1] + weight[1],
+            count=len(passes[stage, "F"]),
+            weight_wall_s=weight[0],
+            weight_cpu_s=weight[1],
+        )
 
 
 if __name__ == "__main__":

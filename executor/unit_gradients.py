@@ -12,37 +12,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from executor.split_backward import Pending
+from executor.split_backward import Pending, Watch
 from executor.stages import StageModule
 
 
-def send_as_made(stage: Any) -> None:
-    """Let a PipelineStage under FSDP2 sum each unit's gradients in its last backward."""
-    module = stage.submod
-    backward, reduce = stage.backward_maybe_with_nosync, stage.perform_reduce_grad
-
-    def backward_that_may_sum(kind: str, given: Any, last_backward: bool = False) -> Any:
-        if not last_backward:
-            return backward(kind, given)
-        from torch.distributed.pipelining._backward import stage_backward
-
-        send_in_next_backward(module, last=True)
-        outputs, gradients = given["stage_output"], given["output_grads"]
-        return stage_backward(outputs, gradients, given["input_values"]), None
-
-    def reduce_the_rest(scale: int) -> None:
-        # The end of a last backward has cleared it: another sum would send zeros.
-        if module._get_fsdp_state()._comm_ctx.post_forward_order:
-            reduce(scale)
-
-    stage.backward_maybe_with_nosync = backward_that_may_sum
-    stage.perform_reduce_grad = reduce_the_rest
+def has_sent_all(stage: Any) -> bool:
+    """Whether a stage under FSDP2 has sent the gradients of its last backward: the end of that
+    clears what it notes of its forwards."""
+    return not stage._get_fsdp_state()._comm_ctx.post_forward_order
 
 
 @contextmanager
@@ -50,7 +34,7 @@ def sent_in_weight_half(stage: StageModule) -> Iterator[None]:
     """Around the last W of a stage under FSDP2."""
     assert stage.split is not None
     send_in_next_backward(stage, last=True)
-    stage.split.watch = _Sums(stage).watch
+    stage.split.watch = _sent_by_product(stage)
     try:
         yield
     finally:
@@ -84,36 +68,31 @@ def _give_sums_one_type(group: Any) -> None:
                 )
 
 
-class _Sums:
+def _sent_by_product(stage: StageModule) -> Watch:
     """Sends the units' gradients in the order in which the products of a W complete them."""
+    groups = list(_groups(stage))
+    number_of = {
+        id(held._unsharded_param): number
+        for number, group in enumerate(groups)
+        for held in group.fsdp_params
+        if hasattr(held, "_unsharded_param")
+    }
 
-    def __init__(self, stage: StageModule) -> None:
-        self._groups = list(_groups(stage))
-        self._of = {
-            id(held._unsharded_param): number
-            for number, group in enumerate(self._groups)
-            for held in group.fsdp_params
-            if hasattr(held, "_unsharded_param")
-        }
-
-    def watch(self, pending: Sequence[Pending]) -> Callable[[Pending], None]:
-        """A function to call after each of the products."""
-        waiting = Counter(number for product in pending for number in self._units(product))
-        for number, group in enumerate(self._groups):
+    def watch(pending: Sequence[Pending]) -> Callable[[Pending], None]:
+        waiting = Counter(number for product in pending for number in product.numbers(number_of))
+        for number, group in enumerate(groups):
             if not waiting[number]:
                 group.post_backward()
 
         def done(product: Pending) -> None:
-            for number in self._units(product):
+            for number in product.numbers(number_of):
                 waiting[number] -= 1
                 if not waiting[number]:
-                    self._groups[number].post_backward()
+                    groups[number].post_backward()
 
         return done
 
-    def _units(self, product: Pending) -> list[int]:
-        found = (self._of.get(id(p)) for p in product.parameters)
-        return [number for number in found if number is not None]
+    return watch
 
 
 def keep_gradient_sums(stage: StageModule) -> None:
@@ -125,9 +104,16 @@ def keep_gradient_sums(stage: StageModule) -> None:
     """
     if stage.copies is not None:
         stage.copies.keep_gradients()
-    for group in _groups(stage):
-        for held in group.fsdp_params:
-            _keep_sum(held)
+    for held in chain.from_iterable(group.fsdp_params for group in _groups(stage)):
+        weight = getattr(held, "_unsharded_param", None)
+        if weight is None or weight.grad is None:
+            continue
+        if held.unsharded_accumulated_grad is not None:
+            held.unsharded_accumulated_grad += weight.grad
+            weight.grad = None
+        elif held.reduce_dtype is not None and weight.grad.dtype != held.reduce_dtype:
+            held.unsharded_accumulated_grad = weight.grad.to(held.reduce_dtype)
+            weight.grad = None
 
 
 def _groups(stage: nn.Module) -> Iterator[Any]:
@@ -137,15 +123,3 @@ def _groups(stage: nn.Module) -> Iterator[Any]:
             state: Any = module._get_fsdp_state()
             groups = getattr(state, "_fsdp_param_groups", None)
             yield from groups if groups is not None else filter(None, [state._fsdp_param_group])
-
-
-def _keep_sum(held: Any) -> None:
-    weight = getattr(held, "_unsharded_param", None)
-    if weight is None or weight.grad is None:
-        return
-    if held.unsharded_accumulated_grad is not None:
-        held.unsharded_accumulated_grad += weight.grad
-        weight.grad = None
-    elif held.reduce_dtype is not None and weight.grad.dtype != held.reduce_dtype:
-        held.unsharded_accumulated_grad = weight.grad.to(held.reduce_dtype)
-        weight.grad = None

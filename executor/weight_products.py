@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,30 +18,33 @@ from torch import Tensor, nn
 from executor.working_copies import KeepGradients
 
 Gradients = tuple[Tensor | None, Tensor | None]
+_aten = torch.ops.aten
 
 
-class Product(Protocol):
+class Product:
     """An operation on x, a weight and perhaps a bias."""
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        raise NotImplementedError
 
-    def of_input(self, x: Tensor, weight: Tensor, dy: Tensor) -> Tensor: ...
+    def of_input(self, x: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
+        raise NotImplementedError
 
     def of_weight(
         self, x: Tensor, dy: Tensor, weight: Tensor, *, want: tuple[bool, bool]
     ) -> Gradients:
         """Gradients of weight and bias, as far as wanted. Only the weight's shape is read: its
         values may have been freed since the forward."""
-        ...
+        raise NotImplementedError
 
     def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
         """Add the weight's gradient to `place`, which has its shape, without a tensor of that
         size beside it; False, and nothing done, where there is no such way."""
-        ...
+        return False
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Product):
     """x [..., k] times weight [n, k] transposed, plus bias [n]; `transposed`: weight is [k, n]."""
 
     transposed: bool = False
@@ -52,74 +55,55 @@ class Linear:
         return torch.matmul(x, weight) if bias is None else torch.addmm(bias, x, weight)
 
     def of_input(self, x: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
-        flat = _rows(dy)
-        return flat.mm(weight.t() if self.transposed else weight).reshape(x.shape)
+        return _rows(dy).mm(weight.t() if self.transposed else weight).reshape(x.shape)
 
     def of_weight(
         self, x: Tensor, dy: Tensor, weight: Tensor, *, want: tuple[bool, bool]
     ) -> Gradients:
-        rows, flat = _rows(x), _rows(dy)
-        dw = None
-        if want[0]:
-            dw = rows.t().mm(flat) if self.transposed else flat.t().mm(rows)
-        return dw, flat.sum(0) if want[1] else None
+        left, right = self._factors(x, dy)
+        return left.mm(right) if want[0] else None, _rows(dy).sum(0) if want[1] else None
 
     def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
-        rows, flat = _rows(x), _rows(dy)
-        place.addmm_(*((rows.t(), flat) if self.transposed else (flat.t(), rows)))
+        place.addmm_(*self._factors(x, dy))
         return True
+
+    def _factors(self, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+        rows, flat = _rows(x), _rows(dy)
+        return (rows.t(), flat) if self.transposed else (flat.t(), rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
-    """A convolution of any number of dimensions, transposed ones too."""
+class Convolution(Product):
+    """A convolution of any number of dimensions, transposed ones too.
 
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    output_padding: tuple[int, ...]
-    transposed: bool
-    groups: int
+    settings  stride, padding, dilation, transposed, output padding and groups, as torch takes them
+    """
+
+    settings: tuple[Any, ...]
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return torch.convolution(x, weight, bias, *self._settings())
+        return torch.convolution(x, weight, bias, *self.settings)
 
     def of_input(self, x: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
-        return self._backward(x, dy, weight, (True, False, False))[0]
+        dx: Tensor = self._backward(x, dy, weight, [True, False, False])[0]
+        return dx
 
     def of_weight(
         self, x: Tensor, dy: Tensor, weight: Tensor, *, want: tuple[bool, bool]
     ) -> Gradients:
         # A weight that is sharded after the forward has no storage by now; its values do not count.
         like = weight if weight.untyped_storage().size() else torch.empty_like(weight)
-        _, dw, db = self._backward(x, dy, like, (False, *want))
+        _, dw, db = self._backward(x, dy, like, [False, *want])
         return dw if want[0] else None, db if want[1] else None
 
-    def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
-        return False
-
-    def _backward(
-        self, x: Tensor, dy: Tensor, weight: Tensor, mask: tuple[bool, bool, bool]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        sizes = [weight.shape[1] * self.groups if self.transposed else weight.shape[0]]
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-            dy, x, weight, sizes, *self._settings(), list(mask)
-        )
-        return found
-
-    def _settings(self) -> tuple[Any, ...]:
-        return (
-            list(self.stride),
-            list(self.padding),
-            list(self.dilation),
-            self.transposed,
-            list(self.output_padding),
-            self.groups,
-        )
+    def _backward(self, x: Tensor, dy: Tensor, weight: Tensor, mask: list[bool]) -> Any:
+        *_, transposed, _, groups = self.settings
+        sizes = [weight.shape[1] * groups if transposed else weight.shape[0]]
+        return _aten.convolution_backward(dy, x, weight, sizes, *self.settings, mask)
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(Product):
     """Rows of the weight by number; row `padding` gets no gradient (-1: every row does)."""
 
     padding: int
@@ -127,16 +111,12 @@ class Embedding:
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return torch.embedding(weight, x, self.padding)
 
-    def of_input(self, x: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
-        raise RuntimeError("row numbers have no gradient")
-
     def of_weight(
         self, x: Tensor, dy: Tensor, weight: Tensor, *, want: tuple[bool, bool]
     ) -> Gradients:
         if not want[0]:
             return None, None
-        dw = torch.ops.aten.embedding_dense_backward(dy, x, weight.shape[0], self.padding, False)
-        return dw, None
+        return _aten.embedding_dense_backward(dy, x, weight.shape[0], self.padding, False), None
 
     def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
         if x.device.type != "cpu":  # elsewhere index_add_ adds in an order of chance
@@ -148,8 +128,11 @@ class Embedding:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Recognised:
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+class Recognised(NamedTuple):
     """A call of a torch function as a product."""
 
     product: Product
@@ -170,14 +153,8 @@ def recognise(
         return None
 
 
-def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
-
-
 def _linear(input: Any, weight: Any, bias: Any = None) -> Recognised | None:
-    if weight.dim() != 2:
-        return None
-    return Recognised(Linear(), input, weight, bias)
+    return Recognised(Linear(), input, weight, bias) if weight.dim() == 2 else None
 
 
 def _addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Recognised | None:
@@ -215,9 +192,6 @@ _TRANSPOSED = ("stride", "padding", "output_padding", "groups", "dilation")
 def _convolution(dims: int, *, transposed: bool) -> Callable[..., Recognised | None]:
     names = _TRANSPOSED if transposed else _STRAIGHT
 
-    def many(value: Any) -> tuple[int, ...]:
-        return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
-
     def read(
         input: Any, weight: Any, bias: Any = None, *settings: Any, **named: Any
     ) -> Recognised | None:
@@ -225,15 +199,14 @@ def _convolution(dims: int, *, transposed: bool) -> Callable[..., Recognised | N
         # A text ("same") may pad the two ends unlike; one without a batch is left alone, too.
         if isinstance(given.get("padding"), str) or input.dim() != dims + 2:
             return None
-        product = Convolution(
-            stride=many(given.get("stride", 1)),
-            padding=many(given.get("padding", 0)),
-            dilation=many(given.get("dilation", 1)),
-            output_padding=many(given.get("output_padding", 0)),
-            transposed=transposed,
-            groups=given.get("groups", 1),
-        )
-        return Recognised(product, input, weight, bias)
+
+        def many(name: str, default: int) -> list[int]:
+            value = given.get(name, default)
+            return [value] * dims if isinstance(value, int) else [*value] * (dims // len(value))
+
+        first = many("stride", 1), many("padding", 0), many("dilation", 1)
+        rest = transposed, many("output_padding", 0), given.get("groups", 1)
+        return Recognised(Convolution((*first, *rest)), input, weight, bias)
 
     return read
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from executor.mesh import local
+
 # Gradients of copies go to their weights as soon as so many bytes of them are made: no more are
 # held in both types at once. A hook takes 10 us of host time (torch 2.13, a CPU, 2026-11-22), the
 # cast of 1 MiB ten times that.
@@ -34,7 +36,6 @@ class WorkingCopies:
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        self.weight_of: dict[Tensor, nn.Parameter] = {}
         self._hooks: list[Any] = []
         made: dict[nn.Parameter, nn.Parameter] = {}
         for module in model.modules():
@@ -42,23 +43,17 @@ class WorkingCopies:
                 if weight is None or not weight.dim() or not weight.is_floating_point():
                     continue
                 if weight not in made:
-                    made[weight] = self._copy(weight, dtype)
+                    value = weight.detach().to(dtype, copy=True)
+                    made[weight] = nn.Parameter(value, requires_grad=weight.requires_grad)
                 module._parameters[key] = made[weight]
-        self._group()
-
-    def _copy(self, weight: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
-        value = weight.detach().to(dtype, copy=True)
-        copy = nn.Parameter(value, requires_grad=weight.requires_grad)
-        if weight.requires_grad:
-            self.weight_of[copy] = weight
-        return copy
-
-    def _group(self) -> None:
-        """Backwards run through the model from its end: the first of each group comes last."""
+        self.weight_of: dict[Tensor, nn.Parameter] = {
+            copy: weight for weight, copy in made.items() if weight.requires_grad
+        }
+        # Backwards run through the model from its end: the first of each group comes last.
         group: list[tuple[Tensor, nn.Parameter]] = []
         for copy, weight in reversed(self.weight_of.items()):
             group.append((copy, weight))
-            if sum(_own(x).nbytes for x, _ in group) >= _TOGETHER_BYTES:
+            if sum(local(x).nbytes for x, _ in group) >= _TOGETHER_BYTES:
                 hook = KeepGradients(tuple(group))
                 self._hooks.append(copy.register_post_accumulate_grad_hook(hook))
                 group = []
@@ -78,8 +73,8 @@ class WorkingCopies:
     def refresh(self) -> None:
         """Make the copies of trained weights anew."""
         if self.weight_of:
-            copies = [_own(copy) for copy in self.weight_of]
-            torch._foreach_copy_(copies, [_own(weight) for weight in self.weight_of.values()])
+            copies = [local(copy) for copy in self.weight_of]
+            torch._foreach_copy_(copies, [local(weight) for weight in self.weight_of.values()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +87,11 @@ class KeepGradients:
     def __call__(self, of: Tensor | None = None) -> None:
         for copy, weight in self.group:
             gradient = copy.grad
-            if gradient is None:
-                continue
             copy.grad = None
-            if weight.grad is None:
-                weight.grad = gradient.to(weight.dtype)
-            else:
+            if gradient is not None and weight.grad is not None:
                 _add(gradient, to=weight.grad)
+            elif gradient is not None:
+                weight.grad = gradient.to(weight.dtype)
 
 
 def _add(gradient: Tensor, *, to: Tensor) -> None:
@@ -109,8 +102,3 @@ def _add(gradient: Tensor, *, to: Tensor) -> None:
     rows = max(1, _TOGETHER_BYTES * len(to) // to.nbytes)
     for total, part in zip(to.split(rows), gradient.split(rows), strict=True):
         total += part
-
-
-def _own(x: Tensor) -> Tensor:
-    part: Tensor = x.to_local() if isinstance(x, DTensor) else x
-    return part

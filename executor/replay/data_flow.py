@@ -20,15 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from executor.replay.draws import DrawsSeen
+from executor.replay.mode_switch import HandingMode
 from executor.replay.wire import narrowed, stored_type, wire_form
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
@@ -137,76 +138,121 @@ _OF_SHAPE = {f"{kind}_like" for kind in ("zeros", "ones", "empty", "full", "rand
 _OF_SHAPE |= {f"new_{kind}" for kind in ("zeros", "ones", "empty", "full", "tensor")}
 
 
-class _Recording(TorchFunctionMode):
-    """Around a run of the whole model: the calls in `calls`; hooks tell it where the run is."""
+class _Recording:
+    """The calls of one run of the whole model, which stands on shapes alone (fake tensors).
 
-    def __init__(self, owners: Mapping[int, str], blocks: int) -> None:
-        super().__init__()
-        self._owners = owners  # id of a weight -> the unit that holds it, or its name in none
-        self._blocks = blocks
-        self.reads: dict[str, set[int]] = {}
-        self.casts: set[str] = set()
-        self.differentiated: set[str] = set()
-        self.block = 0
-        self.depth = 0  # of units that are running
-        self.running = ""  # the outermost of them
-        self.calls: list[Call] = []
-        self.made: list[Tensor] = []
-        self.reached: set[int] = set()
+    entries  of the blocks, in the plan's order; "" is the block that begins with the forward
+    units    paths of the modules that run as a whole
+    """
+
+    def __init__(self, module: nn.Module, entries: tuple[str, ...], units: tuple[str, ...]) -> None:
+        self._modules = dict(module.named_modules())
+        self._entries, self._units = entries, units
+        # id of a weight -> the unit that holds it, or its name in none
+        self._owners = {id(p): name for name, p in module.named_parameters()}
+        self._owners |= {id(p): u for u in units for p in self._modules[u].parameters()}
+        self._reads: dict[str, set[int]] = {}
+        self._casts: set[str] = set()
+        self._differentiated: set[str] = set()
+        self._block = 0
+        self._depth = 0  # of units that are running
+        self._running = ""  # the outermost of them
+        self._given: Any = None  # to it
+        self._calls: list[Call] = []
+        self._made: list[Tensor] = []
+        self._reached: set[int] = set()
         self._numbers: dict[int, tuple[Tensor, int]] = {}
 
-    def enter(self, block: int) -> None:
-        """From here on the calls are this block's."""
-        self.block = block
-        self.reached.add(block)
+    def of(self, run: Callable[[], Any]) -> DataFlow:
+        """The flow of a run, which calls the model and its loss."""
+        self._enter(self._entries.index(""))
+        handles = []
+        for block, path in enumerate(self._entries):
+            if path:
+                entered = partial(self._enter, block)
+                handles.append(self._modules[path].register_forward_pre_hook(entered))
+        for path in self._units:
+            unit, began = self._modules[path], partial(self._began, path)
+            handles.append(unit.register_forward_pre_hook(began, with_kwargs=True))
+            handles.append(unit.register_forward_hook(partial(self._ended, path)))
+        try:
+            with HandingMode(self._handle):
+                run()
+        finally:
+            for handle in handles:
+                handle.remove()
+        return self._flow()
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.autograd.grad and self.depth == 0:
-            called = (call.function for call in self.calls)
-            self.differentiated.update(name for name in called if isinstance(name, str))
-        elif func is Tensor.register_hook and self.depth:
-            self.differentiated.add(self.running)
+    def _enter(self, block: int, *_: Any) -> None:
+        """From here on the calls are this block's, if it has not been entered before."""
+        if block not in self._reached:
+            self._block = block
+            self._reached.add(block)
+
+    def _began(self, path: str, unit: nn.Module, args: Any, kwargs: Any) -> Any:
+        self._note_reads(tree_leaves((args, kwargs)))
+        self._depth += 1
+        if self._depth > 1:
+            return None
+        self._running = path
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            self._differentiated.add(path)
+        self._given = args, kwargs
+        given = narrowed(unit, (args, kwargs))
+        if given[0] is args:
+            return None
+        self._casts.add(path)
+        return given
+
+    def _ended(self, path: str, unit: nn.Module, args: Any, output: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._note(path, tree_leaves(self._given), output)
+
+    def _handle(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A call of a torch function."""
+        if func is torch.autograd.grad and self._depth == 0:
+            called = (call.function for call in self._calls)
+            self._differentiated.update(name for name in called if isinstance(name, str))
+        elif func is Tensor.register_hook and self._depth:
+            self._differentiated.add(self._running)
         out = func(*args, **kwargs)
         if not takes_shape_only(func):
             inputs = tree_leaves((args, kwargs))
             depends = any(self._depends(x) for x in inputs)
-            self.note_reads(inputs, depends=depends)
-            if depends and self.depth == 0:
+            self._note_reads(inputs, depends=depends)
+            if depends and self._depth == 0:
                 writes = getattr(func, "__name__", "") == "__setitem__"
-                self.note(func, inputs, inputs[0] if writes else out, writes=writes)
+                self._note(func, inputs, inputs[0] if writes else out, writes=writes)
         return out
 
     def _depends(self, x: Any) -> bool:
         return isinstance(x, Tensor) and (x.requires_grad or id(x) in self._numbers)
 
-    def note_reads(self, inputs: Sequence[Any], *, depends: bool = True) -> None:
+    def _note_reads(self, inputs: Sequence[Any], *, depends: bool = True) -> None:
         """Weights among these are read here; of its own a unit reads inside."""
         for path in {self._owners[id(x)] for x in inputs if id(x) in self._owners}:
-            if self.depth == 0 or path != self.running:
+            if self._depth == 0 or path != self._running:
                 # What depends on nothing that is trained, every stage makes itself.
-                here = depends or self.depth
-                blocks = {self.block} if here else set(range(self._blocks))
-                self.reads.setdefault(path, set()).update(blocks)
+                here = depends or self._depth
+                blocks = {self._block} if here else set(range(len(self._entries)))
+                self._reads.setdefault(path, set()).update(blocks)
 
-    def note(self, function: Any, inputs: Sequence[Any], out: Any, *, writes: bool = False) -> None:
+    def _note(
+        self, function: Any, inputs: Sequence[Any], out: Any, *, writes: bool = False
+    ) -> None:
         """A call with these input leaves gave `out` back."""
         leaves, spec = tree_flatten(out)
         if not any(isinstance(x, Tensor) for x in leaves):
             return
-        takes = []
-        for x in inputs:
-            if isinstance(x, Tensor) and id(x) in self._numbers:
-                takes.append(self._numbers[id(x)][1])
+        takes = tuple(self._numbers[id(x)][1] for x in inputs if id(x) in self._numbers)
         unit = isinstance(function, str)
         given: dict[int, Leaf] = {}  # a tensor that comes back twice is one value
         found = []
         for x in leaves:
             leaf = given.get(id(x)) if isinstance(x, Tensor) else None
             found.append(leaf or given.setdefault(id(x), self._leaf(x, inputs, passes=unit)))
-        self.calls.append(Call(self.block, function, tuple(takes), spec, tuple(found), writes))
+        self._calls.append(Call(self._block, function, takes, spec, tuple(found), writes))
 
     def _leaf(self, x: Any, inputs: Sequence[Any], *, passes: bool) -> Leaf:
         if not isinstance(x, Tensor):
@@ -216,106 +262,30 @@ class _Recording(TorchFunctionMode):
             # A unit that hands an input on; a function that gives its input back has changed it.
             handed = self._numbers[id(x)][1] if id(x) in self._numbers else -1
             return Leaf(-1, source, handed, (), None, None)
-        number = len(self.made)
-        self.made.append(x)
+        number = len(self._made)
+        self._made.append(x)
         # Kept alive, or its id could be that of another tensor later.
         self._numbers[id(x)] = (x, number)
         return Leaf(number, source, -1, tuple(x.shape), x.dtype, None)
 
-    def flow(self, entries: tuple[str, ...], units: tuple[str, ...]) -> DataFlow:
-        """What was recorded."""
-        calls, taken = where_used_first(self.calls)
+    def _flow(self) -> DataFlow:
+        calls, taken = where_used_first(self._calls)
         made = {leaf.value: call.block for call in calls for leaf in call.leaves}
         values = [
             Value(made[n], tuple(x.shape), x.dtype, x.requires_grad, frozenset(taken.get(n, ())))
-            for n, x in enumerate(self.made)
+            for n, x in enumerate(self._made)
         ]
-        nowhere = {path: {0} for path in self._owners.values() if path not in units}
-        reads = {path: frozenset(blocks) for path, blocks in (nowhere | self.reads).items()}
+        nowhere = {path: {0} for path in self._owners.values() if path not in self._units}
         return DataFlow(
-            entries,
-            units,
+            self._entries,
+            self._units,
             calls,
             tuple(values),
-            frozenset(self.reached),
-            reads=reads,
-            casts=frozenset(self.casts),
-            differentiated=frozenset(self.differentiated),
+            frozenset(self._reached),
+            reads={path: frozenset(where) for path, where in (nowhere | self._reads).items()},
+            casts=frozenset(self._casts),
+            differentiated=frozenset(self._differentiated),
         )
-
-
-def recorded_flow(
-    module: nn.Module,
-    run: Callable[[], Any],
-    *,
-    entries: tuple[str, ...],
-    units: tuple[str, ...],
-) -> DataFlow:
-    """The flow of one run of the model, which stands on shapes alone (fake tensors).
-
-    run      calls the model and its loss
-    entries  of the blocks, in the plan's order; "" is the block that begins with the forward
-    units    paths of the modules that run as a whole
-    """
-    modules = dict(module.named_modules())
-    owners = {id(p): name for name, p in module.named_parameters()}
-    owners |= {id(p): path for path in units for p in modules[path].parameters()}
-    recording = _Recording(owners, len(entries))
-    recording.enter(entries.index(""))
-    seen: set[str] = set()
-    handles = []
-
-    def entering(path: str) -> Any:
-        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
-            if path not in seen:
-                seen.add(path)
-                recording.enter(entries.index(path))
-
-        return hook
-
-    outermost: list[Any] = []  # what the unit that runs was given
-
-    def began(path: str) -> Any:
-        def hook(unit: nn.Module, args: Any, kwargs: Any) -> Any:
-            recording.note_reads(tree_leaves((args, kwargs)))
-            recording.depth += 1
-            if recording.depth > 1:
-                return None
-            recording.running = path
-            if torch._C._functorch.peek_interpreter_stack() is not None:
-                recording.differentiated.add(path)
-            outermost[:] = [args, kwargs]
-            given = narrowed(unit, (args, kwargs))
-            if given[0] is args:
-                return None
-            recording.casts.add(path)
-            return given
-
-        return hook
-
-    def ended(path: str) -> Any:
-        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            recording.depth -= 1
-            if recording.depth == 0:
-                recording.note(path, tree_leaves(outermost), output)
-
-        return hook
-
-    for path in entries:
-        if path:
-            handles.append(
-                modules[path].register_forward_pre_hook(entering(path), with_kwargs=True)
-            )
-    for path in units:
-        handles.append(modules[path].register_forward_pre_hook(began(path), with_kwargs=True))
-        handles.append(modules[path].register_forward_hook(ended(path), with_kwargs=True))
-    try:
-        with recording:
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return recording.flow(entries, units)
 
 
 def units_of(module: nn.Module, opening: tuple[str, ...]) -> tuple[str, ...]:
@@ -356,7 +326,6 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
                 f"the plan cuts the model at {entry!r}, but the model has no such module: the plan "
                 "is for another model; plan again for this one"
             )
-    units = units_of(built.module, opening)
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         _fake_state(built.module)
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
@@ -366,11 +335,8 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
             expected_shapes(lambda: used.append(shapes.guesses), unknown=True) as shapes,
             DrawsSeen() as seen,
         ):
-            flow = recorded_flow(
-                built.module,
-                lambda: loss_of(shapes, built.loss_fn, built.call(built.module, *args), targets),
-                entries=entries,
-                units=units,
+            flow = _Recording(built.module, entries, units_of(built.module, opening)).of(
+                lambda: loss_of(shapes, built.loss_fn, built.call(built.module, *args), targets)
             )
     flow = replace(flow, draws=seen.any or drawn[0], draws_beside=drawn[0], by_value=not all(used))
     missing = sorted(set(range(len(entries))) - flow.reached)

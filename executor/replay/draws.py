@@ -14,11 +14,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from executor.replay.mode_switch import ModeSwitch
@@ -69,7 +69,7 @@ class Draws:
         self._scope = ""
         self._inside = 0
         self._calls: Counter[str] = Counter()
-        self._looking = ModeSwitch(lambda: _Between(self))
+        self._looking = ModeSwitch(self._between)
 
     def watch(self, module: nn.Module, units: Iterable[str]) -> None:
         """Give every call of these units a seed of its own; in a model that is one unit ("") each
@@ -79,8 +79,9 @@ class Draws:
         found = dict(module.named_modules())
         for path in filter(None, units):
             saved: list[tuple[bool, Any]] = []
-            found[path].register_forward_pre_hook(self._began(path, saved), prepend=True)
-            found[path].register_forward_hook(self._ended(saved), always_call=True)
+            began = partial(self._began, path, saved)
+            found[path].register_forward_pre_hook(began, prepend=True)
+            found[path].register_forward_hook(partial(self._ended, saved), always_call=True)
 
     @contextmanager
     def forward(self, micro_batch: int) -> Iterator[None]:
@@ -97,14 +98,14 @@ class Draws:
             self._looking.turn(False)
             self._restore(before)
 
-    def between(self, name: str, run: Callable[[], Any]) -> Any:
+    def _between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A torch function outside or inside units."""
-        if self._inside or name not in _DRAWING:
-            return run()
+        if self._inside or getattr(func, "__name__", "") not in _DRAWING:
+            return func(*args, **kwargs)
         before = self._states()
         try:
             self._set("between units")
-            return run()
+            return func(*args, **kwargs)
         finally:
             self._restore(before)
 
@@ -129,36 +130,18 @@ class Draws:
         if self._beside is not None:
             self._beside.restore(states[2])
 
-    def _began(self, path: str, saved: list[tuple[bool, Any]]) -> Any:
-        def hook(module: nn.Module, args: Any) -> None:
-            saved.append((self._looking.on, self._states()))
-            self._looking.turn(False)
-            self._inside += 1
-            self._set(path)
+    def _began(self, path: str, saved: list[tuple[bool, Any]], *_: Any) -> None:
+        saved.append((self._looking.on, self._states()))
+        self._looking.turn(False)
+        self._inside += 1
+        self._set(path)
 
-        return hook
-
-    def _ended(self, saved: list[tuple[bool, Any]]) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if saved:
-                self._inside -= 1
-                looked, before = saved.pop()
-                self._restore(before)
-                self._looking.turn(looked)
-
-        return hook
-
-
-class _Between(TorchFunctionMode):
-    def __init__(self, draws: Draws) -> None:
-        super().__init__()
-        self._draws = draws
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        name = getattr(func, "__name__", "")
-        return self._draws.between(name, lambda: func(*args, **(kwargs or {})))
+    def _ended(self, saved: list[tuple[bool, Any]], *_: Any) -> None:
+        if saved:
+            self._inside -= 1
+            looked, before = saved.pop()
+            self._restore(before)
+            self._looking.turn(looked)
 
 
 def _seed(seed: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import Durations, simulate
 from simulator.values.measurement import Measurement
 from simulator.values.plan import Plan
@@ -127,19 +126,12 @@ def measured_bubble_s(plan: Plan, measured: Measurement, parts: RankParts) -> fl
     the run's median forwards and backwards and with sends of 0 s. The rank's idle time there is the
     bubble, at most all its waiting.
     """
-    degrees = plan.degrees
     stages = {stage.stage: stage for stage in measured.stages}
     if sorted(stages) != list(range(len(plan.stages))):
         return None
-    schedule = build_schedule(
-        plan.schedule,
-        num_ranks=degrees.pp,
-        num_microbatches=plan.num_microbatches,
-        stages_per_rank=degrees.vpp,
-    )
     free = (0.0,) * len(plan.stages)
     timeline = simulate(
-        schedule,
+        plan.actions,
         Durations(
             forward_s=tuple(stages[s].forward_wall_s for s in sorted(stages)),
             backward_s=tuple(stages[s].backward_wall_s for s in sorted(stages)),
@@ -147,6 +139,6 @@ def measured_bubble_s(plan: Plan, measured: Measurement, parts: RankParts) -> fl
             send_backward_s=free,
         ),
     )
-    pp_rank = degrees.coordinates(parts.rank).pp
+    pp_rank = plan.degrees.coordinates(parts.rank).pp
     idle_s = max(0.0, timeline.rank_end_s(pp_rank) - parts.busy_s)
     return min(idle_s, parts.waiting_s)

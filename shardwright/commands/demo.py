@@ -47,7 +47,7 @@ def demo(
     """Run the whole way once, writing everything into a folder; raises what its parts raise."""
     need_package("torch", "`shardwright demo`", extra="hf")
     # Here, since they import torch.
-    from executor.probe_pipeline import profile_model
+    from executor.probe_pipeline import BlockProbe
     from profiles.hardware.probe.probe import measure_machine
 
     begin = time.monotonic()
@@ -78,7 +78,7 @@ def demo(
             f"profile --model {MODEL} --seq {SEQUENCE} --micro-batch {MICRO_BATCH} -o {local}",
         )
         with Bar("measuring", quiet=False) as progress:
-            cluster = profile_model(spec, traced, cluster, MICRO_BATCH, progress=progress)
+            cluster = BlockProbe(spec, traced, cluster, 1, progress).profiled(MICRO_BATCH)
         write_document(local, cluster, schema=CLUSTER_SCHEMA, provenance=provenance(cluster))
 
         _step(

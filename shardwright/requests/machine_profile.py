@@ -73,7 +73,7 @@ def profile_machine(
     if model is None:
         return cluster
     _check_same(path, cluster, devices, threads)
-    from executor.probe_pipeline import profile_model
+    from executor.probe_pipeline import BlockProbe
     from profiles.model.loaders import resolve_model
     from profiles.model.tracing.traced import trace_model
 
@@ -95,14 +95,8 @@ def profile_machine(
         for micro_batch in micro_batches:
             if micro_batch in done:
                 continue
-            cluster = profile_model(
-                spec,
-                traced,
-                cluster,
-                micro_batch,
-                threads_per_device=_threads(cluster),
-                progress=report,
-            )
+            probe = BlockProbe(spec, traced, cluster, _threads(cluster), report)
+            cluster = probe.profiled(micro_batch)
             done = (*done, micro_batch)
             left = {"question": question, "done": list(done)}
             unfinished = {"unfinished": left} if len(done) < len(micro_batches) else {}
@@ -113,7 +107,7 @@ def profile_machine(
 
 def _with_overheads(cluster: Cluster, progress: Progress) -> Cluster:
     """With what the executor takes beside the blocks of a small model."""
-    from executor.probe_pipeline import measure_overheads
+    from executor.probe_pipeline import BlockProbe
     from profiles.model.loaders import resolve_model
     from profiles.model.tracing.traced import trace_model
 
@@ -127,9 +121,7 @@ def _with_overheads(cluster: Cluster, progress: Progress) -> Cluster:
         target="cpu",
         cache=trace_cache(),
     )
-    return measure_overheads(
-        spec, traced, cluster, threads_per_device=_threads(cluster), progress=progress
-    )
+    return BlockProbe(spec, traced, cluster, _threads(cluster), progress).with_overheads()
 
 
 def _measured_before(path: Path, question: str) -> tuple[int, ...]:

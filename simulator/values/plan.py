@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from profiles.document import flattened
 from profiles.errors import InputError
-from simulator.schedules.schedule import schedule_kind
+from simulator.schedules.schedule import Schedule, build_schedule, schedule_kind
 from simulator.values.degrees import AXIS_ORDERS, Degrees
 from simulator.values.workload import Workload
 
@@ -256,6 +256,16 @@ class Plan:
     def num_microbatches(self) -> int:
         """Micro-batches per optimizer step and replica, for equal replicas."""
         return self.workload.global_batch // (self.degrees.dp * self.micro_batch)
+
+    @property
+    def actions(self) -> Schedule:
+        """The actions of every pipeline rank by the plan's schedule."""
+        return build_schedule(
+            self.schedule,
+            num_ranks=self.degrees.pp,
+            num_microbatches=self.num_microbatches,
+            stages_per_rank=self.degrees.vpp,
+        )
 
     def stages_of(self, pp_rank: int) -> tuple[int, ...]:
         """Virtual stages of a pipeline rank, in chain order."""

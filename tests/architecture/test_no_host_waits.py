@@ -11,13 +11,13 @@ ROOT = Path(__file__).parents[2]
 # (file, function) -> what it may do, and why. Nothing of it runs in a step of training.
 ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
     # The check of gradients, and the search for what is not finite, are runs of their own.
-    ("check.py", "check_gradients"): ("all_gather_object",),
+    ("check.py", "check_gradients"): ("gather_all",),
     ("check.py", "reference_gradients"): ("cpu", "float"),
     ("check.py", "compare_gradients"): ("float",),
     ("check.py", "relative_error"): ("float",),
     ("check.py", "whole"): ("cpu",),
     ("check.py", "combined"): ("float",),
-    ("not_finite.py", "first_not_finite"): ("all_gather_object", "float"),
+    ("not_finite.py", "first_not_finite"): ("gather_all", "float"),
     # Figures, not tensors.
     ("launch.py", "first_failure"): ("float",),
     ("memory.py", "allocated_and_total"): ("float",),
@@ -25,17 +25,19 @@ ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
     ("memory.py", "peak_of_trace"): ("float",),
     ("pipeline_times.py", "_quantiles"): ("float",),
     # Once, before the first step or behind the last.
+    ("mesh.py", "gather_all"): ("all_gather_object",),
     ("mesh.py", "Mesh.group_of"): ("new_group",),
-    ("rank.py", "Rank._synchronise_ties"): ("all_gather_object",),
+    ("rank.py", "Rank._synchronise_ties"): ("gather_all",),
     ("probe_pipeline.py", "run_pipelines"): ("barrier",),
     ("train.py", "_run"): ("barrier",),
-    ("train.py", "_check_ranks_agree"): ("all_gather_object",),
-    ("train.py", "_of_all_ranks"): ("all_gather_object",),
-    ("train.py", "_finite_everywhere"): ("all_gather_object",),
-    ("train.py", "_gather"): ("all_gather_object",),
+    ("train.py", "_check_ranks_agree"): ("gather_all",),
+    ("train.py", "_measure"): ("gather_all",),
+    ("train.py", "references_of_all"): ("gather_all",),
+    ("train.py", "_finite_everywhere"): ("gather_all",),
+    ("train.py", "_gather"): ("gather_all",),
     # Around a step that is measured: they begin together, and the loss is read when it is over.
     ("train.py", "train_step"): ("barrier", "float"),
-    ("clocks.py", "DeviceClock.settle"): ("synchronize",),
+    ("clocks.py", "Clock.settle"): ("synchronize",),
     # Only while blocks are measured.
     ("recorder.py", "BlockRecorder._now"): ("synchronize",),
     # In a step: which gradients there are goes over the wire once and is kept, and is read back
@@ -74,6 +76,8 @@ def _waits(call: ast.Call) -> str:
             return "tensor on a device"
         if target.attr in ("cpu", "numpy") and not call.args:
             return target.attr
+    if isinstance(target, ast.Name) and target.id == "gather_all":
+        return target.id
     if isinstance(target, ast.Name) and target.id == "float" and call.args:
         known = isinstance(call.args[0], (ast.Constant, ast.JoinedStr))
         return "" if known else "float"
@@ -85,7 +89,7 @@ def test_each_kind_is_found() -> None:
 class Rank:
     def step(self):
         x.item(); x.tolist(); float(loss); float("nan"); torch.tensor([1], device=d)
-        dist.all_gather_object(a, b); dist.new_group([0]); torch.tensor([1])
+        dist.all_gather_object(a, b); gather_all(a); dist.new_group([0]); torch.tensor([1])
 """
     assert [what for _, what, _ in waits(ast.parse(code))] == [
         "item",
@@ -93,6 +97,7 @@ class Rank:
         "float",
         "tensor on a device",
         "all_gather_object",
+        "gather_all",
         "new_group",
     ]
 

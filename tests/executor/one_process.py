@@ -48,7 +48,7 @@ def stages_of(plan: Plan) -> list[StageModule]:
         starting.fill(stage.model)
         apply_recompute(stage, cut.recompute)
         if flow.draws:
-            stage.use_draws(draws)
+            stage.draws = draws
         stage.watch_entries()
         made.append(stage)
     return made

@@ -15,7 +15,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from executor import replica_gradients
-from executor.replica_gradients import ReplicaGradients, local
+from executor.mesh import local
+from executor.replica_gradients import ReplicaGradients
 from simulator.memory.held import GRADIENT_BUCKET_BYTES
 from tests.executor.processes import run_ranks
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.probe_pipeline import measure_in_whole, training_bytes
+from executor.probe_pipeline import BlockProbe, training_bytes
 from profiles.errors import InputError, ModelError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import BlockPoint
@@ -64,7 +64,7 @@ def machine(count: int, **changes: object) -> Cluster:
 
 def measured(name: str, micro_batch: int, count: int = 1) -> dict[str, BlockPoint]:
     spec, traced = model(name)
-    points = measure_in_whole(spec, traced, machine(count), micro_batch, num_steps=6)
+    points = BlockProbe(spec, traced, machine(count)).in_whole(micro_batch, num_steps=6)
     graph = traced.at(micro_batch)
     assert {point.kind for point in points} == {block.kind for block in graph.kinds}
     by_kind = {point.kind: point for point in points}
@@ -96,7 +96,7 @@ def test_a_model_that_cannot_fit_is_refused_with_its_bytes(factory: str) -> None
     spec, traced = model(f"{factory}:build")
     # Hidden activations of 2^28 samples.
     with pytest.raises(ModelError, match=r"at micro-batch 268435456 needs .* \(2 processes of"):
-        measure_in_whole(spec, traced, machine(2), 2**28)
+        BlockProbe(spec, traced, machine(2)).in_whole(2**28)
 
 
 def test_memory_of_training_a_model(factory: str) -> None:
@@ -110,4 +110,4 @@ def test_memory_of_training_a_model(factory: str) -> None:
 def test_nothing_to_measure(factory: str) -> None:
     spec, traced = model(f"{factory}:build")
     with pytest.raises(InputError, match="at least one step, got 0"):
-        measure_in_whole(spec, traced, machine(2), 4, num_steps=0)
+        BlockProbe(spec, traced, machine(2)).in_whole(4, num_steps=0)

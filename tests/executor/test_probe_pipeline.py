@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.probe_pipeline import (
-    can_measure_in_pipeline,
-    even_stages,
-    pipeline_plan,
-)
+from executor.probe_pipeline import BlockProbe, even_stages
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
@@ -34,18 +30,18 @@ def machine(count: int = 2) -> Cluster:
 
 def test_the_plan_has_two_micro_batches_per_device(traced: TracedModel, tmp_path: Path) -> None:
     spec = resolve_model(write_models(tmp_path)["gpt2"])
-    plan = pipeline_plan(spec, traced, machine(), 3)
+    plan = BlockProbe(spec, traced, machine()).pipeline_plan(3)
     assert (plan.degrees.pp, plan.num_microbatches, plan.micro_batch) == (2, 4, 3)
     assert plan.tied_parameters == traced.tied_parameters
 
 
 def test_one_device_has_no_pipeline(traced: TracedModel, tmp_path: Path) -> None:
     spec = resolve_model(write_models(tmp_path)["gpt2"])
-    assert can_measure_in_pipeline(traced, machine())
-    assert not can_measure_in_pipeline(traced, machine(1))
-    assert not can_measure_in_pipeline(traced, machine(16))  # more devices than blocks
+    assert BlockProbe(spec, traced, machine()).has_pipeline
+    assert not BlockProbe(spec, traced, machine(1)).has_pipeline
+    assert not BlockProbe(spec, traced, machine(16)).has_pipeline  # more devices than blocks
     with pytest.raises(InputError, match="needs two devices and as many blocks"):
-        pipeline_plan(spec, traced, machine(1), 2)
+        BlockProbe(spec, traced, machine(1)).pipeline_plan(2)
 
 
 @given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=20), st.data())

@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from executor.mesh import make_mesh
-from executor.parallelize import apply_fully_sharded, is_fully_sharded
+from executor.parallelize import apply_fully_sharded
 from executor.split_backward import SplitBackward
 from executor.stages import StageModule
 from executor.starting_weights import StartingWeights
@@ -56,7 +56,7 @@ def test_blocks_are_units_where_parameters_are_sharded_and_else_copied(
         torch.bfloat16,
         made(stage),
     )
-    assert is_fully_sharded(stage) == bool(units)
+    assert isinstance(stage, FSDPModule) == bool(units)
     assert (stage.copies is None) == bool(units)
     named = stage.model.named_modules()
     assert [path for path, module in named if isinstance(module, FSDPModule)] == units
@@ -91,6 +91,6 @@ def test_an_older_torch_is_refused_where_values_decide_what_is_trained(
         sharded = replace(plan, zero_stage=3, degrees=replace(plan.degrees, dp=2))
         mesh = make_mesh(plan, "cpu")
         refused = pytest.raises(RunError, match=r"gradients of different weights.*--zero 0")
-        with refused if stage.by_value else nullcontext():
+        with refused if stage.flow.by_value else nullcontext():
             apply_fully_sharded(stage, sharded, mesh, torch.float32, made(stage))
-        assert stage.by_value == (entries == ("",))
+        assert stage.flow.by_value == (entries == ("",))

@@ -254,7 +254,7 @@ def test_between_the_halves_only_operands_are_kept() -> None:
     module = nn.Sequential(nn.Tanh(), nn.Sigmoid(), held, nn.Tanh())
     x = torch.randn(64, 32, requires_grad=True)
     split = halves(module, x)
-    (pending,) = split._pending
+    (pending,) = split.waits
     assert pending.x.untyped_storage().nbytes() == 4 * 64 * 32
     assert pending.dy.untyped_storage().nbytes() == 4 * 64 * 16
     assert pending.x.grad_fn is None

@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 from executor.memory import PeakWatch
-from executor.mesh import make_mesh
-from executor.parallelize import local
+from executor.mesh import local, make_mesh
 from executor.rank import Rank
 from executor.recorder import Recorder
 from profiles.document import decode, encode

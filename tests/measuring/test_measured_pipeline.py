@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.probe_pipeline import measure_in_pipeline
+from executor.probe_pipeline import BlockProbe
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import trace_model
 from tests.executor.cases import write_models
@@ -19,7 +19,7 @@ def test_every_kind_of_block_is_measured_where_it_runs(tmp_path: Path) -> None:
     spec = resolve_model(write_models(tmp_path)["gpt2"])
     traced = trace_model(spec, sequence_length=16, dtype="float32", target="cpu")
     machine = cluster(1, 2, of=replace(device(), type="cpu"))
-    found = measure_in_pipeline(spec, traced, machine, 2, num_steps=2)
+    found = BlockProbe(spec, traced, machine).in_pipeline(2, num_steps=2)
     graph = traced.at(2, 1)
     assert {p.kind for p in found.blocks} == {kind.kind for kind in graph.kinds}
     for point in found.blocks:

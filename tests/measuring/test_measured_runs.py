@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from executor.launch import run_plan
-from executor.probe_pipeline import even_stages, profile_model
+from executor.probe_pipeline import BlockProbe, even_stages
 from profiles.document import write_document
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.probe.probe import measure_machine
@@ -143,7 +143,7 @@ def check(
     graph = model.at(micro_batch)
 
     def profiled() -> Cluster:
-        return profile_model(spec, model, machine, micro_batch, num_steps=profiled_steps)
+        return BlockProbe(spec, model, machine).profiled(micro_batch, profiled_steps)
 
     def pair(cluster: Cluster, schedule: str, vpp: int) -> Pair:
         measurements = cluster.groups[0].device.measurements

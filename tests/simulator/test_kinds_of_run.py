@@ -10,6 +10,7 @@ import pytest
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.framework.graph_compiler import attention_kernel, compiles_graphs
 from simulator.training_run.messages.message_row import reached
+from simulator.training_run.run.network_level import NetworkLevel
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficient_owner import owner_of
@@ -46,6 +47,10 @@ def test_experts_are_sent_once_where_the_framework_does_so() -> None:
     assert one(bridge, "expert_outer") == pytest.approx(
         0.75 * one(between, "expert_outer"), rel=0.01
     )
+    # So over a line between sites of four devices.
+    line = NetworkLevel(name="line", part_devices=4, bytes_per_s_per_device=1e9, latency_s=0.0)
+    far = [one(replace(run, far_levels=(line,)), "expert_far") for run in (between, bridge)]
+    assert 0.0 < far[1] == pytest.approx(0.75 * far[0])
     inside = replace(spread, stack="megatron-bridge")
     assert one(inside, "expert_inner") == pytest.approx(one(spread, "expert_inner"))
 

@@ -188,6 +188,11 @@ def test_money_and_energy():
     assert found.price_usd_per_hour == said(3.60)
     watts = 1.5 * 8 * 500 * power_draw().share(found.mfu.value) * power_draw().pue.value
     assert found.kwh_per_million_tokens.value == pytest.approx(watts * seconds / 3.6e6)
+    # Eight of sixteen devices idle: all draw power, at half the utilization.
+    idle = run(cluster(4), **PLANS["data"])
+    watts = 16 * 500 * power_draw().share(idle.mfu.value / 2) * power_draw().pue.value
+    joules = watts * 1e6 / idle.tokens_per_s.value
+    assert idle.kwh_per_million_tokens.value == pytest.approx(joules / 3.6e6)
     assert run(**PLANS["data"]).usd_per_million_tokens is None
 
 
