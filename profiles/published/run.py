@@ -43,6 +43,7 @@ class PublishedRun:
     mtp_layers              further tokens that the model is trained to predict
     recompute_layers        number of first layers of a stage with full recomputation
     lora_rank               of adapters
+    base_precision          nf4 or int8: frozen weights, where adapters alone are trained
     expert_imbalance        tokens of the most loaded expert rank over the mean
     document_length         mean length of a token's document; tokens attend within it only
     optimizer_offload, activation_offload   states in host memory; share of activations there
@@ -97,6 +98,7 @@ class PublishedRun:
     mtp_layers: int | None = None
     recompute_layers: int | None = None
     lora_rank: int | None = None
+    base_precision: str = ""
     expert_imbalance: float | None = None
     document_length: float | None = None
     optimizer_offload: bool | None = None

@@ -120,6 +120,7 @@ class ImportedRun:
     precision          bf16, fp16, fp32, fp8, mxfp8, nvfp4 or tf32
     recompute          none, selective, full, or a kind in words as a table of runs has it
     device             the accelerator, where a file names it
+    base_precision     nf4 or int8, in which frozen weights are kept (adapters alone are trained)
     activation_offload share of the layers whose activations are in host memory
     gradient_reduction fp32 or bf16, in which gradients are kept and summed
     options            `file:line` and option of each value, by key
@@ -158,6 +159,7 @@ class ImportedRun:
     schedule: str | None = None
     optimizer_offload: bool | None = None
     activation_offload: float | None = None
+    base_precision: str | None = None
     gradient_reduction: str | None = None
     flash_attention: bool | None = None
     options: Mapping[str, str] = field(default_factory=dict)

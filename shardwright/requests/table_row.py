@@ -86,6 +86,7 @@ def row_of_import(
         framework=stack,
         optimizer_offload=run.optimizer_offload,
         activation_offload=run.activation_offload,
+        base_precision=run.base_precision or "",
         reduce=run.gradient_reduction or "",
         mtp_layers=run.model.mtp_layers,
         lora_rank=run.model.lora_rank,

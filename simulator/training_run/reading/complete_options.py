@@ -58,6 +58,7 @@ def with_run_options(run: PublishedRun, completed: TrainingRun, said: list[str])
             completed,
             recompute_layers=run.recompute_layers or 0,
             lora_rank=run.lora_rank or completed.lora_rank,
+            frozen_type=run.base_precision,
             expert_imbalance=1.0 if run.expert_imbalance is None else run.expert_imbalance,
             document_length=run.document_length or 0.0,
             optimizer_offload=bool(run.optimizer_offload),
@@ -90,6 +91,11 @@ def _refuse_idle(run: PublishedRun, completed: TrainingRun) -> None:
         (
             run.lora_rank is not None and not completed.lora,
             "lora_rank is given, but family is not lora: all weights are trained",
+        ),
+        (
+            bool(run.base_precision) and not completed.lora,
+            f"base_precision={run.base_precision} is of frozen weights, but family is not lora: "
+            "all weights are trained",
         ),
         (
             bool(run.recompute_layers) and completed.recompute != "full",

@@ -26,7 +26,7 @@ _ABOUT = re.compile(
 )
 # Sections of other programs and models, of data and of what a run prints.
 _ELSEWHERE = re.compile(
-    r"tokenizer|dataset|validation|eval|^data$|rollout|critic|reward|^ref$|wandb|logging|export|"
+    r"tokenizer|dataset|validation|eval|^data$|(?<!actor_)rollout|critic|reward|^ref$|wandb|logging|export|"
     r"vision|checkpoint$|^actor_infer$|generation|comment|profil"
 )
 # Of states and gradients, which are in fp32 unless another type is given.

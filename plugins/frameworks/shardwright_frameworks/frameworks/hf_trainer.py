@@ -57,6 +57,12 @@ _ABOUTS = _COUNTS | {
     "optimizer": "optimizer",
     "use_muon": "optimizer",
 }
+# Frozen weights by bitsandbytes, whose 4 bits are NF4 (axolotl, LLaMA-Factory, ms-swift): switches,
+# and numbers of bits.
+_BITS = {
+    "load_in_4bit": "nf4", "load_in_8bit": "int8", "quantization_bit": "", "quant_bits": "",
+}  # fmt: skip
+_OF_BITS = {"4": "nf4", "8": "int8"}
 _NAMES = ("model_name_or_path", "base_model", "config_name", "model")
 _MARKS = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
@@ -130,6 +136,9 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
             if on is not None:
                 full = on if key == "gradient_checkpointing" else not on
                 collected.set("recompute", "full" if full else "none", place, option)
+        elif key in _BITS:
+            kind = _BITS[key] if truth_of(value) else _OF_BITS.get(str(value))
+            collected.set("base_precision", kind, place, option)
         elif key == "zero_stage":
             collected.set("zero_stage", count_of(value), place, option)
         elif key == "use_muon":

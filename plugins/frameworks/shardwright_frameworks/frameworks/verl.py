@@ -52,12 +52,14 @@ _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
     "expert_tensor_parallel_size": ("etp", degree_of),
     "sequence_parallel": ("sequence_parallel", truth_of),
     "use_distributed_optimizer": ("distributed_optimizer", truth_of),
-    "optimizer_offload": ("optimizer_offload", truth_of),
+    "optimizer_cpu_offload": ("optimizer_offload", truth_of),
     "offload_policy": ("optimizer_offload", truth_of),
     "dtype": ("precision", _dtype),
     "recompute_granularity": ("recompute", _granularity),
     "recompute_num_layers": ("recompute_layers", degree_of),
 }
+# Moved to the host while answers are generated (workers/fsdp_workers.py, update_actor).
+_BETWEEN_UPDATES = ("param_offload", "optimizer_offload", "grad_offload")
 _OF_MODEL: Mapping[str, tuple[str, Reader]] = {
     "path": ("model.name", text_of),
     "partial_pretrain": ("model.name", text_of),
@@ -87,6 +89,10 @@ def collect_verl(given: Values, program: str, config: str, collected: Collected)
     for path, (value, place) in given.items():
         if (key := _key_of(path, policy=policy, megatron=megatron)) is not None:
             _set(key, path, value, place, collected)
+        elif path[-1] in _BETWEEN_UPDATES and not _is_other(path) and truth_of(value):
+            why = "what it moves is on the device again during each update"
+            collected.report_unused(".".join(path), place, why)
+            collected.use(path[-1], place)
     _collect_batch(given, collected, policy=policy)
     _collect_sharding(given, collected, policy=policy, megatron=megatron)
     report_unused(

@@ -15,6 +15,7 @@ from shardwright_frameworks.configs.python_values import read_python
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
     accelerate,
+    automodel,
     axolotl,
     deepspeed_config,
     hf_trainer,
@@ -23,6 +24,7 @@ from shardwright_frameworks.frameworks import (
     model_config,
     nanotron,
     nemo,
+    nemo_rl,
     other_yaml,
     primus,
     python_config,
@@ -44,6 +46,8 @@ def keyed_framework(file: KeyedFile) -> str | None:
     named = [name for name, is_it in _own_forms(file, keys) if is_it]
     if "llama-factory" in named and "nemo" in named:
         named.remove("nemo")  # its Megatron adapter takes Megatron-Core's names
+    if "nemo-rl" in named and "nemo" in named:
+        named.remove("nemo")  # its Megatron engine does too
     if len(named) > 1:
         raise DocumentError(
             f"{file.name}: matches two frameworks, {named[0]} and {named[1]}; name the command "
@@ -72,6 +76,8 @@ def _own_forms(file: KeyedFile, keys: set[str]) -> Iterator[tuple[str, bool]]:
     yield "accelerate", accelerate.is_accelerate(file)
     yield "gpt-neox", other_yaml.is_neox(file)
     yield "composer", other_yaml.is_composer(file)
+    yield "automodel", automodel.is_automodel(file)
+    yield "nemo-rl", nemo_rl.is_nemo_rl(file)
     yield "torchtune", torchtune.is_torchtune(file)
     yield "llama-factory", bool({"finetuning_type", "cutoff_len"} & keys)
     yield "axolotl", is_axolotl
@@ -131,6 +137,12 @@ def collect_keyed(
     elif framework == "composer":
         other_yaml.collect_composer(file, collected)
         framework = "olmo" if other_yaml.is_olmo(file) else "llm-foundry"
+    elif framework == "automodel":
+        automodel.collect_automodel(file, collected)
+    elif framework == "nemo-rl":
+        files = nemo_rl.collect_nemo_rl(file, folder, collected)
+        collected.files += [part.name for part in files[:-1]]
+        used_parts = tuple(((), part) for part in files)
     elif framework == "torchtune":
         torchtune.collect_torchtune(file, (), (), collected)
     elif framework == "maxtext":

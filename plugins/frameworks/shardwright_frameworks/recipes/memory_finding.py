@@ -44,7 +44,7 @@ def judge_memory(run: ImportedRun, made: PredictedRow) -> tuple[Finding, ...]:
         f"of memory with probability {format_percent(chance)}"
     )
     # Peaks of adapters and of RL actors were not measured.
-    measured = run.framework != "verl" and not run.model.lora_rank
+    measured = run.framework not in ("verl", "nemo-rl") and not run.model.lora_rank
     if run.framework in _BY_WEIGHTS and not made.run.zero_stage and made.run.precision != "fp32":
         measured = False
         text += "; states of weights that are loaded in 16 bits take half"

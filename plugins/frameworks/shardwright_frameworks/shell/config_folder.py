@@ -82,6 +82,19 @@ class ConfigFolder:
         same = [name for name in names if name.rsplit("/", 1)[-1] == parts[-1]]
         return same[0] if len(same) == 1 else None
 
+    def name_of(self, place: Path) -> str | None:
+        """The name of a file at a place in this folder, or in the repository around it; None where
+        there is none."""
+        root = self.root.resolve()
+        if place.is_relative_to(root):
+            name = place.relative_to(root).as_posix()
+            return name if self.text(name) is not None else None
+        for above in [*root.parents][: _MOST_ABOVE - 1]:
+            if any((above / mark).exists() for mark in _ROOTS):
+                inside = place.is_relative_to(above)
+                return self._above(place.relative_to(above).as_posix()) if inside else None
+        return None
+
     def _above(self, path: str) -> str | None:
         """The file at a path in a folder above this one, up to the root of the repository; programs
         are started there. None outside of one."""

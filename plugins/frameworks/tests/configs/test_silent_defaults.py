@@ -8,6 +8,7 @@ import pytest
 from shardwright_frameworks.reading.read_config import read_config
 
 from shardwright.requests.imported_run import ImportedRun
+from shardwright.requests.table_row import row_of_import
 
 AXOLOTL = "base_model: meta-llama/Llama-3.2-3B\ndatasets:\n- path: a\nsequence_len: 4096\n"
 FACTORY = (
@@ -39,10 +40,21 @@ def test_axolotl_keeps_activations_in_host_memory(tmp_path: Path) -> None:
     assert read(tmp_path, AXOLOTL).activation_offload is None
 
 
-def test_weights_in_four_bits_are_named(tmp_path: Path) -> None:
-    unused = read(tmp_path, AXOLOTL + "load_in_4bit: true\n").unused
-    assert [each.option for each in unused] == ["load_in_4bit"]
-    assert read(tmp_path, AXOLOTL + "load_in_4bit: false\n").unused == ()
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (AXOLOTL + "load_in_4bit: true\nload_in_8bit: false\n", "nf4"),
+        (AXOLOTL + "load_in_8bit: true\n", "int8"),
+        (AXOLOTL + "load_in_4bit: false\n", None),
+        (FACTORY.format(kind="lora") + "quantization_bit: 4\nquantization_method: bnb\n", "nf4"),
+        (FACTORY.format(kind="lora") + "quantization_bit: 8\n", "int8"),
+    ],
+)
+def test_frozen_weights_have_few_bits(tmp_path: Path, text: str, kind: str | None) -> None:
+    run = read(tmp_path, text)
+    assert run.base_precision == kind
+    assert row_of_import(run).base_precision == (kind or "")
+    assert not [each for each in run.unused if "bit" in each.option]
 
 
 def test_llama_factory_s_own_defaults(tmp_path: Path) -> None:

@@ -1,0 +1,141 @@
+"""NeMo Automodel's YAML as a run (github.com/NVIDIA-NeMo/Automodel, nemo_automodel/recipes and
+components/distributed/config.py, 2026-11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.keyed_values import (
+    Reader,
+    collect_keys,
+    degree_of,
+    if_on,
+    recompute_of,
+    text_of,
+    truth_of,
+    word_of,
+)
+from shardwright_frameworks.frameworks.flavors import collect_figures
+
+_SOURCE = "NeMo Automodel 2026-11, components/distributed/config.py"
+_DTYPES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16",
+           "float32": "fp32", "fp32": "fp32"}  # fmt: skip
+_STAGES = {"fsdp2": 3, "megatron_fsdp": 3, "ddp": 0}
+_CLASSES = {"FSDP2Manager": "fsdp2", "MegatronFSDPManager": "megatron_fsdp", "DDPManager": "ddp"}
+
+
+def dtype_of(value: Any) -> str | None:
+    """The precision of a torch type (`torch.bfloat16`, `bf16`)."""
+    return _DTYPES.get((word_of(value) or "").removeprefix("torch."))
+
+
+def _recompute(value: Any) -> str | None:
+    return value if value in ("full", "selective") else recompute_of(value)
+
+
+def class_of(value: Any) -> str | None:
+    """The last part of a class's path, in lower case (`torch.optim.AdamW`)."""
+    word = text_of(value)
+    return word.rpartition(".")[2].lower() if word else None
+
+
+_KEYS: dict[str, tuple[str, Reader]] = {
+    "distributed.dp_size": ("dp", degree_of),
+    "distributed.tp_size": ("tp", degree_of),
+    "distributed.cp_size": ("cp", degree_of),
+    "distributed.pp_size": ("pp", degree_of),
+    "distributed.ep_size": ("ep", degree_of),
+    "distributed.sequence_parallel": ("sequence_parallel", truth_of),
+    "distributed.activation_checkpointing": ("recompute", _recompute),
+    "distributed.zero_dp_strategy": ("zero_stage", degree_of),
+    "step_scheduler.global_batch_size": ("global_batch", degree_of),
+    "step_scheduler.local_batch_size": ("micro_batch", degree_of),
+    "model.pretrained_model_name_or_path": ("model.name", text_of),
+    "model.config.pretrained_model_name_or_path": ("model.name", text_of),
+    "model.torch_dtype": ("precision", dtype_of),
+    "model.config.torch_dtype": ("precision", dtype_of),
+    "peft.dim": ("model.lora_rank", degree_of),
+    "quantization.load_in_4bit": ("base_precision", if_on("nf4")),
+    "quantization.load_in_8bit": ("base_precision", if_on("int8")),
+    "optimizer._target_": ("optimizer", class_of),
+    "dataset.seq_len": ("seq_len", degree_of),
+    "dataset.seq_length": ("seq_len", degree_of),
+    "dataset.max_length": ("seq_len", degree_of),
+    "dataloader.collate_fn.max_length": ("seq_len", degree_of),
+    "packed_sequence.packed_sequence_size": ("seq_len", degree_of),
+    "benchmark.num_nodes": ("nodes", degree_of),
+    "slurm.nodes": ("nodes", degree_of),
+    "slurm.ntasks_per_node": ("devices_per_node", degree_of),
+}
+
+
+def is_automodel(file: KeyedFile) -> bool:
+    """Whether a file is one of Automodel's recipes."""
+    return "step_scheduler" in file.sections() and file.has("model", "_target_")
+
+
+def collect_automodel(file: KeyedFile, collected: Collected) -> None:
+    """Collects a recipe."""
+    collect_keys(file, collected, _KEYS)
+    path = ("fp8", "enabled")
+    if truth_of(file.get(*path)):
+        collected.placed.pop("precision", None)
+        collected.set("precision", "fp8", file.place(path), "fp8.enabled")
+    _collect_pipeline(file, collected)
+    _collect_sharding(file, collected)
+    if (placed := collected.placed.get("model.name")) is not None:
+        collect_figures(str(placed.value), "", collected, placed.place, placed.option)
+    collected.default(_SOURCE, tp=1, pp=1, cp=1, ep=1, precision="bf16", recompute="none",
+                      sequence_parallel=False)  # fmt: skip
+
+
+def _collect_pipeline(file: KeyedFile, collected: Collected) -> None:
+    """With stages, the local batch is split into micro-batches of the pipeline."""
+    keys = ("distributed", "pipeline"), ("autopipeline",)
+    if (collected.count("pp") or 1) == 1:
+        for key in keys:
+            for name in file.sections(*key):
+                collected.use(name, file.place((*key, name)))
+        return
+    for key in keys:
+        path = (*key, "pp_microbatch_size")
+        if path in file.values:
+            collected.placed.pop("micro_batch", None)
+            number = degree_of(file.get(*path))
+            collected.set("micro_batch", number, file.place(path), ".".join(path))
+        path = (*key, "pp_schedule")
+        if path in file.values:
+            word = word_of(file.get(*path)) or ""
+            kind = "interleaved" if word.startswith("interleaved") else word
+            collected.set("schedule", kind, file.place(path), ".".join(path))
+
+
+def _collect_sharding(file: KeyedFile, collected: Collected) -> None:
+    """FSDP 2 gathers weights again in the backward, but with pipeline stages it keeps them
+    (components/distributed/parallelizer.py); `reshard_after_forward` replaces both."""
+    strategy = word_of(file.get("distributed", "strategy"))
+    path = ("distributed", "strategy")
+    if strategy is None and file.has("distributed", "_target_"):
+        path = ("distributed", "_target_")
+        strategy = _CLASSES.get(str(file.get(*path)).rpartition(".")[2])
+    stage = _STAGES.get(strategy or "fsdp2")
+    if strategy == "fsdp2" and (collected.count("pp") or 1) > 1:
+        stage = 2
+    keeps = ("distributed", "reshard_after_forward")
+    if (again := truth_of(file.get(*keeps))) is not None:
+        collected.set("zero_stage", 3 if again else 2, file.place(keeps), ".".join(keeps))
+    elif strategy is not None:
+        collected.set_first("zero_stage", stage, file.place(path), ".".join(path))
+    else:
+        collected.default(_SOURCE, zero_stage=stage)
+    copies = ("distributed", "dp_replicate_size")
+    collected.use(copies[-1], file.place(copies))
+    if (degree_of(file.get(*copies)) or 1) > 1:
+        why = f"weights are copied between {file.get(*copies)} groups of replicas that shard them"
+        collected.report_unresolved(".".join(copies), why, file.place(copies))
+    offload = ("distributed", "offload_policy")
+    if file.has(*offload) and file.get(*offload) is None and file.has(*offload, "_target_"):
+        place = file.place((*offload, "_target_"))
+        collected.set("optimizer_offload", True, place, "distributed.offload_policy")

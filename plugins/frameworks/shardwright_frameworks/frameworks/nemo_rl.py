@@ -1,0 +1,198 @@
+"""NeMo RL's YAML as a run: the trained policy (github.com/NVIDIA-NeMo/RL, examples/configs and
+nemo_rl/algorithms, 2026-11). Devices and degrees of generation are not read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.interpolation import Open, resolved
+from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
+from shardwright_frameworks.configs.keyed_values import (
+    Reader,
+    degree_of,
+    recompute_of,
+    text_of,
+    truth_of,
+    word_of,
+)
+from shardwright_frameworks.frameworks.automodel import class_of, dtype_of
+from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.frameworks.nemo import Values, values_of_files
+from shardwright_frameworks.shell.config_folder import ConfigFolder
+from shardwright_frameworks.shell.text_marks import Place
+
+_SOURCE = "NeMo RL 2026-11, examples/configs"
+_MOST_FILES = 20
+_OF_POLICY = frozenset(
+    {"megatron_cfg", "dtensor_cfg", "train_global_batch_size", "train_micro_batch_size",
+     "max_total_sequence_length"}
+)  # fmt: skip
+_POLICY: Mapping[str, tuple[str, Reader]] = {
+    "model_name": ("model.name", text_of),
+    "train_global_batch_size": ("global_batch", degree_of),
+    "train_micro_batch_size": ("micro_batch", degree_of),
+    "max_total_sequence_length": ("seq_len", degree_of),
+    "precision": ("precision", dtype_of),
+}
+_MEGATRON: Mapping[str, tuple[str, Reader]] = {
+    "tensor_model_parallel_size": ("tp", degree_of),
+    "pipeline_model_parallel_size": ("pp", degree_of),
+    "context_parallel_size": ("cp", degree_of),
+    "expert_model_parallel_size": ("ep", degree_of),
+    "expert_tensor_parallel_size": ("etp", degree_of),
+    "sequence_parallel": ("sequence_parallel", truth_of),
+    "optimizer.optimizer": ("optimizer", word_of),
+    "optimizer.use_distributed_optimizer": ("distributed_optimizer", truth_of),
+    "optimizer.optimizer_cpu_offload": ("optimizer_offload", truth_of),
+}
+_DTENSOR: Mapping[str, tuple[str, Reader]] = {
+    "tensor_parallel_size": ("tp", degree_of),
+    "context_parallel_size": ("cp", degree_of),
+    "expert_parallel_size": ("ep", degree_of),
+    "sequence_parallel": ("sequence_parallel", truth_of),
+    "activation_checkpointing": ("recompute", recompute_of),
+    "cpu_offload": ("optimizer_offload", truth_of),
+}
+
+
+def is_nemo_rl(file: KeyedFile) -> bool:
+    """Whether a file is one of NeMo RL's, or changes one."""
+    return bool(file.sections("policy") & _OF_POLICY) or (
+        {"defaults", "cluster"} <= file.sections() and "policy" in file.sections()
+    )
+
+
+def inherited(file: KeyedFile, folder: ConfigFolder) -> tuple[list[KeyedFile], list[str]]:
+    """The files named by `defaults`, each relative to the folder of the file that names it, most
+    general first (nemo_rl/utils/config.py); and the names of missing files."""
+    found, missing = [file], list[str]()
+    place = folder.root.resolve() / file.name
+    while (named := _named(found[0])) and len(found) < _MOST_FILES:
+        place = Path(os.path.normpath(place.parent / named))
+        name = folder.name_of(place)
+        if name is None:
+            missing.append(named)
+            break
+        found.insert(0, read_keyed(name, folder))
+    return found, missing
+
+
+def _named(file: KeyedFile) -> str:
+    value = file.values.get(("defaults",))
+    return str(value[0] if isinstance(value, list) and value else value or "")
+
+
+def collect_nemo_rl(file: KeyedFile, folder: ConfigFolder, collected: Collected) -> list[KeyedFile]:
+    """Collects the policy of a configuration; returns the files that it was read from."""
+    files, missing = inherited(file, folder)
+    for name in missing:
+        why = f"{name!r} is not in the folder or repository"
+        collected.report_missing("defaults", why, file.place(("defaults",)))
+    values = values_of_files([((), part) for part in files])
+    written = {path: value for path, (value, _) in values.items()}
+    given: Values = {
+        path: (resolved(path, written, folder.environment), place)
+        for path, (_, place) in values.items()
+    }
+    megatron = truth_of(_value(given, "policy.megatron_cfg.enabled")) is True
+    section = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
+    _set_all(given, "policy", _POLICY, collected)
+    _set_all(given, section, _MEGATRON if megatron else _DTENSOR, collected)
+    if megatron:
+        _collect_megatron(given, collected)
+    else:
+        _set(given, "policy.optimizer.name", "optimizer", class_of, collected)
+        collected.default(_SOURCE, zero_stage=3, recompute="none", pp=1)
+    adapters = f"{section}.{'peft' if megatron else 'lora_cfg'}"
+    if truth_of(_value(given, f"{adapters}.enabled")):
+        _set(given, f"{adapters}.dim", "model.lora_rank", degree_of, collected)
+    _collect_devices(given, collected)
+    if (placed := collected.placed.get("model.name")) is not None:
+        if " " in str(placed.value):
+            collected.leave_open("model.name", placed.option, "is no model", placed.place)
+        else:
+            collect_figures(str(placed.value), "", collected, placed.place, placed.option)
+    collected.default(_SOURCE, tp=1, pp=1, cp=1, ep=1, vpp=1, precision="bf16")
+    # Settings of the engine that does not train.
+    other = ("policy", "dtensor_cfg" if megatron else "megatron_cfg")
+    for path, (_, place) in values.items():
+        if path[:2] == other or path[:2] in (("policy", "generation"), ("policy", "draft")):
+            collected.use(path[-1], place)
+    return files
+
+
+def _value(given: Values, dotted: str) -> Any:
+    value, _ = given.get(tuple(dotted.split(".")), (None, None))
+    return None if isinstance(value, Open) else value
+
+
+def _set(given: Values, dotted: str, about: str, reader: Reader, collected: Collected) -> None:
+    path = tuple(dotted.split("."))
+    if path not in given:
+        return
+    value, place = given[path]
+    if isinstance(value, Open):
+        collected.leave_open(about, dotted, value.why, place)
+    else:
+        collected.set(about, reader(value), place, dotted)
+
+
+def _set_all(
+    given: Values, section: str, table: Mapping[str, tuple[str, Reader]], collected: Collected
+) -> None:
+    for key, (about, reader) in table.items():
+        _set(given, f"{section}.{key}", about, reader, collected)
+
+
+def _place(given: Values, dotted: str) -> Place:
+    return given[tuple(dotted.split("."))][1]
+
+
+def _collect_megatron(given: Values, collected: Collected) -> None:
+    """`recompute_granularity` applies only with `activation_checkpointing` (nemo_rl/models/megatron/setup.py)."""
+    section = "policy.megatron_cfg"
+    switch = f"{section}.activation_checkpointing"
+    on = truth_of(_value(given, switch))
+    kind = word_of(_value(given, f"{section}.recompute_granularity")) or "full"
+    if on is not None:
+        collected.set("recompute", kind if on else "none", _place(given, switch), switch)
+    if (tuple(f"{section}.recompute_granularity".split("."))) in given:
+        name = f"{section}.recompute_granularity"
+        collected.use(name, _place(given, name))
+    if truth_of(_value(given, f"{section}.fp8_cfg.enabled")):
+        name = f"{section}.fp8_cfg.enabled"
+        collected.placed.pop("precision", None)
+        mx = word_of(_value(given, f"{section}.fp8_cfg.fp8_recipe")) == "mxfp8"
+        collected.set("precision", "mxfp8" if mx else "fp8", _place(given, name), name)
+    distributed = collected.placed.get("distributed_optimizer")
+    if distributed is not None:
+        stage = 1 if distributed.value else 0
+        collected.set_first("zero_stage", stage, distributed.place, distributed.option)
+    collected.default(_SOURCE, zero_stage=1, recompute="none", sequence_parallel=False)
+
+
+def _collect_devices(given: Values, collected: Collected) -> None:
+    """The devices for training: without the nodes (on one node, the devices) for generation
+    (nemo_rl/algorithms/grpo.py, setup)."""
+    nodes = degree_of(_value(given, "cluster.num_nodes"))
+    each = degree_of(_value(given, "cluster.gpus_per_node"))
+    if nodes is None or each is None:
+        return
+    apart = truth_of(_value(given, "policy.generation.colocated.enabled")) is False
+    resources = "policy.generation.colocated.resources"
+    names = ["cluster.num_nodes", "cluster.gpus_per_node"]
+    if apart and nodes > 1:
+        nodes -= degree_of(_value(given, f"{resources}.num_nodes")) or 0
+    elif apart:
+        each -= degree_of(_value(given, f"{resources}.gpus_per_node")) or 0
+    if nodes < 1 or each < 1:
+        why = "no devices are left for training"
+        collected.report_unresolved(resources, why, _place(given, names[0]))
+        return
+    about = " (without those that generate)" if apart else ""
+    collected.set("nodes", nodes, _place(given, names[0]), names[0] + about)
+    collected.set("devices_per_node", each, _place(given, names[1]), names[1])
