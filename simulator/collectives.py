@@ -187,7 +187,7 @@ def _inside(operation: str, carried: float, hop: Hop) -> float:
     if curve is None:
         return carried / hop.rate_bytes_per_s
     time_s = curve.time_s(operation, hop.members, carried)
-    if curve.curves.shared_medium and hop.loaded > hop.members and operation != "send":
+    if curve.curves.shared_medium and hop.loaded > hop.members:
         time_s = max(time_s, curve.time_s(operation, hop.loaded, carried))
     return time_s
 

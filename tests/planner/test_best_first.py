@@ -85,6 +85,16 @@ def test_runners_up_come_from_other_families():
     assert calls == [0, 2, 4]
 
 
+def test_candidates_as_good_as_the_best_are_opened_after_it():
+    calls = []
+    searched(
+        [(1.0, 1.0, 1.0), (1.0, 1.0, 1.0), (1.1, 1.1, 1.1)],
+        calls,
+        further={"runners_up": 0, "most": 9},
+    )
+    assert calls == [0, 1]
+
+
 def test_equal_values_go_to_the_one_that_ranks_first():
     search = BestFirst(clock=ticking())
     for name, memory in (("full", 8.0), ("light", 4.0), ("late", 4.0)):

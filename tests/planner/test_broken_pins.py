@@ -129,6 +129,13 @@ def test_conflicts_are_smallest_and_proposals_work(name: str, drawn: dict[str, i
             assert not again, (message, change, again)
 
 
+def test_the_proposed_batch_has_whole_rounds_of_micro_batches() -> None:
+    """36 sequences on 4 replicas are 9 micro-batches, which 4 ranks do not divide: 8 are near."""
+    pins = {"pp": "4", "vpp": "2", "dp": "4", "micro_batch": "1", "schedule": "interleaved"}
+    message = refusal(axes_of_texts(pins), layouts("megatron-core", batch=36))
+    assert message.endswith("or --global-batch 32.")
+
+
 def test_chunks_of_a_prime_number_of_layers() -> None:
     message = refusal(axes_of_texts({"pp": "4", "vpp": "4"}), GROUNDS["61 layers"])
     assert message == (

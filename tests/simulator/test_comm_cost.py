@@ -121,6 +121,11 @@ def test_measured_groups_beside_each_other_share_cards():
     assert seconds("all_reduce", 1e9, ONE_PER_NODE, on) == pytest.approx(measured)
     both = seconds("all_reduce", 1e9, ONE_PER_NODE, on, sharing=4)
     assert both == pytest.approx(2 * measured, rel=0.005)
+    # One device in each of four nodes: 3/4 of the bytes pass a card instead of half, shared or not.
+    four = cluster(4, outer=on.levels[1].link)
+    for sharing, each in ((1, measured), (4, 2 * measured)):
+        found = seconds("all_reduce", 1e9, (0, 4, 8, 12), four, sharing=sharing)
+        assert found == pytest.approx(1.5 * each, rel=0.005)
 
 
 def test_one_device_or_nothing_to_send_is_free():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,6 +81,16 @@ def test_two_ranks_by_hand():
     }
     assert timeline.rank_end_s(0) == 13.0
     assert timeline.rank_end_s(1) == 9.0
+
+
+def test_the_ramps_sends_leave_each_ranks_first_stage_by_hand():
+    # Two stages on each of two ranks, all passes 1 s. 0.25 s more from stage 0 to 1 for the first
+    # micro-batch, and back for the last; none from stage 1 to 2, which are on the same two ranks:
+    # 1F0 1.25, 2F0 2.25, 2F1 3.25, 3B0 4.25, 3B1 6.25, 2B1 7.25, 1B1 8.25, 0B1 9.5
+    schedule = build_schedule("interleaved", num_ranks=2, num_microbatches=2, stages_per_rank=2)
+    timeline = simulate(schedule, replace(even(4, 1.0, 1.0), ramp_send_s=0.25))
+    starts = dict(zip(map(str, timeline.actions), timeline.start_s, strict=True))
+    assert [starts[name] for name in ("1F0", "2F0", "1B1", "0B1")] == [1.25, 2.25, 8.25, 9.5]
 
 
 @given(
