@@ -14,22 +14,12 @@ import typer
 
 from planner.batch.folder_lock import folder_held
 from profiles.errors import InfeasibleError
-from profiles.hardware.prices.price_file import offers_with
 from profiles.hardware.probe.fingerprint import num_cores
 from shardwright import __version__
-from shardwright.commands.plan_many import need_folder, workers_of
 from shardwright.console.flags import Json, Local, Prices, Quiet
 from shardwright.console.output import Bar, note, print_json, show, tell_price
 from shardwright.console.pace import Pace
 from shardwright.requests.places import local_profile
-from shardwright.requests.price_request import notes_of_many
-from shardwright.sweeps.best_rows import need_sort
-from shardwright.sweeps.parquet_file import need_pyarrow
-from shardwright.sweeps.study_file import read_study
-from shardwright.sweeps.study_report import study_json, study_report
-from shardwright.sweeps.study_requests import study_requests
-from shardwright.sweeps.study_run import run_study
-from shardwright.sweeps.worker import WORKER
 
 _NOTES, _FILES = 5, 8  # told at most
 EXAMPLES = (
@@ -73,6 +63,18 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """`shardwright sweep`."""
+    # Here, since --help needs none of them.
+    from profiles.hardware.prices.price_file import offers_with
+    from shardwright.commands.plan_many import need_folder, workers_of
+    from shardwright.requests.price_request import notes_of_many
+    from shardwright.sweeps.best_rows import need_sort
+    from shardwright.sweeps.parquet_file import need_pyarrow
+    from shardwright.sweeps.study_file import read_study
+    from shardwright.sweeps.study_report import study_json, study_report
+    from shardwright.sweeps.study_requests import study_requests
+    from shardwright.sweeps.study_run import run_study
+    from shardwright.sweeps.worker import WORKER
+
     path = study if study is not None else questions
     if path is None or (study is not None and questions is not None):
         raise typer.BadParameter("give one file of questions: shardwright sweep STUDY -o FOLDER")
