@@ -4,11 +4,6 @@ The key is a hash of everything that an answer follows from: the model (its conf
 factory, whose code may change under its name, its traces), the cluster's content, workload, space,
 solver, seed, and the version of the code and data that answer. Prices are no part of it: they are
 put into an answer when it is read (planner/batch/sweep.py). Incomplete answers never come here.
-
-In front of the cache, which serves all folders, stands the result folder of a sweep (a shelf of
-many/sweep.py): one plan file per question, written whole the moment it is known, so that a sweep
-that was cut short finds what it had answered. A file is named by its question's key, so that
-another question, other data or other code never read it.
 """
 
 from __future__ import annotations
@@ -122,43 +117,11 @@ def _written(path: Path) -> float:
         return 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerFolder:
-    """The shelf at a folder.
+def write_answer(path: Path, posed: Posed, solved: Answer, *, version: str) -> None:
+    """Writes the plan file of a question: priced, with the assumptions of the question.
 
-    cache    earlier answers of any question, or None
-    version  what the files say of the program that wrote them
+    version  of the program that writes it
     """
-
-    folder: Path
-    cache: AnswerCache | None = None
-    version: str = ""
-
-    def find(self, posed: Posed) -> Answer | None:
-        """The answer that the folder holds, else the cache's, which then stands in the folder."""
-        found = kept_answer(self.path(posed.key))
-        if found is not None:
-            return found
-        known = self.cache.find(posed.job.key) if self.cache is not None else None
-        return self._write(posed, known) if known is not None else None
-
-    def keep(self, posed: Posed, solved: Answer) -> Answer:
-        """Writes the answer of a job as the question's, and into the cache as the job's."""
-        if self.cache is not None:
-            self.cache.keep(posed.job.key, solved)
-        return self._write(posed, solved)
-
-    def path(self, key: str) -> Path:
-        """The plan file of the question with this key."""
-        return self.folder / f"{key}.json"
-
-    def _write(self, posed: Posed, solved: Answer) -> Answer:
-        return write_answer(self.path(posed.key), posed, solved, version=self.version)
-
-
-def write_answer(path: Path, posed: Posed, solved: Answer, *, version: str) -> Answer:
-    """Writes the plan file of a question, and gives the answer as it is there: priced, with what
-    was assumed of the question."""
     answer = finished(solved, posed)
     provenance = {
         "version": version,
@@ -166,4 +129,3 @@ def write_answer(path: Path, posed: Posed, solved: Answer, *, version: str) -> A
         "decided": decision_of(answer),
     }
     write_document(path, answer, schema=schema_of(answer), provenance=provenance)
-    return answer

@@ -1,24 +1,21 @@
-"""A sweep: many questions, each answered once, whoever solves them and however often it is begun.
+"""Values of a sweep: questions, the jobs that workers solve for them, and their answers.
 
-A question becomes jobs through `pose`, jobs become answers through workers (any callable: this
-process, others on this machine, a Ray cluster), and a shelf keeps every answer the moment it is
-there. Questions that differ by their price alone are one job: a price changes what a plan costs,
-not which plan is best (the search minimises the step time).
+Workers are any callable: this process, others on this machine, a Ray cluster. Questions that differ
+by their price alone are one job: a price changes what a plan costs, not which plan is best (the
+search minimises the step time).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_choice import with_layout_price
 from planner.layout.layout_question import LayoutRequest
 from profiles.document import decode
-from profiles.errors import ShardwrightError
 from profiles.hardware.energy.grid_carbon import WORLD
 from profiles.sourced import Sourced
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs, inputs_at
@@ -72,13 +69,11 @@ class Job:
 class Posed:
     """A question with the content that its words name.
 
-    key    identifies question, content and the code and data that answer it
     job    what must be solved for it; several questions may share one
     price  US dollars per device-hour, None where there is none
     """
 
     question: Question
-    key: str
     job: Job
     price: Sourced | None = None
 
@@ -109,67 +104,18 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A question with its outcome; key is empty where its words name nothing.
+    """A question with its outcome.
 
     reason  why there is no plan, empty where there is one
-    reused  the shelf had it
     """
 
     question: Question
-    key: str = ""
     answer: Answer | None = None
     reason: str = ""
-    reused: bool = False
 
 
 Workers = Callable[[Sequence[Job]], Iterator[Reply]]
 """Gives one reply per job, in the order in which they end."""
-
-
-class Shelf(Protocol):
-    """Keeps answers between sweeps; failures are not kept, they are tried again."""
-
-    def find(self, posed: Posed) -> Answer | None:
-        """A kept answer to the question, or None."""
-
-    def keep(self, posed: Posed, solved: Answer) -> Answer:
-        """The answer as it is kept from now on."""
-
-
-def sweep(
-    questions: Iterable[Question],
-    *,
-    pose: Callable[[Question], Posed],
-    workers: Workers,
-    shelf: Shelf,
-) -> Iterator[Row]:
-    """One row per question as they are answered: what the shelf holds and what cannot be asked
-    first, the rest in the order in which workers end.
-
-    A question that fails (bad input, a worker that dies) is a row with its reason.
-    """
-    waiting: dict[str, list[Posed]] = {}
-    for question in questions:
-        try:
-            posed = pose(question)
-        except ShardwrightError as error:
-            yield Row(question=question, reason=str(error))
-            continue
-        found = shelf.find(posed)
-        if found is not None:
-            yield row_of(posed, found, reused=True)
-        else:
-            waiting.setdefault(posed.job.key, []).append(posed)
-    jobs = [alike[0].job for alike in waiting.values()]
-    if not jobs:
-        return
-    for reply in workers(jobs):
-        verdict = verdict_of(reply)
-        for posed in waiting[reply.key]:
-            if verdict.found is None:
-                yield Row(question=posed.question, key=posed.key, reason=verdict.reason)
-            else:
-                yield row_of(posed, shelf.keep(posed, verdict.found), reused=False)
 
 
 def verdict_of(reply: Reply) -> Verdict:
@@ -233,14 +179,12 @@ def _with_price(other: Alternative, price: Sourced | None) -> Alternative:
     )
 
 
-def row_of(posed: Posed, answer: Answer, *, reused: bool) -> Row:
+def row_of(posed: Posed, answer: Answer) -> Row:
     """The row of a question that has an answer; its reason says why where that is no plan."""
     return Row(
         question=posed.question,
-        key=posed.key,
         answer=answer,
         reason="" if has_plan(answer) else why_not(answer),
-        reused=reused,
     )
 
 

@@ -23,10 +23,6 @@ from profiles.hardware.prices.price_table import (
 )
 from shardwright.console.flags import Json, Prices
 from shardwright.console.output import need_room_for, note, print_json, show
-from shardwright.reports import terminal
-from shardwright.reports.prices.owning_report import owning_report
-from shardwright.reports.prices.price_report import offers_report, prices_report
-from simulator.ownership import owned_cost
 
 EXAMPLES = "Examples:\n\n  shardwright catalog\n\n  shardwright catalog show h200-sxm"
 ACTIONS = ("list", "show", "prices", "import-prices")
@@ -51,6 +47,10 @@ def catalog(
     json_output: Json = False,
 ) -> None:
     """`shardwright catalog`."""
+    # Here, since --help needs none of them.
+    from shardwright.reports import terminal
+    from shardwright.reports.prices.price_report import prices_report
+
     if action not in ACTIONS:
         raise UnknownNameError("action", action, ACTIONS)
     if action == "import-prices":
@@ -89,6 +89,11 @@ def _show_device(
     *,
     json_output: bool,
 ) -> None:
+    from shardwright.reports import terminal
+    from shardwright.reports.prices.owning_report import owning_report
+    from shardwright.reports.prices.price_report import offers_report
+    from simulator.ownership import owned_cost
+
     if not name:
         raise InputError("catalog show needs a device: shardwright catalog show h200-sxm")
     device, found = get_device(name), _prices(name, offers)

@@ -7,19 +7,11 @@ from typing import Annotated
 
 import typer
 
-from planner.layout.layout_answer import LAYOUT_SCHEMA
 from profiles.document import read_document, read_mapping, schema_name
 from profiles.errors import DocumentError, InputError, ToleranceError
-from shardwright.analysis.comparison import compare_run, comparison_data
-from shardwright.analysis.plan_diff import diff_plans, plan_diff_data
-from shardwright.commands.predict import write_reports
 from shardwright.console.flags import Figure, Html, Json, Local, Trace
 from shardwright.console.output import need_room_for, print_json, show, write_or_print
 from shardwright.plugins.plugin import Hook, hook
-from shardwright.reports import terminal
-from shardwright.reports.markdown import comparison_markdown
-from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
-from shardwright.requests.opened_plan import open_plan
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan import PLAN_SCHEMA
 
@@ -53,6 +45,16 @@ def compare(
     ] = None,
 ) -> None:
     """`shardwright compare`."""
+    # Here, since --help needs none of them.
+    from planner.layout.layout_answer import LAYOUT_SCHEMA
+    from shardwright.analysis.comparison import compare_run, comparison_data
+    from shardwright.analysis.plan_diff import diff_plans, plan_diff_data
+    from shardwright.commands.predict import write_reports
+    from shardwright.reports import terminal
+    from shardwright.reports.markdown import comparison_markdown
+    from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
+    from shardwright.requests.opened_plan import open_plan
+
     need_room_for(markdown, html, trace, figure)
     if log or second is None:
         if not log or second is not None:

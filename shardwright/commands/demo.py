@@ -11,24 +11,14 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from executor.launch import run_plan
-from planner.axes import Axes
 from profiles.document import write_document, write_text
 from profiles.errors import ToleranceError
 from profiles.extras import need_package
 from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.model.loaders import resolve_model
-from shardwright import api
-from shardwright.analysis.breakdown import critical_rank
-from shardwright.analysis.comparison import compare_run, outdated_profile
 from shardwright.console.output import Bar, show
-from shardwright.reports import terminal
-from shardwright.reports.chrome_trace import chrome_trace
-from shardwright.reports.html import report_html
-from shardwright.reports.roofline import roofline
 from shardwright.reports.terminal_console import console
 from shardwright.requests.provenance import provenance
-from simulator.values.plan_file import write_plan_file
 from simulator.values.workload import Workload
 
 MODEL = "tiny-llama-demo"
@@ -45,6 +35,18 @@ def demo(
     output: Annotated[Path, typer.Option("--output", help="folder to write")] = Path("demo-output"),
 ) -> None:
     """Run the whole way once, writing everything into a folder; raises what its parts raise."""
+    # Here, since --help needs none of them.
+    from executor.launch import run_plan
+    from planner.axes import Axes
+    from shardwright import api
+    from shardwright.analysis.breakdown import critical_rank
+    from shardwright.analysis.comparison import compare_run, outdated_profile
+    from shardwright.reports import terminal
+    from shardwright.reports.chrome_trace import chrome_trace
+    from shardwright.reports.html import report_html
+    from shardwright.reports.roofline import roofline
+    from simulator.values.plan_file import write_plan_file
+
     need_package("torch", "`shardwright demo`", extra="hf")
     # Here, since they import torch.
     from executor.probe_pipeline import BlockProbe

@@ -7,10 +7,8 @@ from typing import Annotated
 import typer
 
 from profiles.document import encode
-from shardwright import api
 from shardwright.console.flags import Json, Model, Precision, Seq
 from shardwright.console.output import Heartbeat, note, print_json, show
-from shardwright.reports.capacity import fit_model, fit_report
 from shardwright.requests.named_model import import_from_here, sample_of
 
 EXAMPLES = (
@@ -26,6 +24,10 @@ def fit(
     json_output: Json = False,
 ) -> None:
     """`shardwright fit`."""
+    # Here, since --help needs none of them.
+    from shardwright import api
+    from shardwright.reports.capacity import fit_model, fit_report
+
     import_from_here(model)
     sample = sample_of(model, seq)
     length = sample.sequence_length

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.batch.answer_cache import AnswerCache, AnswerFolder
-from planner.batch.folder_lock import folder_held
-from planner.batch.local_workers import local_workers
-from planner.batch.ray_workers import ray_workers
-from planner.batch.sweep import Question, Row, Workers, has_plan, sweep
-from profiles.document import need_writable, write_text
+from planner.batch.sweep import Question
+from profiles.document import to_json, write_text
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.prices.offer import Offer
-from profiles.units import format_time
-from shardwright import __version__
-from shardwright.console.output import Bar, note, show, tell_price
+from shardwright.commands.sweep_folder import need_folder, sweep_in_folder, workers_of
+from shardwright.console.output import note, print_json, show, tell_price
 from shardwright.options.option import SweepKey, options_of
 from shardwright.options.plan_options import PlanOptions
 from shardwright.options.read_text import names
-from shardwright.reports.sweep_table import (
-    line_of,
-    sorted_rows,
-    sweep_csv,
-    sweep_json,
-    sweep_report,
-)
 from shardwright.requests.named_model import import_from_here
-from shardwright.requests.places import answer_cache
 from shardwright.requests.plan_request import AnswerOutput
 from shardwright.requests.price_request import notes_of_many
-from shardwright.requests.questions import Poser, listed_questions, read_questions
+from shardwright.requests.questions import listed_questions, read_questions
+from shardwright.sweeps.best_rows import need_sort
+from shardwright.sweeps.listed_rows import listed_json
+from shardwright.sweeps.study_file import Study
+from shardwright.sweeps.study_report import study_report
+from shardwright.sweeps.study_requests import study_requests
+from shardwright.sweeps.study_run import PLAN_FOLDER, STORE
 
-SOLVE = "shardwright.requests.solve_task:solve_text"
 _WHY = "Answers of a sweep must not depend on who solves them and how fast."
 
 
@@ -43,11 +33,11 @@ _WHY = "Answers of a sweep must not depend on who solves them and how fast."
 class Sweep:
     """How a sweep is run.
 
-    output   its file is the folder where answers and tables go, and where earlier ones are found
+    output   its file is the folder of the results
     workers  processes of this machine, None where not asked for; ray  a cluster's address
-    sort     a column of reports/sweep_table.py
+    sort     a name of plan_columns.PLAN_SORTS
     offers   of a price file, with ours; None for ours alone
-    today    the ISO day of the questions, or "" to tell nothing of prices
+    today    the ISO day of the questions, or "" for no notes on prices
     """
 
     output: AnswerOutput
@@ -77,7 +67,7 @@ def plan_many(
             raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
     if path is not None:
         _need_file_only(path, options)
-        run_sweep(read_questions(path, local=asked.local), asked)
+        _run(read_questions(path, local=asked.local), options, asked)
         return
     if not options.model or not options.on or options.global_batch is None:
         raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
@@ -90,7 +80,7 @@ def plan_many(
         prices=names(options.price, "--price"),
         local=asked.local,
     )
-    run_sweep(found, asked)
+    _run(found, options, asked)
 
 
 def _need_file_only(path: Path, options: PlanOptions) -> None:
@@ -107,99 +97,50 @@ def _need_file_only(path: Path, options: PlanOptions) -> None:
         )
 
 
-def run_sweep(questions: tuple[Question, ...], asked: Sweep) -> None:
-    """Answers the questions, writes a plan file each and the tables, and prints the table.
+def _run(questions: tuple[Question, ...], options: PlanOptions, asked: Sweep) -> None:
+    """Answers the questions into the folder, and prints the table.
 
-    Ctrl-C keeps what is answered. Raises InfeasibleError where no question has a plan, InputError
-    where another sweep works in the folder.
+    Ctrl-C keeps the answers so far. Raises InfeasibleError if no question has a plan, InputError
+    if another sweep works in the folder.
     """
-    folder = need_folder(asked.output.file, "summary.csv")
-    workers = workers_of(SOLVE, asked.workers, asked.ray, usual=1)
-    sorted_rows((), asked.sort)
+    folder = need_folder(asked.output.file)
+    workers = workers_of(asked.workers, asked.ray, usual=1)
+    need_sort(asked.sort)
     for question in questions:
         import_from_here(question.model)
-    with folder_held(folder, shlex.join(["shardwright", *sys.argv[1:]])):
-        rows = _answered(questions, asked, folder, workers)
+    requests = study_requests(
+        Study(plans=questions, sizes=()),
+        local=asked.local,
+        offers=asked.offers,
+        prices=options.prices,
+        alone=False,
+    )
+    try:
+        run = sweep_in_folder(
+            requests,
+            folder,
+            workers,
+            quiet=asked.output.quiet or asked.output.json,
+            parquet=False,
+            plans=len(questions),
+            sort=asked.sort,
+        )
+    except KeyboardInterrupt:
+        note(f"answers so far are kept in {folder}; the same command continues from there")
+        raise
+    data = listed_json(run, asked.sort)
+    write_text(folder / "summary.json", to_json(data))
     if asked.output.json:
-        sys.stdout.write(sweep_json(rows, asked.sort))
+        print_json(data)
     else:
-        show(sweep_report(rows))
+        show(study_report(run, asked.sort, len(questions)))
         named = [(question.cluster, question.price) for question in questions]
         tell_price(notes_of_many(named, today=asked.today, local=asked.local, offers=asked.offers))
-        reused = sum(row.reused for row in rows)
         note(
-            f"written: {folder} (summary.csv, summary.json, a plan file per question); "
-            f"{reused} of {len(rows)} answers were known before"
+            f"written: {folder} (summary.csv, summary.json, {STORE}, and a file per plan in "
+            f"{PLAN_FOLDER}); {run.known} of {run.jobs} answers were known before"
         )
-    if not any(has_plan(row.answer) for row in rows):
+    if not run.answered:
         raise InfeasibleError(
-            f"none of the {len(rows)} requests has a plan; the reasons are in {folder}"
+            f"none of the {len(questions)} requests has a plan; the reasons are in {folder}"
         )
-
-
-def _answered(
-    questions: tuple[Question, ...], asked: Sweep, folder: Path, workers: Workers
-) -> tuple[Row, ...]:
-    """The rows as they are sorted in the tables, which are written."""
-    shelf = AnswerFolder(
-        folder=folder,
-        cache=AnswerCache(folder=answer_cache()) if asked.output.cache else None,
-        version=__version__,
-    )
-    rows: list[Row] = []
-    quiet = asked.output.quiet or asked.output.json
-    pose = Poser(local=asked.local, offers=asked.offers).pose
-    try:
-        with Bar("questions", quiet=quiet or not sys.stderr.isatty()) as update:
-            for row in sweep(questions, pose=pose, workers=workers, shelf=shelf):
-                rows.append(row)
-                update(len(rows), len(questions), row.question.model)
-                if not quiet and not sys.stderr.isatty():
-                    note(f"{len(rows)}/{len(questions)} {_said(row)}")
-    except KeyboardInterrupt:
-        _write(folder, rows, asked.sort)
-        note(
-            f"{len(rows)} of {len(questions)} questions are answered and kept in {folder}; the "
-            "same command goes on from there"
-        )
-        raise
-    return _write(folder, rows, asked.sort)
-
-
-def need_folder(folder: Path | None, file: str) -> Path:
-    """The folder of -o; raises InputError where there is none or it cannot hold `file`."""
-    if folder is None:
-        raise InputError("a sweep writes a folder: name it with -o FOLDER/")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"-o {folder} is a file; a sweep writes a folder: name another")
-    need_writable(folder / file)
-    return folder
-
-
-def workers_of(function: str, workers: int | None, ray: str | None, *, usual: int) -> Workers:
-    """The workers of --workers or --ray; raises InputError where both are typed.
-
-    function  what they run;  usual  processes of this machine where neither is typed
-    """
-    if ray is not None:
-        if workers is not None:
-            raise InputError("--workers is for this machine and --ray for a cluster; give one")
-        return ray_workers(function, ray)
-    return local_workers(function, workers or usual)
-
-
-def _said(row: Row) -> str:
-    words = f"{row.question.model} on {row.question.cluster}"
-    step_time_s = line_of(row).step_time_s
-    if step_time_s is None:
-        return f"{words}: no plan"
-    known = " (known before)" if row.reused else ""
-    return f"{words}: step {format_time(step_time_s)}{known}"
-
-
-def _write(folder: Path, rows: list[Row], sort: str) -> tuple[Row, ...]:
-    """The tables; the rows as they are sorted there."""
-    ordered = sorted_rows(rows, sort)
-    write_text(folder / "summary.csv", sweep_csv(ordered))
-    write_text(folder / "summary.json", sweep_json(ordered, sort))
-    return ordered

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, write_text
 from profiles.errors import DocumentError, InputError
 from profiles.extras import need_package
 from shardwright.console.flags import Figure, Html, Json, Local, Trace
 from shardwright.console.output import need_room_for, note, print_json, show
-from shardwright.reports import terminal
 from shardwright.requests.imported_file import is_imported
 from shardwright.requests.named_model import import_from_here
-from shardwright.requests.opened_plan import OpenedPlan, open_plan
-from shardwright.requests.planned_step import refuse_devices_of_plan
-from shardwright.requests.predicted_plan import predicted_again
 from simulator.values.measurement import Measurement
+
+if TYPE_CHECKING:
+    from shardwright.requests.opened_plan import OpenedPlan
 
 EXAMPLES = (
     "Examples:\n\n  shardwright predict plan.json --explain\n\n  shardwright predict plan.json "
@@ -63,6 +61,13 @@ def predict(
     json_output: Json = False,
 ) -> None:
     """`shardwright predict`."""
+    # Here, since --help needs none of them.
+    from planner.layout.layout_answer import LayoutFile
+    from shardwright.reports import terminal
+    from shardwright.requests.opened_plan import open_plan
+    from shardwright.requests.planned_step import refuse_devices_of_plan
+    from shardwright.requests.predicted_plan import predicted_again
+
     need_room_for(output, html, trace, figure)
     if modules is not None:
         if plan_file is not None or runs is not None:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from executor.launch import run_plan
 from profiles.document import read_mapping
 from profiles.errors import ToleranceError, UnknownNameError
 from profiles.units import format_time, parse_quantity
@@ -16,7 +15,6 @@ from shardwright.console.flags import Quiet
 from shardwright.console.output import Bar, need_room_for, note, show
 from shardwright.plugins.plugin import file_runner
 from shardwright.requests.named_model import import_from_here
-from shardwright.requests.opened_plan import open_plan
 
 EXAMPLES = (
     "Examples:\n\n  shardwright run plan.json --steps 20\n\n  shardwright run plan.json "
@@ -53,6 +51,10 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """`shardwright run`."""
+    # Here, since --help needs none of them.
+    from executor.launch import run_plan
+    from shardwright.requests.opened_plan import open_plan
+
     need_room_for(output)
     if device not in ("", "cpu", "cuda"):
         raise UnknownNameError("device", device, ("cpu", "cuda"), where="--device")

@@ -15,10 +15,6 @@ from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.hardware.prices.owning import read_owning
 from profiles.units import parse_quantity
-from shardwright.analysis.size_change import Ceiling, changes_since, read_before
-from shardwright.analysis.size_details import size_details
-from shardwright.analysis.size_json import size_json
-from shardwright.analysis.size_versus import replaced, versus_json
 from shardwright.console.flags import Json, Quiet
 from shardwright.console.option_flags import with_options
 from shardwright.console.output import Heartbeat, need_room_for, note, print_json, show
@@ -33,27 +29,11 @@ from shardwright.console.report_files import (
 from shardwright.options.size_options import SizeOptions
 from shardwright.plugins.plugin import Hook, hook
 from shardwright.reports.labelled import labelled
-from shardwright.reports.sizing.size_compare import (
-    diff_report,
-    owned_report,
-    owning_report,
-    versus_report,
-)
-from shardwright.reports.sizing.size_report import size_report
-from shardwright.reports.sizing.size_summary import size_summary
 from shardwright.requests.report_paths import ReportPaths
-from shardwright.requests.sizing.largest_model import (
-    is_list,
-    largest_model,
-    largest_words,
-    models_of,
-)
-from shardwright.requests.sizing.owning_beside import owning_beside
-from shardwright.requests.sizing.size_flags import size_flags
-from shardwright.requests.sizing.sized import Sized, SizeSolver
 
 if TYPE_CHECKING:
     from shardwright.requests.sizing.owned import OwnedBeside
+    from shardwright.requests.sizing.sized import Sized
 
 EXAMPLES = (
     "Examples:\n\n  shardwright size llama-3.1-70b --tokens 15T --deadline 60d --on h100-sxm,b200 "
@@ -111,6 +91,29 @@ def size(
     quiet: Quiet = False,
 ) -> None:
     """`shardwright size`."""
+    # Here, since --help needs none of them.
+    from shardwright.analysis.size_change import Ceiling, changes_since, read_before
+    from shardwright.analysis.size_details import size_details
+    from shardwright.analysis.size_json import size_json
+    from shardwright.analysis.size_versus import replaced, versus_json
+    from shardwright.reports.sizing.size_compare import (
+        diff_report,
+        owned_report,
+        owning_report,
+        versus_report,
+    )
+    from shardwright.reports.sizing.size_report import size_report
+    from shardwright.reports.sizing.size_summary import size_summary
+    from shardwright.requests.sizing.largest_model import (
+        is_list,
+        largest_model,
+        largest_words,
+        models_of,
+    )
+    from shardwright.requests.sizing.owning_beside import owning_beside
+    from shardwright.requests.sizing.size_flags import size_flags
+    from shardwright.requests.sizing.sized import SizeSolver
+
     need_room_for(output)
     reports = ReportPaths(html=html, markdown=markdown, csv=csv, figure=figure)
     need_room_for_reports(reports)

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-import time
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from planner.batch.folder_lock import folder_held
 from profiles.errors import InfeasibleError
-from profiles.hardware.prices.price_file import offers_with
 from profiles.hardware.probe.fingerprint import num_cores
-from shardwright import __version__
-from shardwright.commands.plan_many import need_folder, workers_of
 from shardwright.console.flags import Json, Local, Prices, Quiet
-from shardwright.console.output import Bar, note, print_json, show, tell_price
-from shardwright.console.pace import Pace
+from shardwright.console.output import note, print_json, show, tell_price
 from shardwright.requests.places import local_profile
-from shardwright.requests.price_request import notes_of_many
-from shardwright.sweeps.best_rows import need_sort
-from shardwright.sweeps.parquet_file import need_pyarrow
-from shardwright.sweeps.study_file import read_study
-from shardwright.sweeps.study_report import study_json, study_report
-from shardwright.sweeps.study_requests import study_requests
-from shardwright.sweeps.study_run import run_study
-from shardwright.sweeps.worker import WORKER
 
 _NOTES, _FILES = 5, 8  # told at most
 EXAMPLES = (
@@ -73,33 +56,32 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """`shardwright sweep`."""
+    # Here, since --help needs none of them.
+    from profiles.hardware.prices.price_file import offers_with
+    from shardwright.commands.sweep_folder import need_folder, sweep_in_folder, workers_of
+    from shardwright.requests.price_request import notes_of_many
+    from shardwright.sweeps.best_rows import need_sort
+    from shardwright.sweeps.parquet_file import need_pyarrow
+    from shardwright.sweeps.study_file import read_study
+    from shardwright.sweeps.study_report import study_json, study_report
+    from shardwright.sweeps.study_requests import study_requests
+
     path = study if study is not None else questions
     if path is None or (study is not None and questions is not None):
         raise typer.BadParameter("give one file of questions: shardwright sweep STUDY -o FOLDER")
     # What can be wrong is found before the folder is touched.
-    folder = need_folder(output, "results.sqlite")
+    folder = need_folder(output)
     need_sort(sort)
-    solvers = workers_of(WORKER, workers, ray, usual=num_cores())
+    solvers = workers_of(workers, ray, usual=num_cores())
     release = need_pyarrow() if parquet else ""
     profile_file = local or local_profile()
     offers = None if prices is None else offers_with(prices)
     study_asked = read_study(path, local=profile_file)
     asked = study_requests(study_asked, local=profile_file, offers=offers, prices=prices)
     silent = quiet or json_output
-    with (
-        folder_held(folder, shlex.join(["shardwright", *sys.argv[1:]])),
-        Bar("answers", quiet=silent) as update,
-    ):
-        run = run_study(
-            asked,
-            folder,
-            workers=solvers,
-            progress=_progress(update),
-            parquet=parquet,
-            plans=plans,
-            sort=sort,
-            version=__version__,
-        )
+    run = sweep_in_folder(
+        asked, folder, solvers, quiet=silent, parquet=parquet, plans=plans, sort=sort
+    )
     if json_output:
         print_json(study_json(run, sort))
     else:
@@ -115,16 +97,3 @@ def sweep(
         )
     if not run.answered:
         raise InfeasibleError(f"no request of {path} has an answer; the reasons are in {folder}")
-
-
-def _progress(update: Callable[..., None]) -> Callable[[int, int], None]:
-    """Shows how many answers there are, how fast they come and how long the rest takes."""
-    begun: list[int] = []
-    pace = Pace(time.monotonic)
-
-    def progress(done: int, jobs: int) -> None:
-        if not begun:
-            begun.append(done)
-        update(done, jobs, pace.words(done - begun[0], jobs - done))
-
-    return progress

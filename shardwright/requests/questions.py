@@ -33,7 +33,7 @@ from planner.axes import FRAMEWORKS_ONLY, Axes
 from planner.batch.sweep import Job, Posed, Question
 from planner.layout.layout_question import LayoutQuestion, LayoutRequest
 from planner.space import EXECUTOR
-from profiles.document import content_hash, read_document
+from profiles.document import read_document
 from profiles.errors import (
     DocumentError,
     InputError,
@@ -283,8 +283,7 @@ class Poser:
         job = self._jobs.get(solved)
         if job is None:
             job = self._jobs[solved] = _job(question, cluster, self._alone)
-        key = content_hash({"job": job.key, "question": question, "price": price})
-        return Posed(question=question, key=key, job=job, price=price)
+        return Posed(question=question, job=job, price=price)
 
 
 def _job(question: Question, cluster: Cluster, alone: bool) -> Job:

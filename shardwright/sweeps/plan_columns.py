@@ -10,7 +10,6 @@ from planner.layout.layout_answer import LayoutFile
 from planner.space import EXECUTOR
 from shardwright.reports.brief.columns import Column
 from shardwright.reports.brief.plan_table import PLAN_COLUMNS, layout_row, plan_rows
-from shardwright.reports.sweep_table import degree_figures
 from simulator.values.plan_title import Titled
 
 # Columns of `plan --csv` that a sweep's own replace.
@@ -86,7 +85,7 @@ def plan_figures(number: int, row: Row, flags: tuple[str, ...] = ()) -> dict[str
         chosen, found = answer.plan, plan_rows(answer)[0]
         price = answer.prediction.price_usd_per_hour if answer.prediction else None
     if chosen is not None:
-        found |= degree_figures(chosen)
+        found |= _degrees(chosen)
     return {
         **found,
         "question": number,
@@ -105,6 +104,20 @@ def plan_figures(number: int, row: Row, flags: tuple[str, ...] = ()) -> dict[str
         "price": None if price is None else price.source,
         "price_date": None if price is None else price.date,
         "command": plan_command(question, flags),
+    }
+
+
+def _degrees(of: Titled) -> dict[str, object]:
+    """The columns of a plan's or run's degrees, micro-batch, ZeRO stage and schedule."""
+    degrees = of.degrees
+    return {
+        "pp": degrees.pp,
+        "dp": degrees.dp,
+        "tp": degrees.tp,
+        "vpp": degrees.vpp,
+        "schedule": of.schedule,
+        "micro_batch": of.micro_batch,
+        "zero_stage": of.zero_stage,
     }
 
 

@@ -37,8 +37,8 @@ def study_json(run: StudyRun, sort: str) -> dict[str, Any]:
     }
 
 
-def study_report(run: StudyRun, sort: str) -> RenderableType:
-    """At most some 25 lines, however many questions there are."""
+def study_report(run: StudyRun, sort: str, most: int = _SHOWN) -> RenderableType:
+    """Counts by status, the best rows of each table (at most `most`), and the commonest reasons."""
     parts: list[RenderableType] = []
     for name, heading in ((PLANS, "plan"), (SIZES, "run")):
         rows = run.rows.get(name, [])
@@ -49,7 +49,7 @@ def study_report(run: StudyRun, sort: str) -> RenderableType:
         said = [f"{len(rows):,} questions, {able:,} have a {heading}"]
         said += [f"{counts[s]:,} {s}" for s in ("infeasible", "failed") if counts.get(s)]
         parts += [Text(", ".join(said) + "."), Text("")]
-        best = best_rows(run.rows, sort, _SHOWN) if name == PLANS else _cheapest(rows)
+        best = best_rows(run.rows, sort, most) if name == PLANS else _cheapest(rows)
         if best:
             parts += [_plans(best) if name == PLANS else _sizes(best), Text("")]
             parts += _prices(best)

@@ -100,13 +100,15 @@ def study_requests(
     local: Path | None = None,
     offers: tuple[Offer, ...] | None = None,
     prices: Path | None = None,
+    alone: bool = True,
 ) -> StudyRequests:
     """The questions of a study with their content.
 
     local   the file of this machine's profile
     offers  in the place of those that we ship;  prices  the file that they are of
+    alone   plans without runners-up
     """
-    poser = Poser(local=local, offers=offers, alone=True)
+    poser = Poser(local=local, offers=offers, alone=alone)
     # The age of prices is told of the newest offer, so that a day makes no other answer.
     today = max(offer.date for offer in (shipped_offers() if offers is None else offers))
     return StudyRequests(
@@ -145,13 +147,13 @@ def plan_rows(
         if posed is None:
             yield Row(question=asked.question, reason=asked.fault)
         elif posed.job.key in faults:
-            yield Row(question=asked.question, key=posed.key, reason=faults[posed.job.key])
+            yield Row(question=asked.question, reason=faults[posed.job.key])
         else:
             # Questions that differ by their price stand beside each other.
             if posed.job.key != read:
                 read, solved = posed.job.key, _without_runners_up(store.answer(posed.job.key))
             assert solved is not None  # only answers are stored
-            yield row_of(posed, finished(solved, posed), reused=False)
+            yield row_of(posed, finished(solved, posed))
 
 
 def _without_runners_up(text: str) -> Any:

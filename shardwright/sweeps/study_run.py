@@ -13,7 +13,7 @@ names is removed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +141,11 @@ def _remove_others(folder: Path, files: Sequence[str]) -> None:
             raise DocumentError(f"{folder / name}: cannot be removed: {why}") from error
 
 
+def plan_file_of(row: Mapping[str, Any]) -> str:
+    """The plan file of a row in the folder, if one is written."""
+    return f"{PLAN_FOLDER}/question-{row['question']}.json"
+
+
 def _write_plans(
     asked: StudyRequests,
     store: ResultStore,
@@ -154,7 +159,7 @@ def _write_plans(
         assert posed is not None  # it has a plan
         solved = verdict_of(Reply(key="", text=store.answer(posed.job.key))).found
         assert solved is not None
-        name = f"{PLAN_FOLDER}/question-{row['question']}.json"
+        name = plan_file_of(row)
         write_answer(folder / name, posed, solved, version=version)
         files.append(name)
     return files

@@ -14,7 +14,6 @@ DEFINED = {
     "profiles/published/recipes.py: Recipe": "an entry of a file",
     "profiles/published/run.py: PublishedRun": "a row of a table",
     "shardwright/requests/imported_run.py: ImportedRun": "a configuration of another framework",
-    "shardwright/reports/sweep_table.py: Line": "a row of a table",
     # Of a model, not of a job: the one degree that its shapes follow.
     "profiles/model/graph.py: ModelGraph": "the degree that a trace was made for",
     "profiles/model/tracing/trace_tensor_parallel.py: Sharding": "the same, while tracing",

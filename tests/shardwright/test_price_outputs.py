@@ -129,10 +129,10 @@ def test_a_sweep_and_its_table(tmp_path: Path) -> None:
     )
     explained(text)
     rows = list(csv.DictReader(io.StringIO((folder / "summary.csv").read_text())))
-    by_kind = {row["price"]: row for row in rows}
-    assert PRICE.words in by_kind["on-demand"]["price_source"]
+    by_kind = {row["price_asked"]: row for row in rows}
+    assert PRICE.words in by_kind["on-demand"]["price"]
     assert by_kind["on-demand"]["price_date"] == PRICE.date
-    assert ", spot, " in by_kind["spot"]["price_source"]
+    assert ", spot, " in by_kind["spot"]["price"]
     # What a sweep writes must not depend on the day on which it is run.
     assert "older than" not in (folder / "summary.csv").read_text()
 

@@ -7,30 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from planner.batch.answer_cache import AnswerFolder
-from planner.batch.local_workers import local_workers
-from planner.batch.ray_workers import ray_workers
-from planner.batch.sweep import Workers, sweep
 from profiles.errors import InfeasibleError, InputError, UnitError, UnknownNameError
 from shardwright.cli import app
-from shardwright.commands.plan_many import SOLVE
-from shardwright.requests.questions import Grid, Poser, questions_of
-from shardwright.requests.solve_task import solve_text
-from tests.shardwright.ray_nodes import ray_cluster_of_two
-from tests.shardwright.test_sweep import CACHE, skip_where_code_changed
-from tests.shardwright.workers_here import solve_here
+from shardwright.requests.questions import Grid
+from tests.shardwright.test_sweep import CACHE
 
-GRID = Grid(
-    models=("llama-3.1-8b", "gpt2"),
-    clusters=("1x8xh100-sxm", "2x8xh200-sxm"),
-    global_batches=(32,),
-    sequence_lengths=(1024,),
-    prices=("on-demand", 2.0),
-    stack="megatron-core",
-    precision="bf16,fp8",
-    pins={"cp": "1", "tp": "1,2"},
-    options={"order": "any", "reduce": "bf16"},
-)
 SITES = """
 schema = "shardwright/cluster@1"
 name = "two sites"
@@ -77,58 +58,21 @@ def typed(*arguments: str) -> str:
     return done.stdout
 
 
-def swept(folder: Path, workers: Workers) -> dict[str, bytes]:
-    """Every plan file that a sweep of GRID writes, by name."""
-    rows = list(
-        sweep(
-            questions_of(GRID),
-            pose=Poser().pose,
-            workers=workers,
-            shelf=AnswerFolder(folder=folder),
-        )
-    )
-    skip_where_code_changed()
-    assert [row.reason for row in rows] == [""] * 8
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What this process alone answers."""
-    return swept(tmp_path_factory.mktemp("alone"), solve_here(solve_text))
-
-
-def test_any_number_of_workers_writes_the_same_bytes(
-    alone: dict[str, bytes], tmp_path: Path
-) -> None:
-    assert len(alone) == 8
-    assert swept(tmp_path, local_workers(SOLVE, 2)) == alone
-
-
-@pytest.mark.slow  # a study of the same on two nodes is in test_sweep_command.py
-def test_a_ray_cluster_of_two_nodes_writes_the_same_bytes(
-    alone: dict[str, bytes], tmp_path: Path
-) -> None:
-    with ray_cluster_of_two() as address:
-        assert swept(tmp_path, ray_workers(SOLVE, address)) == alone
-
-
 def test_the_same_answer_as_a_single_question(tmp_path: Path) -> None:
-    """Cached by one, known to the other; and solved again the same."""
     folder = tmp_path / "answers"
     asked = ("--global-batch", "64", "--seq", "2048", "--stack", "nanotron")
     typed("plan", "llama-3.1-8b", "--on", "1x8xh100-sxm,2x8xh100-sxm", *asked, "-o", str(folder))
     rows = json.loads((folder / "summary.json").read_text())["rows"]
     for row in rows:
-        for more in ((), ("--no-cache",)):
-            file = tmp_path / "one.json"
-            typed("plan", "llama-3.1-8b", "--on", row["cluster"], *asked, *more, "-o", str(file))
-            one = json.loads(file.read_text())
-            many = json.loads((folder / row["file"]).read_text())
-            assert one["chosen"] == many["chosen"]
-            for mine, other in zip(one["alternatives"], many["alternatives"], strict=True):
-                assert {name: mine[name] for name in other} == other
-            assert one["assumptions"] == many["assumptions"]
+        file = tmp_path / "one.json"
+        on = ("--on", row["cluster"], "--no-cache")
+        typed("plan", "llama-3.1-8b", *on, *asked, "-o", str(file))
+        one = json.loads(file.read_text())
+        many = json.loads((folder / row["file"]).read_text())
+        assert one["chosen"] == many["chosen"]
+        for mine, other in zip(one["alternatives"], many["alternatives"], strict=True):
+            assert {name: mine[name] for name in other} == other
+        assert one["assumptions"] == many["assumptions"]
         assert row["step_time_s"] == many["chosen"]["prediction"]["step_time_s"]["value"]
         assert row["pins"] == "--stack nanotron"
 

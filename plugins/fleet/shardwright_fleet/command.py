@@ -13,7 +13,6 @@ import typer
 
 from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
-from profiles.hardware.prices.price_file import offers_with
 from profiles.units import parse_quantity
 from shardwright.console.flags import Json, Prices, Quiet
 from shardwright.console.output import (
@@ -26,13 +25,7 @@ from shardwright.console.output import (
     write_or_print,
 )
 from shardwright.requests.places import answer_cache
-from shardwright.requests.price_request import price_notes
 from shardwright.requests.provenance import provenance
-from shardwright_fleet.file import read_fleet
-from shardwright_fleet.page import fleet_html
-from shardwright_fleet.prices import PhasePrices
-from shardwright_fleet.report import fleet_report
-from shardwright_fleet.solved import rented_beside, solve_question
 
 EXAMPLES = (
     "Examples:\n\n  shardwright fleet jobs.toml\n\n  shardwright fleet jobs.toml -o plans --html "
@@ -67,6 +60,15 @@ def fleet(
     quiet: Quiet = False,
 ) -> None:
     """`shardwright fleet`."""
+    # Here, since --help needs none of them.
+    from profiles.hardware.prices.price_file import offers_with
+    from shardwright.requests.price_request import price_notes
+    from shardwright_fleet.file import read_fleet
+    from shardwright_fleet.page import fleet_html
+    from shardwright_fleet.prices import PhasePrices
+    from shardwright_fleet.report import fleet_report
+    from shardwright_fleet.solved import rented_beside, solve_question
+
     page = html or (None if output is None else output / "fleet.html")
     file = None if output is None else output / FILE
     need_room_for(page, file)

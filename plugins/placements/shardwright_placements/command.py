@@ -17,9 +17,6 @@ from shardwright.console.output import Heartbeat, need_room_for, note, print_jso
 from shardwright.requests.named_model import import_from_here, sample_of
 from shardwright.requests.places import local_profile
 from shardwright.requests.provenance import provenance
-from shardwright_placements import api
-from shardwright_placements.report import sharded_run_report, sharding_report
-from shardwright_placements.running.launch_sharding import run_sharding
 from shardwright_placements.sharding_file import OP_SHARDING_SCHEMA
 
 EXAMPLES = (
@@ -58,6 +55,10 @@ def shard(
     local: Local = None,
 ) -> None:
     """`shardwright shard`."""
+    # Here, since --help needs none of them.
+    from shardwright_placements import api
+    from shardwright_placements.report import sharding_report
+
     need_room_for(output)
     sizes = mesh_of(mesh)
     if precision.value not in ("bf16", "fp16", "fp32"):
@@ -120,6 +121,9 @@ def run_file(
 
     Raises ToleranceError where what ran differs from the plan.
     """
+    from shardwright_placements.report import sharded_run_report
+    from shardwright_placements.running.launch_sharding import run_sharding
+
     if device != "cpu":
         raise InputError(
             f"--device {device}: placements are compared with one process on the CPU, in fp32"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -18,14 +18,9 @@ from profiles.errors import (
 )
 from shardwright.console.flags import Json
 from shardwright.console.output import note, print_json, show
-from shardwright.requests.opened_plan import open_plan
-from shardwright_frameworks.recipes.finding import JudgedRecipe
-from shardwright_frameworks.recipes.judged_recipe import judged
-from shardwright_frameworks.recipes.recipe_list import recipes_in
-from shardwright_frameworks.reports.export_report import check_words
-from shardwright_frameworks.reports.recipe_report import recipe_markdown, recipe_words
-from shardwright_frameworks.requests.checked_config import check_config
-from shardwright_frameworks.requests.planned_run import planned_run
+
+if TYPE_CHECKING:
+    from shardwright_frameworks.recipes.finding import JudgedRecipe
 
 EXAMPLES = (
     "Examples:\n\n  shardwright check recipes/ --on 8x8xh100-sxm-80gb\n\n  shardwright check "
@@ -59,6 +54,9 @@ def check(
     json_output: Json = False,
 ) -> None:
     """`shardwright check`."""
+    # Here, since --help needs none of them.
+    from shardwright_frameworks.reports.recipe_report import recipe_markdown, recipe_words
+
     if against is not None:
         _check_plan(paths, against, json_output)
         return
@@ -80,6 +78,9 @@ def check(
 
 
 def _judged(paths: list[str], on: str, time_limit: float, skip: bool) -> list[JudgedRecipe]:
+    from shardwright_frameworks.recipes.judged_recipe import judged
+    from shardwright_frameworks.recipes.recipe_list import recipes_in
+
     found = []
     for path in paths:
         try:
@@ -98,6 +99,11 @@ def _data(recipe: JudgedRecipe) -> dict[str, Any]:
 
 def _check_plan(paths: list[str], against: Path, json_output: bool) -> None:
     """Compares a configuration with its plan."""
+    from shardwright.requests.opened_plan import open_plan
+    from shardwright_frameworks.reports.export_report import check_words
+    from shardwright_frameworks.requests.checked_config import check_config
+    from shardwright_frameworks.requests.planned_run import planned_run
+
     if len(paths) != 1:
         raise InputError(f"--against takes one plan file before it, got {len(paths)}")
     checked = check_config(planned_run(open_plan(Path(paths[0]))), against)

@@ -10,11 +10,8 @@ from rich.text import Text
 
 from shardwright.console.flags import Json
 from shardwright.console.output import note, print_json, show
-from shardwright_frameworks.exports.export_plan import unexpressed_data
 from shardwright_frameworks.exports.launchers.launchers import LAUNCHERS
 from shardwright_frameworks.exports.targets.targets import TARGETS
-from shardwright_frameworks.reports.export_report import export_words
-from shardwright_frameworks.requests.exported_folder import export_to
 
 EXAMPLES = (
     "Examples:\n\n  shardwright export plan.json --to megatron -o run\n\n  shardwright export "
@@ -32,6 +29,11 @@ def export(
     json_output: Json = False,
 ) -> None:
     """`shardwright export`."""
+    # Here, since --help needs none of them.
+    from shardwright_frameworks.exports.export_plan import unexpressed_data
+    from shardwright_frameworks.reports.export_report import export_words
+    from shardwright_frameworks.requests.exported_folder import export_to
+
     folder = export_to(plan_file, to, output, launcher=launcher)
     if json_output:
         files = [file.path for file in folder.files]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +12,9 @@ from profiles.errors import InputError
 from shardwright.console.flags import Json
 from shardwright.console.output import need_room_for, note, print_json, show
 from shardwright.requests.imported_file import write_imported
-from shardwright.requests.imported_run import imported_json, need_possible
-from shardwright_frameworks.reading.read_config import COMMAND, read_command, read_config
-from shardwright_frameworks.reports.imported_report import imported_report
-from shardwright_frameworks.reports.log_report import opened_log_report
-from shardwright_frameworks.traces.opened_log import OpenedLog, open_log, opened_log_data
+
+if TYPE_CHECKING:
+    from shardwright_frameworks.traces.opened_log import OpenedLog
 
 EXAMPLES = (
     "Examples:\n\n  shardwright import pretrain_gpt.sh -o imported.json\n\n  shardwright import "
@@ -48,6 +46,12 @@ def import_config(
     json_output: Json = False,
 ) -> None:
     """`shardwright import`."""
+    # Here, since --help needs none of them.
+    from shardwright.requests.imported_run import imported_json, need_possible
+    from shardwright_frameworks.reading.read_config import COMMAND, read_command, read_config
+    from shardwright_frameworks.reports.imported_report import imported_report
+    from shardwright_frameworks.traces.opened_log import open_log, opened_log_data
+
     need_room_for(output)
     if command is not None:
         if config is not None and not config.is_dir():
@@ -80,6 +84,9 @@ def read_logs(paths: Sequence[Path], as_json: bool) -> tuple[OpenedLog, ...]:
     As JSON one file is an object of its own, several are `{"logs": [...]}`. Raises DocumentError
     for any other file.
     """
+    from shardwright_frameworks.reports.log_report import opened_log_report
+    from shardwright_frameworks.traces.opened_log import open_log, opened_log_data
+
     found = tuple(open_log(path) for path in paths)
     if as_json:
         data = [opened_log_data(each, path) for each, path in zip(found, paths, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -12,17 +12,11 @@ from profiles.errors import DocumentError, ToleranceError
 from profiles.units import format_time, parse_quantity
 from shardwright.console.flags import Json
 from shardwright.console.output import note, print_json, show
-from shardwright.requests.planned_step import PlannedStep, planned_or_imported
-from shardwright_frameworks.analysis.followed_run import followed_run
-from shardwright_frameworks.analysis.log_comparison import (
-    FEWEST_STEPS,
-    LogComparison,
-    compare_log,
-    likely_part,
-    log_comparison_data,
-)
-from shardwright_frameworks.logs.followed_log import FollowedLog
-from shardwright_frameworks.reports.log_report import log_comparison_report
+
+if TYPE_CHECKING:
+    from shardwright.requests.planned_step import PlannedStep
+    from shardwright_frameworks.analysis.log_comparison import LogComparison
+    from shardwright_frameworks.logs.followed_log import FollowedLog
 
 EXAMPLES = (
     "Examples:\n\n  shardwright watch train.log --plan plan.json\n\n  shardwright watch train.log "
@@ -46,6 +40,11 @@ def watch(
     json_output: Json = False,
 ) -> None:
     """`shardwright watch`."""
+    # Here, since --help needs none of them.
+    from shardwright.requests.planned_step import planned_or_imported
+    from shardwright_frameworks.analysis.followed_run import followed_run
+    from shardwright_frameworks.logs.followed_log import FollowedLog
+
     planned = planned_or_imported(plan, on)
     wait_s = parse_quantity(interval, "time", where="--interval", above_0=True)
     followed = FollowedLog(log)
@@ -62,6 +61,13 @@ def watch(
 
 
 def _look_once(followed: FollowedLog, planned: PlannedStep, *, json_output: bool) -> None:
+    from shardwright_frameworks.analysis.log_comparison import (
+        FEWEST_STEPS,
+        compare_log,
+        log_comparison_data,
+    )
+    from shardwright_frameworks.reports.log_report import log_comparison_report
+
     if not followed.path.exists():
         raise DocumentError(f"{followed.path}: no such file; name the log of the run")
     followed.look()
@@ -98,6 +104,8 @@ def _say(compared: LogComparison, alarmed: bool | None) -> None:
 
 
 def _alarm(compared: LogComparison) -> str:
+    from shardwright_frameworks.analysis.log_comparison import likely_part
+
     word = "slower" if compared.measured_s > compared.step_time_s.high else "faster"
     return (
         f"the step of {format_time(compared.measured_s)} is {word} than predicted "

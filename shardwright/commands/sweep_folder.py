@@ -1,0 +1,87 @@
+"""A sweep in its folder, as `sweep` and the lists of `plan` run it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from planner.batch.folder_lock import folder_held
+from planner.batch.local_workers import local_workers
+from planner.batch.ray_workers import ray_workers
+from planner.batch.sweep import Workers
+from profiles.document import need_writable
+from profiles.errors import InputError
+from shardwright import __version__
+from shardwright.console.output import Bar
+from shardwright.console.pace import Pace
+from shardwright.sweeps.study_requests import StudyRequests
+from shardwright.sweeps.study_run import STORE, StudyRun, run_study
+from shardwright.sweeps.worker import WORKER
+
+
+def need_folder(folder: Path | None) -> Path:
+    """The folder of -o; raises InputError if it is not given or cannot hold the results."""
+    if folder is None:
+        raise InputError("a sweep writes a folder: name it with -o FOLDER/")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"-o {folder} is a file; a sweep writes a folder: name another")
+    need_writable(folder / STORE)
+    return folder
+
+
+def workers_of(workers: int | None, ray: str | None, *, usual: int) -> Workers:
+    """The workers of --workers or --ray; raises InputError if both are given.
+
+    usual  processes of this machine if neither is given
+    """
+    if ray is not None:
+        if workers is not None:
+            raise InputError("--workers is for this machine and --ray for a cluster; give one")
+        return ray_workers(WORKER, ray)
+    return local_workers(WORKER, workers or usual)
+
+
+def sweep_in_folder(
+    requests: StudyRequests,
+    folder: Path,
+    workers: Workers,
+    *,
+    quiet: bool,
+    parquet: bool,
+    plans: int,
+    sort: str,
+) -> StudyRun:
+    """Runs the sweep with a progress bar; the arguments are those of `run_study`.
+
+    Raises InputError if another sweep works in the folder.
+    """
+    with (
+        folder_held(folder, shlex.join(["shardwright", *sys.argv[1:]])),
+        Bar("answers", quiet=quiet) as update,
+    ):
+        return run_study(
+            requests,
+            folder,
+            workers=workers,
+            progress=_progress(update),
+            parquet=parquet,
+            plans=plans,
+            sort=sort,
+            version=__version__,
+        )
+
+
+def _progress(update: Callable[..., None]) -> Callable[[int, int], None]:
+    """Shows the number of answers, their rate and the remaining time."""
+    begun: list[int] = []
+    pace = Pace(time.monotonic)
+
+    def progress(done: int, jobs: int) -> None:
+        if not begun:
+            begun.append(done)
+        update(done, jobs, pace.words(done - begun[0], jobs - done))
+
+    return progress
