@@ -153,7 +153,8 @@ def _place(given: Values, dotted: str) -> Place:
 
 
 def _collect_megatron(given: Values, collected: Collected) -> None:
-    """`recompute_granularity` applies only with `activation_checkpointing` (nemo_rl/models/megatron/setup.py)."""
+    """`recompute_granularity` applies only with `activation_checkpointing`
+    (nemo_rl/models/megatron/setup.py)."""
     section = "policy.megatron_cfg"
     switch = f"{section}.activation_checkpointing"
     on = truth_of(_value(given, switch))
