@@ -78,10 +78,14 @@ def collect_nanotron(file: KeyedFile, collected: Collected) -> None:
         ranks = collected.count("cp") or 1
         for factor in factors:
             ranks *= factor or 1
-        if file.has("model", "model_config", "moe_num_experts"):
-            # Experts had separate ranks (v0.4, src/nanotron/parallel/context.py).
-            ranks *= collected.count("ep") or 1
-        collected.derive("devices", ranks, "the product of the degrees, which nanotron asserts")
+        key = ("parallelism", "expert_parallel_size")
+        is_old = file.has("model", "model_config", "moe_num_experts")
+        if is_old and (collected.count("ep") or 1) > 1:
+            # v0.4, src/nanotron/parallel/context.py.
+            why = "experts have ranks of their own, with the same sequences: not priced"
+            collected.leave_open("ep", ".".join(key), why, file.place(key))
+        else:
+            collected.derive("devices", ranks, "the product of the degrees, which nanotron asserts")
     collected.default(
         _DEFAULTS, cp=1, ep=1, sequence_parallel=False, schedule="gpipe", recompute="none",
         zero_stage=0,

@@ -38,6 +38,11 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "ds.param_dtype": ("precision", lambda value: _DTYPES.get(word_of(value) or "")),
     "pretrain": ("model.name", text_of),
     "model.model_name_or_path": ("model.name", text_of),
+    "actor.model_name_or_path": ("model.name", text_of),
+    "actor.num_nodes": ("nodes", degree_of),
+    "actor_num_nodes": ("nodes", degree_of),
+    "actor.num_gpus_per_node": ("devices_per_node", degree_of),
+    "actor_num_gpus_per_node": ("devices_per_node", degree_of),
 }
 _BESIDES = {
     "dpo": "the reference model and the pairs of sequences are not counted",
@@ -49,6 +54,7 @@ _FLAGS: dict[str, tuple[str, Value, Value]] = {
     "bf16": ("precision", "bf16", None),
     "gradient_checkpointing": ("recompute", "full", "none"),
     "model.gradient_checkpointing_enable": ("recompute", "full", "none"),
+    "actor.gradient_checkpointing_enable": ("recompute", "full", "none"),
     "adam_offload": ("optimizer_offload", True, False),
     "ds.adam_offload": ("optimizer_offload", True, False),
     "flash_attn": ("flash_attention", True, False),
@@ -56,12 +62,13 @@ _FLAGS: dict[str, tuple[str, Value, Value]] = {
 
 
 def collect_openrlhf(options: Options, collected: Collected, program: str, place: Place) -> None:
-    """Collects the arguments of a trainer of one model (SFT). A trainer of more (a reference,
-    rewards, samples) is reported as unresolved."""
+    """Collects the arguments of a trainer of one model (SFT), or of PPO's actor. Other models of a
+    trainer (a reference, rewards, samples) are reported as unresolved."""
     word = re.search(r"train_(ppo\w*|dpo|kto|rm|kd|prm)\b", program)
     if word is not None and word[1].startswith("ppo"):
-        why = "several models train, score and sample on separate devices: none of it is read"
-        collected.report_missing(program, why, place)
+        why = "only the actor is read: critic, reference, rewards and generation are not counted"
+        collected.report_unresolved(program, why, place)
+        collected.default("OpenRLHF, openrlhf/cli/train_ppo_ray.py", nodes=1, devices_per_node=8)
     elif word is not None:
         why = _BESIDES.get(word[1], "its work in addition to plain training is not counted")
         collected.report_unresolved(program, why, place)
@@ -75,6 +82,9 @@ def collect_openrlhf(options: Options, collected: Collected, program: str, place
             collected.leave_open(about)
         else:
             collected.set(about, reader(written), option.place, option.name)
+    for option in options.of("train.dynamic_batch_enable", "use_dynamic_batch"):
+        why = "micro-batches are filled up to a number of tokens"
+        collected.leave_open("micro_batch", option.name, why, option.place)
     name = collected.placed.get("model.name")
     if name is not None:
         collect_figures(str(name.value), "", collected, name.place, name.option)

@@ -1,4 +1,4 @@
-"""NeMo RL's and NeMo Automodel's YAML, and what verl moves to the host between updates."""
+"""Trainers of policies (NeMo RL, verl, OpenRLHF), NeMo Automodel, and experts of old nanotron."""
 
 from __future__ import annotations
 
@@ -158,3 +158,31 @@ def test_verl_s_offloads_are_between_updates(tmp_path: Path) -> None:
     policy = text.replace("optimizer_offload=True", "offload_policy=True")
     (tmp_path / "run.sh").write_text(policy)
     assert read_config(tmp_path / "run.sh").optimizer_offload is True
+
+
+def test_openrlhf_s_actor_is_the_run(tmp_path: Path) -> None:
+    text = (
+        "python3 -m openrlhf.cli.train_ppo_ray --critic.num_nodes 4 --actor.num_nodes 2 "
+        "--actor.num_gpus_per_node 8 --actor.model_name_or_path Qwen/Qwen3-8B --ds.zero_stage 3 "
+        "--train.batch_size 128 --train.micro_batch_size 2 --actor.gradient_checkpointing_enable {}"
+    )
+    (tmp_path / "run.sh").write_text(text.format(""))
+    run = read_config(tmp_path / "run.sh")
+    assert (run.devices, run.dp, run.zero_stage, run.recompute) == (16, 16, 3, "full")
+    assert (run.micro_batch, run.global_batch, run.model.num_layers) == (2, 128, 36)
+    assert "only the actor" in run.unresolved[0].why
+    (tmp_path / "run.sh").write_text(text.format("--train.dynamic_batch_enable"))
+    assert read_config(tmp_path / "run.sh").micro_batch is None
+
+
+def test_ranks_of_old_nanotron_s_experts_are_no_replicas(tmp_path: Path) -> None:
+    text = """
+model: {dtype: bfloat16, model_config: {num_hidden_layers: 2, hidden_size: 64, NAME: 4}}
+parallelism: {dp: 2, tp: 2, pp: 1, expert_parallel_size: 2}
+tokens: {micro_batch_size: 4, sequence_length: 128, batch_accumulation_per_replica: 2}
+"""
+    path = tmp_path / "run.yaml"
+    path.write_text(text.replace("NAME", "moe_num_experts"))
+    run = read_config(path)
+    assert (run.ep, run.contradictions) == (None, ())
+    assert [each.option for each in run.unresolved] == ["parallelism.expert_parallel_size"]
