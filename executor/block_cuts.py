@@ -34,24 +34,21 @@ class _Cut(torch.autograd.Function):
 
 
 def through_cut(
-    arguments: Any,
-    index: int,
-    readings: dict[int, ClockReading],
-    now: Callable[[], ClockReading],
+    arguments: Any, index: int, readings: dict[int, ClockReading], now: Callable[[], ClockReading]
 ) -> Any:
     """The arguments, with all tensors that have a gradient passed through one identity.
 
     readings  its backward stores `now()` there under `index`, once all the gradients have arrived
     """
     leaves, structure = pytree.tree_flatten(arguments)
-    positions = [i for i, leaf in enumerate(leaves) if _carries_gradient(leaf)]
+    # Parameters belong to both sides.
+    positions = [
+        i
+        for i, x in enumerate(leaves)
+        if isinstance(x, Tensor) and x.requires_grad and not isinstance(x, nn.Parameter)
+    ]
     if positions:
         passed = _Cut.apply(index, readings, now, *(leaves[i] for i in positions))  # type: ignore[no-untyped-call] # torch's
         for position, tensor in zip(positions, passed, strict=True):
             leaves[position] = tensor
     return pytree.tree_unflatten(leaves, structure)
-
-
-def _carries_gradient(leaf: object) -> bool:
-    """True for a tensor that crosses the cut with a gradient; parameters belong to both sides."""
-    return isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, nn.Parameter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from operator import itemgetter
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from executor.rank import Rank
 from executor.recorder import Recorder
 from executor.replay.data_flow import units_of
 from executor.replay.draws import Draws
-from executor.stage_inputs import constants_of, part_of_targets
+from executor.stage_inputs import constants_of, given_again, model_arguments
 from executor.starting_weights import StartingWeights, builder_of
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import is_transposed
@@ -70,8 +70,8 @@ def reference_gradients(
     """
     build = builder_of(plan, spec, dtype)
     built = build(micro_batch=plan.workload.global_batch)
-    constants = constants_of(build, built)
-    whole_targets = tree_map_only(Tensor, lambda x: x.to(device), built.targets)
+    given = model_arguments(built.args, built.targets, constants_of(build, built))
+    built = replace(built, targets=tree_map_only(Tensor, lambda x: x.to(device), built.targets))
     draws = Draws(plan.seed)
     draws.watch(built.module, units_of(built.module, tuple(filter(None, plan.block_entries))))
     weights = StartingWeights(built.module, device, plan.seed).fill(built.module)
@@ -79,8 +79,7 @@ def reference_gradients(
     total = 0.0
     for m in range(count):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)
-        args = [x[part].to(device) for x in built.args]
-        targets = part_of_targets(whole_targets, constants, itemgetter(part))
+        args, targets = given_again({k: x[part].to(device) for k, x in given.items()}, built)
         with draws.forward(m):
             loss = built.loss_fn(built.call(built.module, *args), targets) / count
         loss.backward()
@@ -113,16 +112,15 @@ def compare_gradients(
         wanted = reference.get(canonical.get(name, name), reference.get(name))
         if p.grad is None and wanted is None:
             continue
-        found = whole(p.grad) if p.grad is not None else torch.zeros_like(wanted)  # type: ignore[arg-type] # one of them is there
+        path = name.rpartition(".")[0]
         found = own_order(
             name,
-            found,
+            whole(torch.zeros_like(p) if p.grad is None else p.grad),
             rank.plan.tensor_parallel,
             rank.plan.degrees.tp,
-            transposed=name.rpartition(".")[0] in transposed,
+            transposed=path in transposed,
         )
-        if wanted is None:
-            wanted = torch.zeros_like(found)
+        wanted = torch.zeros_like(found) if wanted is None else wanted
         error = relative_error(found, wanted, least=1e-5 * whole_norm)
         checked += 1
         if error > worst or not worst_name or error != error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,12 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from executor.before_launch import (
-    LESS_MEMORY,
-    check_devices,
-    check_main_memory,
-    die_with_parent,
-)
+from executor.before_launch import LESS_MEMORY, check_devices, check_main_memory, die_with_parent
 from executor.planned_model import planned_model, runnable
 from profiles.document import read_document
 from profiles.errors import InputError, MismatchError, RunError
@@ -189,10 +185,7 @@ def _end_after_failure(process: subprocess.Popen[str], errors: Path) -> None:
 
 
 def _start(
-    command: list[str],
-    threads: int,
-    progress: Callable[[int, int], None] | None,
-    errors: Path,
+    command: list[str], threads: int, progress: Callable[[int, int], None] | None, errors: Path
 ) -> tuple[int, str]:
     """Exit status and output of a torchrun command, its steps told as they come."""
     environment = {**KEEP_FREED_MEMORY, **os.environ}
@@ -223,10 +216,6 @@ def _start(
         process.wait()
         raise
     return code, "".join(lines)
-
-
-_SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
-_LACKS_MEMORY = f" for lack of memory; {LESS_MEMORY}"
 
 
 def out_of_memory_kills() -> int:
@@ -269,18 +258,17 @@ def first_failure(
         )
     # The ranks that a signal ended, with it, as torchrun's report has them.
     ended = re.findall(r"rank\s*:\s*(\d+)[^\n]*\n\s*exitcode\s*:\s*-(\d+)", text)
-    killed = {int(rank): int(signal) for rank, signal in ended if int(rank) not in reported}
+    killed = {int(rank): int(number) for rank, number in ended if int(rank) not in reported}
     # Torchrun ends the others by SIGTERM: whoever fell to another signal fell first.
     first_killed = min(killed, key=lambda rank: (killed[rank] == 15, rank), default=None)
     if first_killed is not None and (killed[first_killed] != 15 or not errors):
-        signal = killed[first_killed]
-        name = _SIGNALS.get(signal, f"signal {signal}")
-        number = f" (signal {signal})" if signal in _SIGNALS else ""
-        why = _LACKS_MEMORY if lacks_memory and signal == 9 else ", from outside the run"
-        if signal not in (2, 9, 15):
-            why = ""
+        number = killed[first_killed]
+        why = ", from outside the run" if number in (2, 9, 15) else ""
+        if lacks_memory and number == 9:
+            why = f" for lack of memory; {LESS_MEMORY}"
         return (
-            f"rank {first_killed} was killed by {name}{number}{why}; the other ranks were stopped"
+            f"rank {first_killed} was killed by {signal.Signals(number).name} (signal {number})"
+            f"{why}; the other ranks were stopped"
         )
     if first is not None:
         others = len(errors) - 1

@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from executor.absent import Absent
 from executor.mesh import Mesh, gather_all, local
 from executor.rank import Rank
 from executor.recorder import Recorder
@@ -39,6 +38,11 @@ class Place:
     turn: int
     what: str
     rank: int
+
+    @property
+    def of_pass(self) -> tuple[int, int, bool]:
+        """The pass in which it was found."""
+        return self.step, self.micro_batch, self.backward
 
     @property
     def words(self) -> str:
@@ -69,7 +73,10 @@ def first_not_finite(
                 watch.step = step
             loss = rank.forward_backward()
             found = [watch.found for watch in watches if watch.found is not None]
-            found += _of_gradients(rank, step)
+            bad = [n for n, p in rank.held() if p.grad is not None and not all_finite(p.grad)]
+            if bad:
+                what, last = f"the gradient of {bad[0]}", plan.num_microbatches
+                found.append(Place(step, last, True, 0, what, dist.get_rank()))
             if not found and loss is not None and not math.isfinite(float(loss)):
                 found = [Place(step, 0, False, len(plan.stages), "the loss", dist.get_rank())]
             places = [at for at in gather_all(min(found, default=None)) if at is not None]
@@ -77,14 +84,6 @@ def first_not_finite(
                 return min(places)
             rank.update()
     return None
-
-
-def _of_gradients(rank: Rank, step: int) -> list[Place]:
-    """Gradients of parameters that are not finite, after the backward passes of a step."""
-    bad = [name for name, p in rank.held() if p.grad is not None and not all_finite(p.grad)]
-    last = rank.plan.num_microbatches
-    what = f"the gradient of {bad[0]}" if bad else ""
-    return [Place(step, last, True, 0, what, dist.get_rank())] if bad else []
 
 
 class _Watch:
@@ -95,11 +94,8 @@ class _Watch:
         self.step = 0
         self._stage, self._number, self._count = stage, number, count
         for path, module in stage.model.named_modules():
-            # The class of an absent module is that of the module whose place it takes.
-            if (
-                not isinstance(module, (nn.ModuleList, nn.ModuleDict))
-                and type(module) is not Absent
-            ):
+            listed = isinstance(module, (nn.ModuleList, nn.ModuleDict))
+            if not listed and path not in stage.absent:
                 given, output = partial(self._given, path), f"the output of {path or 'the model'}"
                 module.register_forward_pre_hook(given, with_kwargs=True)
                 module.register_forward_hook(partial(self._gave, output))
@@ -112,7 +108,7 @@ class _Watch:
         turn = self._count - self._number if backward else self._number
         place = Place(self.step, at, backward, turn, what, dist.get_rank())
         # Of one pass of one stage the first that is seen is where it began.
-        if self.found is None or _pass(place) < _pass(self.found):
+        if self.found is None or place.of_pass < self.found.of_pass:
             self.found = place
 
     def _given(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -126,7 +122,3 @@ class _Watch:
 
     def _gave(self, what: str, module: nn.Module, args: Any, output: Any) -> None:
         self._note(output, what, self._stage.micro_batch)
-
-
-def _pass(place: Place) -> tuple[int, int, bool]:
-    return place.step, place.micro_batch, place.backward

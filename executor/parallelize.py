@@ -36,11 +36,7 @@ from executor.stages import StageModule
 from executor.starting_weights import StartingWeights
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
-from profiles.model.building.tensor_parallel_rules import (
-    is_transposed,
-    matches,
-    split_of,
-)
+from profiles.model.building.tensor_parallel_rules import is_transposed, matches, split_of
 from profiles.model.tracing.trace_tensor_parallel import part_sizes, split_dim, use_local_sizes
 from simulator.values.plan import Plan
 
@@ -141,7 +137,7 @@ def apply_tensor_parallelism(
     styles: dict[str, ParallelStyle] = {}
     inputs = WholeInputs()
     for path, module in stage.model.named_modules():
-        if next(module.parameters(), None) is None:  # another stage's
+        if next(module.named_parameters(), None) is None:  # another stage's
             continue
         for pattern, kind in plan.tensor_parallel:
             side, parts = split_of(kind)

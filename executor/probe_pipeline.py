@@ -29,7 +29,7 @@ from executor.pipeline_times import (
 from profiles.document import decode, encode
 from profiles.errors import InputError, ModelError
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import BlockPoint, Device, ReferencePoint
+from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint
 from profiles.hardware.probe.fingerprint import available_memory_bytes
 from profiles.hardware.probe.measured_blocks import with_blocks
 from profiles.hardware.probe.probe_reference import combined_references, time_references
@@ -133,8 +133,7 @@ class BlockProbe:
             for point in block_points(plan, graph, whole)
         ]
         return PipelineTimes(
-            blocks=tuple(sorted(points, key=lambda point: point.kind)),
-            references=references,
+            blocks=tuple(sorted(points, key=lambda point: point.kind)), references=references
         )
 
     def in_whole(self, micro_batch: int, num_steps: int = 12) -> tuple[BlockPoint, ...]:
@@ -200,7 +199,9 @@ class BlockProbe:
                 self.spec.name,
                 _ATTEMPTS,
             )
-        return logs, combined_references([_references(answer) for answer in answers])
+        points = tuple[ReferencePoint, ...]
+        references = [decode(points, a["references"], where="references") for a in answers]
+        return logs, combined_references(references)
 
     def pipeline_plan(self, micro_batch: int) -> Plan:
         """1F1B over all devices in stages of about equal time, two micro-batches per device."""
@@ -243,19 +244,18 @@ class BlockProbe:
     def _block_seconds(self, graph: ModelGraph) -> list[float]:
         """By the ops' prices: blocks measured earlier, by whatever way, would make the cuts
         wander."""
-        groups = tuple(replace(g, device=_without_blocks(g.device)) for g in self.cluster.groups)
-        plain = replace(self.cluster, groups=groups)
+        groups = []
+        for group in self.cluster.groups:
+            measured = group.device.measurements
+            if measured is not None:
+                measured = replace(measured, blocks=())
+            groups.append(replace(group, device=replace(group.device, measurements=measured)))
+        plain = replace(self.cluster, groups=tuple(groups))
         costs = [
             price_block(kind, recompute=Recompute.NONE, devices=(0,), cluster=plain)
             for kind in graph.kinds
         ]
         return [costs[r.kind].forward.value + costs[r.kind].backward.value for r in graph.chain]
-
-
-def _without_blocks(device: Device) -> Device:
-    if device.measurements is None:
-        return device
-    return replace(device, measurements=replace(device.measurements, blocks=()))
 
 
 def training_bytes(graph: ModelGraph) -> float:
@@ -266,14 +266,6 @@ def training_bytes(graph: ModelGraph) -> float:
     saved = sum(block.saved_bytes for block in blocks)
     working = max(max(b.forward_peak_bytes, b.backward_peak_bytes) for b in blocks)
     return _BYTES_PER_WEIGHT * weights + saved + working
-
-
-def _references(answer: Mapping[str, Any]) -> tuple[ReferencePoint, ...]:
-    """The mean of a worker's reference kernels before and after."""
-    ends = [
-        decode(tuple[ReferencePoint, ...], answer[name], where=name) for name in ("before", "after")
-    ]
-    return combined_references(ends)
 
 
 def even_stages(times_s: Sequence[float], count: int) -> tuple[Stage, ...]:
@@ -294,48 +286,38 @@ def even_stages(times_s: Sequence[float], count: int) -> tuple[Stage, ...]:
 
 def run_pipelines(job: Mapping[str, Any], reporter: Callable[..., None]) -> dict[str, Any]:
     """The job of one worker: the log of this rank for each plan."""
-    import torch.distributed as dist
-
-    spec: ModelSpec = decode(ModelSpec, job["spec"], where="model")
-    plans: list[Plan] = [decode(Plan, plan, where="plan") for plan in job["plans"]]
-    counts = [int(count) for count in job["num_steps"]]
-    before_each = [sum(counts[:index]) + index * WARM_UP_STEPS for index in range(len(counts) + 1)]
-    logs = []
-    before = time_references(barrier=dist.barrier)
-    for index, plan in enumerate(plans):
-        label = f"{spec.name}, micro-batch {plan.micro_batch}"
-
-        def report(done: int, label: str = label, first: int = before_each[index]) -> None:
-            reporter(first + done, before_each[-1], label)
-
-        logs.append(encode(_run_pipeline(plan, spec, counts[index], report)))
-        dist.barrier()
-    after = time_references(barrier=dist.barrier)
-    return {"logs": logs, "before": encode(before), "after": encode(after)}
-
-
-def _run_pipeline(
-    plan: Plan, spec: ModelSpec, num_steps: int, report: Callable[[int], None]
-) -> RankLog:
     import torch
+    import torch.distributed as dist
 
     from executor.mesh import make_mesh
     from executor.rank import Rank
     from executor.recorder import BlockRecorder
     from executor.train import train_step
 
-    recorder = BlockRecorder()
+    spec: ModelSpec = decode(ModelSpec, job["spec"], where="model")
+    plans: list[Plan] = [decode(Plan, plan, where="plan") for plan in job["plans"]]
+    counts = [WARM_UP_STEPS + int(count) for count in job["num_steps"]]
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
-    rank = Rank(plan, spec, make_mesh(plan, device.type), device, recorder)
-    recorder.watch(rank.stages, plan.block_entries)
-    for number in range(WARM_UP_STEPS + num_steps):
-        report(number)
-        train_step(rank, recorder)
-    return RankLog(
-        steps=tuple(replace(step, loss=None) for step in recorder.steps),  # perhaps none of JSON's
-        blocks=tuple(recorder.blocks),
-        stamping=tuple(recorder.stamping),
-        warm_up=WARM_UP_STEPS,
-    )
+    logs = []
+    before = time_references(barrier=dist.barrier)
+    for index, plan in enumerate(plans):
+        recorder = BlockRecorder()
+        with Rank(plan, spec, make_mesh(plan, device.type), device, recorder) as rank:
+            recorder.watch(rank.stages, plan.block_entries)
+            for number in range(counts[index]):
+                done = sum(counts[:index]) + number
+                reporter(done, sum(counts), f"{spec.name}, micro-batch {plan.micro_batch}")
+                train_step(rank, recorder)
+        log = RankLog(
+            # A loss may be no number of JSON's.
+            steps=tuple(replace(step, loss=None) for step in recorder.steps),
+            blocks=tuple(recorder.blocks),
+            stamping=tuple(recorder.stamping),
+            warm_up=WARM_UP_STEPS,
+        )
+        logs.append(encode(log))
+        dist.barrier()
+    references = combined_references([before, time_references(barrier=dist.barrier)])
+    return {"logs": logs, "references": encode(references)}

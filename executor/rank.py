@@ -28,7 +28,7 @@ from executor.replay.data_flow import DataFlow, flow_of
 from executor.replay.draws import Draws
 from executor.replica_gradients import ReplicaGradients
 from executor.split_backward import SplitBackward
-from executor.stage_inputs import constants_of, model_arguments, part_of_targets
+from executor.stage_inputs import constants_of, model_arguments
 from executor.stages import StageModule
 from executor.starting_weights import StartingWeights, build_meta, builder_of
 from executor.torch_pipeline import Pipeline
@@ -100,9 +100,10 @@ class Rank:
         crossing = [flow.shapes(stage.first_block) for stage in plan.stages]
         # One set of inputs for the whole global batch; each replica takes its slice.
         data = build(micro_batch=plan.workload.global_batch)
-        self.args = tuple(self._slice(x) for x in data.args)
-        self._constants = constants_of(build, data)
-        self.targets = part_of_targets(data.targets, self._constants, self._slice)
+        given = model_arguments(data.args, data.targets, constants_of(build, data))
+        self._given = {
+            name: x.chunk(plan.degrees.dp)[mesh.at.dp].to(device) for name, x in given.items()
+        }
         self._draws = Draws(plan.seed, beside=flow.draws_beside) if flow.draws else None
         self.stages = self._build_stages(build, flow, getattr(torch, dtype))
         self._synchronise_ties()
@@ -136,18 +137,10 @@ class Rank:
             if not gc.collect():
                 break
 
-    def _slice(self, x: Tensor) -> Tensor:
-        count = x.shape[0] // self.plan.degrees.dp
-        begin = self.mesh.at.dp * count
-        return x[begin : begin + count].to(self.device)
-
     # --- building -----------------------------------------------------------------------------
 
     def _build_stages(
-        self,
-        build: Callable[..., BuiltModel],
-        flow: DataFlow,
-        dtype: torch.dtype,
+        self, build: Callable[..., BuiltModel], flow: DataFlow, dtype: torch.dtype
     ) -> dict[int, StageModule]:
         stages = {}
         self.names: dict[str, nn.Parameter] = {}
@@ -164,14 +157,12 @@ class Rank:
             stage.draws = self._draws
             stage.watch_entries()
             stage.micro_batch = self.mesh.at.dp * self._micro
-            stage.replicas = self._replica_gradients(stage)
+            every = self.plan.zero_stage == 0
+            kept = [p for _, p in _trained(stage) if every or kept_whole(p)]
+            group, size = self.mesh.dp.get_group(), self.plan.degrees.dp
+            stage.replicas = ReplicaGradients(kept, group, size, stage.copies)
             stages[index] = stage
         return stages
-
-    def _replica_gradients(self, stage: StageModule) -> ReplicaGradients:
-        whole = [p for _, p in _trained(stage) if self.plan.zero_stage == 0 or kept_whole(p)]
-        group, size = self.mesh.dp.get_group(), self.plan.degrees.dp
-        return ReplicaGradients(whole, group, size, stage.copies)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """This rank's trainable parameters by their name in the whole model; of several copies
@@ -244,9 +235,7 @@ class Rank:
     def forward_backward(self) -> Tensor | None:
         """Gradients of the global batch's mean loss; that loss where this rank computes it, on its
         device: to read it, the host waits for the device."""
-        given = model_arguments(self.args, self.targets, self._constants)
-        pipeline = self.pipeline
-        loss = pipeline.step(self.args, given) if pipeline is not None else self._accumulated(given)
+        loss = self.pipeline.step(self._given) if self.pipeline else self._accumulated()
         sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
             for stage in self.stages.values():
@@ -258,12 +247,12 @@ class Rank:
             self._draws.step += 1
         return loss
 
-    def _accumulated(self, given: dict[str, Tensor]) -> Tensor:
+    def _accumulated(self) -> Tensor:
         stage = self.stages[0]
         losses = []
         for m in range(self._micro):
             part = slice(m * self.plan.micro_batch, (m + 1) * self.plan.micro_batch)
-            kwargs = {k: x[part] for k, x in given.items()}
+            kwargs = {k: x[part] for k, x in self._given.items()}
             stage.micro_batch = self.mesh.at.dp * self._micro + m
             with self.recorder.action(f"0F{m}"):
                 loss = stage(**kwargs)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.utils.stateless import _reparametrize_module  # torch 2.11 to 2.13
 from torch.utils.checkpoint import checkpoint
 
 from executor.split_backward import SplitBackward
@@ -53,11 +54,18 @@ def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
         versions = {name: (id(b), b._version) for name, b in held.items()}
         before = {n: b.clone() for n, b in held.items() if changing is None or n in changing}
 
+        @contextmanager
+        def again() -> Iterator[None]:
+            # Buffers are as they were for the first call, and keep no trace of the second; so are
+            # the numbers that it draws.
+            as_before = _reparametrize_module(module, {n: b.clone() for n, b in before.items()})
+            products = split.watching() if split else nullcontext()
+            with as_before, generators.at(begun), products:
+                yield
+
         def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
             # The forward is watched with the stage's; what runs again, runs in the backward.
-            first: AbstractContextManager[Any] = nullcontext()
-            again = _again(module, before, generators.at(begun), split)
-            return split.under_these_hooks() if split else first, again
+            return split.under_these_hooks() if split else nullcontext(), again()
 
         made = checkpoint(original, *args, use_reentrant=False, context_fn=contexts, **kwargs)
         if changing is None:
@@ -69,25 +77,3 @@ def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
         return made
 
     module.forward = forward
-
-
-@contextmanager
-def _again(
-    module: nn.Module,
-    before: Mapping[str, Tensor],
-    draws: AbstractContextManager[None],
-    split: SplitBackward | None,
-) -> Iterator[None]:
-    """Around a call that runs again: its buffers are what they were for the first, and keep no
-    trace of the second; so are the numbers that it draws."""
-    owners = [(name.rpartition("."), b) for name, b in before.items()]
-    places = [(module.get_submodule(path)._buffers, key, b) for (path, _, key), b in owners]
-    now = [table[key] for table, key, _ in places]
-    for table, key, b in places:
-        table[key] = b.clone()
-    try:
-        with draws, split.watching() if split else nullcontext():
-            yield
-    finally:
-        for (table, key, _), kept in zip(places, now, strict=True):
-            table[key] = kept

@@ -138,7 +138,8 @@ class BlockRecorder(Recorder):
         if letter == "F":
             self._note_forward(key[0], passed, start, end)
         elif letter == "W":
-            self._note_products(stage)
+            for block in range(stage.first, stage.last):
+                self._note(block, "W", *self._products.get(block, ()))
         else:
             self._note_backward(stage, self._passes.pop(key), start, end, letter=letter)
 
@@ -186,10 +187,6 @@ class BlockRecorder(Recorder):
         ]
         if self._current is not None:
             self.stamping.append((len(self.steps), index, sum(cuts)))
-
-    def _note_products(self, stage: StageModule) -> None:
-        for block in range(stage.first, stage.last):
-            self._note(block, "W", *self._products.get(block, ()))
 
     def _note_backward(
         self,

@@ -27,13 +27,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from executor.replay.mode_switch import HandingMode
-from executor.weight_products import (
-    Linear,
-    Product,
-    Target,
-    recognise,
-    target_of,
-)
+from executor.weight_products import Linear, Product, Target, recognise, target_of
 from profiles.errors import RunError
 
 Around = Callable[[Any], AbstractContextManager[None]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -46,12 +46,8 @@ def _target_shapes(
     return tuple(tuple(x.shape) if isinstance(x, Tensor) else None for x in targets)
 
 
-def part_of_targets(
-    targets: Any, constants: frozenset[int], take: Callable[[Tensor], Tensor]
-) -> Any:
-    """The targets with `take` done to what is part of the batch."""
-    leaves, spec = tree_flatten(targets)
-    made = [
-        take(x) if isinstance(x, Tensor) and i not in constants else x for i, x in enumerate(leaves)
-    ]
-    return tree_unflatten(made, spec)
+def given_again(given: Mapping[str, Tensor], built: BuiltModel) -> tuple[list[Tensor], Any]:
+    """The inputs among `model_arguments`, and the model's targets with those of theirs."""
+    leaves, spec = tree_flatten(built.targets)
+    targets = [given.get(f"target{i}", x) for i, x in enumerate(leaves)]
+    return [given[f"arg{i}"] for i in range(len(built.args))], tree_unflatten(targets, spec)

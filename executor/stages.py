@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_map_only, tree_unflatten
 
-from executor.absent import Absent, answer_for_weights, first_weights, leave_out
+from executor.absent import answer_for_weights, first_weights, leave_out
 from executor.replay.data_flow import Call, DataFlow, Leaf, takes_shape_only
 from executor.replay.draws import Draws
 from executor.replay.leaves import leaves_of, mapped
@@ -29,6 +29,7 @@ from executor.replay.mode_switch import ModeSwitch
 from executor.replay.wire import answering, narrowed, sent, taken
 from executor.replica_gradients import ReplicaGradients
 from executor.split_backward import SplitBackward
+from executor.stage_inputs import given_again
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.build import BuiltModel
@@ -94,6 +95,7 @@ class StageModule(nn.Module):
         self._real: dict[int, Tensor] = {}
         # Of each value that other stages make, what stands for it, with its number; made once.
         self._stand_ins: dict[int, tuple[Tensor, int]] = {}
+        self.absent: frozenset[str] = frozenset()  # paths of units that only other stages run
         if not self.is_whole:
             self._install()
 
@@ -115,27 +117,26 @@ class StageModule(nn.Module):
             if path in called:
                 called[path] |= reading
             elif not any(map(self._own, reading)):
-                leave_out(self.model.get_parameter(path), self.model, self.device)
+                loose = self.model.get_parameter(path)
+                leave_out(self.model.modules(), self.device, loose)
+        # One that is never called is read by code of the first stage (DeBERTa's positions).
+        self.absent = frozenset(
+            path
+            for path, blocks in called.items()
+            if path and not any(map(self._own, blocks)) and (blocks or self.first)
+        )
+        # A part of an absent unit may be a part of one that is kept, too.
+        kept = {part for path in called.keys() - self.absent for part in modules[path].modules()}
         for path, blocks in called.items():
-            # One that is never called is read by code of the first stage (DeBERTa's positions).
-            if path and not any(map(self._own, blocks)) and (blocks or self.first):
-                self._replace(path, Absent(self.placeholder, path, modules[path]))
+            if path in self.absent:
+                modules[path].forward = partial(self._placeholder, path)
+                leave_out((m for m in modules[path].modules() if m not in kept), self.device)
             elif any(not self._own(block) for block in blocks):
                 self._guard(path, modules[path])
-        answer_for_weights(self.model, firsts, self.device)
+        answer_for_weights(firsts, self.device)
 
     def _own(self, block: int) -> bool:
         return self.first <= block < self.last
-
-    def _replace(self, path: str, module: nn.Module) -> None:
-        parent, _, name = path.rpartition(".")
-        owner = self.model.get_submodule(parent) if parent else self.model
-        original = owner._modules[name]
-        # The same module may be reachable by several names (tied embeddings).
-        for other in self.model.modules():
-            for key, child in other._modules.items():
-                if child is original:
-                    other._modules[key] = module
 
     def _guard(self, path: str, module: nn.Module) -> None:
         """A unit that other stages call, too: placeholders where the call is theirs."""
@@ -144,7 +145,7 @@ class StageModule(nn.Module):
         def forward(*args: Any, **kwargs: Any) -> Any:
             if self._running_own:
                 return original(*args, **kwargs)
-            return self.placeholder(path, args, kwargs)
+            return self._placeholder(path, *args, **kwargs)
 
         module.forward = forward
 
@@ -163,16 +164,17 @@ class StageModule(nn.Module):
         tensor objects, and placeholders are known by identity."""
         modules = dict(self.model.named_modules())
         for path in self.flow.casts if self.is_whole and self.copies is not None else ():
-            modules[path].register_forward_pre_hook(_cast, with_kwargs=True)
+            modules[path].register_forward_pre_hook(
+                lambda unit, *given: narrowed(unit, given), with_kwargs=True
+            )
         for path in () if self.is_whole else self.flow.units:
-            if path and not isinstance(modules[path], Absent):
+            if path and path not in self.absent:
                 began = partial(self._began, path)
                 modules[path].register_forward_pre_hook(began, prepend=True, with_kwargs=True)
                 modules[path].register_forward_hook(partial(self._ended, path))
         if self.draws is not None:
             # Behind the stage's own: their mode is the first that a unit leaves.
-            own = (path for path in self.flow.units if not isinstance(modules[path], Absent))
-            self.draws.watch(self.model, own)
+            self.draws.watch(self.model, (p for p in self.flow.units if p not in self.absent))
 
     def _began(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
         self._depth += 1
@@ -206,11 +208,8 @@ class StageModule(nn.Module):
         self._real = dict(zip(self._entering, real, strict=True))
         quiet = [wire for value, wire in entering if not value.requires_grad]
         self._standing = {id(x): (x, number) for number, x in self._real.items()}
-        args = [model_args[f"arg{i}"] for i in range(len(self._built.args))]
+        args, targets = given_again(model_args, self._built)
         self.device = args[0].device
-        leaves, spec = tree_flatten(self._built.targets)
-        found = [model_args.get(f"target{i}", x) for i, x in enumerate(leaves)]
-        targets = tree_unflatten(found, spec)
         try:
             # Of two modes the one entered last comes first: draws, then stand-ins, then products.
             with ExitStack() as stack:
@@ -319,7 +318,7 @@ class StageModule(nn.Module):
         if x is not None and self._standing.get(id(x), (x, -1))[1] == number:
             del self._standing[id(x)]
 
-    def placeholder(self, path: str, args: Any, kwargs: Any) -> Any:
+    def _placeholder(self, path: str, *args: Any, **kwargs: Any) -> Any:
         """Outputs of a unit's call that is another stage's: no memory, right shapes."""
         return self._stand_in(self._call_of(path), (args, kwargs))
 
@@ -350,10 +349,6 @@ class StageModule(nn.Module):
         """Of the leaf's shape and type, with no memory."""
         with torch._C.DisableTorchFunction():  # none of the model's
             return torch.zeros((), dtype=leaf.dtype, device=self.device).expand(leaf.shape)
-
-
-def _cast(unit: nn.Module, args: Any, kwargs: Any) -> Any:
-    return narrowed(unit, (args, kwargs))
 
 
 def _runs_differently(what: object, call: Call | None) -> RunError:

@@ -11,7 +11,7 @@ setting weights' gradients aside, and a W is what that has to do later, handed t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -61,17 +61,16 @@ class Pipeline:
         self._losses: list[Tensor] = []  # of the micro-batches of the step that runs
         self._runtime = _runtime(self._stages, schedule, device, self._losses)
 
-    def step(self, model_args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor | None:
+    def step(self, given: Mapping[str, Any]) -> Tensor | None:
         """One pass over the local batch; the mean loss on the last stage's rank, else None.
 
-        given  arguments of every stage, by name (stage_inputs.model_arguments)
+        given  the batch (stage_inputs.model_arguments)
         """
-        kwargs: dict[str, Any] = dict(given)
         self._losses.clear()
-        positional = model_args[:1] if self._first else ()
-        target = model_args[0] if self._last else None
+        positional = (given["arg0"],) if self._first else ()
+        target = given["arg0"] if self._last else None
         with self._messages.freed_early():
-            self._runtime.step(*positional, target=target, **kwargs)
+            self._runtime.step(*positional, target=target, **given)
         for stage in self._stages:
             if stage.dw_runner or (stage.submod.split and stage.submod.split.waits):
                 raise RunError(
@@ -219,11 +218,7 @@ class _Stage(PipelineStage):
             return super().forward_one_chunk(chunk, *args, **kwargs)
 
     def backward_one_chunk(
-        self,
-        chunk: int,
-        loss: Any = None,
-        full_backward: bool = True,
-        last_backward: bool = False,
+        self, chunk: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> None:
         self._messages.finish("F", self.stage_index, chunk)
         module, split = self.submod, self.submod.split

@@ -292,10 +292,7 @@ def _gather(
         delay_limit=DELAY_LIMIT,
         gradient_check=check,
         steps_without_finite_loss=sum(step.loss is None for step in samples),
-        versions={
-            "torch": torch.__version__,
-            "python": ".".join(map(str, sys.version_info[:3])),
-        },
+        versions={"torch": torch.__version__, "python": ".".join(map(str, sys.version_info[:3]))},
         machine=torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model(),
         date=datetime.date.today().isoformat(),
     )

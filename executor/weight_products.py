@@ -282,8 +282,8 @@ def target_of(tensor: Tensor | None) -> Target | None:
         return Target(base)
     if type(tensor) is not Tensor or tensor.dtype != base.dtype or _overlaps(tensor):
         return None
-    if not _dense(base):
-        return None
+    if torch.empty_like(base, device="meta").stride() != base.stride():
+        return None  # it has gaps or overlaps
     offset = int(tensor.storage_offset() - base.storage_offset())
     return Target(base, (tuple(tensor.shape), tensor.stride(), offset))
 
@@ -303,8 +303,3 @@ def _overlaps(x: Tensor) -> bool:
                 return True
             reach += stride * (size - 1)
     return False
-
-
-def _dense(x: Tensor) -> bool:
-    """Whether zeros_like has the tensor's own strides: no gaps and no overlaps."""
-    return torch.empty_like(x, device="meta").stride() == x.stride()
