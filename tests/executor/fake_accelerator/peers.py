@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional
 from torch.overrides import _get_current_function_mode_stack
 
@@ -67,6 +68,26 @@ def meshes_with_values() -> Iterator[None]:
     finally:
         for name, held in before.items():
             setattr(DeviceMesh, name, held)
+
+
+@contextmanager
+def shapes_in_their_own_mode() -> Iterator[None]:
+    """Inside it, DTensor finds the shape of an op's result in a fake mode that it makes for that,
+    as it does in a run. In the fake mode of the walk it would make whole tensors on the device
+    (torch 2.13: `detect_fake_mode() or FakeTensorMode()`), which no accelerator ever holds."""
+    name = "_propagate_tensor_meta_non_cached"
+    original = getattr(ShardingPropagator, name)
+
+    @wraps(original)
+    def found(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily():
+            return original(*args, **kwargs)
+
+    setattr(ShardingPropagator, name, found)
+    try:
+        yield
+    finally:
+        setattr(ShardingPropagator, name, original)
 
 
 @contextmanager

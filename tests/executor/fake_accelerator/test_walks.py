@@ -240,7 +240,7 @@ def _sends(case: Case) -> Any:
 def test_every_rank_sends_what_is_priced(case: Case) -> None:
     plan, walks, _, priced = walked(case)
     for rank, walk in whole(walks).items():
-        counted = counted_messages(plan, rank, list(walk.messages))
+        counted = counted_messages(plan, walk.number, list(walk.messages))
         assert {" ".join(key): size for key, size in counted.items()} == pytest.approx(
             priced[rank], rel=0.01
         ), rank

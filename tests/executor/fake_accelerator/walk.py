@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from executor.mesh import make_mesh
@@ -24,6 +27,7 @@ from tests.executor.fake_accelerator.peers import (
     attention_fused_again,
     meshes_with_values,
     real_models,
+    shapes_in_their_own_mode,
 )
 from tests.executor.fake_accelerator.watch import Found, Memory, Message, Watch
 
@@ -32,6 +36,7 @@ from tests.executor.fake_accelerator.watch import Found, Memory, Message, Watch
 class Walk:
     """What one rank did. Bytes are those on the device.
 
+    number           of the rank
     found, messages  of the last step;  waits  how often the host waited for the device in it
     backwards        of it, W among them
     build_peak, built  the most while the rank was built, and what it then held
@@ -41,6 +46,7 @@ class Walk:
     groups           process groups that were made while it was built
     """
 
+    number: int
     found: tuple[Found, ...]
     messages: tuple[Message, ...]
     waits: int
@@ -55,9 +61,18 @@ class Walk:
 
 
 def walk(
-    plan: Plan, spec: ModelSpec, number: int, names: list[list[str]], *, steps: int = 2
-) -> Walk:
+    plan: Plan,
+    spec: ModelSpec,
+    number: int,
+    names: list[list[str]],
+    *,
+    steps: int = 2,
+    claimed: Callable[[str], bool] = lambda _: True,
+) -> Walk | str:
     """The rank of this number; names  of the parameters that each pipeline rank holds.
+
+    Given `_layout` of the built rank, `claimed` says whether its steps are walked. If not, the
+    layout is the answer: a step of the rank with the same one is the same step.
 
     A model that asks for values is answered as when it was traced.
     """
@@ -82,6 +97,7 @@ def walk(
         stack.enter_context(attention_fused_again())
         stack.enter_context(answering(names))
         stack.enter_context(meshes_with_values())
+        stack.enter_context(shapes_in_their_own_mode())
         stack.enter_context(real_models())
         # In this thread: an engine that has counted devices before this one was made knows none.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -89,6 +105,9 @@ def walk(
         build_peak, built = memory.peak, memory.now
         groups = len(dist.distributed_c10d._world.pg_map) - before
         unit = _largest_unit(rank)
+        layout = _layout(rank, build_peak, built)
+        if not claimed(layout):
+            return layout
         waits = 0
         for step in range(steps):
             memory.restart()
@@ -105,6 +124,7 @@ def walk(
 
         left = memory.now
     return Walk(
+        number=number,
         found=tuple(watch.found),
         messages=tuple(watch.messages),
         waits=waits,
@@ -117,6 +137,24 @@ def walk(
         alive=sum(ref() is not None for ref in objects),
         groups=groups,
     )
+
+
+def _layout(rank: Rank, *sizes: int) -> str:
+    """All that a step of fake tensors can read of a rank: its stages, with the shapes, strides and
+    types of what they hold, and its inputs. Beyond that, replicas differ in the rows that they take
+    and in the numbers from which random draws are seeded (Rank._slice, StageModule.micro_batch):
+    values, which fake tensors have none of. Members of a group differ, its size does not."""
+
+    def form(x: torch.Tensor) -> list[str]:
+        own = x.to_local() if isinstance(x, DTensor) else x
+        return [str(part) for part in (x.shape, own.shape, own.stride(), own.dtype, own.device)]
+
+    held = {
+        f"{number}.{name}": form(x)
+        for number, stage in rank.stages.items()
+        for name, x in (*stage.named_parameters(), *stage.named_buffers())
+    }
+    return json.dumps([sizes, held, [form(x) for x in rank.args]], sort_keys=True)
 
 
 def _asks_for_values(plan: Plan) -> bool:

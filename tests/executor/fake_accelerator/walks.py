@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import json
 import os
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,10 @@ Job = tuple[Plan, ModelSpec, Sequence[int]]
 
 
 def walks_of(jobs: Sequence[Job], folder: Path, *, steps: int = 2) -> list[dict[int, Walk | str]]:
-    """Of each plan the walks of these ranks, or the error with which one ended."""
+    """Of each plan the walks of these ranks, or the error with which one ended.
+
+    Every rank is built. Ranks that are then alike have one walk, that of the first of them.
+    """
     task = [
         {"plan": encode(plan), "spec": encode(spec), "ranks": list(ranks)}
         for plan, spec, ranks in jobs
@@ -37,19 +42,19 @@ def walks_of(jobs: Sequence[Job], folder: Path, *, steps: int = 2) -> list[dict[
         environment={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     process.join()
-    found = []
-    for number, (_, _, ranks) in enumerate(jobs):
-        each: dict[int, Walk | str] = {}
-        for rank in ranks:
-            path = folder / f"{number}.{rank}.json"
-            text = path.read_text() if path.is_file() else '"no result"'
-            data = json.loads(text)
-            each[rank] = data if isinstance(data, str) else _walk(data)
-        found.append(each)
-    return found
+    return [
+        {rank: _read(folder, number, rank) for rank in ranks}
+        for number, (_, _, ranks) in enumerate(jobs)
+    ]
 
 
-def _walk(data: dict[str, Any]) -> Walk:
+def _read(folder: Path, number: int, rank: int) -> Walk | str:
+    path = folder / f"{number}.{rank}.json"
+    data = json.loads(path.read_text()) if path.is_file() else "no result"
+    if isinstance(data, int):
+        return _read(folder, number, data)
+    if isinstance(data, str):
+        return data
     data["found"] = tuple(Found(**x) for x in data["found"])
     data["messages"] = tuple(Message(**{**x, "ranks": tuple(x["ranks"])}) for x in data["messages"])
     return Walk(**data)
@@ -63,18 +68,22 @@ def _run(folder: Path, steps: int) -> None:
             # What every rank would find out by itself: the flow between blocks, who holds what.
             names = held_names(plan, spec)
         except Exception:  # whatever it is, it is the answer
-            _write(folder, number, job["ranks"], traceback.format_exc())
+            for rank in job["ranks"]:
+                _write(folder, number, rank, traceback.format_exc())
             continue
-        for first, second in zip_longest(job["ranks"][::2], job["ranks"][1::2]):
-            children = []
-            for rank in (first, second) if second is not None else (first,):
-                child = os.fork()
-                if child == 0:
-                    _one(folder, number, plan, spec, rank, names, steps)
-                    os._exit(0)
-                children.append(child)
-            for child in children:
-                os.waitpid(child, 0)
+        gc.freeze()  # the collector of a child need not look at what it was forked with
+        # Two at a time, of different stages where there are some: those are not alike.
+        running = 0
+        for rank in sorted(job["ranks"], key=plan.degrees.coordinates):
+            if running == 2:
+                os.wait()
+                running -= 1
+            if os.fork() == 0:
+                _one(folder, number, plan, spec, rank, names, steps)
+                os._exit(0)
+            running += 1
+        for _ in range(running):
+            os.wait()
 
 
 def _one(
@@ -86,13 +95,20 @@ def _one(
     names: list[list[str]],
     steps: int,
 ) -> None:
+    def claimed_by(layout: str) -> int:
+        digest = hashlib.sha256(f"{plan.degrees.coordinates(rank).pp} {layout}".encode())
+        claim = folder / f"{number}.{digest.hexdigest()}"
+        with suppress(FileExistsError):
+            claim.symlink_to(str(rank))
+        return int(claim.readlink().name)
+
     try:
-        found: Any = asdict(walk(plan, spec, rank, names, steps=steps))
+        found = walk(plan, spec, rank, names, steps=steps, claimed=lambda x: claimed_by(x) == rank)
+        answer = claimed_by(found) if isinstance(found, str) else asdict(found)
     except BaseException:  # whatever it is, it is the answer
-        found = traceback.format_exc()
-    (folder / f"{number}.{rank}.json").write_text(json.dumps(found))
+        answer = traceback.format_exc()
+    _write(folder, number, rank, answer)
 
 
-def _write(folder: Path, number: int, ranks: Sequence[int], text: str) -> None:
-    for rank in ranks:
-        (folder / f"{number}.{rank}.json").write_text(json.dumps(text))
+def _write(folder: Path, number: int, rank: int, answer: Any) -> None:
+    (folder / f"{number}.{rank}.json").write_text(json.dumps(answer))
