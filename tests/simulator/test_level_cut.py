@@ -76,6 +76,8 @@ def test_stages_over_two_sites_by_hand() -> None:
     assert found.bytes_s == pytest.approx(16 / 12.8)
     turned = changed(run, axis_order="tp-cp-pp-dp")  # a replica of 32 devices fills a site
     assert level_cut(turned, GB, (LINE,)).crossings == 0
+    # Of replicas of three stages of 8 devices the second lies on both sides of device 32.
+    assert level_cut(changed(turned, pp=3, dp=4), GB, (LINE,)).crossings == 1
     # 8 stages of 8 in the usual order: still one crossing, half as many senders.
     deep = changed(GPT_RUN, tp=8, pp=8, dp=1)
     assert level_cut(deep, GB, (LINE,)).bytes_s == pytest.approx(8 / 12.8)
@@ -97,6 +99,10 @@ def test_chunks_that_pass_a_slow_line_wait_for_each_micro_batch() -> None:
     unbusy = Earlier(layer=np.zeros(1), busiest=np.zeros(1), stages=np.zeros(1))
     found = term.seconds(slow, of_each(plain(cut_exposed=0.0)), unbusy)
     assert found[0] == pytest.approx(100 * 2 * (1 / 2 + 1 / 4) * 2.0)
+    # 8 s of bytes per send, twice per chunk: 32 s a micro-batch, 31 more than the stages take.
+    line = replace(slow, cut_far=np.asarray([8.0]), cut_far_latency=np.asarray([0.0]))
+    busy = replace(unbusy, busiest=np.ones(1))
+    assert term.seconds(line, of_each(plain(cut_exposed=0.0)), busy)[0] == pytest.approx(3100.0)
 
 
 def test_the_slowest_of_several_lines_counts_its_latency() -> None:
