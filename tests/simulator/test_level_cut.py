@@ -243,9 +243,11 @@ def test_workers_gather_what_they_do_not_shard() -> None:
     assert whole.sync_inner[0] == pytest.approx(gathered / 10, rel=1e-3)
 
 
-def test_layers_in_bf16_cost_what_they_are() -> None:
-    """All layers in bf16 at both ends of one stage are bf16's own matmuls."""
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_layers_in_bf16_cost_what_they_are(recompute: str) -> None:
+    """All layers in bf16 at both ends of one stage are bf16's own matmuls, run again or not."""
     run = replace(LLAMA_RUN, precision="fp8", stack="megatron-core", zero_stage=1)
+    run = replace(run, recompute=recompute)
     wide = replace(run, wide_layers=run.model.num_layers)
     c = of_each(plain())
     low, mixed, high = (
