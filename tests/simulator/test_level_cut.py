@@ -60,6 +60,21 @@ def test_ranks_that_share_a_line_have_a_share_each() -> None:
     assert whole == pytest.approx(63 / 64 * 8 / 12.8 + 1e-3)
 
 
+def test_a_ring_over_two_lines_crosses_each_at_its_own_latency() -> None:
+    """128 ranks, 32 to a rack and 64 to a site: one crossing in each of two sites, then one."""
+    levels = (replace(LINE, name="racks"), replace(LINE, part_devices=64, latency_s=10e-3))
+    found = far_collective_s("all_gather", GB, RankGroup(((128, 1),)), levels)
+    assert found == pytest.approx(127 / 128 / 12.8 + 2 * 1e-3 + 10e-3)
+
+
+def test_a_send_to_another_site_takes_the_nodes_network_too() -> None:
+    """Sites of one node each: the line is counted by itself (`cut_far`)."""
+    line = replace(LINE, part_devices=8)
+    x = features([GPT_RUN, replace(GPT_RUN, far_levels=(line,))])
+    assert x.cut_outer[1] == x.cut_outer[0] > 0.0
+    assert x.cut_far[1] > x.cut_far[0] == 0.0
+
+
 def test_what_stays_in_a_site_costs_nothing() -> None:
     assert far_collective_s("all_reduce", GB, RankGroup(((32, 1),)), (LINE,)) == 0.0
     assert far_collective_s("all_reduce", GB, RankGroup(((4, 8),)), (LINE,)) == 0.0
