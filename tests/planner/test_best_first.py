@@ -69,6 +69,12 @@ def test_candidates_behind_the_bound_are_never_opened():
     assert (search.refined, search.bound) == (1, 1.0)
 
 
+def test_progress_has_the_bound_of_what_is_left():
+    made = []
+    searched([(0.9, 1.0, 1.0), (2.0, 2.0, 2.5)], [], progress=lambda *each: made.append(each[:3]))
+    assert made == [(1.0, 1.0, 0.0)]
+
+
 def test_runners_up_come_from_other_families():
     calls, values = [], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     search = BestFirst(clock=ticking())

@@ -129,6 +129,11 @@ def test_conflicts_are_smallest_and_proposals_work(name: str, drawn: dict[str, i
             assert not again, (message, change, again)
 
 
+def test_a_schedule_takes_twice_the_devices_of_the_other_pins() -> None:
+    message = refusal(axes_of_texts({"dp": "16", "schedule": "interleaved"}), GROUNDS["megatron"])
+    assert message.endswith("Use --dp 8, --schedule none, or 32 devices (--on).")
+
+
 def test_the_proposed_batch_has_whole_rounds_of_micro_batches() -> None:
     """36 sequences on 4 replicas are 9 micro-batches, which 4 ranks do not divide: 8 are near."""
     pins = {"pp": "4", "vpp": "2", "dp": "4", "micro_batch": "1", "schedule": "interleaved"}

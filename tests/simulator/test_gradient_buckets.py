@@ -58,6 +58,12 @@ def test_the_tensor_that_reaches_the_limit_closes_a_bucket(tp: int, buckets: int
     assert gradient_buckets(RUN, MEGATRON) == 1.0
 
 
+def test_the_fullest_of_several_stages_has_no_head() -> None:
+    """18 of 32 layers at tp 4: 14 Mi | 28 Mi | 4 + 6 + 14 Mi | 28 Mi | ..., and the embedding."""
+    staged = changed(RUN, pp=2, dp=64, schedule="1f1b")
+    assert gradient_buckets(staged, NANOTRON) == 2 * 18 + 1
+
+
 def test_every_bucket_is_a_collective() -> None:
     """The bytes are the same; the latency is one ring or tree per bucket."""
     count = gradient_buckets(RUN, NANOTRON)

@@ -60,6 +60,21 @@ def test_ranks_that_share_a_line_have_a_share_each() -> None:
     assert whole == pytest.approx(63 / 64 * 8 / 12.8 + 1e-3)
 
 
+def test_a_ring_over_two_lines_crosses_each_at_its_own_latency() -> None:
+    """128 ranks, 32 to a rack and 64 to a site: one crossing in each of two sites, then one."""
+    levels = (replace(LINE, name="racks"), replace(LINE, part_devices=64, latency_s=10e-3))
+    found = far_collective_s("all_gather", GB, RankGroup(((128, 1),)), levels)
+    assert found == pytest.approx(127 / 128 / 12.8 + 2 * 1e-3 + 10e-3)
+
+
+def test_a_send_to_another_site_takes_the_nodes_network_too() -> None:
+    """Sites of one node each: the line is counted by itself (`cut_far`)."""
+    line = replace(LINE, part_devices=8)
+    x = features([GPT_RUN, replace(GPT_RUN, far_levels=(line,))])
+    assert x.cut_outer[1] == x.cut_outer[0] > 0.0
+    assert x.cut_far[1] > x.cut_far[0] == 0.0
+
+
 def test_what_stays_in_a_site_costs_nothing() -> None:
     assert far_collective_s("all_reduce", GB, RankGroup(((32, 1),)), (LINE,)) == 0.0
     assert far_collective_s("all_reduce", GB, RankGroup(((4, 8),)), (LINE,)) == 0.0
@@ -76,6 +91,8 @@ def test_stages_over_two_sites_by_hand() -> None:
     assert found.bytes_s == pytest.approx(16 / 12.8)
     turned = changed(run, axis_order="tp-cp-pp-dp")  # a replica of 32 devices fills a site
     assert level_cut(turned, GB, (LINE,)).crossings == 0
+    # Of replicas of three stages of 8 devices the second lies on both sides of device 32.
+    assert level_cut(changed(turned, pp=3, dp=4), GB, (LINE,)).crossings == 1
     # 8 stages of 8 in the usual order: still one crossing, half as many senders.
     deep = changed(GPT_RUN, tp=8, pp=8, dp=1)
     assert level_cut(deep, GB, (LINE,)).bytes_s == pytest.approx(8 / 12.8)
@@ -97,6 +114,10 @@ def test_chunks_that_pass_a_slow_line_wait_for_each_micro_batch() -> None:
     unbusy = Earlier(layer=np.zeros(1), busiest=np.zeros(1), stages=np.zeros(1))
     found = term.seconds(slow, of_each(plain(cut_exposed=0.0)), unbusy)
     assert found[0] == pytest.approx(100 * 2 * (1 / 2 + 1 / 4) * 2.0)
+    # 8 s of bytes per send, twice per chunk: 32 s a micro-batch, 31 more than the stages take.
+    line = replace(slow, cut_far=np.asarray([8.0]), cut_far_latency=np.asarray([0.0]))
+    busy = replace(unbusy, busiest=np.ones(1))
+    assert term.seconds(line, of_each(plain(cut_exposed=0.0)), busy)[0] == pytest.approx(3100.0)
 
 
 def test_the_slowest_of_several_lines_counts_its_latency() -> None:
@@ -237,9 +258,11 @@ def test_workers_gather_what_they_do_not_shard() -> None:
     assert whole.sync_inner[0] == pytest.approx(gathered / 10, rel=1e-3)
 
 
-def test_layers_in_bf16_cost_what_they_are() -> None:
-    """All layers in bf16 at both ends of one stage are bf16's own matmuls."""
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_layers_in_bf16_cost_what_they_are(recompute: str) -> None:
+    """All layers in bf16 at both ends of one stage are bf16's own matmuls, run again or not."""
     run = replace(LLAMA_RUN, precision="fp8", stack="megatron-core", zero_stage=1)
+    run = replace(run, recompute=recompute)
     wide = replace(run, wide_layers=run.model.num_layers)
     c = of_each(plain())
     low, mixed, high = (

@@ -9,6 +9,8 @@ import pytest
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import footprint
+from simulator.training_run.messages.rank_group import RankGroup
+from simulator.training_run.messages.run_links import links_of, moved
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import assign, shipped_coefficients
 from simulator.training_run.step.features import features
@@ -93,6 +95,9 @@ def test_split_matrices_are_gathered() -> None:
     once = features([replace(MUON, zero_stage=1)]).muon_inner[0]
     every = features([replace(MUON, zero_stage=3)]).muon_inner[0]
     assert 0 < once < every
+    # A rank sends its eighth in bf16 to those that work on it, and gets the update back.
+    there = moved("all_to_all", 2 * matrices.whole_elements / 8, RankGroup(((8, 1),)), links_of(MUON))
+    assert every == pytest.approx(2 * there.total_s)
 
 
 @pytest.mark.parametrize("ep", [1, 8])
