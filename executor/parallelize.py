@@ -199,7 +199,8 @@ def apply_fully_sharded(
     modules = dict(stage.model.named_modules())
     called = [p for b in range(stage.first, stage.last) for p in stage.unit_paths(b) if p]
     # A unit's weights are whole while it runs itself, those of the stage while the stage runs.
-    paths = [path for path in called if path not in stage.read_units]
+    read = stage.flow.reads.keys() | stage.flow.differentiated
+    paths = [path for path in called if path not in read]
     units = {modules[path]: None for path in paths}
     written = {modules[path] for path in written_units(stage.flow).intersection(paths)}
     for module in without_shared_weights(tuple(units), stage.model):

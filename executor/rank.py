@@ -167,10 +167,7 @@ class Rank:
     def parameters(self) -> dict[str, nn.Parameter]:
         """This rank's trainable parameters by their name in the whole model; of several copies
         that its stages hold of one, the first."""
-        found: dict[str, nn.Parameter] = {}
-        for name, p in self.held():
-            found.setdefault(name, p)
-        return found
+        return dict(reversed(self.held()))
 
     def held(self) -> list[tuple[str, nn.Parameter]]:
         """Every trainable parameter of this rank's stages with its name; stages of one rank hold

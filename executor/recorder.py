@@ -56,10 +56,9 @@ class Recorder:
         whole = self._clock.sample(begin, end)
         log.begin_s, log.wall_s, log.cpu_s = begin.host.wall_ns * 1e-9, whole.wall_s, whole.cpu_s
         log.delay_fraction = delay_fraction(whole)
-        for name, start, stop in self._current:
-            offset = self._clock.sample(begin, start).wall_s
-            passed = self._clock.sample(start, stop)
-            log.actions += ((name, offset, offset + passed.wall_s, passed.cpu_s),)
+        sample = self._clock.sample
+        timed = ((name, sample(begin, a).wall_s, sample(a, b)) for name, a, b in self._current)
+        log.actions = tuple((name, at, at + took.wall_s, took.cpu_s) for name, at, took in timed)
         self.steps.append(log)
         self._current = None
 

@@ -154,11 +154,6 @@ class StageModule(nn.Module):
         called = {call.function for call in self.flow.calls if call.block == block}
         return [path for path in self.flow.units if path in called]
 
-    @property
-    def read_units(self) -> frozenset[str]:
-        """Units whose weights the code between units reads, too, or takes a gradient through."""
-        return frozenset(self.flow.reads) | self.flow.differentiated
-
     def watch_entries(self) -> None:
         """Hook the units of the stage. To be called last: FSDP's own hooks hand the module new
         tensor objects, and placeholders are known by identity."""
