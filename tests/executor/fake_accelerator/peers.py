@@ -73,17 +73,16 @@ def meshes_with_values() -> Iterator[None]:
 
 
 @contextmanager
-def stages_know_their_messages() -> Iterator[None]:
+def votes_for_known_shapes() -> Iterator[None]:
     """Inside it, a pipeline's stages vote that each knows the shapes that it is sent, as the
-    executor's do. Where constants have values, the zeros into which the vote is received would
-    count as its result, and torch would ask the other ranks for shapes (2.13)."""
+    executor's do. Where constants have values, the zeros into which a vote is received would count
+    as its result, and torch would ask the other ranks for shapes (2.13)."""
     original = PipelineStage._warmup_backward_result
 
     @wraps(original)
     def voted(*args: Any, **kwargs: Any) -> Any:
-        original(*args, **kwargs)
-        with unset_fake_temporarily():
-            return torch.ones(1, dtype=torch.int32)
+        result = original(*args, **kwargs)
+        return torch.ones(1, dtype=result.dtype, device=result.device)
 
     PipelineStage._warmup_backward_result = voted
     try:
