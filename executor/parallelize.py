@@ -15,9 +15,8 @@ elsewhere (working_copies.py), where frozen weights are kept in bf16 alone.
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -71,34 +70,34 @@ class SplitLayer(ParallelStyle):
                 child.register_parameter(key, share)
 
         give: Any = partial(_give, Shard(-1) if columns else Replicate())
-        take: Any = self.inputs.take if columns else _take_share
+        take: Any = self.inputs.take if columns else self.inputs.take_share
         # torch's annotations say that these two return nothing.
         return distribute_module(module, device_mesh, split, take, give)
-
-
-def _take_share(module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
-    return (DTensor.from_local(inputs[0], mesh, [Shard(-1)], run_check=False), *inputs[1:])
 
 
 class WholeInputs:
     """Whole inputs of layers split by column as DTensors, one for layers that follow each other and
     read the same tensor (queries, keys and values): autograd adds the gradients of those layers,
-    and the ranks sum them once."""
+    and the ranks sum them once. It is kept until a layer split by row follows: under recomputation
+    no layer saves it."""
 
     def __init__(self) -> None:
-        self._given: Callable[[], Tensor | None] = lambda: None
-        self._made: Callable[[], DTensor | None] = lambda: None
-        self._state: tuple[int, bool] = (0, False)
+        self._state: tuple[Tensor, int, bool] | None = None
+        self._made: DTensor | None = None
 
     def take(self, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
-        """The inputs of a layer; only weak references to them are kept."""
+        """The inputs of a layer split by column."""
         x: Tensor = inputs[0]
-        state = (x._version, torch.is_grad_enabled())
-        made = self._made() if self._given() is x and self._state == state else None
-        if made is None:
+        state = (x, x._version, torch.is_grad_enabled())
+        if self._state is None or self._state[0] is not x or self._state[1:] != state[1:]:
             made = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
-            self._given, self._made, self._state = weakref.ref(x), weakref.ref(made), state
-        return (made, *inputs[1:])
+            self._state, self._made = state, made
+        return (self._made, *inputs[1:])
+
+    def take_share(self, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
+        """The inputs of a layer split by row."""
+        self._state = self._made = None
+        return (DTensor.from_local(inputs[0], mesh, [Shard(-1)], run_check=False), *inputs[1:])
 
 
 def _give(

@@ -128,7 +128,8 @@ def gather_seconds(
     pipelined  True under a pipeline schedule: torch's runtime leaves parameters whole after a
                backward (PipelineStage.backward_maybe_with_nosync), so that ZeRO-3 gathers once
                per micro-batch, after its forward freed them, and ZeRO-2 never; gradients are summed
-               once per step (step_tail.py), and of ZeRO-1 so everywhere. Without a pipeline FSDP2
+               once per step, of ZeRO-1 everywhere; ZeRO-3 gathers once more for the first
+               forward (both: step_tail.py). Without a pipeline FSDP2
                frees parameters after each backward (ZeRO-3 gathers twice, ZeRO-2 once) and sums
                gradients in each.
     sharing    dp groups of the same nodes that communicate at the same time

@@ -108,8 +108,10 @@ def price_tail(
     shares with other pipeline ranks.
 
     Gradients are sent in the last backward, and priced behind it. ZeRO 0: all-reduce. 1, and 2 and
-    3 under a pipeline: reduce-scatter, and (1 and 2) one gather of the parameters for the next
-    step, frozen ones among them; without a pipeline 2 and 3 sum gradients in each backward
+    3 under a pipeline: reduce-scatter, and one gather of the parameters for the next step, frozen
+    ones among them: under 3 that of the first forward, as a step gathers once more than it has
+    micro-batches (a pass behind a forward finds freed parameters, one behind a backward whole
+    ones). Without a pipeline 2 and 3 sum gradients in each backward
     (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its size
     (`step_ms`).
     sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
@@ -138,7 +140,7 @@ def price_tail(
         once_per_step = zero_stage == 1 or (zero_stage >= 2 and pipelined)
         if once_per_step and n:
             exchanges.append(price("reduce_scatter", gradient))
-        if once_per_step and zero_stage <= 2:
+        if once_per_step:
             exchanges.append(price("all_gather", weights))
     shards = dp if zero_stage >= 1 else 1
     exchanges += [

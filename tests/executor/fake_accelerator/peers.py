@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional
 from torch.overrides import _get_current_function_mode_stack
@@ -68,6 +70,25 @@ def meshes_with_values() -> Iterator[None]:
     finally:
         for name, held in before.items():
             setattr(DeviceMesh, name, held)
+
+
+@contextmanager
+def votes_for_known_shapes() -> Iterator[None]:
+    """Inside it, a pipeline's stages vote that each knows the shapes that it is sent, as the
+    executor's do. Where constants have values, the zeros into which a vote is received would count
+    as its result, and torch would ask the other ranks for shapes (2.13)."""
+    original = PipelineStage._warmup_backward_result
+
+    @wraps(original)
+    def voted(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        return torch.ones(1, dtype=result.dtype, device=result.device)
+
+    PipelineStage._warmup_backward_result = voted
+    try:
+        yield
+    finally:
+        PipelineStage._warmup_backward_result = original
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from profiles.model.tracing.block_order import crossing_bytes, in_order
 from profiles.model.tracing.traced import TracedModel
 from simulator.schedules.schedule import ActionKind as ActionKind
 from simulator.traced import step_tail
-from simulator.traced.block_cost import price_block
+from simulator.traced.block_cost import price_block, recomputed_ops
 from simulator.traced.predict import predict
 from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Plan
@@ -68,8 +68,10 @@ def priced_messages(plan: Plan, traced: TracedModel, rank: int) -> Totals:
                         micro * cost.trained_count * sizes.gradient_bytes
                     )
             if degrees.tp > 1:
+                ops = [block.forward_ops[i] for i in recomputed_ops(block, kind)]
+                repeated = {op.module for op in ops if op.matmul is not None}
                 for c in block.collectives:
-                    again = c.phase is not Phase.BACKWARD and kind.value == "full"
+                    again = c.phase is not Phase.BACKWARD and c.module in repeated
                     found["tp", c.operation] += micro * c.size_bytes * (1 + again)
         for border, other in ((cut.first_block, number - 1), (cut.last_block, number + 1)):
             outside = not 0 <= other < len(plan.stages)

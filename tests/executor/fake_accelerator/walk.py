@@ -28,6 +28,7 @@ from tests.executor.fake_accelerator.peers import (
     meshes_with_values,
     real_models,
     shapes_in_their_own_mode,
+    votes_for_known_shapes,
 )
 from tests.executor.fake_accelerator.watch import Found, Memory, Message, Watch
 
@@ -98,6 +99,7 @@ def walk(
         stack.enter_context(answering(names))
         stack.enter_context(meshes_with_values())
         stack.enter_context(shapes_in_their_own_mode())
+        stack.enter_context(votes_for_known_shapes())
         stack.enter_context(real_models())
         # In this thread: an engine that has counted devices before this one was made knows none.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
