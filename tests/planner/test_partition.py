@@ -231,6 +231,22 @@ def test_a_last_stage_whose_tail_lasts_longest_by_hand():
     assert answer.bound_s <= found.step_time_s
 
 
+def test_a_tail_hides_the_send_of_the_last_gradient_by_hand():
+    """Three blocks of F 1, B 1 on two stages. Behind the first block 6 + 20 - 1; behind the second,
+    whose sends take 0.8 there and 1.2 back, under the tail, 6 + 0.8 + 20 - 2."""
+    problem = make_problem(
+        [0, 1, 2],
+        microbatches=1,
+        forward=[1.0, 1.0, 1.0],
+        backward=[[1.0], [1.0], [1.0]],
+        tail=[0.0, 0.0, 20.0],
+        sends=[0.0, 0.0, 0.4],
+    )
+    found = partition(problem)
+    assert found.starts == (0, 2)
+    assert found.step_time_s == pytest.approx(24.8)
+
+
 def timeline_end(problem, found):
     """End of a 1f1b or gpipe step, action by action: own event loop, sends overlap compute."""
     p, m = problem.num_stages, problem.num_microbatches

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.device import ActionOverhead, Measurements, StepOverhead
+from simulator.traced.block_cost import price_block
 from simulator.traced.predict import predict
 from simulator.traced.stage_cost import missing_overhead
+from simulator.values.plan import Recompute
 from simulator.values.prediction import Prediction
 from tests.simulator.hand_made import Traced, block_points, cluster, device, plan
 
@@ -40,6 +42,19 @@ def test_the_runtime_is_a_part_of_its_own() -> None:
     for stage in found.stages:
         count = round(stage.forward_s / (10 * MS))
         assert stage.runtime_s == pytest.approx(count * 0.75 * MS)
+
+
+def test_recomputation_leaves_out_the_runtime_around_a_block() -> None:
+    """Of 10 ms forward the runtime takes 0.5."""
+    again = []
+    for runtime_s in (0.0, 0.5 * MS):
+        points = block_points(MODEL, forward_runtime_s=runtime_s)
+        measured = Measurements(source="by hand", date="2026-11-21", blocks=points)
+        block = MODEL.at(1, 1).kinds[1]
+        on = cluster(of=device(measurements=measured))
+        cost = price_block(block, recompute=Recompute.FULL, devices=(0,), cluster=on)
+        again.append(cost.recompute_s)
+    assert 0.0 < again[1] == pytest.approx(again[0] * 9.5 / 10)
 
 
 def test_interleaved_stages_carry_what_their_blocks_do_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.link import OPERATIONS, LinkPoint
 from simulator.traced.comm_cost import price_collective
-from tests.simulator.hand_made import cluster, link
+from tests.simulator.hand_made import cluster, link, said
 
 MB = 1e6
 NODE = (0, 1, 2, 3)
@@ -40,6 +41,11 @@ def test_messages_by_hand():
     # Inside a node 1 us + 1 MB / 100 GB/s = 11 us; between nodes 10 us + 1 MB / 10 GB/s = 110 us.
     assert seconds("send", MB, (0, 1)) == pytest.approx(11e-6)
     assert seconds("send", MB, (0, 4)) == pytest.approx(110e-6)
+    # One message reaches 3/4 of a card, or all that collectives reach where that is less: a half.
+    half = replace(link(bandwidth=10e9, efficiency=0.5), message_efficiency=said(0.75))
+    assert seconds("send", 1e9, (0, 4), cluster(outer=half)) == pytest.approx(0.2, rel=1e-3)
+    whole = replace(half, efficiency=said(1.0))
+    assert seconds("send", 1e9, (0, 4), cluster(outer=whole)) == pytest.approx(2 / 15, rel=1e-3)
 
 
 def test_a_group_of_whole_nodes_uses_all_their_cards():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
@@ -13,6 +15,7 @@ from simulator.training_run.explain.run_prediction import mfu_of_run
 from simulator.values.prediction import Interval
 from simulator.values.workload import Workload
 from tests.planner.layout.asked import question, solved
+from tests.simulator.described_runs import LLAMA_8B
 
 BATCH, TOKENS = 2, 64
 WIDTH, WORDS, LAYERS, HEADS = 64, 256, 4, 4
@@ -33,6 +36,14 @@ def test_a_traced_transformer_counts_parameters_and_the_full_score_matrix(alike)
     expected = BATCH * TOKENS * (6 * parameters + 12 * LAYERS * WIDTH * TOKENS)
     # Norms and biases of the figures are those of an average layer.
     assert graph_model_flop(alike.at(BATCH)) == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_window_counts_the_keys_that_it_holds():
+    """16 of 32 layers see 1,024 keys at most, and no more than the sequence has."""
+    near = replace(LLAMA_8B, window_layers=16, window=1024)
+    more, less = (model_flop_per_token(model, 4096) for model in (LLAMA_8B, near))
+    assert more - less == 12 * 32 * 128 * 16 * (4096 - 1024)
+    assert model_flop_per_token(near, 512) == model_flop_per_token(LLAMA_8B, 512)
 
 
 def test_a_module_that_is_no_transformer_counts_its_own_products():

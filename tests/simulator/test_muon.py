@@ -96,7 +96,8 @@ def test_split_matrices_are_gathered() -> None:
     every = features([replace(MUON, zero_stage=3)]).muon_inner[0]
     assert 0 < once < every
     # A rank sends its eighth in bf16 to those that work on it, and gets the update back.
-    there = moved("all_to_all", 2 * matrices.whole_elements / 8, RankGroup(((8, 1),)), links_of(MUON))
+    group = RankGroup(((8, 1),))
+    there = moved("all_to_all", 2 * matrices.whole_elements / 8, group, links_of(MUON))
     assert every == pytest.approx(2 * there.total_s)
 
 

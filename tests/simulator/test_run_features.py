@@ -388,3 +388,11 @@ def test_bytes_move_at_the_devices_bandwidth() -> None:
     assert get_device("h100-sxm-80gb").memory_bandwidth_bytes_per_s.value == H100_BYTES_PER_S
     assert one(MEGATRON, "head_pass") == pytest.approx(20 * 4096 * 128256 / H100_BYTES_PER_S)
     assert LLAMA_8B.vocab_size == 128256
+
+
+def test_each_predicted_token_has_logits_and_a_loss() -> None:
+    """DeepSeek-V3 predicts one token ahead of the next."""
+    ahead = replace(MEGATRON, model=DEEPSEEK_V3)
+    alone = replace(ahead, model=replace(DEEPSEEK_V3, predicted_ahead=0))
+    for name in ("head_matmul", "head_peak", "head_pass"):
+        assert one(ahead, name) == pytest.approx(2 * one(alone, name)), name

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import InputError, UnknownNameError
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.transformer import StateSpace
 from simulator.training_run.framework.framework import Framework, load_framework
 from simulator.training_run.run.training_run import TrainingRun
@@ -244,3 +245,18 @@ def test_what_cannot_be() -> None:
     ):
         with pytest.raises(InputError, match=said):
             replace(LLAMA_8B, **change)  # type: ignore[arg-type] # by name
+
+
+def test_the_backward_of_a_recurrence_moves_its_gradients_too() -> None:
+    """One second of bytes, half a second of a scan on vector units and thrice that back."""
+    h100 = get_device("h100-sxm-80gb")
+    vector = h100.peak_flop_per_s["float32"].value
+    scan = LayerWork(
+        matmuls=(),
+        state_pass_bytes=h100.memory_bandwidth_bytes_per_s.value,
+        scan_forward_flop=0.5 * vector,
+        scan_backward_flop=1.5 * vector,
+    )
+    (found,) = work_seconds([(h100.name, scan)])
+    assert found.state_forward_s == pytest.approx(1.0 + 0.5)
+    assert found.state_backward_s == pytest.approx(2.0 + 1.5)

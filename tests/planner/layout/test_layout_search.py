@@ -3,13 +3,14 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from planner.axes import Axes
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import context_of
 from planner.layout.layouts import legal_layouts
-from planner.layout.memory_floor import MemoryLimit
+from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
@@ -103,6 +104,20 @@ def test_the_optimum_of_enumeration(asked):
     assert answer.chosen.prediction.step_time_s.value == pytest.approx(best, rel=1e-9)
     assert answer.bound == answer.chosen.prediction.step_time_s.value
     assert answer.considered == answer.too_big + answer.pruned + answer.refined
+
+
+def test_no_fewer_recomputed_layers_fit_than_are_tried():
+    asked = question(
+        "llama-3.1-70b", "4x8xh100-sxm", seq=8192, tp=(4,), cp=(1,), pp=(4,), zero=(1,),
+        micro_batch=(1,), schedule=("interleaved",), recompute=("full",),
+    )  # fmt: skip
+    base, context = context_of(asked)
+    layouts, limit = legal_layouts(asked.space, context), 60 * 2.0**30
+    least = MemoryFloors(base).fewest_recomputed(layouts, np.full(len(layouts), limit))
+    assert max(least) > 1
+    for index, layers in enumerate(least.tolist()):
+        fewer = replace(layouts.run(base, index), recompute_layers=layers - 1)
+        assert layers == 1 or footprint(fewer).needed_bytes > limit
 
 
 def test_parts_add_up_and_runners_up_are_slower_and_of_other_families():
