@@ -303,8 +303,8 @@ def report(
     A path that ends in .pdf, .png or .svg gets one page for print of a plan of our own executor.
     """
     from shardwright.analysis.layout_explanation import explain_layout
+    from shardwright.reports.brief.layout_html import layout_html
     from shardwright.reports.html import report_html
-    from shardwright.reports.layout_html import layout_html
     from shardwright.reports.print_figure import FORMATS, write_print_figure
 
     opened = plan if isinstance(plan, (PlanFile, LayoutFile)) else open_plan(plan)

@@ -38,6 +38,7 @@ def size_json(
 ) -> dict[str, Any]:
     """An answer as plain values, with all of SIZE_KEYS."""
     data: dict[str, Any] = dict.fromkeys(SIZE_KEYS)
+    alternatives = _compared(answer, answer.others)
     data |= {
         "schema": SIZE_SCHEMA,
         "model": question.name,
@@ -53,9 +54,9 @@ def size_json(
             encode(each) | {"exceeded": answer.flop > each.work_flop} for each in THRESHOLDS
         ],
         "binds": answer.binds,
-        "alternatives": _compared(answer, answer.others),
+        "alternatives": alternatives,
         "frameworks": _compared(answer, answer.frameworks),
-        "tie": any(is_tie(probability) for probability in probabilities_better(answer)),
+        "tie": any(is_tie(other["probability_better"]) for other in alternatives),
         "front": encode(answer.front),
         "gains": encode(answer.gains),
         "refused": dict(answer.refused),
@@ -79,14 +80,6 @@ def _compared(answer: SizeAnswer, others: Sequence[RunOutlook]) -> list[dict[str
         | {"probability_better": best and probability_better(answer.minimised, best, other)}
         for other in others
     ]
-
-
-def probabilities_better(answer: SizeAnswer) -> list[float | None]:
-    """Of the best run on each other type of device, the probability that it is better."""
-    if answer.best is None:
-        return []
-    best = answer.best
-    return [probability_better(answer.minimised, best, other) for other in answer.others]
 
 
 def _outlook(outlook: RunOutlook) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 from profiles.document import read_document, read_mapping, schema_name
 from profiles.errors import DocumentError, InputError, ToleranceError
-from shardwright.console.flags import Figure, Html, Json, Local, Trace
+from shardwright.console.flags import Figure, Html, Json, Local, Markdown, Trace
 from shardwright.console.output import need_room_for, print_json, show, write_or_print
 from shardwright.plugins.plugin import Hook, hook
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
@@ -30,9 +30,7 @@ def compare(
         list[Path] | None,
         typer.Option("--log", help="training log, or a profile of it; repeatable"),
     ] = None,
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", help="write Markdown; - for stdout")
-    ] = None,
+    markdown: Markdown = None,
     html: Html = None,
     trace: Trace = None,
     figure: Figure = None,

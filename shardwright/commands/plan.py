@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from shardwright.console.flags import Json, Local, Quiet
+from shardwright.console.flags import Csv, Figure, Html, Json, Local, Markdown, Quiet
 from shardwright.console.option_flags import with_options
-from shardwright.console.report_files import Csv, Figure, Html, Markdown
 from shardwright.options.plan_options import PlanOptions
 
 EXAMPLES = (

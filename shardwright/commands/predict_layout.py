@@ -26,7 +26,7 @@ def predict_layout(
     found = explain_layout(where, answer)
     assert answer.chosen is not None
     if html is not None:
-        from shardwright.reports.layout_html import layout_html
+        from shardwright.reports.brief.layout_html import layout_html
 
         write_text(html, layout_html(answer, found, provenance=opened.provenance))
         note(f"written: {html}")

@@ -15,17 +15,10 @@ from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
 from profiles.hardware.prices.owning import read_owning
 from profiles.units import parse_quantity
-from shardwright.console.flags import Json, Quiet
+from shardwright.console.flags import Csv, Figure, Html, Json, Markdown, Quiet
 from shardwright.console.option_flags import with_options
 from shardwright.console.output import Heartbeat, need_room_for, note, print_json, show
-from shardwright.console.report_files import (
-    Csv,
-    Figure,
-    Html,
-    Markdown,
-    need_room_for_reports,
-    write_size_reports,
-)
+from shardwright.console.report_files import need_room_for_reports, write_size_reports
 from shardwright.options.size_options import SizeOptions
 from shardwright.plugins.plugin import Hook, hook
 from shardwright.reports.labelled import labelled

@@ -37,7 +37,11 @@ Seq = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-Html = Annotated[Path | None, typer.Option("--html", help="write an HTML report")]
+Html = Annotated[Path | None, typer.Option("--html", help="write an offline HTML page")]
+Markdown = Annotated[Path | None, typer.Option("--markdown", help="write Markdown; - for stdout")]
+Csv = Annotated[
+    Path | None, typer.Option("--csv", help="write a table, and NAME.columns.csv that explains it")
+]
 Trace = Annotated[Path | None, typer.Option("--trace", help="write a Chrome trace")]
 Figure = Annotated[Path | None, typer.Option("--figure", help="write a figure: .pdf, .png or .svg")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="do not show progress")]

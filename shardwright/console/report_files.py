@@ -6,10 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from profiles.document import write_text
 from shardwright.console.output import need_room_for, note, write_or_print
@@ -23,13 +20,6 @@ if TYPE_CHECKING:
     from shardwright.requests.plan_request import PlanRequest
     from shardwright.requests.report_paths import ReportPaths
     from simulator.values.plan_file import PlanFile
-
-Html = Annotated[Path | None, typer.Option("--html", help="write an offline HTML page")]
-Markdown = Annotated[Path | None, typer.Option("--markdown", help="write Markdown; - for stdout")]
-Csv = Annotated[
-    Path | None, typer.Option("--csv", help="write a table, and NAME.columns.csv that explains it")
-]
-Figure = Annotated[Path | None, typer.Option("--figure", help="write a figure: .pdf, .png or .svg")]
 
 
 def need_room_for_reports(files: ReportPaths) -> None:

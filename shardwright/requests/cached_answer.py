@@ -115,9 +115,8 @@ def how_it_came_about(
 ) -> str:
     """What a reader of the answer must know of its making; empty where it was solved in full."""
     if found.cached:
-        took = found.answer.search_time_s
-        before = f", in {format_time(took)}" if took else ""  # a sweep's answers hold no times
-        return f"Cache:  the same question was solved before{before}; --no-cache solves it again"
+        took = format_time(found.answer.search_time_s)
+        return f"Cache:  the same question was solved before, in {took}; --no-cache solves it again"
     if found.interrupted:
         gap = format_percent(found.answer.gap or 0.0)
         return f"Ended:  by Ctrl-C; the best plan by then, at most {gap} above the best there is"

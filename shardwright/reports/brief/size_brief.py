@@ -10,7 +10,6 @@ from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.reports.brief import size_charts as charts
 from shardwright.reports.brief.brief import BarChart, Brief, Fact, Section, Table
 from shardwright.reports.brief.size_words import (
-    GOALS,
     days,
     headline,
     probability,
@@ -18,6 +17,7 @@ from shardwright.reports.brief.size_words import (
     value_of,
     with_range,
 )
+from shardwright.reports.sizing.size_report import GOAL_WORDS
 
 _FLAG = re.compile(r"--[a-z][\w-]*")
 
@@ -49,7 +49,7 @@ def _subtitle(data: Mapping[str, Any]) -> str:
         limits.append(f"within {days(data['deadline_days'])}")
     if data.get("budget_usd") is not None:
         limits.append(f"for at most {format_usd(data['budget_usd'])}")
-    goal = f"Goal: {GOALS.get(data['minimised'], data['minimised'])}"
+    goal = f"Goal: {GOAL_WORDS.get(data['minimised'], data['minimised'])}"
     goal += f" {' and '.join(limits)}" if limits else ""
     considered = f"{format_count(data['considered'])} layouts considered"
     if data.get("device") is None:

@@ -9,14 +9,6 @@ from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.reports.brief.brief import between
 from shardwright.reports.brief.columns import ends_of
 
-GOALS = {
-    "cost": "cheapest",
-    "time": "fastest",
-    "devices": "fewest devices",
-    "energy": "least energy",
-    "tokens": "most tokens",
-}
-
 
 def days(value: float) -> str:
     """`44.7 days`."""
