@@ -101,7 +101,7 @@ class Rank:
         # One set of inputs for the whole global batch; each replica takes its slice.
         data = build(micro_batch=plan.workload.global_batch)
         given = model_arguments(data.args, data.targets, constants_of(build, data))
-        self._given = {
+        self.given = {
             name: x.chunk(plan.degrees.dp)[mesh.at.dp].to(device) for name, x in given.items()
         }
         self._draws = Draws(plan.seed, beside=flow.draws_beside) if flow.draws else None
@@ -232,7 +232,7 @@ class Rank:
     def forward_backward(self) -> Tensor | None:
         """Gradients of the global batch's mean loss; that loss where this rank computes it, on its
         device: to read it, the host waits for the device."""
-        loss = self.pipeline.step(self._given) if self.pipeline else self._accumulated()
+        loss = self.pipeline.step(self.given) if self.pipeline else self._accumulated()
         sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
             for stage in self.stages.values():
@@ -249,7 +249,7 @@ class Rank:
         losses = []
         for m in range(self._micro):
             part = slice(m * self.plan.micro_batch, (m + 1) * self.plan.micro_batch)
-            kwargs = {k: x[part] for k, x in self._given.items()}
+            kwargs = {k: x[part] for k, x in self.given.items()}
             stage.micro_batch = self.mesh.at.dp * self._micro + m
             with self.recorder.action(f"0F{m}"):
                 loss = stage(**kwargs)

@@ -156,7 +156,7 @@ def _layout(rank: Rank, *sizes: int) -> str:
         for number, stage in rank.stages.items()
         for name, x in (*stage.named_parameters(), *stage.named_buffers())
     }
-    return json.dumps([sizes, held, [form(x) for x in rank.args]], sort_keys=True)
+    return json.dumps([sizes, held, [form(x) for x in rank.given.values()]], sort_keys=True)
 
 
 def _asks_for_values(plan: Plan) -> bool:
