@@ -19,7 +19,8 @@ _KEYS = (
     "devices", "nodes", "devices_per_node", "device", "tp", "pp", "vpp", "cp", "ep", "etp", "dp",
     "zero_stage", "micro_batch", "global_batch", "gradient_accumulation", "seq_len", "precision",
     "recompute", "recompute_layers", "sequence_parallel", "distributed_optimizer", "optimizer",
-    "optimizer_offload", "activation_offload", "gradient_reduction", "schedule", "flash_attention",
+    "optimizer_offload", "activation_offload", "gradient_reduction", "schedule", "pipeline_layout",
+    "flash_attention",
 )  # fmt: skip
 
 
