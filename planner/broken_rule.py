@@ -39,6 +39,9 @@ def broken_rule(conflict: Axes, space: LayoutContext) -> str:
         return f"ep must divide the tp x cp x dp ranks of a stage, and {_device_rule(space)}"
     if conflict.vpp or conflict.schedule:
         return _broken_pipeline(conflict, space)
+    if space.layout_ranks and not conflict.pins():
+        stages, least = space.layout_ranks[-1], space.layout_ranks[0]
+        return f"the {stages} stages of --pipeline-layout need {least} devices or more"
     batch = space.global_batch
     shares = itertools.product(conflict.dp or (1,), conflict.micro_batch or (1,))
     if not any(batch % (dp * size) == 0 for dp, size in shares):
@@ -115,6 +118,11 @@ def _wrong_degree(axis: str, conflict: Axes, space: LayoutContext) -> str:
             experts = space.ep_degrees[-1]
             rule = f"ep must divide the model's {experts} experts"
             return rule if experts > 1 else "the model has no experts"
+        case "pp" if space.layout_ranks:
+            return (
+                f"pp must divide the {space.layout_ranks[-1]} stages of --pipeline-layout, and a "
+                "stage with m must be the last one of its rank"
+            )
         case "pp" if space.why_not_cuttable:
             return f"the model cannot be cut into stages: {space.why_not_cuttable}"
         case "pp":
@@ -191,11 +199,15 @@ def _is_equal(kind: ScheduleKind, space: LayoutContext) -> bool:
 
 
 def _is_cut(kind: ScheduleKind, chunks: int, space: LayoutContext) -> bool:
-    return equal_chunks(space, chunks) if _is_equal(kind, space) else chunks <= space.num_layers
+    if _is_equal(kind, space) or space.layout_ranks:
+        return equal_chunks(space, chunks)
+    return chunks <= space.num_layers
 
 
 def _chunk_rule(kinds: Sequence[ScheduleKind], chunks: set[int], space: LayoutContext) -> str:
     count = f", here {min(chunks)}," if len(chunks) == 1 else ""
+    if space.layout_ranks:
+        return f"pp x vpp{count} must be the {space.layout_ranks[-1]} stages of --pipeline-layout"
     if all(_is_equal(kind, space) for kind in kinds):
         units = space.num_layers + (space.predictor_units or 2)
         counted = "the embedding and the head as one each"

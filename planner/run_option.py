@@ -113,6 +113,7 @@ class RequestedOptions:
     frozen_type   `nf4`, `int8`: storage type of frozen weights
     optimizer     of low_bits.OPTIMIZERS
     expert_imbalance  tokens of the fullest expert-parallel rank over the mean
+    pipeline_layout  Megatron's text for the virtual stages; "" for the framework's own split
     documents     lengths of the documents packed into a sequence, with their numbers or shares; ()
                   for attention over the whole sequence
     """
@@ -130,6 +131,7 @@ class RequestedOptions:
     optimizer: str = USUAL_OPTIMIZER
     expert_imbalance: float = 1.0
     documents: Lengths = ()
+    pipeline_layout: str = ""
 
     def __post_init__(self) -> None:
         moments_bytes(self.optimizer)
@@ -189,6 +191,7 @@ class RequestedOptions:
             "--expert-imbalance": (
                 f"{self.expert_imbalance:g}" if self.expert_imbalance > 1 else "",
             ),
+            "--pipeline-layout": (self.pipeline_layout,),
             "--lengths": tuple(f"{length}:{number:g}" for length, number in self.documents),
         }
         texts = {flag: ",".join(map(str, values)) for flag, values in given.items()}
@@ -248,6 +251,7 @@ def unoffered(asked: RequestedOptions, rules: FrameworkRules) -> list[str]:
         "8-bit-states": asked.optimizer == "adamw8bit",
         "4-bit-states": asked.optimizer == "adamw4bit",
         "muon": asked.optimizer == MUON,
+        "pipeline-layout": bool(asked.pipeline_layout),
     }
     said = [
         f"{name}: {rules.name} has none of its own; priced as if it had"

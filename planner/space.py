@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from planner.axes import NO_PIPELINE, Axes
 from planner.run_option import RunOption
-from simulator.schedules.schedule import schedule_kind
+from simulator.schedules.schedule import ScheduleKind, schedule_kind
 from simulator.training_run.framework.framework import FrameworkRules
 
 Counts = NDArray[np.int64]
@@ -42,6 +42,7 @@ class LayoutContext:
                    blocks within one
     num_layers     layers, or blocks, that a pipeline is cut into
     tp_degrees, cp_degrees, ep_degrees   that suit the model, rising
+    layout_ranks   pp of a given layout of stages, rising up to its number of stages; () without one
     blocks         whether it is cut into blocks that differ, not into alike layers
     predictor_units  parts of multi-token prediction that count as layers in cuts (stage_share.py)
     may_idle       whether it may leave devices idle
@@ -60,6 +61,7 @@ class LayoutContext:
     tp_degrees: tuple[int, ...]
     cp_degrees: tuple[int, ...] = (1,)
     ep_degrees: tuple[int, ...] = (1,)
+    layout_ranks: tuple[int, ...] = ()
     blocks: bool = False
     predictor_units: int = 0
     may_idle: bool = True
@@ -115,6 +117,8 @@ def axis_values(space: LayoutContext, axis: str) -> tuple[int, ...]:
             return space.cp_degrees
         case "ep":
             return space.ep_degrees
+        case "pp" if space.layout_ranks:
+            return space.layout_ranks
         case "pp":
             return tuple(range(1, (1 if space.why_not_cuttable else space.num_layers) + 1))
         case _:  # dp and the micro-batch share the batch
@@ -193,7 +197,7 @@ def _stage_counts(axes: Axes, space: LayoutContext) -> Iterator[int]:
     fullest and last rank hold the same, only the least: the others take more devices and idle
     longer."""
     seen = set()
-    every = axes.pp is not None or space.blocks
+    every = axes.pp is not None or space.blocks or space.layout_ranks
     for pp in _degrees(axes, space, "pp"):
         shape = _stage_shape(space, pp)
         if every or equal_chunks(space, pp) or shape not in seen:
@@ -241,6 +245,8 @@ def pipelines(
         kind = schedule_kind(name)
         if name == NO_PIPELINE or kind.why_not(pp, microbatches):
             continue
+        if space.layout_ranks and not _takes_layout(kind, space.layout_ranks[-1] // pp):
+            continue
         if space.num_layers < pp * kind.stages_per_rank:
             continue
         fixed = [kind.stages_per_rank] if kind.stages_per_rank else []
@@ -249,12 +255,19 @@ def pipelines(
     return found
 
 
+def _takes_layout(kind: ScheduleKind, vpp: int) -> bool:
+    """Whether a schedule takes a layout of so many stages per rank, which lie on ranks in turn."""
+    return kind.takes_stages(vpp) and kind.stages_per_rank < 2
+
+
 def _chunk_counts(axes: Axes, space: LayoutContext, pp: int) -> list[int]:
     """Stages per rank of an interleaved schedule: alike layers divide evenly, where the first and
     the last stage may hold one less; blocks need not."""
     layers = space.num_layers
     if "vpp" not in space.rules.axes:
         return []
+    if space.layout_ranks:
+        return [space.layout_ranks[-1] // pp]
     if space.blocks:
         most = layers // pp if axes.vpp is not None else min(layers // pp, MAX_FREE_VPP)
         return list(range(2, most + 1))
@@ -263,7 +276,10 @@ def _chunk_counts(axes: Axes, space: LayoutContext, pp: int) -> list[int]:
 
 def equal_chunks(space: LayoutContext, chunks: int) -> bool:
     """Whether alike layers divide evenly into chunks, alone or with parts that count as layers: the
-    embedding and the head, or multi-token prediction and the loss."""
+    embedding and the head, or multi-token prediction and the loss. With a layout of stages: whether
+    there are as many chunks."""
+    if space.layout_ranks:
+        return chunks == space.layout_ranks[-1]
     layers = space.num_layers
     return layers % chunks == 0 or (layers + (space.predictor_units or 2)) % chunks == 0
 

@@ -129,6 +129,8 @@ def _beside_the_axes(run: TrainingRun) -> list[str]:
     said = []
     if run.degrees.axis_order != AXIS_ORDERS[0]:
         said.append(f"ranks {run.degrees.axis_order}")
+    if run.pipeline_layout:
+        said.append(f"stages {run.pipeline_layout}")
     if run.torus:
         said.append("torus " + "x".join(map(str, run.torus)))
     if run.precision in LOW_PRECISIONS:

@@ -28,6 +28,11 @@ from simulator.training_run.run.documents import mean_document_length
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.work.stage_share import predictor_units
+from simulator.values.pipeline_layout import (
+    layout_ranks,
+    pipeline_layout_text,
+    stages_of_layout,
+)
 from simulator.values.recompute_kind import recompute_kind
 
 
@@ -142,6 +147,7 @@ def context_of(question: LayoutQuestion) -> tuple[TrainingRun, LayoutContext]:
             "all other weights are frozen (--lora)"
         )
     base, more = _with_data(base, question.options)
+    base = _with_layout(base, question.options.pipeline_layout)
     assumed += more
     options = run_options(question.options, base, rules, get_device(base.device))
     assumed += unoffered(question.options, rules)
@@ -171,6 +177,16 @@ def _with_data(run: TrainingRun, options: RequestedOptions) -> tuple[TrainingRun
     return replace(run, expert_imbalance=imbalance, document_length=length), notes
 
 
+def _with_layout(run: TrainingRun, layout: str) -> TrainingRun:
+    """The run with a layout of its stages in canonical form; raises InputError for one that the
+    model cannot have."""
+    if not layout:
+        return run
+    model = run.model
+    stages = stages_of_layout(layout, model.num_layers, model.predicted_ahead, "--pipeline-layout")
+    return replace(run, pipeline_layout=pipeline_layout_text(stages))
+
+
 def layout_context(
     run: TrainingRun,
     rules: FrameworkRules,
@@ -188,6 +204,7 @@ def layout_context(
         node_devices=run.node_devices,
         global_batch=run.global_batch,
         num_layers=model.num_layers,
+        layout_ranks=layout_ranks(run.pipeline_layout),
         tp_degrees=divisors(model.num_heads),
         cp_degrees=tuple(sorted({1, *halves})),
         ep_degrees=divisors(max(1, model.num_experts)),

@@ -110,6 +110,7 @@ class LayoutPrices:
         depends on, 1 and 0 where it is even anyway (stage_share.py)."""
         model = self.base.model
         even = (model.num_layers % (layouts.pp * layouts.vpp) == 0) & (model.predicted_ahead == 0)
+        even &= not self.base.pipeline_layout
         even |= layouts.pp == 1
         in_v = _of_schedules(lambda kind: kind.placement is Placement.V)[layouts.schedule]
         return np.column_stack([np.where(even, 1, layouts.vpp), np.where(even, 0, in_v)])

@@ -46,6 +46,7 @@ class PublishedRun:
     base_precision          nf4 or int8: frozen weights, where adapters alone are trained
     expert_imbalance        tokens of the most loaded expert rank over the mean
     document_length         mean length of a token's document; tokens attend within it only
+    pipeline_layout         Megatron's text for the virtual stages (`Et*3|(tt|)*29m|L`)
     optimizer_offload, activation_offload   states in host memory; share of activations there
     reduce, compress, local_steps, local_workers, wide_layers, order   as the options of
                             `plan --stack`
@@ -101,6 +102,7 @@ class PublishedRun:
     base_precision: str = ""
     expert_imbalance: float | None = None
     document_length: float | None = None
+    pipeline_layout: str = ""
     optimizer_offload: bool | None = None
     activation_offload: float | None = None
     reduce: str = ""

@@ -32,6 +32,7 @@ class PlanKeywords(TypedDict, total=False):
     lora: int
     base_precision: str
     expert_imbalance: float
+    pipeline_layout: str
     lengths: tuple[tuple[int, float], ...]
     optimizer: str
     solver: str

@@ -293,6 +293,12 @@ class PlanOptions:
         needs_framework=True,
         sweep=SweepKey.OPTION,
     )
+    pipeline_layout: str = option(
+        "",
+        help="Megatron's layout of pipeline stages: 'Et*3|(tt|)*29m|L'",
+        needs_framework=True,
+        sweep=SweepKey.OPTION,
+    )
     lengths: tuple[tuple[int, float], ...] = option(
         (),
         help="packed documents, length:number (attention stays in a document): 512:3,4k:1",

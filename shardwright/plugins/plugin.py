@@ -237,6 +237,7 @@ PUBLIC_MODULES = frozenset(
         "simulator.training_run.work.stage_share",
         "simulator.values.decision",
         "simulator.values.degrees",
+        "simulator.values.pipeline_layout",
         "simulator.values.plan",
         "simulator.values.plan_file",
         "simulator.values.prediction",

@@ -136,6 +136,7 @@ def _flags(run: TrainingRun) -> tuple[str, ...]:
         compressions=(run.compression,) if run.compression else (),
         local_steps=(run.local_steps,) if run.local_steps > 1 else (),
         wide_layers=run.wide_layers,
+        pipeline_layout=run.pipeline_layout,
         optimizer_offload=run.optimizer_offload,
         activation_offloads=(run.activation_offload,) if run.activation_offload else (),
         frozen_type=run.frozen_type,

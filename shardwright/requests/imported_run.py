@@ -119,6 +119,7 @@ class ImportedRun:
     micro_batch        sequences per replica and pass; global_batch per optimizer step
     precision          bf16, fp16, fp32, fp8, mxfp8, nvfp4 or tf32
     recompute          none, selective, full, or a kind in words as a table of runs has it
+    pipeline_layout    Megatron's text for the virtual stages
     device             the accelerator, where a file names it
     base_precision     nf4 or int8, in which frozen weights are kept (adapters alone are trained)
     activation_offload share of the layers whose activations are in host memory
@@ -157,6 +158,7 @@ class ImportedRun:
     distributed_optimizer: bool | None = None
     optimizer: str | None = None
     schedule: str | None = None
+    pipeline_layout: str | None = None
     optimizer_offload: bool | None = None
     activation_offload: float | None = None
     base_precision: str | None = None

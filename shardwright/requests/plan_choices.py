@@ -50,6 +50,7 @@ def requested_options(options: PlanOptions) -> RequestedOptions:
         local_steps=options.local_steps,
         local_workers=options.local_workers,
         wide_layers=options.wide_layers,
+        pipeline_layout=options.pipeline_layout,
         optimizer_offload=options.optimizer_offload,
         activation_offloads=options.activation_offload,
         frozen_type=options.base_precision,

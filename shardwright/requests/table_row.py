@@ -78,6 +78,7 @@ def row_of_import(
         zero_stage=_whole(run.answer("zero_stage")) if run.zero_stage is None else run.zero_stage,
         recompute=str(recompute) if recompute else "",
         recompute_layers=run.recompute_layers,
+        pipeline_layout=run.pipeline_layout or "",
         micro_batch=_whole(run.answer("micro_batch")),
         global_batch=_whole(run.answer("global_batch")),
         seq_len=run.seq_len,

@@ -88,12 +88,26 @@ def test_windows_and_predicted_tokens_are_the_model_s() -> None:
         ({"lora_rank": 8}, "family is not lora"),
         ({"recompute_layers": 2}, "recompute is 'none'"),
         ({"window_layers": 4}, "need a sliding_window"),
+        (
+            {"pipeline_layout": "Et*16|t*16L", "pp": 4, "dp": 16, "vpp": 1},
+            "has 2 stages, for pp of 2; the run has pp 4 x vpp 1",
+        ),
+        (
+            {"pipeline_layout": "Et*16|t*15L", "pp": 2, "dp": 32, "vpp": 1},
+            r"31 layers \(t\), the model 32",
+        ),
         ({"sliding_window": 8, "window_layers": 99}, "99 layers with a window"),
     ],
 )
 def test_what_cannot_be_says_why(changes: dict[str, object], words: str) -> None:
     with pytest.raises(UnsupportedRunError, match=words):
         complete_run(replace(RUN, **changes))  # type: ignore[arg-type]  # by name
+
+
+def test_a_layout_of_stages_is_kept_where_there_are_stages() -> None:
+    row = replace(RUN, pp=2, dp=32, vpp=1, pipeline_layout="Et*20|t*12,L")
+    assert complete_run(row).pipeline_layout == "Et*20|t*12L"
+    assert complete_run(replace(row, pp=1, dp=64)).pipeline_layout == ""
 
 
 def test_options_widen_the_interval_by_half_of_what_they_change() -> None:

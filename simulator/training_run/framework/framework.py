@@ -48,6 +48,7 @@ OFFERS = (
     "8-bit-states",
     "4-bit-states",
     "muon",
+    "pipeline-layout",
 )
 _ATTENTION = ("fused", "flash-2", "unfused")
 _EXCLUDED = ("pipeline", "recompute")

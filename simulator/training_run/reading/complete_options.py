@@ -16,6 +16,7 @@ from simulator.training_run.run.compression import REDUCTIONS
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
 from simulator.values.degrees import AXIS_ORDERS
+from simulator.values.pipeline_layout import layout_ranks, pipeline_layout_text, stages_of_layout
 
 
 def with_model_options(run: PublishedRun, model: Transformer) -> Transformer:
@@ -61,6 +62,7 @@ def with_run_options(run: PublishedRun, completed: TrainingRun, said: list[str])
             frozen_type=run.base_precision,
             expert_imbalance=1.0 if run.expert_imbalance is None else run.expert_imbalance,
             document_length=run.document_length or 0.0,
+            pipeline_layout=_pipeline_layout(run, completed),
             optimizer_offload=bool(run.optimizer_offload),
             activation_offload=run.activation_offload or 0.0,
             gradient_reduction=run.reduce,
@@ -77,6 +79,24 @@ def with_run_options(run: PublishedRun, completed: TrainingRun, said: list[str])
     except InputError as error:
         reason = str(error).removeprefix(f"{run.id}: ")
         raise UnsupportedRunError(run.id, reason) from error
+
+
+def _pipeline_layout(run: PublishedRun, completed: TrainingRun) -> str:
+    """The row's layout of stages, in canonical form; raises InputError if it is of another model or
+    number of stages."""
+    if not run.pipeline_layout or completed.degrees.pp == 1:
+        return ""
+    model, count = completed.model, completed.degrees.num_stages
+    where = "pipeline_layout"
+    stages = stages_of_layout(run.pipeline_layout, model.num_layers, model.predicted_ahead, where)
+    text = pipeline_layout_text(stages)
+    if len(stages) != count or completed.degrees.pp not in layout_ranks(text):
+        ranks = " or ".join(map(str, layout_ranks(text)))
+        raise InputError(
+            f"{where} {run.pipeline_layout!r} has {len(stages)} stages, for pp of {ranks}; the run "
+            f"has pp {completed.degrees.pp} x vpp {completed.degrees.vpp}"
+        )
+    return text
 
 
 def _refuse_idle(run: PublishedRun, completed: TrainingRun) -> None:

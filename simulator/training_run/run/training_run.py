@@ -57,6 +57,8 @@ class TrainingRun:
                   (compression.py)
     local_steps   steps that each of `local_workers` groups of replicas takes before all groups
                   exchange their updates
+    pipeline_layout  Megatron's text for the virtual stages (pipeline_layout.py); "" for the
+                  framework's own split
     wide_layers   number of first, and of last, layers with matmuls in bf16 at a lower precision
     memory_kind   kind of its peak: `allocated`, `reserved`, `device`, or "" for the kind in the
                   framework's own report
@@ -87,6 +89,7 @@ class TrainingRun:
     optimizer: str = USUAL_OPTIMIZER
     expert_imbalance: float = 1.0
     document_length: float = 0.0
+    pipeline_layout: str = ""
     inner_bytes_per_s: float = 0.0
     far_levels: tuple[NetworkLevel, ...] = ()
     torus: tuple[int, ...] = ()
@@ -186,6 +189,7 @@ class TrainingRun:
             optimizer=USUAL_OPTIMIZER,
             expert_imbalance=1.0,
             document_length=0.0,
+            pipeline_layout="",
         )
 
     @property

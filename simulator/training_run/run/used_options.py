@@ -21,6 +21,7 @@ _WITHOUT: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "frozen_type": ("frozen weights in few bits", {"frozen_type": ""}),
     "optimizer": ("an optimizer other than AdamW", {"optimizer": USUAL_OPTIMIZER}),
     "document_length": ("attention within documents only", {"document_length": 0.0}),
+    "pipeline_layout": ("a layout of pipeline stages", {"pipeline_layout": ""}),
     "axis_order": ("order of ranks", {"axis_order": AXIS_ORDERS[0]}),
 }
 

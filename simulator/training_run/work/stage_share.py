@@ -8,10 +8,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from profiles.errors import InputError
 from profiles.model.figures.transformer import Transformer
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.values.pipeline_layout import LayoutStage, stages_of_layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +44,19 @@ def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
     The framework's `stage_split` decides where the model is cut. `cost` cuts as nanotron does
     (src/nanotron/models/base.py, build_model). `even` gives equal numbers of layers; if they do not
     divide, the embedding and the head count as a layer each (Zero Bubble README, "Notices"), and if
-    that does not divide either, the first stages get one layer more.
+    that does not divide either, the first stages get one layer more. A `pipeline_layout` replaces
+    all of these; where it has several stages for each of the run's, a rank's are taken as one (a
+    lower bound of the memory of the first rank).
     """
+    degrees = run.degrees
+    if run.pipeline_layout and degrees.pp > 1:
+        model = run.model
+        stages = stages_of_layout(
+            run.pipeline_layout, model.num_layers, model.predicted_ahead, run.id
+        )
+        return _given(model, degrees.pp, degrees.vpp, run.schedule, stages)
     split = load_framework(run.stack).memory[0].stage_split
-    return _split(run.model, run.degrees.pp, run.degrees.vpp, run.schedule, split)
+    return _split(run.model, degrees.pp, degrees.vpp, run.schedule, split)
 
 
 def rank_conditions(rank: int, shares: Sequence[StageShare]) -> frozenset[str]:
@@ -59,17 +70,55 @@ def rank_conditions(rank: int, shares: Sequence[StageShare]) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=4096)
+def _given(
+    model: Transformer, pp: int, vpp: int, schedule: str, stages: tuple[LayoutStage, ...]
+) -> tuple[StageShare, ...]:
+    """The stages of a layout on the ranks."""
+    cuts = _Cuts(
+        layers=tuple(stage.layers for stage in stages),
+        head=len(stages) - 1,
+        last=len(stages) - 1,
+        predicting=tuple(stage.predicting * model.predicting_layers for stage in stages),
+    )
+    shares = _shares_of(model, pp, schedule, cuts)
+    if len(stages) == pp * vpp:
+        return shares
+    if vpp > 1 or len(stages) % pp:
+        raise InputError(
+            f"a pipeline layout of {len(stages)} stages is for pp x vpp of {len(stages)}, not for "
+            f"pp {pp} x vpp {vpp}"
+        )
+    return tuple(functools.reduce(_together, shares[rank::pp]) for rank in range(pp))
+
+
+def _together(one: StageShare, other: StageShare) -> StageShare:
+    """Two stages of a rank as one."""
+    return StageShare(
+        rank=one.rank,
+        dense_layers=one.dense_layers + other.dense_layers,
+        expert_layers=one.expert_layers + other.expert_layers,
+        has_embedding=one.has_embedding or other.has_embedding,
+        has_head=one.has_head or other.has_head,
+        predicting_layers=one.predicting_layers + other.predicting_layers,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
 def _split(
     model: Transformer, pp: int, vpp: int, schedule: str, split: str
 ) -> tuple[StageShare, ...]:
     count = pp * max(1, vpp)
-    kind = schedule_kind(schedule)
     if model.predicted_ahead and count > 1:
         cuts = _with_predictors(model, count)
     elif split == "cost":
         cuts = _by_cost(model, count)
     else:
         cuts = _even(model, count)
+    return _shares_of(model, pp, schedule, cuts)
+
+
+def _shares_of(model: Transformer, pp: int, schedule: str, cuts: _Cuts) -> tuple[StageShare, ...]:
+    kind = schedule_kind(schedule)
     shares = []
     begins = 0
     for stage, layers in enumerate(cuts.layers):

@@ -14,7 +14,8 @@ from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Option, Options, whole
 from shardwright_frameworks.configs.known_options import is_known
-from shardwright_frameworks.shell.text_marks import unknown_numbers
+from shardwright_frameworks.shell.text_marks import Place, unknown_numbers
+from simulator.values.pipeline_layout import layout_stages
 
 _DEFAULTS = "Megatron-LM core_v0.14, megatron/training/arguments.py"
 
@@ -290,42 +291,28 @@ def _schedule(options: Options, collected: Collected) -> None:
     layout = options.last("pipeline_model_parallel_layout")
     if layout is not None:
         written = options.value_of(layout, collected)
-        num_stages = layout_stages(written) if written else None
-        if num_stages and pp:
-            if num_stages % pp == 0:
-                collected.set("vpp", num_stages // pp, layout.place, layout.name)
-            else:
-                collected.report_contradiction(
-                    "vpp",
-                    f"{layout.name} ({layout.place}) has {num_stages} stages, which pp={pp} does "
-                    "not divide",
-                    layout.place,
-                    collected.place("pp"),
-                )
+        collect_layout(written, layout.name, layout.place, collected)
     for option in options.of("enable_zero_bubble", "enable_zbh1_pipeline"):
         if options.switched(option):
             collected.set("schedule", "zb-h1", option.place, option.name)
 
 
-def layout_stages(text: str) -> int | None:
-    """The stages of a pipeline layout (core_v0.13, transformer/pipeline_parallel_layer_layout.py):
-    those between `|`, repetitions `x*n` and `(...)*n` written out; None where it is none.
-
-    >>> layout_stages("Et*3|(tt|)*29,m|L")
-    32
-    """
-    plain = re.sub(r"[\s,\"']", "", text)
-    if not re.fullmatch(r"[EetmLMDG|()*\d-]+", plain):
-        return None
-    while True:
-        found = re.search(r"\(([^()]*)\)\*(\d+)", plain)
-        if found is None:
-            break
-        if int(found[2]) * len(found[1]) > 100_000:
-            return None
-        plain = plain[: found.start()] + found[1] * int(found[2]) + plain[found.end() :]
-    plain = plain.replace("(", "").replace(")", "")
-    return plain.count("|") + 1
+def collect_layout(written: str | None, name: str, place: Place, collected: Collected) -> None:
+    """Collects a layout of pipeline stages, and the chunks per rank that follow from it."""
+    stages = layout_stages(written or "")
+    if written is None or stages is None:
+        return
+    collected.set("pipeline_layout", re.sub(r"[\s,\"']", "", written), place, name)
+    pp = collected.count_or_default("pp") if "pp" in collected.placed else None
+    if pp and len(stages) % pp == 0:
+        collected.set("vpp", len(stages) // pp, place, name)
+    elif pp:
+        collected.report_contradiction(
+            "vpp",
+            f"{name} ({place}) has {len(stages)} stages, which pp={pp} does not divide",
+            place,
+            collected.place("pp"),
+        )
 
 
 def _pairs(options: Options, collected: Collected) -> None:

@@ -24,6 +24,7 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.frameworks.megatron import collect_layout
 from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
@@ -62,6 +63,16 @@ def _gated(value: Any) -> bool | None:
     if word in ("swiglu", "geglu", "reglu"):
         return True
     return False if word in ("gelu", "relu", "squared-relu", "silu") else None
+
+
+def _layout_text(value: Any) -> str | None:
+    """A layout of pipeline stages, which Python recipes write as lists of names of layers."""
+    if isinstance(value, list):
+        letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+        rows = [stage for stage in value if isinstance(stage, list)]
+        names = [[letters.get(str(name).strip().lower(), "?") for name in row] for row in rows]
+        return "|".join(map("".join, names)) if len(rows) == len(value) else None
+    return value if isinstance(value, str) and value else None
 
 
 def _optimizer(value: Any) -> str | None:
@@ -201,6 +212,10 @@ def collect_nemo(
         collected.placed.pop("recompute_layers", None)
     _collect_modules(merged, collected)
     collect_memory(merged, collected)
+    for path, (_, place) in merged.items():
+        if path[-1:] == ("pipeline_model_parallel_layout",):
+            layout = _layout_text(resolved(path, written, environment or {}))
+            collect_layout(layout, ".".join(path), place, collected)
     collected.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
 
 

@@ -20,7 +20,7 @@ _KEYS = (
     "zero_stage", "micro_batch", "global_batch", "gradient_accumulation", "seq_len", "precision",
     "recompute", "recompute_layers", "sequence_parallel", "distributed_optimizer", "optimizer",
     "optimizer_offload", "activation_offload", "base_precision", "gradient_reduction", "schedule",
-    "flash_attention",
+    "pipeline_layout", "flash_attention",
 )  # fmt: skip
 
 

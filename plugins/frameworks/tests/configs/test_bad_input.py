@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from shardwright_frameworks.frameworks.megatron import layout_stages
 from shardwright_frameworks.reading.read_config import read_config
 
 from profiles.errors import DocumentError
@@ -116,14 +115,6 @@ def test_every_task_of_a_node_starts_all_its_ranks(tmp_path: Path) -> None:
     (found,) = run.contradictions
     assert found.places == ("a.sh:3", "a.sh:4")
     assert "srun starts 8 tasks on a node" in found.text
-
-
-@pytest.mark.parametrize(
-    ("layout", "stages"),
-    [("E|t|L", 3), ("Et*3|(tt|)*29,m|L", 32), ("Et|(tt|)*30mL", 32), ("nonsense!", None)],
-)
-def test_layouts_of_stages(layout: str, stages: int | None) -> None:
-    assert layout_stages(layout) == stages
 
 
 def test_imported_json_comes_back(tmp_path: Path) -> None:

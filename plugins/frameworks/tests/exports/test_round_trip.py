@@ -13,11 +13,13 @@ import pytest
 from shardwright_frameworks.exports.export_plan import export_plan
 from shardwright_frameworks.exports.targets.targets import TARGETS
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
+from shardwright_frameworks.reading.read_config import read_config
 from shardwright_frameworks.requests.checked_config import check_config
 
 from plugins.frameworks.tests.frameworks.folders import write_folder
 from plugins.frameworks.tests.planned_runs import planned
 from profiles.errors import InputError
+from simulator.values.pipeline_layout import layout_stages
 
 # The framework whose plans a target takes as they are.
 _STACKS = {
@@ -91,6 +93,31 @@ def test_an_export_imported_back_is_the_plan(
     checked = check_config(plan, write_folder(tmp_path / "run", export))
     assert checked.agreement.different == ()
     assert set(_ALWAYS) <= set(checked.agreement.same)
+
+
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
+@pytest.mark.parametrize("layout", ["Et*6|(t*9|)*2t*8L", "(Et*8|)*1(t*8|)*2t*8L"])
+def test_a_layout_of_stages_comes_back(target: str, layout: str, tmp_path: Path) -> None:
+    axes: dict[str, object] = {"pp": 2, "vpp": 2, "dp": 4, "schedule": "interleaved"}
+    plan = planned("llama-3.1-8b", _STACKS[target], **axes, pipeline_layout=layout)
+    export = export_plan(plan, target)
+    assert not export.exported.unexpressed
+    folder = write_folder(tmp_path / "run", export)
+    assert check_config(plan, folder).agreement.different == ()
+    imported = read_config(folder)
+    assert imported.vpp == 2
+    assert layout_stages(imported.pipeline_layout or "") == layout_stages(layout)
+
+
+def test_another_layout_is_a_difference(tmp_path: Path) -> None:
+    axes: dict[str, object] = {"pp": 2, "dp": 4}
+    one, other = (
+        planned("llama-3.1-8b", "megatron-core", **axes, pipeline_layout=layout)
+        for layout in ("Et*15|t*17L", "Et*16|t*16L")
+    )
+    folder = write_folder(tmp_path / "run", export_plan(one, "megatron"))
+    (found,) = check_config(other, folder).agreement.different
+    assert (found.key, found.found) == ("pipeline_model_parallel_layout", "Et*15|t*17L")
 
 
 def test_every_target_but_our_own_is_exported_to() -> None:

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from shardwright_frameworks.exports.cost_of_gaps import cost_of_gaps
 from shardwright_frameworks.exports.export_plan import export_plan
 from shardwright_frameworks.exports.stage_words import stage_words
-from shardwright_frameworks.exports.targets.pipeline_layout import pipeline_layout
 from shardwright_frameworks.exports.targets.targets import TARGETS
-from shardwright_frameworks.exports.values.planned_run import PlannedRun, PlannedStage
+from shardwright_frameworks.exports.values.planned_run import PlannedRun
 
 from plugins.frameworks.tests.planned_runs import planned, small, uneven
 from profiles.errors import InputError, UnknownNameError
 from simulator.training_run.step.priced_runs import price_runs
+from simulator.values.pipeline_layout import LayoutStage, pipeline_layout_text
 from tests.shardwright.golden import check_golden
 
 
@@ -37,10 +37,10 @@ def flags(plan: PlannedRun) -> list[str]:
 def test_the_layout_text_says_every_stage(layers: list[int]) -> None:
     last = len(layers) - 1
     stages = [
-        PlannedStage(rank=n, recompute=("none",) * count, has_embedding=n == 0, has_head=n == last)
+        LayoutStage(layers=count, has_embedding=n == 0, has_loss=n == last)
         for n, count in enumerate(layers)
     ]
-    text = pipeline_layout(stages)
+    text = pipeline_layout_text(stages)
     # Megatron-Core's reading: groups first, then single letters.
     text = re.sub(r"\(([^)]+)\)\*(\d+)", lambda m: m[1] * int(m[2]), text)
     text = re.sub(r"(.)\*(\d+)", lambda m: m[1] * int(m[2]), text)

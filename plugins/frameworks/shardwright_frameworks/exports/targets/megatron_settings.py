@@ -12,7 +12,6 @@ from typing import Any
 
 from profiles.errors import InputError
 from profiles.model.figures.transformer import Transformer
-from shardwright_frameworks.exports.targets.pipeline_layout import pipeline_layout
 from shardwright_frameworks.exports.values.exported import Unexpressed
 from shardwright_frameworks.exports.values.model_settings import (
     norm_epsilon,
@@ -27,13 +26,20 @@ from shardwright_frameworks.exports.values.options import (
 )
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 from simulator.values.degrees import AXIS_ORDERS
+from simulator.values.pipeline_layout import LayoutStage, pipeline_layout_text
 
 # Kinds of recomputation that Megatron-Core does not have, and the nearest ones.
 _RECOMPUTE = {"attention": "selective", "alternate": "full", "minimal": "selective"}
 # Weight of the loss that balances experts where the model's configuration has none: of Switch
 # Transformers (arXiv 2101.03961, section 2.2), which Megatron's 0.0 would leave out.
 _BALANCE = 1e-2
-_CAN = ("wide_layers", "gradient_reduction", "optimizer_offload", "activation_offload")
+_CAN = (
+    "pipeline_layout",
+    "wide_layers",
+    "gradient_reduction",
+    "optimizer_offload",
+    "activation_offload",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +170,8 @@ def _parallelism(
         "tensor_model_parallel_size": run.degrees.tp,
         "pipeline_model_parallel_size": run.degrees.pp,
     }
-    if run.degrees.pp > 1 and not planned.is_even:
-        found["pipeline_model_parallel_layout"] = pipeline_layout(planned.stages)
+    if run.degrees.pp > 1 and (run.pipeline_layout or not planned.is_even):
+        found["pipeline_model_parallel_layout"] = _layout(planned)
     elif run.degrees.vpp > 1:
         found["num_virtual_stages_per_pipeline_rank"] = run.degrees.vpp
     found["context_parallel_size"] = run.degrees.cp
@@ -196,6 +202,20 @@ def _parallelism(
         if run.zero_stage:
             found["overlap_param_gather"] = True
     return found, gaps
+
+
+def _layout(planned: PlannedRun) -> str:
+    return pipeline_layout_text(
+        [
+            LayoutStage(
+                layers=stage.num_layers,
+                predicting=stage.predicting,
+                has_embedding=stage.has_embedding,
+                has_loss=stage.has_head,
+            )
+            for stage in planned.stages
+        ]
+    )
 
 
 def _training(planned: PlannedRun, target: str) -> tuple[dict[str, Any], tuple[Unexpressed, ...]]:

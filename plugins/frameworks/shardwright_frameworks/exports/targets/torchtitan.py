@@ -79,7 +79,7 @@ def export_torchtitan(planned: PlannedRun) -> Exported:
     }
     if run.optimizer_offload:
         data["training"]["enable_cpu_offload"] = True
-    gaps += unexpressed_options(run, "torchtitan", can=("optimizer_offload",))
+    gaps += unexpressed_options(run, "torchtitan", can=("optimizer_offload", "pipeline_layout"))
     gaps += _tied(planned)
     files = [
         ExportedFile(path="train.toml", text=toml_text(data)),
