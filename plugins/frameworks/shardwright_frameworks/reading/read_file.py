@@ -15,6 +15,7 @@ from shardwright_frameworks.configs.python_values import read_python
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
     accelerate,
+    automodel,
     axolotl,
     deepspeed_config,
     hf_trainer,
@@ -72,6 +73,7 @@ def _own_forms(file: KeyedFile, keys: set[str]) -> Iterator[tuple[str, bool]]:
     yield "accelerate", accelerate.is_accelerate(file)
     yield "gpt-neox", other_yaml.is_neox(file)
     yield "composer", other_yaml.is_composer(file)
+    yield "automodel", automodel.is_automodel(file)
     yield "torchtune", torchtune.is_torchtune(file)
     yield "llama-factory", bool({"finetuning_type", "cutoff_len"} & keys)
     yield "axolotl", is_axolotl
@@ -131,6 +133,8 @@ def collect_keyed(
     elif framework == "composer":
         other_yaml.collect_composer(file, collected)
         framework = "olmo" if other_yaml.is_olmo(file) else "llm-foundry"
+    elif framework == "automodel":
+        automodel.collect_automodel(file, collected)
     elif framework == "torchtune":
         torchtune.collect_torchtune(file, (), (), collected)
     elif framework == "maxtext":
