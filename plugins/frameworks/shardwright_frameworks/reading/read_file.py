@@ -24,6 +24,7 @@ from shardwright_frameworks.frameworks import (
     model_config,
     nanotron,
     nemo,
+    nemo_rl,
     other_yaml,
     primus,
     python_config,
@@ -101,6 +102,10 @@ def collect_keyed(
         gpus = degree_of(file.get("compute", "gpus"))
         collected.set("devices", gpus, file.place(("compute", "gpus")), "compute.gpus")
         file = _section(file, "parameters")
+    if nemo_rl.is_nemo_rl(file):
+        given = nemo_rl.inherited_values(file, folder, collected)
+        nemo_rl.collect_nemo_rl(given, folder, collected)
+        return "nemo-rl"
     hydra = hydra_parts(file, folder, chosen)
     parts = hydra.parts
     framework = keyed_framework(file)

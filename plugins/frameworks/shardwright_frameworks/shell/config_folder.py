@@ -61,6 +61,16 @@ class ConfigFolder:
             return None
         return self.texts[name]
 
+    def inherited(self, name: str) -> str | None:
+        """The text of a YAML file at a path from this folder, which may lead above it; None where
+        there is none that can be read."""
+        if name not in self.texts and name.endswith((".yaml", ".yml")):
+            try:
+                self.texts[name] = read_config_text(self.root / name)
+            except DocumentError as error:
+                self.unread[name] = str(error)
+        return self.texts.get(name)
+
     def find(self, path: str, *, near: str = "") -> str | None:
         """The file that a path in a configuration names: as written, in the folder of the file
         that names it, or the only one of that name in the folder. None where there is none."""

@@ -200,3 +200,43 @@ def test_verl_sft_by_automodel_of_an_unknown_program(tmp_path: Path) -> None:
     run = read(tmp_path, "run.sh", text)
     assert (run.framework, run.tp, run.ep, run.optimizer) == ("verl", 2, 1, "fusedadam")
     assert (run.global_batch, run.seq_len, default(run, "recompute")) == (64, 1024, "none")
+
+
+NEMO_RL = """policy:
+  model_name: Qwen/Qwen3-30B-A3B
+  train_global_batch_size: 512
+  train_micro_batch_size: 4
+  max_total_sequence_length: 4096
+  optimizer: {name: torch.optim.AdamW}
+  dtensor_cfg: {enabled: true, tensor_parallel_size: 2}
+  megatron_cfg: {enabled: false, tensor_parallel_size: 1, tensor_model_parallel_size: 8}
+  generation: {colocated: {enabled: true, resources: {num_nodes: null}}}
+cluster: {gpus_per_node: 8, num_nodes: 4}
+"""
+
+
+def test_nemo_rl_reads_the_enabled_engine_only(tmp_path: Path) -> None:
+    run = read(tmp_path, "base.yaml", NEMO_RL)
+    assert (run.framework, run.tp, run.devices, run.dp) == ("nemo-rl", 2, 32, 16)
+    assert (run.optimizer, default(run, "zero_stage")) == ("adamw", 3)
+
+
+def test_nemo_rl_inherits_and_leaves_generators_out(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(NEMO_RL)
+    (tmp_path / "recipes").mkdir()
+    run = read(
+        tmp_path / "recipes",
+        "child.yaml",
+        "defaults: ../base.yaml\npolicy:\n  optimizer: null\n  dtensor_cfg: {enabled: false}\n"
+        "  megatron_cfg: {enabled: true, expert_model_parallel_size: 8}\n"
+        "  generation: {colocated: {enabled: false, resources: {num_nodes: 2}}}\n",
+    )
+    assert (run.tp, run.ep, run.nodes, run.devices, run.dp) == (8, 8, 2, 16, 2)
+    assert (run.optimizer, default(run, "zero_stage")) == (None, 1)
+    assert len(run.files) == 2
+
+
+def test_nemo_rl_without_its_parent_has_no_defaults(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.yaml", "defaults: ../b.yaml\npolicy:\n  model_name: m\n")
+    assert [each.option for each in run.unresolved] == ["defaults"]
+    assert "tp" not in run.defaults
