@@ -240,3 +240,12 @@ def test_nemo_rl_without_its_parent_has_no_defaults(tmp_path: Path) -> None:
     run = read(tmp_path, "a.yaml", "defaults: ../b.yaml\npolicy:\n  model_name: m\n")
     assert [each.option for each in run.unresolved] == ["defaults"]
     assert "tp" not in run.defaults
+
+
+def test_expr_of_whole_numbers_is_computed(tmp_path: Path) -> None:
+    text = (
+        "n=2\nNPROC_PER_NODE=$n swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type full "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps $(expr 16 / $n)\n"
+    )
+    run = read(tmp_path, "run.sh", text)
+    assert (run.gradient_accumulation, run.global_batch, run.unresolved) == (8, 16, ())
