@@ -90,8 +90,8 @@ def collect_automodel(file: KeyedFile, collected: Collected) -> None:
 
 
 def _collect_pipeline(file: KeyedFile, collected: Collected) -> None:
-    """With a pipeline the local batch is cut into micro-batches, and gathered weights are kept
-    until the backward pass, unless a file says otherwise."""
+    """With a pipeline the local batch is cut into micro-batches. By default, gathered weights
+    are then kept until the backward pass."""
     if (collected.count("pp") or 1) == 1:
         return
     micro = ("distributed", "pipeline", "pp_microbatch_size")

@@ -157,7 +157,7 @@ def collect_nemo_rl(given: Values, folder: ConfigFolder, collected: Collected) -
 
 
 def _collect_devices(value_of: Any, given: Values, collected: Collected) -> None:
-    """Devices of the trainer: without colocated generation, the cluster less those that generate
+    """Devices of the trainer: the cluster minus the devices of non-colocated generation
     (nemo_rl/algorithms/grpo.py, setup)."""
     path = ("policy", "generation", "colocated", "enabled")
     if path not in given or truth_of(value_of(".".join(path))) is not False:
@@ -168,7 +168,9 @@ def _collect_devices(value_of: Any, given: Values, collected: Collected) -> None
     generating, total = degree_of(value_of(option)), collected.count(about)
     place = given[path][1]
     if generating is None or total is None or total <= generating:
-        collected.leave_open(about, option, "the devices that generate are not given", place)
+        collected.leave_open(
+            about, option, "the number of devices for generation is not given", place
+        )
         return
     collected.placed.pop(about)
     collected.use(option, place)
