@@ -64,7 +64,6 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "dataset.seq_length": ("seq_len", degree_of),
     "dataset.max_length": ("seq_len", degree_of),
     "dataloader.collate_fn.max_length": ("seq_len", degree_of),
-    "packed_sequence.packed_sequence_size": ("seq_len", degree_of),
     "benchmark.num_nodes": ("nodes", degree_of),
     "slurm.nodes": ("nodes", degree_of),
     "slurm.ntasks_per_node": ("devices_per_node", degree_of),
@@ -83,6 +82,10 @@ def collect_automodel(file: KeyedFile, collected: Collected) -> None:
     if truth_of(file.get(*path)):
         collected.placed.pop("precision", None)
         collected.set("precision", "fp8", file.place(path), "fp8.enabled")
+    packed = ("packed_sequence", "packed_sequence_size")
+    if length := degree_of(file.get(*packed)):  # sequences are filled up to it
+        collected.placed.pop("seq_len", None)
+        collected.set("seq_len", length, file.place(packed), ".".join(packed))
     _collect_pipeline(file, collected)
     _collect_sharding(file, collected)
     if (placed := collected.placed.get("model.name")) is not None:

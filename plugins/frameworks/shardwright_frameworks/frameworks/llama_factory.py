@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile
-from shardwright_frameworks.configs.keyed_values import degree_of, recompute_of, truth_of
+from shardwright_frameworks.configs.keyed_values import degree_of, recompute_of, truth_of, word_of
 
 _SOURCE = "LLaMA-Factory v1, src/llamafactory/v1/config/training_args.py"
 _FIRST = "LLaMA-Factory, src/llamafactory/hparams/model_args.py: disable_gradient_checkpointing"
@@ -51,6 +51,10 @@ def collect_llama_factory(file: KeyedFile, collected: Collected) -> None:
         place = file.place(("enable_activation_checkpointing",))
         kind = recompute_of(file.get("enable_activation_checkpointing"))
         collected.set("recompute", kind, place, "enable_activation_checkpointing")
+    optimizer = ("optim_config", "name")
+    collected.set(
+        "optimizer", word_of(file.get(*optimizer)), file.place(optimizer), ".".join(optimizer)
+    )
     name = str(file.get("dist_config", "name") or "")
     if name.startswith("fsdp"):
         keeps = truth_of(file.get("dist_config", "reshard_after_forward")) is False

@@ -328,6 +328,8 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
         model = re.sub(r"(-\w+)?\.yaml$", "", str(value))
         collected.set("model.name", model, place, name)
         collect_figures(model, "", collected, place, name)
+    elif key == "peft" and word_of(value) in ("lora", "dora"):
+        collected.leave_open("model.lora_rank", name, "the rank is that of the recipe", place)
     elif path[-2:] == ("model", "fsdp") and truth_of(value):
         collected.set_first("zero_stage", 3, place, name)
     elif path[-2:] == ("train_ds", "max_seq_length"):

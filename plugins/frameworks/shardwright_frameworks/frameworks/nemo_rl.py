@@ -61,9 +61,7 @@ _DTENSOR: Mapping[str, tuple[str, Reader]] = {
 
 def is_nemo_rl(file: KeyedFile) -> bool:
     """Whether a file is one of NeMo RL's, or changes one."""
-    return bool(file.sections("policy") & _OF_POLICY) or (
-        {"defaults", "cluster"} <= file.sections() and "policy" in file.sections()
-    )
+    return bool(file.sections("policy") & _OF_POLICY) or ({"defaults", "policy"} <= file.sections())
 
 
 def inherited(file: KeyedFile, folder: ConfigFolder) -> tuple[list[KeyedFile], list[str]]:

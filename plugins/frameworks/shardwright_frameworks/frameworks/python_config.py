@@ -84,6 +84,10 @@ def collect_python_torchtitan(
             values[("activation_checkpoint", "mode")] = (mode, place)
         elif kind == "default_adamw":
             values[("optimizer", "name")] = ("AdamW", place)
+        elif path[-1:] == ("optimizer",) and "muon" in kind.lower():
+            values[("optimizer", "name")] = ("muon", place)
+        elif path[-1:] == ("optimizer",) and plain[-1] != "Config":
+            collected.leave_open("optimizer", "optimizer", f"{name}(...) is not followed", place)
         elif kind.endswith("Converter"):
             for word, converter in _CONVERTERS.items():
                 if word in kind.lower():

@@ -50,6 +50,14 @@ _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
     "expert_model_parallel_size": ("ep", degree_of),
     "expert_parallel_size": ("ep", degree_of),
     "expert_tensor_parallel_size": ("etp", degree_of),
+    # of engine/automodel.yaml and engine/torchtitan.yaml
+    "tensor_parallel_size": ("tp", degree_of),
+    "pipeline_parallel_size": ("pp", degree_of),
+    "tp_size": ("tp", degree_of),
+    "pp_size": ("pp", degree_of),
+    "cp_size": ("cp", degree_of),
+    "ep_size": ("ep", degree_of),
+    "activation_checkpointing": ("recompute", recompute_of),
     "sequence_parallel": ("sequence_parallel", truth_of),
     "use_distributed_optimizer": ("distributed_optimizer", truth_of),
     "optimizer_cpu_offload": ("optimizer_offload", truth_of),
@@ -66,6 +74,11 @@ _OF_MODEL: Mapping[str, tuple[str, Reader]] = {
     "lora_rank": ("model.lora_rank", degree_of),
     "enable_gradient_checkpointing": ("recompute", recompute_of),
 }
+# Options of the optimizer; `optim.optimizer` is a class of torch, or of another library.
+_OF_OPTIMIZER: Mapping[str, tuple[str, Reader]] = {
+    "optimizer": ("optimizer", word_of),
+    "optimizer_type": ("optimizer", word_of),
+}
 _OF_TRAINER: Mapping[str, tuple[str, Reader]] = {
     "nnodes": ("nodes", degree_of),
     "n_gpus_per_node": ("devices_per_node", degree_of),
@@ -75,7 +88,7 @@ _OF_TRAINER: Mapping[str, tuple[str, Reader]] = {
 def is_verl(program: str, paths: Values) -> bool:
     """Whether a program or its overrides are verl's."""
     return "verl" in program.replace("/", ".").split(".") or any(
-        path[:1] == ("actor_rollout_ref",) for path in paths
+        path[:1] == ("actor_rollout_ref",) or path == ("data", "train_files") for path in paths
     )
 
 
@@ -113,7 +126,8 @@ def collect_verl(given: Values, program: str, config: str, collected: Collected)
     )
     if collected.get("recompute") != "full" or not by_block:
         collected.placed.pop("recompute_layers", None)
-    launched = "sft" in program and "ray" not in program
+    # A program that depends on a condition is unknown.
+    launched = ("sft" in program or not (program or policy)) and "ray" not in program
     each = () if launched or "devices" in collected.placed else (("devices_per_node", 8),)
     collected.default(
         _SOURCE,
@@ -125,7 +139,7 @@ def collect_verl(given: Values, program: str, config: str, collected: Collected)
         precision="bf16",
         optimizer="adamw",
         sequence_parallel=megatron,
-        recompute="none" if megatron else "full",
+        recompute="none" if megatron or _engine(given) == "automodel" else "full",
         nodes=1,
         **dict(each),
     )
@@ -140,6 +154,14 @@ def _is_megatron(given: Values, config: str) -> bool:
         if path[: len(_ACTOR) + 1] == (*_ACTOR, "megatron"):
             return True
     return any("megatron" in word for word in words)
+
+
+def _engine(given: Values) -> str:
+    """The engine that the command line chooses."""
+    for path in (("engine",), ("model_engine",)):
+        if path in given:
+            return str(given[path][0])
+    return ""
 
 
 def _is_other(path: tuple[str, ...]) -> bool:
@@ -160,6 +182,8 @@ def _key_of(path: tuple[str, ...], *, policy: bool, megatron: bool) -> tuple[str
         if last == "enable_gradient_checkpointing" and megatron:
             return None
         return _OF_MODEL.get(last)
+    if path == ((*_ACTOR, "optim", last) if policy else ("optim", last)):
+        return _OF_OPTIMIZER.get(last)
     engine = path[: len(path) - 1]
     if policy:
         if engine[:2] != _ACTOR or (len(engine) > 2 and engine[2] not in _ENGINES):

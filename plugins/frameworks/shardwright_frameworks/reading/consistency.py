@@ -221,7 +221,7 @@ def _shares(collected: Collected) -> None:
 # Frameworks whose expert groups are cut out of the ranks of one pipeline stage.
 _EXPERTS_INSIDE = frozenset(
     {"megatron-lm", "megatron-deepspeed", "megatron-bridge", "nemo", "primus", "flagscale",
-     "torchtitan"}
+     "torchtitan", "automodel", "nemo-rl"}
 )  # fmt: skip
 
 

@@ -60,9 +60,9 @@ def read_config(path: str | Path, *, devices: int | None = None) -> ImportedRun:
         raise DocumentError(
             f"{path}: no configuration of a framework that is known was recognised; known are "
             "Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed, accelerate, transformers' "
-            "Trainer, nanotron, MaxText, NeMo, Megatron-Bridge, GPT-NeoX, LLaMA-Factory, axolotl, "
-            "llm-foundry, OLMo, InternEvo, torchtune, ColossalAI, OpenRLHF, verl, ms-swift, "
-            "FlagScale, Primus. "
+            "Trainer, nanotron, MaxText, NeMo, NeMo Automodel, NeMo RL, Megatron-Bridge, "
+            "GPT-NeoX, LLaMA-Factory, axolotl, llm-foundry, OLMo, InternEvo, torchtune, "
+            "ColossalAI, OpenRLHF, verl, ms-swift, FlagScale, Primus. "
             "If a script starts the run in a way that is not followed, give the command that it "
             "starts: shardwright import --command 'torchrun ...'"
         )

@@ -35,6 +35,7 @@ from shardwright_frameworks.shell.variables import Scope
 _BRACED = re.compile(r"(\w+|[@*#?])(?:\[([@*]|\d+)\])?(?:(:?)([-=+?])(.*))?", re.S)
 _ARITHMETIC_NAME = re.compile(r"(?<!\w)[A-Za-z_]\w*")
 _DOCUMENT = re.compile(r"(\$\()\s*cat\s*<<")
+_EXPR = re.compile(r"expr [\w${} ]+( (\\\*|[-+/%]) [\w${} ]+)+")
 _COMMAND = ("$(", "`", "<(", ">(")
 _MOST_TEXT = 1_000_000
 _MOST_NUMBER = 10**18
@@ -149,6 +150,8 @@ def _value(reference: Reference, scope: Scope) -> str | tuple[Word, ...]:
         ).rstrip("\n")
     if text.startswith(_COMMAND):
         command = " ".join(text.lstrip("$<>").strip("`()").split())
+        if _EXPR.fullmatch(command):
+            return arithmetic(command.removeprefix("expr ").replace("\\*", "*"), place, scope)
         return "." if command == "pwd" else scope.unknown("output", command[:80], place)
     if not text.startswith("${"):
         return _variable(text[1:], None, place, scope)

@@ -124,7 +124,7 @@ def test_an_open_accumulation_leaves_the_batch_open(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(
         "NPROC_PER_NODE=4 swift sft --model Qwen/Qwen3-8B --tuner_type full "
-        "--per_device_train_batch_size 1 --gradient_accumulation_steps $(expr 16 / 4)\n"
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps $(python batch.py 4)\n"
     )
     run = read_config(path)
     assert run.answer("global_batch") is None

@@ -156,3 +156,23 @@ def qwen3_0_6b() -> Trainer.Config:
     path.write_text(text)
     layers = [read_config(f"{path}:{n}").model.num_layers for n in ("rl_grpo_qwen3", "qwen3_0_6b")]
     assert layers == [36, 28]
+
+
+@pytest.mark.parametrize(
+    ("call", "optimizer", "unresolved"),
+    [("_dist_muon_optimizer(lr=1)", "muon", []), ("_other(lr=1)", None, ["optimizer"])],
+)
+def test_a_called_optimizer_is_read_or_left_open(
+    tmp_path: Path, call: str, optimizer: str | None, unresolved: list[str]
+) -> None:
+    path = tmp_path / "config_registry.py"
+    path.write_text(
+        "from . import model_registry\n\ndef debug() -> Trainer.Config:\n"
+        '    return Trainer.Config(model_spec=model_registry("8B"),\n'
+        f"        optimizer={call}, training=TrainingConfig(max_context_length=2048))\n"
+    )
+    run = read_config(f"{path}:debug")
+    assert run.optimizer == optimizer
+    assert ("optimizer" in run.defaults, [one.option for one in run.unresolved]) == (
+        False, unresolved,
+    )  # fmt: skip

@@ -150,3 +150,103 @@ def test_llama_factory_s_second_form_shards_and_recomputes_by_default(tmp_path: 
 def test_axolotl_s_automatic_precision_is_bf16(tmp_path: Path) -> None:
     text = "base_model: Qwen/Qwen3-8B\ndatasets: []\nmicro_batch_size: 1\nbf16: auto\n"
     assert read(tmp_path, "a.yaml", text).precision == "bf16"
+
+
+AUTOMODEL = """step_scheduler: {{global_batch_size: 64, local_batch_size: 4}}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: Qwen/Qwen3-30B-A3B
+distributed:
+  strategy: fsdp2
+  tp_size: 2
+  pp_size: {pp}
+  ep_size: 8
+  activation_checkpointing: true
+  pipeline: {{pp_schedule: interleaved1f1b, pp_microbatch_size: 1}}
+dataset: {{seq_len: 4096}}
+packed_sequence: {{packed_sequence_size: {packed}}}
+optimizer: {{_target_: torch.optim.AdamW}}
+"""
+
+
+@pytest.mark.parametrize(("pp", "micro", "stage"), [(1, 4, 3), (4, 1, 2)])
+def test_automodel_cuts_its_batch_with_a_pipeline(
+    tmp_path: Path, pp: int, micro: int, stage: int
+) -> None:
+    run = read(tmp_path, "a.yaml", AUTOMODEL.format(pp=pp, packed=0))
+    assert (run.framework, run.tp, run.pp, run.ep) == ("automodel", 2, pp, 8)
+    assert (run.micro_batch, run.global_batch, run.seq_len) == (micro, 64, 4096)
+    assert (run.recompute, run.optimizer, run.model.num_experts) == ("full", "adamw", 128)
+    assert (run.zero_stage or default(run, "zero_stage")) == stage
+
+
+def test_automodel_packs_sequences_to_their_own_length(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.yaml", AUTOMODEL.format(pp=1, packed=1024))
+    assert (run.seq_len, run.contradictions) == (1024, ())
+
+
+def test_the_second_form_of_llama_factory_names_its_optimizer(tmp_path: Path) -> None:
+    text = "model: m\nmodel_class: llm\ncutoff_len: 2048\noptim_config:\n  name: muon\n"
+    assert read(tmp_path, "a.yaml", text).optimizer == "muon"
+
+
+def test_verl_sft_by_automodel_of_an_unknown_program(tmp_path: Path) -> None:
+    text = (
+        "$COMMAND data.train_files=a data.train_batch_size=64 model.path=Qwen/Qwen3-8B "
+        "engine=automodel engine.tp_size=2 engine.ep_size=1 optim.optimizer=FusedAdam "
+        "data.max_length=1024 trainer.nnodes=1 data.micro_batch_size_per_gpu=2 "
+        "trainer.total_epochs=1 optim.lr=1 data.truncation=left\n"
+    )
+    run = read(tmp_path, "run.sh", text)
+    assert (run.framework, run.tp, run.ep, run.optimizer) == ("verl", 2, 1, "fusedadam")
+    assert (run.global_batch, run.seq_len, default(run, "recompute")) == (64, 1024, "none")
+
+
+NEMO_RL = """policy:
+  model_name: Qwen/Qwen3-30B-A3B
+  train_global_batch_size: 512
+  train_micro_batch_size: 4
+  max_total_sequence_length: 4096
+  optimizer: {name: torch.optim.AdamW}
+  dtensor_cfg: {enabled: true, tensor_parallel_size: 2}
+  megatron_cfg: {enabled: false, tensor_parallel_size: 1, tensor_model_parallel_size: 8}
+  generation: {colocated: {enabled: true, resources: {num_nodes: null}}}
+cluster: {gpus_per_node: 8, num_nodes: 4}
+"""
+
+
+def test_nemo_rl_reads_the_enabled_engine_only(tmp_path: Path) -> None:
+    run = read(tmp_path, "base.yaml", NEMO_RL)
+    assert (run.framework, run.tp, run.devices, run.dp) == ("nemo-rl", 2, 32, 16)
+    assert (run.optimizer, default(run, "zero_stage")) == ("adamw", 3)
+
+
+def test_nemo_rl_inherits_and_leaves_generators_out(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("")  # files above the folder: of a repository only
+    (tmp_path / "base.yaml").write_text(NEMO_RL)
+    (tmp_path / "recipes").mkdir()
+    run = read(
+        tmp_path / "recipes",
+        "child.yaml",
+        "defaults: ../base.yaml\npolicy:\n  optimizer: null\n  dtensor_cfg: {enabled: false}\n"
+        "  megatron_cfg: {enabled: true, expert_model_parallel_size: 8}\n"
+        "  generation: {colocated: {enabled: false, resources: {num_nodes: 2}}}\n",
+    )
+    assert (run.tp, run.ep, run.nodes, run.devices, run.dp) == (8, 8, 2, 16, 2)
+    assert (run.optimizer, default(run, "zero_stage")) == (None, 1)
+    assert len(run.files) == 2
+
+
+def test_nemo_rl_without_its_parent_has_no_defaults(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.yaml", "defaults: ../b.yaml\npolicy:\n  model_name: m\n")
+    assert [each.option for each in run.unresolved] == ["defaults"]
+    assert "tp" not in run.defaults
+
+
+def test_expr_of_whole_numbers_is_computed(tmp_path: Path) -> None:
+    text = (
+        "n=2\nNPROC_PER_NODE=$n swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type full "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps $(expr 16 / $n)\n"
+    )
+    run = read(tmp_path, "run.sh", text)
+    assert (run.gradient_accumulation, run.global_batch, run.unresolved) == (8, 16, ())
