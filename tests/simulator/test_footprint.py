@@ -20,7 +20,7 @@ from simulator.training_run.framework.kept_tensor import KeptTensor, LingeringTe
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
 from tests.oracles.held_activations import most_held
-from tests.simulator.described_runs import DEEPSEEK_V3, changed
+from tests.simulator.described_runs import DEEPSEEK_V3, GPT_RUN, LLAMA_RUN, changed
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
 
 GIB = 2**30
@@ -282,6 +282,10 @@ def test_what_lingers_is_reserved_up_to_what_the_device_has() -> None:
     (rank,) = footprint(run).ranks
     assert lingering(run) == 2 * 16 * each
     assert rank.reserved_bytes == pytest.approx(rank.peak_bytes + lingering(run))
+    # What comes and goes needs a quarter more (nanotron's file), and what lingers room of its own.
+    lasting = rank.static_bytes + rank.communication_bytes
+    passing = 1.25 * (rank.activations_bytes + rank.transient_bytes)
+    assert rank.required_bytes == pytest.approx(lasting + passing + lingering(run))
     # Two ranks' worth of layers in flight reach the most that waits, 34.
     deep = replace(run, model=replace(run.model, num_layers=32))
     assert lingering(deep) == 34 * each
@@ -508,3 +512,19 @@ def test_what_collectives_hold_back_before_torch_2_7() -> None:
     hidden = run.seq_len * run.micro_batch * SMALL_GPT.hidden_size * 2
     assert lingering(run) == pytest.approx(min(34, 2 * SMALL_GPT.num_layers) * hidden)
     assert lingering(replace(run, stack="megatron-core")) == 0.0
+
+
+def test_two_copies_share_their_states_over_twice_the_ranks() -> None:
+    """DualPipe's ranks hold two stages, and the states of each with one more rank per replica."""
+    run = replace(GPT_RUN, stack="megatron-core", zero_stage=1, precision="bf16")
+    one = footprint(changed(run, dp=2, schedule="zb-h1")).ranks[3]
+    two = footprint(changed(run, dp=2, schedule="dualpipe")).ranks[3]
+    assert two.parameters_bytes == pytest.approx(2 * one.parameters_bytes, rel=1e-3)
+    assert two.optimizer_bytes == pytest.approx(one.optimizer_bytes, rel=1e-3)
+
+
+def test_activations_of_fp32_take_twice_the_bytes_of_bf16() -> None:
+    run = replace(LLAMA_RUN, stack="torch-fsdp")
+    half, whole = (footprint(replace(run, precision=p)).ranks[0] for p in ("bf16", "fp32"))
+    # But the sums of the softmax, which are fp32 in both.
+    assert whole.activations_bytes == pytest.approx(2 * half.activations_bytes, rel=1e-3)
