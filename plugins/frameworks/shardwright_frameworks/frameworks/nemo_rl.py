@@ -21,7 +21,7 @@ from shardwright_frameworks.configs.keyed_values import (
 )
 from shardwright_frameworks.frameworks.automodel import class_of, dtype_of
 from shardwright_frameworks.frameworks.flavors import collect_figures
-from shardwright_frameworks.frameworks.nemo import Values, values_of_files
+from shardwright_frameworks.frameworks.nemo import KEYS, Values, values_of_files
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place
 
@@ -38,15 +38,15 @@ _POLICY: Mapping[str, tuple[str, Reader]] = {
     "max_total_sequence_length": ("seq_len", degree_of),
     "precision": ("precision", dtype_of),
 }
+# Megatron-Core's names, as NeMo has them.
+_DEGREES = (
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+    *("expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel"),
+)
 _MEGATRON: Mapping[str, tuple[str, Reader]] = {
-    "tensor_model_parallel_size": ("tp", degree_of),
-    "pipeline_model_parallel_size": ("pp", degree_of),
-    "context_parallel_size": ("cp", degree_of),
-    "expert_model_parallel_size": ("ep", degree_of),
-    "expert_tensor_parallel_size": ("etp", degree_of),
-    "sequence_parallel": ("sequence_parallel", truth_of),
+    **{key: KEYS[key] for key in _DEGREES},
     "optimizer.optimizer": ("optimizer", word_of),
-    "optimizer.use_distributed_optimizer": ("distributed_optimizer", truth_of),
+    "optimizer.use_distributed_optimizer": KEYS["use_distributed_optimizer"],
     "optimizer.optimizer_cpu_offload": ("optimizer_offload", truth_of),
 }
 _DTENSOR: Mapping[str, tuple[str, Reader]] = {
@@ -156,12 +156,12 @@ def _collect_megatron(given: Values, collected: Collected) -> None:
     section = "policy.megatron_cfg"
     switch = f"{section}.activation_checkpointing"
     on = truth_of(_value(given, switch))
-    kind = word_of(_value(given, f"{section}.recompute_granularity")) or "full"
+    granularity = f"{section}.recompute_granularity"
+    kind = word_of(_value(given, granularity)) or "full"
     if on is not None:
         collected.set("recompute", kind if on else "none", _place(given, switch), switch)
-    if (tuple(f"{section}.recompute_granularity".split("."))) in given:
-        name = f"{section}.recompute_granularity"
-        collected.use(name, _place(given, name))
+    if tuple(granularity.split(".")) in given:
+        collected.use(granularity, _place(given, granularity))
     if truth_of(_value(given, f"{section}.fp8_cfg.enabled")):
         name = f"{section}.fp8_cfg.enabled"
         collected.placed.pop("precision", None)
