@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,26 @@ FAMILIES = {
 }
 # Families that are built with all towers.
 _TOWERS = ("pairs", "vision")
+IMAGE_AND_TEXT = "image and text"
+"""Family of vision-language models: language models with an image tower."""
+_JOINS_TEXT = ("ForConditionalGeneration", "ForImageTextToText")
 # Tasks whose loss depends on values, so that it cannot be traced on shapes.
 _LOSS_BY_VALUES = {
     "ForObjectDetection": "matches boxes to objects",
     "ForInstanceSegmentation": "matches masks to objects",
     "ForUniversalSegmentation": "matches masks to objects",
     "ForCTC": "sums over alignments of labels of unknown length",
+}
+_PARTS = ("text_config", "vision_config", "audio_config", "speech_config", "talker_config")
+TEXT_PART = "#text_config"
+"""End of a file's name that means its language model alone."""
+# Language models without their own class in transformers 5.23 -> the type with equal layers. The
+# positions of images in the rotation cost nothing.
+_SAME_LAYERS = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
 }
 _FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 _ALIASES = {
@@ -172,11 +186,13 @@ def resolve_model(text: str) -> ModelSpec:
                 "of a config.json, or package.module:factory"
             )
         text = str(inside)
-    if text.endswith(".json") or Path(text).is_file():
-        config = read_mapping(text)
-        folder = Path(text).resolve().parent.name
-        name = str(config.get("_name_or_path") or folder or Path(text).stem)
-        return _checked(ModelSpec(name=name, source=text, config=config))
+    file = text.removesuffix(TEXT_PART)
+    if file.endswith(".json") or Path(file).is_file():
+        config = read_mapping(file)
+        folder = Path(file).resolve().parent.name
+        name = str(config.get("_name_or_path") or folder or Path(file).stem)
+        spec = ModelSpec(name=name, source=text, config=config)
+        return _checked(_language_model(spec) if file != text else spec)
     shipped = model_named(text)
     if shipped is None:
         unknown = UnknownNameError("model", text, model_names())
@@ -197,6 +213,9 @@ def _family(config: Mapping[str, Any], source: str) -> str:
         )
     name = str(architectures[0])
     found = next((family for suffix, family in FAMILIES.items() if name.endswith(suffix)), "")
+    towers = {key for key, value in config.items() if key in _PARTS and isinstance(value, Mapping)}
+    if name.endswith(_JOINS_TEXT) and towers == {"text_config", "vision_config"}:
+        return IMAGE_AND_TEXT
     if found not in _TOWERS and ("text_config" in config or "vision_config" in config):
         raise ModelError(_towers_refused(config, name, source))
     if found:
@@ -217,21 +236,28 @@ def _family(config: Mapping[str, Any], source: str) -> str:
 def _towers_refused(config: Mapping[str, Any], name: str, source: str) -> str:
     """Why a configuration of several towers is refused, and how to plan its language model."""
     towers = ", ".join(key for key in config if key.endswith("_config") and key != "text_config")
-    text = config.get("text_config")
-    kind = text.get("model_type") if isinstance(text, Mapping) else None
-    words = f" (text_config, model_type {kind!r})" if kind else ""
     # Older checkpoints have the language model's keys at the top level.
     alone = (
-        "save the part under text_config as a config.json, with its model_type and"
-        if isinstance(text, Mapping)
-        else f"save the file without {towers or 'them'}, with the language model's model_type and"
+        f"give {source}{TEXT_PART}"
+        if isinstance(config.get("text_config"), Mapping)
+        else f"save the file without {towers or 'them'}, with the language model's model_type and "
+        '"architectures": ["...ForCausalLM"]'
     )
     return (
-        f"{source}: {name} joins a language model{words} with other towers "
-        f"({towers or 'unnamed'}), whose work per sample a configuration does not give. For the "
-        f'language model alone, {alone} "architectures": ["...ForCausalLM"]; for all of it, give '
-        "package.module:factory."
+        f"{source}: {name} joins a language model with other towers ({towers or 'unnamed'}), whose "
+        f"work per sample a configuration does not give. For the language model alone, {alone}; "
+        "for all of it, give package.module:factory."
     )
+
+
+def _language_model(spec: ModelSpec) -> ModelSpec:
+    """The language model of a file with several towers."""
+    part = spec.config.get("text_config")
+    if not isinstance(part, Mapping):
+        raise ModelError(f"{spec.source}: the file has no table text_config")
+    kind = str(part.get("model_type", ""))
+    same = {"model_type": _SAME_LAYERS.get(kind, kind), "architectures": ["ForCausalLM"]}
+    return replace(spec, config={**part, **same})
 
 
 def _checked(spec: ModelSpec) -> ModelSpec:

@@ -9,13 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profiles.errors import InputError
-from profiles.model.loaders import ModelSpec, need_to_build, resolve_model
+from profiles.model.loaders import (
+    IMAGE_AND_TEXT,
+    TEXT_PART,
+    ModelSpec,
+    need_to_build,
+    resolve_model,
+)
 
 if TYPE_CHECKING:
     from profiles.model.figures.transformer import Transformer
 
 DEFAULT_SEQUENCE = 4096
 _IMAGES = ("vision", "pixels")
+_IMAGE_FIRST = (
+    "a sample is one image of the image tower's size, then text; both towers are trained "
+    "(#text_config after the file's name: its language model alone)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +63,15 @@ def sample_of(model: str, seq: int | None) -> Sample:
     if spec.family in _IMAGES:
         said = () if seq is None else (f"--seq {seq} is ignored: {spec.source} is given images",)
         return Sample(sequence_length=seq or 1, counted_in="samples", assumptions=said)
+    joined = (_IMAGE_FIRST,) if spec.family == IMAGE_AND_TEXT else ()
     if seq is not None:
-        return Sample(sequence_length=seq)
-    config = spec.config
+        return Sample(sequence_length=seq, assumptions=joined)
+    config = spec.config["text_config"] if joined else spec.config
     limit = config.get("max_position_embeddings") or config.get("n_positions") or DEFAULT_SEQUENCE
     limit = config.get("max_target_positions") or limit
     chosen = min(int(limit), DEFAULT_SEQUENCE)
-    return Sample(sequence_length=chosen, assumptions=(f"sequence length {chosen} (--seq)",))
+    assumed = (*joined, f"sequence length {chosen} (--seq)")
+    return Sample(sequence_length=chosen, assumptions=assumed)
 
 
 def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
@@ -112,7 +124,14 @@ def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Des
     from shardwright.requests.places import trace_cache
 
     import_from_here(model)
-    factory = bool(resolve_model(model).factory)
+    spec = resolve_model(model)
+    if spec.family == IMAGE_AND_TEXT:
+        raise InputError(
+            f"{model}: layouts describe alike layers, and this model has an image tower. Plan its "
+            f"language model, {model}{TEXT_PART}; or leave out --stack, and every tower is planned "
+            "block by block"
+        )
+    factory = bool(spec.factory)
     sample = Sample(sequence_length=seq or 1) if factory else sample_of(model, seq)
     asked = sample.sequence_length if sample.sequence_length > 1 else None
     found = describe_model(model, sequence_length=asked, cache=trace_cache())

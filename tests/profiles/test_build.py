@@ -60,22 +60,84 @@ def test_the_language_part_of_a_larger_model_is_found() -> None:
     assert type(module).__name__ == "Gemma3ForCausalLM"
 
 
-def test_towers_are_refused_with_what_to_do(tmp_path: Path) -> None:
+VISION = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
+GEMMA_TEXT = LLAMA | {"model_type": "gemma3_text", "num_key_value_heads": 2, "head_dim": 16}
+GEMMA = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "mm_tokens_per_image": 4,
+    "text_config": {key: GEMMA_TEXT[key] for key in GEMMA_TEXT if key != "architectures"},
+    "vision_config": VISION,
+}
+
+
+def test_an_image_comes_before_the_text_of_a_sample() -> None:
+    """16 patches are pooled to 4 positions; the other 20 of 24 are text."""
+    built = build_model(spec_of(GEMMA), micro_batch=2, sequence_length=24, device="cpu")
+    images, words = built.args
+    assert (images.shape, words.shape) == ((2, 3, 32, 32), (2, 20))
+    logits = built.call(built.module, images, words)
+    assert logits.shape[:2] == (2, 24)
+    # The loss is that of the text, and every weight of both towers that gives a feature gets a
+    # gradient.
+    alone = nn.functional.cross_entropy(
+        logits[:, 4:-1].flatten(0, 1).float(), words[:, 1:].flatten()
+    )
+    loss = built.loss_fn(logits, built.targets)
+    torch.testing.assert_close(loss, alone)
+    loss.backward()
+    without = {name for name, x in built.module.named_parameters() if x.grad is None}
+    assert {name for name in without if "vision_tower.head" not in name} == set()
+
+
+def test_an_image_must_leave_positions_for_text() -> None:
+    with pytest.raises(ModelError, match=r"takes 4 of the 4 positions of a sample \(--seq\)"):
+        build_model(spec_of(GEMMA), micro_batch=1, sequence_length=4)
+
+
+def test_an_image_tower_that_reads_values_is_refused() -> None:
+    """Qwen3-VL takes images of any size, whose grids are values."""
+    text = {key: value for key, value in LLAMA.items() if key != "architectures"}
     config = {
-        "architectures": ["Gemma3ForConditionalGeneration"],
-        "model_type": "gemma3",
-        "text_config": LLAMA,
-        "vision_config": {},
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "model_type": "qwen3_vl",
+        "text_config": text | {"model_type": "qwen3_vl_text", "head_dim": 16},
+        "vision_config": {"hidden_size": 32, "depth": 2, "num_heads": 4, "out_hidden_size": 64},
     }
+    with pytest.raises(ModelError, match=r"needs image_grid_thw of each image.*#text_config"):
+        build_model(spec_of(config), micro_batch=1, sequence_length=8)
+
+
+def test_the_language_model_of_a_file_with_towers(tmp_path: Path) -> None:
+    """`#text_config` after the name is the part below that key; Qwen3-VL's layers are Qwen3's."""
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    with pytest.raises(
-        ModelError,
-        match=r"model_type 'llama'.*vision_config.*save the part under",
-    ):
+    part = {key: value for key, value in LLAMA.items() if key != "architectures"}
+    part |= {"model_type": "qwen3_vl_text", "head_dim": 16}
+    path.write_text(json.dumps({**GEMMA, "text_config": part}))
+    spec = resolve_model(f"{path}#text_config")
+    assert spec.family == "causal"
+    module = build_model(spec, micro_batch=1, sequence_length=8).module
+    assert type(module).__name__ == "Qwen3ForCausalLM"
+    path.write_text(json.dumps(LLAMA))
+    with pytest.raises(ModelError, match="#text_config: the file has no table text_config"):
+        resolve_model(f"{path}#text_config")
+
+
+def test_towers_of_sound_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**GEMMA, "audio_config": {}}))
+    with pytest.raises(ModelError, match=r"vision_config, audio_config.*give .*#text_config"):
         resolve_model(str(path))
     # Older checkpoints have the language model's keys beside the section of the other tower.
-    path.write_text(json.dumps({**config, "text_config": None} | {"hidden_size": 64}))
+    path.write_text(json.dumps({**GEMMA, "text_config": None} | {"hidden_size": 64}))
     with pytest.raises(ModelError, match=r"save the file without vision_config, with the language"):
         resolve_model(str(path))
 

@@ -375,7 +375,7 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
     for package in dict.fromkeys((model_type, model_type.removesuffix("_text"))):
         with suppress(ImportError):
             file = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
-            cls = cls or getattr(file, name, None)
+            cls = cls or getattr(file, name, None) or _only_class(file, name)
     if cls is None:
         raise ModelError(
             f"{spec.source}: transformers has no {name} for model_type {model_type!r}; check both "
@@ -394,6 +394,12 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
     if getattr(cls, "_supports_sdpa", False):
         config._attn_implementation = "sdpa"
     return config, cls
+
+
+def _only_class(file: Any, end: str) -> Any:
+    """The one class of a module whose name ends so, or None."""
+    names = [name for name in getattr(file, "__all__", ()) if name.endswith(end)]
+    return getattr(file, names[0]) if len(names) == 1 else None
 
 
 def _not_built(spec: ModelSpec, cls: Any, error: Exception) -> ModelError:

@@ -16,6 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from profiles.errors import ModelError
+from profiles.model.building.build_image_and_text import (
+    call_image_and_text,
+    image_positions,
+    refuse_values,
+)
+from profiles.model.loaders import IMAGE_AND_TEXT
 
 Call = Callable[..., Any]
 Loss = Callable[[Any, Any], Tensor]
@@ -129,6 +135,21 @@ def _pairs(module: nn.Module, config: Any, feed: Feed) -> Fed:
     return Fed(args=(words, images), targets=None, call=_call_pairs, loss_fn=loss_fn)
 
 
+def _image_and_text(module: nn.Module, config: Any, feed: Feed) -> Fed:
+    """Samples of one image and then text, `length` positions in all."""
+    refuse_values(module)
+    images = _images(config.vision_config, feed)
+    seen = image_positions(module, images)
+    if seen >= feed.length:
+        raise ModelError(
+            f"an image takes {seen} of the {feed.length} positions of a sample (--seq), which "
+            "leaves none for text"
+        )
+    words = feed.tokens(config.text_config.vocab_size, feed.length - seen)
+    loss = _text_after_image
+    return Fed(args=(images, words), targets=words, call=call_image_and_text, loss_fn=loss)
+
+
 # --- inputs ---------------------------------------------------------------------------------------
 
 
@@ -202,6 +223,11 @@ def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return nn.functional.cross_entropy(shifted, tokens[:, 1:].flatten())
 
 
+def _text_after_image(logits: Tensor, tokens: Tensor) -> Tensor:
+    """`next_token_loss` of the text, whose positions are the last ones."""
+    return next_token_loss(logits[:, -tokens.shape[1] :], tokens)
+
+
 def span_loss(logits: tuple[Tensor, Tensor], ends: Tensor) -> Tensor:
     """Mean cross entropy of the beginning and end of a span, in fp32."""
     first, last = (nn.functional.cross_entropy(x.float(), ends[:, i]) for i, x in enumerate(logits))
@@ -247,4 +273,5 @@ _FEEDS: dict[str, Task] = {
     "pixels": _pixels,
     "seq2seq": _seq2seq,
     "pairs": _pairs,
+    IMAGE_AND_TEXT: _image_and_text,
 }
