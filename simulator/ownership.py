@@ -2,7 +2,8 @@
 
 Per hour of the calendar an owned device costs, whether it is used or not,
 
-    F = purchase (1 + network share) / (years x 8760) + hosting x kW x 12 / 8760 + staff / 8760
+    F = purchase (1 + network share - residual share) / (years x 8760)
+        + hosting x kW x 12 / 8760 + staff / 8760
 
 and, of power at the price c per kWh, c x kW x PUE while it is used and the part r of that while it
 stands idle (simulator/energy.py). With a use u of its hours an hour that is used costs
@@ -83,14 +84,14 @@ def owned_cost(
     leased_kw = run_energy(device, 1, 1.0, scope="node")
     used_kw = run_energy(device, 1, 1.0, mfu, pue)
     idle_kw = run_energy(device, 1, 1.0, 0.0, pue)
-    years, share = owning.depreciation_years, owning.network_share
-    purchase, one = owning.purchase_usd, Interval(value=1.0, low=1.0, high=1.0)
+    years, purchase, share = owning.depreciation_years, owning.purchase_usd, owning.network_share
+    left, one = owning.residual_share, Interval(value=1.0, low=1.0, high=1.0)
     return OwnedCost(
         capital_usd=Interval(
-            value=purchase.value * (1 + share.value) / (years.value * HOURS_PER_YEAR),
-            low=purchase.low * (1 + share.low) / (years.high * HOURS_PER_YEAR),
-            high=purchase.high * (1 + share.high) / (years.low * HOURS_PER_YEAR),
-        ),
+            value=purchase.value * (1 + share.value - left.value) / years.value,
+            low=purchase.low * (1 + share.low - left.high) / years.high,
+            high=purchase.high * (1 + share.high - left.low) / years.low,
+        ).scaled(1 / HOURS_PER_YEAR),
         hosting_usd=_times(leased_kw, owning.hosting_usd_per_kw_month).scaled(12 / HOURS_PER_YEAR),
         staff_usd=_times(one, owning.staff_usd_per_year).scaled(1 / HOURS_PER_YEAR),
         power_usd=_times(used_kw, owning.power_usd_per_kwh),

@@ -38,6 +38,7 @@ def plain(**changes: float) -> Owning:
         "hosting_usd_per_kw_month": 146.0,
         "power_usd_per_kwh": 0.1,
         "staff_usd_per_year": 876.0,
+        "residual_share": 0.0,
     }
     return Owning(**{name: said(value, "here") for name, value in {**numbers, **changes}.items()})
 
@@ -47,6 +48,9 @@ def test_an_owned_hour_by_hand() -> None:
     # 35,040 x 1.25 over 5 x 8,760 hours; 876 over 8,760.
     assert cost.capital_usd.value == pytest.approx(1.0)
     assert cost.staff_usd.value == pytest.approx(0.1)
+    # Sold for a quarter of the purchase: 35,040 x (1.25 - 0.25) over the same hours.
+    sold = owned_cost(plain(residual_share=0.25), "h100")
+    assert sold.capital_usd.value == pytest.approx(0.8)
     # 0.896 kW (700 W and 28 %) at $146 a month, twelve months over 8,760 hours: $0.2 per kW-hour.
     assert cost.hosting_usd.value == pytest.approx(0.896 * 0.2)
     assert cost.power_usd.value == pytest.approx(0.0896 * power_draw().pue.value)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from shardwright_fleet.own_or_rent import OwnOrRent
 from shardwright_fleet.phase_price import PhasePrice
 from shardwright_fleet.problem import (
     COST,
@@ -79,7 +80,8 @@ class PlannedRun:
 class ClusterUse:
     """Of a cluster, between its opening and the end of the last phase of all.
 
-    used    share of its node-hours;  usd  of what is used, where it is rented
+    used    share of its node-hours, of which there are `open_device_hours` / devices of a node
+    usd     of what is used, where it is rented
     usd_standing   of all its hours, where it is owned and has a price, used or not
     """
 
@@ -87,6 +89,7 @@ class ClusterUse:
     on: str
     nodes: int
     used: float
+    open_device_hours: float
     device_hours: float
     usd: float
     usd_standing: float | None
@@ -120,6 +123,7 @@ class FleetAnswer:
     """The answer.
 
     status    `optimal`, `feasible` (see gap) or `infeasible`;  gap  the largest of the levels
+    owning    each cluster bought and rented, where a file of owning is given
     binds     what stands in the way, where it is infeasible;  changes  the smallest that help
     """
 
@@ -133,6 +137,7 @@ class FleetAnswer:
     usd: float = 0.0
     end_h: float = 0.0
     advice: tuple[Advice, ...] = ()
+    owning: tuple[OwnOrRent, ...] = ()
     binds: tuple[str, ...] = ()
     changes: tuple[NeededChange, ...] = ()
     assumptions: tuple[str, ...] = ()
@@ -237,6 +242,7 @@ def _uses(
                 on=cluster.on,
                 nodes=cluster.nodes,
                 used=hours / have if have else 0.0,
+                open_device_hours=have,
                 device_hours=hours,
                 usd=sum(p.usd for p in phases),
                 usd_standing=have * price.value if cluster.owned and price else None,

@@ -46,6 +46,12 @@ def fleet(
     buy: Annotated[
         str, typer.Option("--buy", help="try to rent in addition: 4x8xb200, or a list")
     ] = "",
+    owning: Annotated[
+        Path | None,
+        typer.Option(
+            "--owning", help="file of the costs of owned devices: buy or rent each cluster"
+        ),
+    ] = None,
     prices: Prices = None,
     time_limit: Annotated[
         str, typer.Option("--time-limit", help="limit of the whole command")
@@ -61,9 +67,11 @@ def fleet(
 ) -> None:
     """`shardwright fleet`."""
     # Here, since --help needs none of them.
+    from profiles.hardware.prices.owning import read_owning
     from profiles.hardware.prices.price_file import offers_with
     from shardwright.requests.price_request import price_notes
     from shardwright_fleet.file import read_fleet
+    from shardwright_fleet.own_or_rent import own_or_rent
     from shardwright_fleet.page import fleet_html
     from shardwright_fleet.prices import PhasePrices
     from shardwright_fleet.report import fleet_report
@@ -74,6 +82,7 @@ def fleet(
     need_room_for(page, file)
     offers = None if prices is None else offers_with(prices)
     limit_s = parse_quantity(time_limit, "time", where="--time-limit")
+    owned = None if owning is None else read_owning(owning)
     question, assumed = read_fleet(jobs, offers=offers)
     beside = tuple(rented_beside(each.strip(), offers) for each in buy.split(",") if each.strip())
     priced = PhasePrices(
@@ -84,6 +93,21 @@ def fleet(
             question, priced, clock=time.monotonic, limit_s=limit_s, buy=beside, seed=seed
         )
     answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
+    if owned is not None:
+        both = zip(question.clusters, answer.clusters, strict=True) if answer.runs else ()
+        answer = replace(
+            answer,
+            owning=tuple(
+                own_or_rent(
+                    cluster,
+                    owned,
+                    open_device_hours=use.open_device_hours,
+                    used_device_hours=use.device_hours,
+                    offers=offers,
+                )
+                for cluster, use in both
+            ),
+        )
     today = datetime.date.today().isoformat()
     told = [
         said

@@ -7,9 +7,10 @@ from rich.text import Text
 
 from profiles.units import format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
-from shardwright.reports.terminal import table
+from shardwright.reports.terminal import format_interval, table
 from shardwright_fleet.answer import FleetAnswer, PlannedPhase, PlannedRun
 from shardwright_fleet.words import advice_words, date_of, level_words
+from simulator.values.prediction import Interval
 
 _NAME, _CHART = 18, 64
 _MARK, _LATE, _DUE, _IDLE = "█", "▒", "|", "·"
@@ -37,6 +38,7 @@ def fleet_report(answer: FleetAnswer) -> RenderableType:
         _clusters(answer),
         *_prices(answer),
     ]
+    lines += own_or_rent_lines(answer)
     for one in answer.advice:
         gap = f" (gap {format_percent(one.gap)})" if one.gap > 1e-4 else ""
         lines.append(labelled("Buy     ", f"{one.change}: {advice_words(one)}{gap}"))
@@ -127,6 +129,41 @@ def _prices(answer: FleetAnswer) -> list[RenderableType]:
         for use in answer.clusters
         if use.price_words
     ]
+
+
+def own_or_rent_lines(answer: FleetAnswer) -> list[RenderableType]:
+    """One line per cluster, and the cheapest of all where every rent is known."""
+    lines: list[RenderableType] = []
+    for one in answer.owning:
+        choice = {True: "buy", False: "rent", None: "no rent is known"}[one.buy]
+        pays = one.pays_from
+        never = "owning never pays"
+        words = [
+            f"{choice} (owned {format_interval(one.owned_usd, format_usd)}",
+            "" if one.rented_usd is None else f"rented {format_usd(one.rented_usd.value)}",
+            f"{format_percent(one.use)} in use)",
+            never if pays is None or pays.value > 1 else f"owning pays from {_use(pays)}",
+            f"purchase {format_usd(one.purchase_usd.value)}",
+        ]
+        lines.append(labelled("Owning  ", f"{one.cluster}: {', '.join(filter(None, words))}"))
+    rents = [one.rented_usd for one in answer.owning if one.rented_usd is not None]
+    if len(rents) > 1 and len(rents) == len(answer.owning):
+        owned = sum(one.owned_usd.value for one in answer.owning)
+        best = sum(
+            min(one.owned_usd.value, rent.value)
+            for one, rent in zip(answer.owning, rents, strict=True)
+        )
+        whole = (
+            f"all owned {format_usd(owned)}, all rented "
+            f"{format_usd(sum(rent.value for rent in rents))}, each as above {format_usd(best)}"
+        )
+        lines.append(labelled("Owning  ", whole))
+    return lines
+
+
+def _use(use: Interval) -> str:
+    high = "never" if use.high > 1 else format_percent(use.high)
+    return f"{format_percent(use.value)} use [{format_percent(min(1.0, use.low))} - {high}]"
 
 
 def _infeasible(answer: FleetAnswer) -> RenderableType:

@@ -7,12 +7,14 @@ import re
 
 import pytest
 from shardwright_fleet.file import read_fleet
+from shardwright_fleet.own_or_rent import own_or_rent
 from shardwright_fleet.prices import step_task
 from shardwright_fleet.reader import part_of
 from typer.testing import CliRunner
 
 from profiles.errors import DocumentError, InfeasibleError
 from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.prices.owning import read_owning
 from shardwright.cli import app
 from shardwright.requests.layout_task import layout_task, solve_layout_task
 
@@ -188,3 +190,34 @@ def test_nodes_of_a_cluster_file(tmp_path):
     part = part_of(whole, 2)
     assert (part.num_devices, part.levels[-1].domain_size) == (16, 16)
     assert part_of(whole, 4) is whole
+
+
+def test_buying_a_cluster_against_renting_its_hours(tmp_path):
+    """2 nodes of 8 for 100 hours: half of the 1,600 device-hours are used."""
+    owning = tmp_path / "owning.toml"
+    owning.write_text(
+        'schema = "shardwright/owning@1"\npurchase_usd_per_device = 35040\nnetwork_share = 0.25\n'
+        "staff_usd_per_device_year = 876\ndepreciation_years = 5\nresidual_share = 0.25\n"
+        "hosting_usd_per_kw_month = 0\npower_usd_per_kwh = 0\n"
+    )
+    path = written(tmp_path, HEAD + FIRST)
+    question, _ = read_fleet(path)
+    (cluster,) = question.clusters
+    found = own_or_rent(
+        cluster,
+        read_owning(owning),
+        open_device_hours=1600.0,
+        used_device_hours=800.0,
+        offers=None,
+    )
+    # $0.80 of purchase and $0.10 of staff an hour, used or not, against $2.50 of rent.
+    assert found.owned_usd.value == pytest.approx(1600 * 0.9)
+    assert found.rented_usd is not None
+    assert found.rented_usd.value == pytest.approx(800 * 2.5)
+    assert found.purchase_usd.value == pytest.approx(16 * 35040 * 1.25)
+    assert found.buy is True
+    assert found.pays_from is not None
+    assert found.pays_from.value == pytest.approx(0.9 / 2.5)
+    text = typed(path, "--owning", owning, *QUICK)
+    assert "Owning  east: buy (owned" in text
+    assert "owning pays from 36 % use" in " ".join(text.split())

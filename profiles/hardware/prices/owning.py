@@ -7,6 +7,7 @@
     power_usd_per_kwh = 0.07            # these have usual values:
     hosting_usd_per_kw_month = 170      #   profiles/data/prices/owning.toml
     depreciation_years = 4
+    residual_share = 0.15               # of the purchase, at which it is sold; 0 if absent
 
 Purchase, network and staff are required: there is no credible public source for defaults.
 """
@@ -45,6 +46,7 @@ class OwningFile:
     depreciation_years: float | None = None
     hosting_usd_per_kw_month: float | None = None
     power_usd_per_kwh: float | None = None
+    residual_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class Owning:
     """Costs of one owned device.
 
     purchase_usd   with its share of the server;  network_share  additional share of the purchase
-    depreciation_years   of linear depreciation of both to zero
+    depreciation_years   of linear depreciation;  residual_share  of the purchase, its value then
     hosting_usd_per_kw_month   per kilowatt of the device's maximum power, in use or not
     power_usd_per_kwh   of the site's power;  staff_usd_per_year  per device
 
@@ -65,6 +67,7 @@ class Owning:
     hosting_usd_per_kw_month: SourcedRange
     power_usd_per_kwh: SourcedRange
     staff_usd_per_year: SourcedRange
+    residual_share: SourcedRange
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -72,6 +75,8 @@ class Owning:
                 raise InputError(f"{name} must not be negative, is {getattr(self, name).low:g}")
         if not self.depreciation_years.low > 0:
             raise InputError("depreciation_years must be above 0")
+        if self.residual_share.high > 1:
+            raise InputError(f"residual_share must be at most 1, is {self.residual_share.high:g}")
 
 
 @functools.cache
@@ -92,6 +97,7 @@ def owning_of(file: OwningFile, source: str) -> Owning:
         purchase_usd=given(file.purchase_usd_per_device, source),
         network_share=given(file.network_share, source),
         staff_usd_per_year=given(file.staff_usd_per_device_year, source),
+        residual_share=given(file.residual_share, source),
         **own,
     )
 
