@@ -5,7 +5,9 @@
 
 with N parameters, L layers, H heads of size Q and sequences of T tokens (PaLM, arXiv 2204.02311,
 appendix B). The attention counts the full score matrix, also where it is causal; what is computed
-again in the backward does not count. The peak is that of the plan's precision.
+again in the backward does not count. With adapters (LoRA, arXiv 2106.09685) the weights are frozen
+and get no gradients: 4 N, since of the backward only the half that makes gradients of inputs runs;
+the adapters' own FLOPs do not count. The peak is that of the plan's precision.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from profiles.model.graph import Block, ModelGraph
 from simulator.values.prediction import Interval
 
 MODEL_FLOP = (
-    "6 FLOP per active parameter and token, and 12 per head, head size and key of the attention "
+    "6 FLOP per active parameter and token (4 if adapters freeze it), and 12 per head, head size "
+    "and key of the attention "
     "(PaLM, arXiv 2204.02311, appendix B)"
 )
 MFU_DEFINITION = (
@@ -42,8 +45,10 @@ def mfu(work_flop: float, step_s: Interval, peak_flop_per_s: float) -> Interval:
     )
 
 
-def model_flop_per_token(model: Transformer, seq_len: float) -> float:
+def model_flop_per_token(model: Transformer, seq_len: float, *, adapters: bool = False) -> float:
     """Model FLOPs of forward and backward per token.
+
+    adapters  the model's own weights are frozen
 
     N is without the table of embeddings and the experts that a token does not visit. In layers
     with a window T is the keys that it holds, of documents packed into a sequence their mean length
@@ -55,7 +60,8 @@ def model_flop_per_token(model: Transformer, seq_len: float) -> float:
         used -= model.hidden_size * model.vocab_size
     near = model.window_layers * min(model.window, seq_len)
     keys = (model.attention_count - model.window_layers) * seq_len + near
-    return float(6 * used + 12 * model.num_heads * model.head_size * keys)
+    per_weight = 4 if adapters else 6
+    return float(per_weight * used + 12 * model.num_heads * model.head_size * keys)
 
 
 @functools.lru_cache(maxsize=1024)

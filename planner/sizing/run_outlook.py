@@ -12,7 +12,6 @@ from profiles.hardware.catalogue.catalog import get_device
 from simulator.energy import carbon, run_energy
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
 from simulator.log_interval import probability_below, product, total
-from simulator.mfu import model_flop_per_token
 from simulator.training_run.step.coefficients import CoefficientFile
 from simulator.values.prediction import Interval
 
@@ -148,11 +147,7 @@ def power_mfu_of(question: SizeQuestion, run: SizedRun) -> float:
     """What power follows (simulator/energy.py): model FLOPs over the 16-bit peak of all devices
     that are paid for."""
     peak = run.devices * get_device(run.choice.device).peak_or_twins("bfloat16").value
-    step = (
-        run.batch
-        * question.seq_len
-        * model_flop_per_token(question.model, question.attended_length)
-    )
+    step = run.batch * question.seq_len * question.flop_per_token
     return step / (run.layout.step_time_s * peak)
 
 

@@ -12,6 +12,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import SourcedRange
 from simulator.goodput.reliability_inputs import ReliabilityInputs
+from simulator.mfu import model_flop_per_token
 from simulator.money import RunStorage
 from simulator.training_run.run.documents import attended_length, mean_document_length
 from simulator.values.prediction import Interval
@@ -128,11 +129,11 @@ class SizeQuestion:
                 raise InputError(f"{flag} must be above 0, got {value:g}")
 
     @property
-    def attended_length(self) -> float:
-        """Tokens over which attention is computed (RequestedOptions.documents)."""
-        return attended_length(
-            self.seq_len, mean_document_length(self.options.documents, self.seq_len)
-        )
+    def flop_per_token(self) -> float:
+        """Model FLOPs (simulator/mfu.py), with attention within documents if they are packed."""
+        mean = mean_document_length(self.options.documents, self.seq_len)
+        length = attended_length(self.seq_len, mean)
+        return model_flop_per_token(self.model, length, adapters=bool(self.lora_rank))
 
     def stack_groups(self, choice: DeviceChoice) -> tuple[tuple[StackChoice, ...], ...]:
         """The frameworks that a type of device is searched with, in the order of preference."""

@@ -13,7 +13,6 @@ from planner.sizing.size_limits import Search, binding_limit, memory_short, rela
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import SizedDevice, SizedRun, question_of_run, size_device
 from planner.tolerances import status_of
-from simulator.mfu import model_flop_per_token
 from simulator.training_run.fit.evidence import evidence_words
 
 # Seconds of the search for each compared framework that was not chosen.
@@ -69,7 +68,7 @@ def answer_of(
         best=first,
         others=tuple(replace(other, why_not=value_words(other.run, best)) for other in others),
         binds=binding_limit(question, best, ()),
-        flop=best.tokens * model_flop_per_token(question.model, question.attended_length),
+        flop=best.tokens * question.flop_per_token,
         refused=refused,
         considered=considered,
         assumptions=_assumed(question, best),

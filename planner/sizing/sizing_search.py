@@ -37,7 +37,6 @@ from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_lin
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.goodput.reliability import cheapest_spares
 from simulator.goodput.reliability_inputs import ReliabilityInputs
-from simulator.mfu import model_flop_per_token
 from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.framework.framework import load_framework
@@ -219,7 +218,7 @@ def goal_of(
         spares=spare_nodes(choice.device, choice.node_devices, choice.most, question.reliability),
         power=power_of(choice.device, question.pue),
         flop_per_s=choice.node_devices * peak,
-        step_flop=per_step * model_flop_per_token(question.model, question.attended_length),
+        step_flop=per_step * question.flop_per_token,
         deadline_h=None if question.deadline_s is None else question.deadline_s / 3600.0,
         budget_usd=question.budget_usd,
     )

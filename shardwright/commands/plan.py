@@ -74,7 +74,6 @@ def plan(
         plan_from_import(imported, on=options.on, precisions=precisions, json_output=json_output)
         return
     axes_of_options(options)  # errors of options come first, in sweeps too
-    requested_options(options)
     profile_file, today = local or local_profile(), date.today().isoformat()
     answer_output = AnswerOutput(
         file=output,
@@ -89,6 +88,7 @@ def plan(
         from profiles.hardware.prices.price_file import offers_with
         from shardwright.commands.plan_many import Sweep, plan_many
 
+        requested_options(options)
         sweep = Sweep(
             output=answer_output,
             workers=workers,

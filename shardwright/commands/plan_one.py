@@ -25,6 +25,7 @@ from shardwright.reports import terminal
 from shardwright.requests.cached_answer import answered, how_it_came_about
 from shardwright.requests.layout_answers import why_no_layouts
 from shardwright.requests.places import answer_cache
+from shardwright.requests.plan_choices import need_framework
 from shardwright.requests.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.requests.price_request import price_for
 from shardwright.requests.provenance import provenance
@@ -56,6 +57,7 @@ def plan_one(request: PlanRequest, output: AnswerOutput) -> None:
 
 def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
     """Raises InputError for options of layouts only."""
+    need_framework(request.options, f"this is planned block by block: {why}")
     for each in options_of(PlanOptions):
         if each.layouts_only and each.is_set(getattr(request.options, each.name)):
             raise InputError(

@@ -15,6 +15,9 @@ from simulator.training_run.framework.framework import (
 
 # Compared frameworks in addition to our executor.
 _MOST_COMPARED = 3
+# Compared where our executor lacks an option and no framework has a fitted run on the device: the
+# current one for GPUs with the most fitted sources (run_evidence.toml), and FSDP2 of stock torch.
+_KNOWN_ELSEWHERE = ("megatron-core", "torch-fsdp")
 
 
 def is_supported(framework: str, device: str) -> bool:
@@ -24,8 +27,10 @@ def is_supported(framework: str, device: str) -> bool:
 
 
 @functools.cache
-def compared_frameworks(device: str) -> tuple[str, ...]:
+def compared_frameworks(device: str, *, ours: bool = True) -> tuple[str, ...]:
     """The frameworks that a request without one compares, our executor last.
+
+    ours  whether our executor has all options of the request; it is left out otherwise
 
     Those with enough fitted runs on the device, supported ones first, then those with the most axes
     and runs; if there is none, the one with the most runs, or the one that the device needs
@@ -48,7 +53,8 @@ def compared_frameworks(device: str) -> tuple[str, ...]:
     enough = [name for name in known if runs[name] >= ENOUGH_RUNS]
     most = sorted(known, key=lambda name: -runs[name])[:1]
     needed = [name for name in (framework_of_device(device),) if name]
-    return (*(enough or most or needed)[:_MOST_COMPARED], EXECUTOR)
+    others = tuple(enough or most or needed)[:_MOST_COMPARED]
+    return (*others, EXECUTOR) if ours else others or _KNOWN_ELSEWHERE
 
 
 def preference(frameworks: Sequence[str], device: str) -> tuple[tuple[str, ...], ...]:

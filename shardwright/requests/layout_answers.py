@@ -27,7 +27,13 @@ from shardwright.requests.compared_frameworks import compared_frameworks, prefer
 from shardwright.requests.executor_layouts import executor_space, way_of
 from shardwright.requests.layout_task import layout_task, solve_layout_task
 from shardwright.requests.named_model import described_of
-from shardwright.requests.plan_choices import ANY_STACK, first_precision, step_optimizer
+from shardwright.requests.plan_choices import (
+    ANY_STACK,
+    first_precision,
+    framework_flag,
+    need_framework,
+    step_optimizer,
+)
 from shardwright.requests.plan_request import PlanRequest, default_precision
 from shardwright.requests.price_request import price_for
 from simulator.training_run.fit.logged_source import Calibration
@@ -113,12 +119,17 @@ class LayoutRequester:
     def compared(self) -> tuple[str, ...]:
         """The requested framework; without one, the frameworks to compare, our executor last.
 
-        A front, and a module of the user, which only our executor runs, are not compared.
+        A front, and a module of the user, which only our executor runs, are not compared. Raises
+        InputError for an option that our executor would need and lacks.
         """
         options = self.request.options
-        if options.stack or options.pareto or resolve_model(options.model).factory:
+        if options.stack:
             return stacks_of(options.stack)[:1]
-        return compared_frameworks(self.request.cluster.groups[0].device.name)
+        if options.pareto or resolve_model(options.model).factory:
+            need_framework(options)
+            return (EXECUTOR,)
+        device = self.request.cluster.groups[0].device.name
+        return compared_frameworks(device, ours=not framework_flag(options))
 
     def one(self) -> OneAnswer:
         """The answer of the requested framework; without one, the fastest of the compared

@@ -29,7 +29,7 @@ def requested_options(options: PlanOptions) -> RequestedOptions:
     """
     precisions = names(options.precision, "--precision")
     if not options.stack:
-        _need_framework(options)
+        need_framework(options)
         return RequestedOptions()
     if options.local_workers and max(options.local_steps, default=1) == 1:
         raise InputError(
@@ -73,16 +73,25 @@ def first_precision(precision: str) -> str:
     return given[0] if len(given) == 1 and given[0] != ANY else "bf16"
 
 
-def _need_framework(options: PlanOptions) -> None:
+def framework_flag(options: PlanOptions) -> str:
+    """The first flag that our own executor does not have; "" if it has all of them."""
     for each in options_of(PlanOptions):
         value = getattr(options, each.name)
         layouts_only = each.name == "optimizer" and value in LAYOUT_OPTIMIZERS
         if layouts_only or (each.needs_framework and each.is_set(value)):
-            raise InputError(
-                f"{each.flag} needs --stack: our own executor does not have this option"
-            )
+            return each.flag
     if "," in options.precision or options.precision == ANY:
+        return f"--precision {options.precision}"
+    return ""
+
+
+def need_framework(options: PlanOptions, why: str = "") -> None:
+    """Raises InputError for a flag that our own executor does not have.
+
+    why  our executor is the only one that can answer
+    """
+    if flag := framework_flag(options):
         raise InputError(
-            f"--precision {options.precision}: several to choose from need --stack; without it "
-            "name one"
+            f"{flag} needs --stack: our own executor does not have this option"
+            + (f", and {why}" if why else "")
         )

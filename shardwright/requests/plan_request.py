@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from planner.axes import Axes
@@ -20,7 +20,12 @@ from profiles.model.loaders import resolve_model
 from profiles.model.training_precision import training_precision
 from shardwright.options.plan_options import PlanOptions
 from shardwright.requests.named_model import described_of, import_from_here, sample_of
-from shardwright.requests.plan_choices import axes_of_options, requested_options, step_optimizer
+from shardwright.requests.plan_choices import (
+    ANY_STACK,
+    axes_of_options,
+    requested_options,
+    step_optimizer,
+)
 from shardwright.requests.price_request import price_notes
 from shardwright.requests.report_paths import ReportPaths
 from shardwright.requests.usual_batch import UsualBatch, usual_batch
@@ -66,7 +71,9 @@ def plan_request(options: PlanOptions, *, profile: Path, today: str) -> PlanRequ
     Without a batch it is the usual one of the model (usual_batch.py). Raises InputError,
     UnknownNameError, UnitError, DocumentError.
     """
-    axes, choices = axes_of_options(options), requested_options(options)
+    # Without a framework several are compared; what our executor lacks is left to the others.
+    named = options if options.stack else replace(options, stack=ANY_STACK)
+    axes, choices = axes_of_options(options), requested_options(named)
     batch, assumed = options.global_batch, tuple[str, ...]()
     if batch is None:
         usual = _usual_batch(options)

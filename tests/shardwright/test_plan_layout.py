@@ -12,6 +12,7 @@ from profiles.errors import InfeasibleError, InputError, UnknownNameError
 from profiles.hardware.energy.grid_carbon import grid_of
 from shardwright.analysis.answer_json import ANSWER_KEYS
 from shardwright.cli import app
+from shardwright.requests.compared_frameworks import compared_frameworks
 from simulator.training_run.fit.logged_source import shipped_hash
 from simulator.training_run.step.coefficients import shipped_coefficients
 
@@ -117,10 +118,36 @@ def test_options_beside_the_axes() -> None:
     ):
         with pytest.raises(InputError, match=words):
             typed(*ASKED, "megatron-core", *ON, *flags)
-    with pytest.raises(InputError, match="--optimizer-offload needs --stack"):
-        typed("plan", "gpt2", *ON, "--global-batch", "8", "--optimizer-offload")
-    with pytest.raises(InputError, match="several to choose from need --stack"):
-        typed("plan", "gpt2", *ON, "--global-batch", "8", "--precision", "bf16,fp16")
+    # A front without a framework is our executor's.
+    for flags, words in (
+        (("--optimizer-offload",), "--optimizer-offload needs --stack"),
+        (("--precision", "bf16,fp16"), "--precision bf16,fp16 needs --stack"),
+    ):
+        with pytest.raises(InputError, match=words):
+            typed("plan", "gpt2", *ON, "--global-batch", "8", "--pareto", "memory", *flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "option"),
+    [(("--lora", "16"), "lora_rank"), (("--precision", "bf16,fp8"), "precision")],
+)
+def test_what_our_executor_lacks_is_compared_among_the_others(
+    flags: tuple[str, ...], option: str
+) -> None:
+    asked = ("plan", "llama-3.1-8b", "--on", "8xh100-sxm", "--global-batch", "64")
+    said = json.loads(typed(*asked, *flags, "--json"))
+    assert said["stack"] != "torch"
+    assert said["plan"][option] in (16, "fp8")
+    assert any("compared with" in each for each in said["assumptions"])
+    assert not any("compared with" in each and "torch," in each for each in said["assumptions"])
+    # No run on an L40S was fitted: the frameworks that are known best elsewhere.
+    assert compared_frameworks("l40s", ours=False) == ("megatron-core", "torch-fsdp")
+
+
+def test_what_our_executor_lacks_is_refused_where_it_alone_can_answer(tmp_path: Path) -> None:
+    asked = ("plan", "tests.equality.models:alike", *ON, "--global-batch", "8", "--lora", "16")
+    with pytest.raises(InputError, match="--lora needs --stack: our own executor"):
+        typed(*asked)
 
 
 def test_every_answer_has_the_same_keys() -> None:
@@ -250,7 +277,7 @@ def test_frozen_weights_and_states_of_few_bits() -> None:
     assert any("8-bit-states: changes what is computed" in each for each in states["assumptions"])
     for wrong, why in (
         ((*ASKED, "transformers", *ON, "--base-precision", "nf4"), "give --lora RANK"),
-        ((*ASKED[:-1], *ON, "--optimizer", "adamw8bit"), "--optimizer needs --stack"),
+        ((*ASKED[:-1], *ON, "--pareto", "memory", "--optimizer", "adamw8bit"), "needs --stack"),
     ):
         done = CliRunner().invoke(app, list(wrong))
         assert done.exit_code != 0

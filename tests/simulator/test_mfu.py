@@ -46,6 +46,15 @@ def test_a_window_counts_the_keys_that_it_holds():
     assert model_flop_per_token(near, 512) == model_flop_per_token(LLAMA_8B, 512)
 
 
+def test_frozen_weights_count_the_gradients_of_inputs_alone():
+    """2 of the forward and 2 of the inputs' gradients, without the 2 of the weights' gradients."""
+    whole, adapters = (
+        model_flop_per_token(LLAMA_8B, 4096, adapters=frozen) for frozen in (False, True)
+    )
+    attention = 12 * 32 * 128 * 32 * 4096
+    assert adapters - attention == pytest.approx((whole - attention) * 2 / 3)
+
+
 def test_a_module_that_is_no_transformer_counts_its_own_products():
     graph = api.trace("tests.equality.models:unlike", tp_degrees=(1,)).at(BATCH)
     ops = [op for block in graph.blocks for op in (*block.forward_ops, *block.backward_ops)]

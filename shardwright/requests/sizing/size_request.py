@@ -386,7 +386,8 @@ def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
         names = tuple(dict.fromkeys(name for each in devices for name in _compared(each, flags)))
     elif ANY_STACK in names:
         only = {framework_of_device(_device_of(named)) for named in flags.on} - {""}
-        names = tuple(sorted({*offered_frameworks(), *only} - _unable(flags), key=_most_axes))
+        unable = set() if _ours(flags) else {EXECUTOR}
+        names = tuple(sorted({*offered_frameworks(), *only} - unable, key=_most_axes))
     return tuple(
         StackChoice(
             name=name,
@@ -398,12 +399,12 @@ def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
 
 def _compared(device: str, flags: SizeFlags) -> list[str]:
     """The frameworks to compare on a device if the request names none."""
-    return [name for name in compared_frameworks(device) if name not in _unable(flags)]
+    return list(compared_frameworks(device, ours=_ours(flags)))
 
 
-def _unable(flags: SizeFlags) -> set[str]:
-    """Our own executor trains all weights, with states in fp32."""
-    return {EXECUTOR} if flags.lora or flags.optimizer != USUAL_OPTIMIZER else set()
+def _ours(flags: SizeFlags) -> bool:
+    """Whether our own executor has the options: it trains all weights, with states in fp32."""
+    return not flags.lora and flags.optimizer == USUAL_OPTIMIZER
 
 
 def _most_axes(name: str) -> tuple[int, str]:

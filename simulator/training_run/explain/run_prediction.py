@@ -79,7 +79,8 @@ def mfu_of_run(run: TrainingRun, step: Interval) -> Interval:
 
 
 def _model_flop(run: TrainingRun) -> float:
-    return run.global_batch * run.seq_len * model_flop_per_token(run.model, run.attended_length)
+    each = model_flop_per_token(run.model, run.attended_length, adapters=run.lora)
+    return run.global_batch * run.seq_len * each
 
 
 def _peak_flop_per_s(run: TrainingRun) -> float:

@@ -105,7 +105,6 @@ def test_an_address_with_nonsense_names_the_nearest() -> None:
         ({"fit_risk": "maybe"}, "fit-risk", "--fit-risk: 'maybe' is not a probability"),
         ({"price": "cheap"}, "price", "unknown price 'cheap' (--price)"),
         ({"prices": "/no/such.toml"}, "prices", "/no/such.toml: no such file"),
-        ({"stack": "", "lora": "16"}, "lora", "--lora needs --stack"),
         ({"stack": "megatron-cores"}, "stack", "Did you mean 'megatron-core'?"),
     ],
 )
