@@ -113,8 +113,8 @@ def size(
     if cases is not None:
         _cases(cases, output)
         return
-    if not options.model or not options.on:
-        raise typer.BadParameter("give MODEL and --on, or --cases FILE")
+    if not options.model:
+        raise typer.BadParameter("give MODEL, or --cases FILE")
     if diff is not None and versus:
         raise typer.BadParameter("--diff and --versus both compare; give one of them")
     ceiling = Ceiling(fail_over)
@@ -188,8 +188,9 @@ def size(
         if output is not None:
             note(f"written: {output}")
     if sized.answer.best is None:
+        on = options.on or "the usual devices"
         raise InfeasibleError(
-            f"nothing that was listed keeps the limits of {options.model} on {options.on}"
+            f"nothing that was listed keeps the limits of {options.model} on {on}"
         )
     ceiling.check(sized.answer.best)
 

@@ -32,7 +32,7 @@ class SizeOptions:
     )
     on: str = option(
         "",
-        help="device types: h100-sxm,b200; 8xgb200; or a cluster file",
+        help="device types: h100-sxm,b200; 8xgb200; a cluster file; empty: those of most providers",
         keyword="",
         page=PageField(
             label="Types of devices",

@@ -10,6 +10,7 @@ from shardwright.analysis.size_change import Ceiling, changes_since, read_before
 from shardwright.analysis.size_versus import replaced
 from shardwright.options.size_options import SizeOptions
 from shardwright.requests.sizing.size_flags import batches_of, devices_of, range_of, size_flags
+from shardwright.requests.sizing.size_request import size_request
 
 GIVEN = SizeOptions(model="gpt2", on="h100-sxm")
 
@@ -33,6 +34,15 @@ def test_everything_wrong_is_told_at_once():
     said = str(told.value)
     for part in ("15TB", "15T, 300B", "--deadline: '60' has no unit", "20M$", "9..3", "--pue 0.5"):
         assert part in said
+
+
+def test_without_devices_those_that_most_providers_rent_are_compared():
+    flags = size_flags(replace(GIVEN, on="", tokens="1B"))
+    assert flags.on == ()
+    request = size_request(flags, today="2026-11-28")
+    names = [choice.device for choice in request.question.choices]
+    assert names == ["h100-sxm-80gb", "h200-sxm", "b200-sxm", "a100-sxm-80gb"]
+    assert request.assumed[0].startswith("devices h100-sxm,h200,b200,a100-80gb, which most")
 
 
 def test_contradictions_are_named_together():

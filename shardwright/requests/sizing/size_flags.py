@@ -63,6 +63,7 @@ class NamedDevice:
 class SizeFlags:
     """The flags of `size` as values.
 
+    on            () for those that most providers rent
     tokens        None where they are the unknown;  optimal_tokens  those of a scaling law
     deadline_s, budget_usd, nodes, devices   None where not given
     batches       sequences per step; () for the usual one
@@ -137,7 +138,7 @@ def size_flags(options: SizeOptions) -> SizeFlags:
     tokens, deadline, budget = options.tokens, options.deadline, options.budget
     read = SizeFlags(
         model=options.model,
-        on=faults.read(lambda: devices_of(options.on), ()),
+        on=faults.read(lambda: devices_of(options.on), ()) if options.on else (),
         tokens=faults.read(lambda: _tokens(tokens), None),
         optimal_tokens=tokens == OPTIMAL,
         deadline_s=faults.read(lambda: _quantity(deadline, "time", "--deadline"), None),

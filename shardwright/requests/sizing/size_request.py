@@ -29,7 +29,13 @@ from shardwright.requests.named_model import described_of
 from shardwright.requests.plan_choices import ANY_STACK, first_precision
 from shardwright.requests.plan_request import default_precision
 from shardwright.requests.sizing.kept_bytes import run_storage
-from shardwright.requests.sizing.size_flags import MOST_DEVICES, NamedDevice, Range, SizeFlags
+from shardwright.requests.sizing.size_flags import (
+    MOST_DEVICES,
+    NamedDevice,
+    Range,
+    SizeFlags,
+    devices_of,
+)
 from shardwright.requests.usual_batch import usual_batch
 from simulator import scaling_law
 from simulator.goodput.reliability_inputs import DEFAULT, SPOT, ReliabilityInputs, read_reliability
@@ -42,6 +48,8 @@ from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.prediction import Interval
 
+# Rented on demand by at least eight of the providers of the shipped prices (2026-11-28).
+_USUAL_DEVICES = "h100-sxm,h200,b200,a100-80gb"
 # The longest run that is proposed if no option limits devices, time or dollars.
 _DAYS = 90
 _DAYS_SOURCE = (
@@ -80,6 +88,9 @@ def size_request(
             f"{flags.model} is trained on {sample.counted_in}, not tokens: `size` counts tokens"
         )
     assumed = list(sample.assumptions)
+    usual_devices = not flags.on
+    if usual_devices:
+        flags = replace(flags, on=devices_of(_USUAL_DEVICES))
     stacks = _stacks(flags, figures)
     precision = _precision(flags, stacks, assumed)
     stacks = tuple(each for each in stacks if _trains_in(each, precision)) or stacks
@@ -102,6 +113,8 @@ def size_request(
     usual_deadline = unlimited and tokens is not None and minimise != "time"
     if usual_deadline:
         assumed.insert(0, f"at most {_DAYS} days ({_DAYS_SOURCE}; --deadline)")
+    if usual_devices:
+        assumed.insert(0, f"devices {_USUAL_DEVICES}, which most providers rent (--on)")
     question = SizeQuestion(
         name=flags.model,
         model=figures,
