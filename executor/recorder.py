@@ -26,9 +26,9 @@ from executor.stages import StageModule
 from profiles.hardware.probe.cpu_clock import (
     ClockReading,
     Sample,
-    ThreadClock,
     between,
     delay_fraction,
+    read_clock,
 )
 
 # An action of a stage: its number, what it does (I and W are the halves of a B), the micro-batch.
@@ -97,7 +97,6 @@ class BlockRecorder(Recorder):
         self._passes: dict[tuple[int, int], _Pass] = {}
         self._running: _Pass | None = None
         self._products: dict[int, list[Sample]] = {}
-        self._stamps = ThreadClock()
         self._behind = torch.cuda.is_available()
 
     def watch(self, stages: Mapping[int, StageModule], entries: tuple[str, ...]) -> None:
@@ -146,7 +145,7 @@ class BlockRecorder(Recorder):
         """The clocks; on an accelerator, after the end of all launched kernels."""
         if self._behind:
             torch.cuda.synchronize()
-        return self._stamps.read()
+        return read_clock()
 
     @contextmanager
     def _product(self, block: int) -> Iterator[None]:

@@ -67,6 +67,10 @@ class Schedule:
     def __post_init__(self) -> None:
         check_schedule(self)
 
+    def __hash__(self) -> int:
+        # Hashing every action would be slow.
+        return hash((self.name, self.num_microbatches, self.stage_to_rank))
+
     @property
     def num_stages(self) -> int:
         return len(self.stage_to_rank)
@@ -103,7 +107,7 @@ def check_schedule(schedule: Schedule) -> None:
             f"{copies} copies of the model need equal parts of {stages} stages and "
             f"{schedule.num_microbatches} micro-batches"
         )
-    seen: set[Action] = set()
+    seen: set[tuple[int, str, int]] = set()
     counts = dict.fromkeys("FBIW", 0)
     allowed = [schedule.microbatches_of(stage) for stage in range(stages)]
     for rank, row in enumerate(schedule.ranks):
@@ -115,9 +119,10 @@ def check_schedule(schedule: Schedule) -> None:
                 raise InputError(f"{action} is on rank {rank}, its stage is on rank {owner}")
             if action.microbatch not in allowed[action.stage]:
                 raise InputError(f"{action}: its stage does not run this micro-batch")
-            if action in seen:
+            letter = action.kind.value.replace("I", "B")  # one backward of either kind
+            if (action.stage, letter, action.microbatch) in seen:
                 raise InputError(f"{action} is in the schedule twice")
-            seen.add(action)
+            seen.add((action.stage, letter, action.microbatch))
             counts[action.kind.value] += 1
     needed = stages * schedule.num_microbatches // copies
     for kind, count in (("F", counts["F"]), ("B", counts["B"] + counts["I"])):
@@ -128,55 +133,110 @@ def check_schedule(schedule: Schedule) -> None:
             f"the schedule has {counts['W']} W actions for {counts['I']} I actions; each I needs "
             "one W"
         )
-    executable_order(schedule)
+    action_graph(schedule)
 
 
-def executable_order(schedule: Schedule) -> tuple[int, ...]:
-    """A topological order of the actions, numbered rank by rank, by simulating all ranks.
+@dataclass(frozen=True, slots=True)
+class ActionGraph:
+    """Dependencies of the actions of a schedule, numbered rank by rank.
+
+    ranks    rank of each action;  lasts  last action of each rank
+    order    a topological order
+    length   index of each action's seconds in `Durations.lengths`
+    before   previous action of the same rank, -1 for none
+    source   neighbor's action to wait for, -1 for none (the action's own forward, or I before W,
+             is before it on its rank)
+    crossing index of the message's seconds in (0, *send_forward_s, *send_backward_s), followed by
+             the same sends with `ramp_send_s` added
+    """
+
+    actions: tuple[Action, ...]
+    ranks: tuple[int, ...]
+    lasts: tuple[int, ...]
+    order: tuple[int, ...]
+    length: tuple[int, ...]
+    before: tuple[int, ...]
+    source: tuple[int, ...]
+    crossing: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=64)
+def action_graph(schedule: Schedule) -> ActionGraph:
+    """The graph of a schedule; the order is from a simulation of all ranks.
 
     Raises InputError if all remaining actions wait for each other.
     """
-    micro, per_copy = schedule.num_microbatches, schedule.stages_per_copy
-    first = [0, *accumulate(map(len, schedule.ranks))]
+    micro, stages, per_copy = (
+        schedule.num_microbatches,
+        schedule.num_stages,
+        schedule.stages_per_copy,
+    )
+    actions = tuple(action for row in schedule.ranks for action in row)
+    ranks = tuple(rank for rank, row in enumerate(schedule.ranks) for _ in row)
+    ends = list(accumulate(map(len, schedule.ranks)))
+    # Numbers of the F and of the B or I of each stage and micro-batch.
+    forwards, backwards = [-1] * (stages * micro), [-1] * (stages * micro)
+    for number, action in enumerate(actions):
+        if action.kind is not ActionKind.BACKWARD_WEIGHT:
+            numbers = forwards if action.kind is ActionKind.FORWARD else backwards
+            numbers[action.stage * micro + action.microbatch] = number
+    own, source, crossing = [-1] * len(actions), [-1] * len(actions), [0] * len(actions)
+    for number, action in enumerate(actions):
+        stage, kind = action.stage, action.kind
+        at = stage * micro + action.microbatch
+        ahead = kind is ActionKind.FORWARD
+        if kind is ActionKind.BACKWARD_WEIGHT:
+            halved = actions[backwards[at]].kind is ActionKind.BACKWARD_INPUT
+            own[number] = backwards[at] if halved else number
+            continue
+        if ahead and stage % per_copy:
+            source[number] = forwards[at - micro]
+        elif not ahead:
+            own[number] = forwards[at]
+            if (stage + 1) % per_copy:
+                source[number] = backwards[at + micro]
+        if source[number] >= 0 and ranks[source[number]] != ranks[number]:
+            cut, last = (stage, 0) if ahead else (stage + 1, micro - 1)
+            ramp = action.microbatch == last and cut < len(ends)
+            crossing[number] = 1 + cut + stages * (2 * ramp + (not ahead))
+    return ActionGraph(
+        actions=actions,
+        ranks=ranks,
+        lasts=tuple(end - 1 for end in ends),
+        order=_executable_order(actions, ends, own, source),
+        length=tuple(_LENGTHS[action.kind] * stages + action.stage for action in actions),
+        before=tuple(-1 if n == 0 or ranks[n] != ranks[n - 1] else n - 1 for n in range(ends[-1])),
+        source=tuple(source),
+        crossing=tuple(crossing),
+    )
+
+
+_LENGTHS = {kind: number for number, kind in enumerate(ActionKind)}
+
+
+def _executable_order(
+    actions: Sequence[Action], ends: Sequence[int], own: Sequence[int], source: Sequence[int]
+) -> tuple[int, ...]:
+    """The actions in the order of a simulation; `own` is an action of the same rank to wait for."""
     order: list[int] = []
-    gone = bytearray(schedule.num_stages * micro)  # 1 after an F
-    back = bytearray(schedule.num_stages * micro)  # 1 after an I, 2 after a B or a W
-    position = [0] * schedule.num_ranks
+    done = bytearray(len(actions) + 1)
+    done[-1] = True  # read by an action that waits for none
+    position = [0, *ends[:-1]]
     moved = True
     while moved:
         moved = False
-        for rank, row in enumerate(schedule.ranks):
-            place = position[rank]
-            while place < len(row) and _run(row[place], gone, back, micro, per_copy):
-                order.append(first[rank] + place)
-                place += 1
+        for rank, end in enumerate(ends):
+            number = position[rank]
+            while number < end and own[number] < number and done[source[number]]:
+                done[number] = True
+                order.append(number)
+                number += 1
                 moved = True
-            position[rank] = place
-    waiting = [str(row[p]) for row, p in zip(schedule.ranks, position, strict=True) if p < len(row)]
+            position[rank] = number
+    waiting = [str(actions[n]) for n, end in zip(position, ends, strict=True) if n < end]
     if waiting:
         raise InputError(f"the schedule never ends: {', '.join(waiting)} wait for each other")
     return tuple(order)
-
-
-def _run(action: Action, gone: bytearray, back: bytearray, micro: int, per_copy: int) -> bool:
-    """Whether the action can run now; if so, marks it as done."""
-    stage, kind = action.stage, action.kind
-    at = stage * micro + action.microbatch
-    if kind is ActionKind.FORWARD:
-        if stage % per_copy and not gone[at - micro]:
-            return False
-        gone[at] = 1
-        return True
-    if kind is ActionKind.BACKWARD_WEIGHT:
-        if back[at] != 1:
-            return False
-        back[at] = 2
-        return True
-    last = stage % per_copy == per_copy - 1
-    if back[at] or not gone[at] or not (last or back[at + micro]):
-        return False
-    back[at] = 1 if kind is ActionKind.BACKWARD_INPUT else 2
-    return True
 
 
 def dependencies(action: Action, num_stages: int, copies: int = 1) -> tuple[Action, ...]:

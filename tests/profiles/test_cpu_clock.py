@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,6 @@ from profiles.errors import InputError
 from profiles.hardware.probe.cpu_clock import (
     ClockReading,
     Sample,
-    ThreadClock,
     between,
     delay_fraction,
     read_clock,
@@ -113,15 +113,23 @@ def test_reading_this_thread() -> None:
     assert passed.wall_s >= passed.cpu_s * 0.99
 
 
-def test_a_clock_kept_open_reads_the_same() -> None:
-    with ThreadClock() as clock:
-        before, kept, after = read_clock(), clock.read(), read_clock()
-        assert before.wall_ns <= kept.wall_ns <= after.wall_ns
-        assert before.cpu_ns <= kept.cpu_ns <= after.cpu_ns
-        if before.delay_ns is not None:
-            assert kept.delay_ns is not None
-            assert before.delay_ns <= kept.delay_ns <= after.delay_ns
-    assert clock.read().delay_ns is None
+def test_every_thread_reads_its_own_clocks() -> None:
+    def busy() -> ClockReading:
+        end_ns = time.thread_time_ns() + 5_000_000
+        while time.thread_time_ns() < end_ns:
+            pass
+        return read_clock()
+
+    before = read_clock()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(busy).result()
+    after = read_clock()
+    assert before.wall_ns <= other.wall_ns <= after.wall_ns
+    assert other.cpu_ns >= 5_000_000
+    assert after.cpu_ns - before.cpu_ns < 5_000_000  # the other thread's time is not this one's
+    if before.delay_ns is not None:
+        assert after.delay_ns is not None
+        assert before.delay_ns <= after.delay_ns
 
 
 def test_errors() -> None:

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from profiles.hardware.catalogue.device import HostPoint
+from profiles.hardware.probe.recorded_calls import RecordedCalls
 from profiles.model.graph import Phase
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -88,20 +88,6 @@ class _Layer(nn.Module):
         return torch.cat([x[..., :4], torch.sigmoid(self.gate(x))[..., 4:]], dim=-1)
 
 
-class _Recorder(TorchDispatchMode):
-    """Records all calls of a pass."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's own is untyped
-        self.calls: list[Call] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        self.calls.append((func, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
 def _ops(views_s: tuple[float, float], module_s: float) -> tuple[float, float]:
     """Seconds per op in addition to the op alone, forward and backward."""
     network = SmallNetwork()
@@ -113,9 +99,9 @@ def _ops(views_s: tuple[float, float], module_s: float) -> tuple[float, float]:
 
     times = [_passes(forward, lambda loss: loss.backward()) for _ in range(_SAMPLES)]
     whole = [median(t[i] for t in times[_SAMPLES // 3 :]) for i in (0, 1)]
-    with _Recorder() as there:
+    with RecordedCalls() as there:
         loss = forward()
-    with _Recorder() as back:
+    with RecordedCalls() as back:
         loss.backward()
     found = []
     entered = (sum(1 for _ in network.modules()), 0)

@@ -14,15 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from profiles.hardware.probe.probe_aten import Call, aten_bytes, aten_call
+from profiles.hardware.probe.probe_aten import aten_bytes, aten_call
 from profiles.hardware.probe.probe_cases import MEMORY_OPS, ROW, Case, ConvCase, RecurrenceCase
 from profiles.hardware.probe.probe_timing import Cycle, Prepared
+from profiles.hardware.probe.recorded_calls import Call, recorded_call
 from profiles.model.graph import AttentionShape, MatmulShape, Op, Phase
-from profiles.model.tracing.trace_fused import LAYERS
+from profiles.model.tracing.trace_fused import FusedRecurrence
 from profiles.model.tracing.trace_ops import describe_op
 
-aten = torch.ops.aten
 _META = torch.device("meta")
+_BACKWARD = {Phase.FORWARD: "", Phase.BACKWARD: "_backward"}
 
 # An AdamW step on a CPU moves at least this much, more than the caches (at most 96 MiB of L3 per
 # chiplet: AMD EPYC 9684X, amd.com), or updates as many small parameters as a small model has: each
@@ -40,10 +41,8 @@ _RECURRENCES = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 def op_call(case: Case, device: torch.device) -> Callable[[], object]:
     """The timed call of a case on existing tensors; it does the case's work `pieces_of` times."""
     dtype: torch.dtype = getattr(torch, case.dtype)
-    if isinstance(case.shape, AttentionShape):
-        return _attention(case.shape, case.phase, dtype, device)
-    if isinstance(case.shape, RecurrenceCase):
-        return _recurrence(case.shape, case.phase, dtype)
+    if case.family in ("attention", "recurrence"):
+        return _pass(*_layer(case, dtype, device), case.phase)
     if case.family == "launch":
         one = torch.ones(1, device=device)
         return lambda: one.add(one)
@@ -66,11 +65,7 @@ def pieces_of(call: Callable[[], object], case: Case) -> int:
 
 def traced_op(case: Case) -> Op:
     """A convolution or recurrent layer as the tracer records it."""
-    dtype = getattr(torch, case.dtype)
-    if isinstance(case.shape, RecurrenceCase):
-        func, args = _recurrence_on_shapes(case.shape, case.phase, dtype)
-    else:
-        func, args = _op(case, dtype, _META)
+    func, args = _op(case, getattr(torch, case.dtype), _META)
     return describe_op(func, args, {}, func(*args), phase=case.phase, module="")
 
 
@@ -94,8 +89,11 @@ def moved_bytes(case: Case) -> int:
 def _op(case: Case, dtype: torch.dtype, device: torch.device) -> Call:
     if isinstance(case.shape, MatmulShape):
         return _matmul(case.shape, dtype, device)
-    if isinstance(case.shape, ConvCase):
-        return _convolution(case.shape, case.phase, dtype, device)
+    if case.shape is not None:
+        forward, _ = _layer(case, dtype, device)
+        name = {"conv": "convolution"}.get(case.family, f"{getattr(case.shape, 'kind', '')}_layer")
+        with FusedRecurrence():
+            return recorded_call(f"{name}{_BACKWARD[case.phase]}", forward)
     if case.family == "aten":
         return aten_call(case.op, case.num_elements, dtype, device)
     return _memory_op(case, device)
@@ -111,9 +109,22 @@ def _matmul(shape: MatmulShape, dtype: torch.dtype, device: torch.device) -> Cal
     return torch.mm, (left, right)
 
 
+# A forward, and the tensors whose gradients its backward computes.
+Layer = tuple[Callable[[], Tensor], tuple[Tensor, ...]]
+
+
+def _layer(case: Case, dtype: torch.dtype, device: torch.device) -> Layer:
+    if isinstance(case.shape, AttentionShape):
+        return _attention(case.shape, case.phase, dtype, device)
+    if isinstance(case.shape, ConvCase):
+        return _convolution(case.shape, dtype, device)
+    assert isinstance(case.shape, RecurrenceCase)
+    return _recurrence(case.shape, dtype, device)
+
+
 def _attention(
     shape: AttentionShape, phase: Phase, dtype: torch.dtype, device: torch.device
-) -> Callable[[], object]:
+) -> Layer:
     def tensor(heads: int, length: int) -> Tensor:
         size = (shape.batch, heads, length, shape.head_dim)
         return torch.randn(size, device=device).to(dtype).requires_grad_(phase is Phase.BACKWARD)
@@ -121,24 +132,33 @@ def _attention(
     q = tensor(shape.heads, shape.q_len)
     k, v = tensor(shape.kv_heads, shape.kv_len), tensor(shape.kv_heads, shape.kv_len)
     grouped = shape.heads != shape.kv_heads
-
-    def forward() -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=shape.causal, enable_gqa=grouped)
-
-    return _pass(forward, (q, k, v), phase)
+    attention = F.scaled_dot_product_attention
+    return lambda: attention(q, k, v, is_causal=shape.causal, enable_gqa=grouped), (q, k, v)
 
 
-def _recurrence(shape: RecurrenceCase, phase: Phase, dtype: torch.dtype) -> Callable[[], object]:
+def _recurrence(shape: RecurrenceCase, dtype: torch.dtype, device: torch.device) -> Layer:
     """The weights stay in the caches: in a step too, all positions but the first find them
     there."""
-    layer = _RECURRENCES[shape.kind](shape.inputs, shape.size).to(dtype)
-    x = torch.randn(_LENGTH, shape.batch, shape.inputs).to(dtype).requires_grad_()
+    layer = _RECURRENCES[shape.kind](shape.inputs, shape.size, device=device, dtype=dtype)
+    x = torch.randn(_LENGTH, shape.batch, shape.inputs, device=device).to(dtype).requires_grad_()
+    return lambda: layer(x)[0], (x, *layer.parameters())
 
-    def forward() -> Tensor:
-        out: Tensor = layer(x)[0]
-        return out
 
-    return _pass(forward, (x, *layer.parameters()), phase)
+def _convolution(shape: ConvCase, dtype: torch.dtype, device: torch.device) -> Layer:
+    def tensor(*sizes: int) -> Tensor:
+        made = torch.randn(sizes, device=device).to(dtype)
+        layout = torch.channels_last if shape.last and made.dim() == 4 else torch.contiguous_format
+        return made.contiguous(memory_format=layout).requires_grad_()
+
+    dims = shape.dims
+    x = tensor(shape.batch, shape.inputs, *((shape.side,) * dims)).requires_grad_(not shape.first)
+    inner = (shape.outputs, shape.inputs)[:: -1 if shape.transposed else 1]
+    weight = tensor(inner[0], inner[1] // shape.groups, *((shape.window,) * dims))
+    bias = tensor(shape.outputs)
+    call = getattr(F, f"conv{'_transpose' if shape.transposed else ''}{dims}d")
+    more = {"stride": shape.stride, "groups": shape.groups}
+    more["padding"] = 0 if shape.transposed else shape.window // 2
+    return lambda: call(x, weight, bias, **more), (x, weight, bias)
 
 
 def _pass(
@@ -150,44 +170,6 @@ def _pass(
     out = forward()
     gradient = torch.ones_like(out)
     return lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True)
-
-
-def _recurrence_on_shapes(shape: RecurrenceCase, phase: Phase, dtype: torch.dtype) -> Call:
-    kind = LAYERS[shape.kind]
-
-    def tensor(*sizes: int) -> Tensor:
-        return torch.empty(sizes, dtype=dtype, device=_META)
-
-    rows = kind.gates * shape.size
-    x, h = tensor(_LENGTH, shape.batch, shape.inputs), tensor(shape.batch, shape.size)
-    args = (x, h, h, tensor(rows, shape.inputs), tensor(rows, shape.size))
-    if phase is Phase.FORWARD:
-        func = getattr(torch.ops.shardwright, f"{shape.kind}_layer").default
-        return func, (*args, tensor(rows), tensor(rows))
-    func = getattr(torch.ops.shardwright, f"{shape.kind}_layer_backward").default
-    kept = tensor(_LENGTH, shape.batch, kind.saved * shape.size)
-    return func, (tensor(_LENGTH, shape.batch, shape.size), *args, kept)
-
-
-def _convolution(shape: ConvCase, phase: Phase, dtype: torch.dtype, device: torch.device) -> Call:
-    def tensor(*sizes: int) -> Tensor:
-        made = torch.randn(sizes, device=device).to(dtype)
-        layout = torch.channels_last if shape.last and made.dim() == 4 else torch.contiguous_format
-        return made.contiguous(memory_format=layout)
-
-    dims = shape.dims
-    x = tensor(shape.batch, shape.inputs, *((shape.side,) * dims))
-    inner = (shape.outputs, shape.inputs)[:: -1 if shape.transposed else 1]
-    weight = tensor(inner[0], inner[1] // shape.groups, *((shape.window,) * dims))
-    pad = 0 if shape.transposed else shape.window // 2
-    more = ([shape.stride] * dims, [pad] * dims, [1] * dims, shape.transposed, [0] * dims)
-    args = (x, weight, tensor(shape.outputs), *more, shape.groups)
-    if phase is Phase.FORWARD:
-        return aten.convolution.default, args
-    gradient = torch.ones_like(aten.convolution.default(*args))
-    wanted = [not shape.first, True, True]
-    backward = (gradient, x, weight, [shape.outputs], *more, shape.groups, wanted)
-    return aten.convolution_backward.default, backward
 
 
 def _memory_op(case: Case, device: torch.device) -> Call:

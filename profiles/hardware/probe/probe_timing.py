@@ -31,8 +31,8 @@ class Effort:
     """How long one case is measured: at least `budget_s` of wall time and `min_samples` samples.
 
     link_budget_s  of communication, whose times vary more
-    min_sample_s  minimum of one sample, so that reading the clocks (8 us on a 2-core EPYC virtual
-                  machine, 2026-11) takes less than 1 % of it
+    min_sample_s  minimum of one sample, so that reading the clocks (cpu_clock.py) takes less than
+                  1 % of it
     """
 
     budget_s: float
