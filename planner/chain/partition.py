@@ -136,18 +136,8 @@ class PartitionSolver:
         start, end = start[allowed], end[allowed]
         forward, backward = ahead[end] - ahead[start], back[end] - back[start]
         quick = forward + backward <= limit
-        start, end, forward, backward = start[quick], end[quick], forward[quick], backward[quick]
-        unsure = np.flatnonzero(~self._surely_fits(stage, start, end))
-        numbers = unsure
-        if lattice.is_chain:  # equal sequences of kinds cost the same: each is looked up once
-            numbers = _range_numbers(problem.kinds)[start[unsure], end[unsure]]
-        _, first, where = np.unique(numbers, return_index=True, return_inverse=True)
-        fastest = np.full(first.size, np.inf)
-        for index, at in enumerate(unsure[first].tolist()):
-            node, label = self.fastest_fitting(stage, int(start[at]), int(end[at]))
-            if label >= 0:
-                fastest[index] = node.backward_s[label]
-        backward[unsure] = fastest[where]
+        start, end, forward = start[quick], end[quick], forward[quick]
+        backward = self.fastest_s(stage, start, end)
         ok = np.isfinite(backward)
         return StageTable(
             start=start[ok],
@@ -155,6 +145,24 @@ class PartitionSolver:
             forward=slot.forward_s + forward[ok],
             backward=slot.backward_s + backward[ok],
         )
+
+    def fastest_s(self, stage: int, start: Index, end: Index) -> Array:
+        """[ranges] backward seconds of the blocks between pairs of cuts, by the fastest strategies
+        that fit the stage; infinite where none do."""
+        lattice, back = self.lattice, self.backward[self.problem.slots[stage].costs]
+        backward = back[end] - back[start]
+        unsure = np.flatnonzero(~self._surely_fits(stage, start, end))
+        numbers = unsure
+        if lattice.is_chain:  # equal sequences of kinds cost the same: each is looked up once
+            numbers = _range_numbers(self.problem.kinds)[start[unsure], end[unsure]]
+        _, first, where = np.unique(numbers, return_index=True, return_inverse=True)
+        fastest = np.full(first.size, np.inf)
+        for index, at in enumerate(unsure[first].tolist()):
+            node, label = self.fastest_fitting(stage, int(start[at]), int(end[at]))
+            if label >= 0:
+                fastest[index] = node.backward_s[label]
+        backward[unsure] = fastest[where]
+        return np.asarray(backward)
 
     def _surely_fits(self, stage: int, start: Index, end: Index) -> Bools:
         """Where every block's fastest strategy fits, even if the largest rise of any block met all

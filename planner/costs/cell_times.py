@@ -4,9 +4,12 @@ and of each rank after its last backward (`CellTails`). What cells share is pric
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.cell import Cell
+from planner.chain.ideals import Index
 from planner.chain.problem import Array, BlockCosts
 from planner.costs.cell_memory import CellMemory
 from planner.costs.placement import Places
@@ -142,9 +145,9 @@ class CellTimes:
             work_s=work_s,
         )
 
-    def block_costs(self, cell: Cell, rank: int, at: np.ndarray, *, last: int) -> BlockCosts:
-        """Costs of the blocks whose kinds are `at` [n]; `last`: at the last stage, which sends
-        nothing on."""
+    def block_costs(self, cell: Cell, rank: int, at: Index, *, last: bool) -> BlockCosts:
+        """Costs of the blocks whose kinds are `at` [n], with what a rank's devices gather;
+        `last`: at the last stage."""
         chain = self.chain(cell, rank)
         before, behind = self.gathers(cell, rank)
         slowest = self.slowest(cell, rank)
@@ -153,17 +156,10 @@ class CellTimes:
         least = before.min(axis=1)
         parts = cell.schedule == "gpipe" or cell.splits_backward
         rest = behind if parts else before - least[:, None] + behind
-        leaving: float | Array = chain.output_bytes[:, None]  # among what is kept
-        if not chain.branched:
-            leaving = 0.0 if last else float(chain.output_bytes[at[:-1]].min(initial=0.0))
-        transient = np.maximum(
-            chain.backward_transient_bytes, chain.forward_transient_bytes - leaving
-        )
-        return BlockCosts(
+        return replace(
+            chain.block_costs(at, last=last),
             forward_s=slowest * (chain.forward_s + least)[at],
             backward_s=slowest * (chain.backward_s + rest)[at],
-            saved_bytes=np.ceil(chain.kept_bytes[at]),
-            transient_bytes=np.ceil(transient[at]),
         )
 
     def send_s(self, cell: Cell, stage: int, size_bytes: float) -> float:

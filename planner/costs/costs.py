@@ -187,11 +187,10 @@ class SimulatorCosts:
             strategies=tuple(str(strategy.value) for strategy in self.model.strategies),
             schedule="gpipe" if cell.schedule == "gpipe" else "1f1b",
             num_microbatches=cell.num_microbatches,
-            # The last stage sends nothing on, so its forward peak may count for more.
             costs=tuple(
                 self.times.block_costs(cell, rank, at, last=last)
                 for rank in places
-                for last in (0, 1)
+                for last in (False, True)
             ),
             slots=tuple(
                 StageSlot(

@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from planner.chain.ideals import BlockLattice, prefixes
-from planner.chain.problem import Array
+from planner.chain.ideals import BlockLattice, Index, prefixes
+from planner.chain.problem import Array, BlockCosts
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
@@ -102,6 +102,22 @@ class ChainCosts:
         that needs least."""
         whole = self.kept_bytes + self.backward_transient_bytes
         return np.asarray(whole.min(axis=1) - self.input_bytes)
+
+    def block_costs(self, at: Index, *, last: bool) -> BlockCosts:
+        """Costs of the blocks whose kinds are `at` [n]; `last`: at the last stage, which sends
+        nothing on, so that its forward peak may count for more."""
+        leaving: float | Array = self.output_bytes[:, None]  # among what is kept
+        if not self.branched:
+            leaving = 0.0 if last else float(self.output_bytes[at[:-1]].min(initial=0.0))
+        transient = np.maximum(
+            self.backward_transient_bytes, self.forward_transient_bytes - leaving
+        )
+        return BlockCosts(
+            forward_s=self.forward_s[at],
+            backward_s=self.backward_s[at],
+            saved_bytes=np.ceil(self.kept_bytes[at]),
+            transient_bytes=np.ceil(transient[at]),
+        )
 
 
 def chain_costs(blocks: Blocks, *, branched: bool) -> ChainCosts:

@@ -269,7 +269,7 @@ def _assumptions(prices: StagePrices, space: Axes) -> tuple[str, ...]:
     if prices.stages and space.pp is None:
         found.append(f"replicas that differ have up to {max(prices.stages)} stages (--pp)")
     found.append(
-        "replicas that differ run 1F1B, one tp and one micro-batch for all, ZeRO 0 to 2; one "
-        "recompute kind per stage, or two of them in quarters (--tp, --micro-batch, --zero)"
+        "replicas that differ run 1F1B, one tp and one micro-batch for all, ZeRO 0 to 2 "
+        "(--tp, --micro-batch, --zero)"
     )
     return tuple(found)

@@ -54,19 +54,6 @@ class StageTables:
         return self.seconds[kind][self.depth(from_end)]
 
 
-def range_sums(single: Array) -> Array:
-    """[n, n+1]: sums of single[i:j], 0 where j <= i."""
-    total = np.concatenate([[0.0], np.cumsum(single)])
-    return np.asarray(np.maximum(total[None, :] - total[:-1, None], 0.0))
-
-
-def ranged(row: Array) -> Array:
-    """[n, n+1] sums of row[i:j]; infinite where j <= i."""
-    found = range_sums(row)
-    found[np.tril_indices(len(row), 0, len(row) + 1)] = np.inf
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """A pipeline: the device type of each stage, and its first block.

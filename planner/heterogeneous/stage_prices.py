@@ -11,16 +11,17 @@ memory.
 from __future__ import annotations
 
 import functools
-import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.cell import Cell
-from planner.chain.problem import Array
+from planner.chain.partition import PartitionSolver, labels_of
+from planner.chain.problem import Array, PartitionProblem, StageSlot
+from planner.chain.stage_labels import StageLabels
 from planner.costs.cell_memory import CellMemory, edges
-from planner.costs.priced_model import ChainCosts, PricedModel, of_each, over_cuts
-from planner.heterogeneous.splits import StageTables, range_sums, ranged
+from planner.costs.priced_model import ChainCosts, PricedModel, kinds_to_tell, of_each, over_cuts
+from planner.heterogeneous.splits import StageTables
 from profiles.document import content_hash
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
@@ -29,8 +30,6 @@ from simulator.memory.held import Held
 from simulator.traced.in_step import message_in_step
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Recompute
-
-_QUARTERS = (1, 2, 3)  # of the blocks that take the second of two recompute kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +103,8 @@ class StagePrices:
         self._memory = CellMemory(model)
         self.types = functools.cache(functools.partial(device_types, model.cluster))
         self._chain = functools.cache(self._price_chain)
-        self._fitting = functools.cache(self._find_fitting)
+        self._labels = functools.cache(self._grow_labels)
+        self._solver = functools.cache(self._fitting)
         self._tail = functools.cache(self._price_tail)
 
     def num_groups(self, tp: int) -> int:
@@ -126,12 +126,11 @@ class StagePrices:
         """
         tp = key.degrees.tp
         n, types = len(self.model.graph(key.micro_batch, tp).chain), self.types(tp)
-        depths = range(1, min(max(self.stages), n) + 1)
         crossing = 0.0 if least else self._crossing(key)[None, :]
         return StageTables(
             counts=tuple(len(kind.groups) for kind in types),
             seconds=tuple(
-                tuple(self._fits(key, kind, from_end)[0] + crossing for from_end in depths)
+                tuple(seconds + crossing for seconds in self._seconds(key, kind))
                 for kind in range(len(types))
             ),
             tails_s=tuple(
@@ -146,41 +145,51 @@ class StagePrices:
         self, key: Key, kind: int, from_end: int, first: int, last: int
     ) -> tuple[Recompute, ...]:
         """The recompute kinds of blocks [first, last) of a stage in the fastest way that fits."""
-        pattern = self._fits(key, kind, from_end)[1]
-        chosen = self._patterns(len(self.model.graph(key.micro_batch, key.degrees.tp).chain))
-        return tuple(
-            self.model.strategies[index] for index in chosen[int(pattern[first, last])][first:last]
-        )
+        solver = self._stages_of(key, kind)
+        labels, fastest = solver.fastest_fitting(solver.problem.num_stages - from_end, first, last)
+        return tuple(self.model.strategies[index] for index in labels.strategies(fastest))
 
     # Times and memory.
 
     def _price_chain(self, tp: int, micro_batch: int, kind: int) -> ChainCosts:
         return self.model.chain(micro_batch, self.types(tp)[kind].groups[0])
 
-    def _patterns(self, blocks: int) -> tuple[tuple[int, ...], ...]:
-        """Strategies of the chain's blocks: one for all, or two of them in quarters."""
-        count = len(self.model.strategies)
-        return (
-            *((strategy,) * blocks for strategy in range(count)),
-            *(
-                tuple(dear if at * quarters % 4 < quarters else cheap for at in range(blocks))
-                for cheap, dear in itertools.combinations(range(count), 2)
-                for quarters in _QUARTERS
-            ),
-        )
-
-    def _fits(self, key: Key, kind: int, from_end: int) -> tuple[Array, Array]:
-        """[n, n+1] each: seconds of the fastest pattern that fits a stage, and which that is."""
-        in_flight = min(from_end, self.model.workload.global_batch // key.micro_batch)
+    def _stages_of(self, key: Key, kind: int) -> PartitionSolver:
+        """The stages of a pipeline on devices of one type, which is as long as any may be."""
         if not key.zero_stage:
             # Nothing is sharded: replicas count for the buckets of gradients that they exchange.
             key = key.with_replicas(min(key.degrees.dp, 2))
-        return self._fitting(key, kind, in_flight)
+        return self._solver(key, kind)
 
-    def _find_fitting(self, key: Key, kind: int, in_flight: int) -> tuple[Array, Array]:
-        tp = key.degrees.tp
-        graph, kinds = self.model.graph(key.micro_batch, tp), self.model.kinds(key.micro_batch, tp)
+    def _seconds(self, key: Key, kind: int) -> list[Array]:
+        """Per stage from the end [n, n+1] seconds of blocks [i, j), infinite where none fit."""
+        solver = self._stages_of(key, kind)
+        start, end = solver.lattice.pairs
+        forward = solver.forward[0][end] - solver.forward[0][start]
+        found = []
+        for stage in reversed(range(solver.problem.num_stages)):
+            seconds = np.full(solver.problem.edge_bytes.shape, np.inf)
+            seconds[start, end] = forward + solver.fastest_s(stage, start, end)
+            found.append(seconds)
+        return found
+
+    def _fitting(self, key: Key, kind: int) -> PartitionSolver:
+        problem = self._problem(key, kind)
+        return PartitionSolver(problem, self._labels(key.degrees.tp, key.micro_batch, kind))
+
+    def _grow_labels(self, tp: int, micro_batch: int, kind: int) -> list[StageLabels]:
+        """Labels depend on the costs of blocks alone."""
+        key = Key(degrees=Degrees(tp=tp), micro_batch=micro_batch, zero_stage=0)
+        return labels_of(self._problem(key, kind))
+
+    def _problem(self, key: Key, kind: int) -> PartitionProblem:
+        tp, micro_batches = key.degrees.tp, self.model.workload.global_batch // key.micro_batch
+        graph = self.model.graph(key.micro_batch, tp)
         chain, over = self._chain(tp, key.micro_batch, kind), over_cuts(graph)
+        at = np.asarray(self.model.kinds(key.micro_batch, tp))
+        n, room = at.size, self.types(tp)[kind].device.usable_bytes
+        depth = min(max(self.stages), n)
+        in_flight = tuple(min(depth - stage, micro_batches) for stage in range(depth))
         # Two ranks: parameters stay whole between micro-batches, as under a pipeline; one
         # micro-batch more than in flight, so that all are in flight beside all gradients.
         cell = Cell(
@@ -188,29 +197,25 @@ class StagePrices:
             zero_stage=key.zero_stage if key.degrees.dp > 1 else 0,
             micro_batch=key.micro_batch,
             schedule="1f1b",
-            global_batch=key.degrees.dp * key.micro_batch * (in_flight + 1),
+            global_batch=key.degrees.dp * key.micro_batch * (in_flight[0] + 1),
         )
-        statics, (loads,) = self._memory.moments(
-            cell,
-            (in_flight,),
-            over,
-            chain.first_bytes[kinds][:, None],
+        statics, loads = self._memory.moments(cell, in_flight, over, chain.first_bytes[at][:, None])
+        return PartitionProblem(
+            kinds=kinds_to_tell(graph),
+            strategies=tuple(self.model.strategies),
+            schedule="1f1b",
+            num_microbatches=micro_batches,
+            costs=tuple(chain.block_costs(at, last=last) for last in (False, True)),
+            slots=tuple(
+                StageSlot(in_flight=kept, capacity_bytes=room, loads=load, costs=kept == 1)
+                for kept, load in zip(in_flight, loads, strict=True)
+            ),
+            static_bytes=statics,
+            tails_s=(np.zeros((n, n + 1)),),
+            edge_bytes=edges(over, branched=chain.branched),
+            send_forward_s=np.zeros((depth, n)),
+            send_backward_s=np.zeros((depth, n)),
         )
-        edge = edges(over, branched=chain.branched)
-        n, room = len(kinds), self.types(tp)[kind].device.usable_bytes
-        best, which = np.full((n, n + 1), np.inf), np.zeros((n, n + 1))
-        for number, pattern in enumerate(self._patterns(n)):
-            at = (kinds, list(pattern))
-            seconds = ranged(chain.forward_s[kinds] + chain.backward_s[at])
-            saved = np.ceil(chain.kept_bytes[at])
-            kept, risen = range_sums(saved) + edge, _risen(chain, kinds, at, saved)
-            needed = np.max(
-                [statics[m.static] + m.in_flight * kept + m.rises * risen for m in loads], axis=0
-            )
-            better = (needed <= room) & (seconds < best)
-            best = np.where(better, seconds, best)
-            which = np.where(better, number, which)
-        return best, which
 
     # Messages and tails.
 
@@ -252,30 +257,3 @@ class StagePrices:
             self._memory.parameters(degrees.tp).count,
             self._memory.trained(degrees.tp).count,
         )
-
-
-def _risen(
-    chain: ChainCosts, kinds: list[int], at: tuple[list[int], list[int]], saved: Array
-) -> Array:
-    """[n, n+1] rise above all that is saved while one of blocks [i, j) runs. With branches a
-    block's outputs are among what it keeps."""
-    outputs = chain.output_bytes[kinds]
-    backward, forward = chain.backward_transient_bytes[at], chain.forward_transient_bytes[at]
-    if chain.branched:
-        return _rises(saved, np.ceil(np.maximum(backward, forward - outputs)))
-    least = float(outputs[:-1].min(initial=0.0))
-    risen = _rises(saved, np.ceil(np.maximum(backward, forward - least)))
-    # The last stage sends nothing on, so its forward peak may count for more.
-    risen[:, -1] = _rises(saved, np.ceil(np.maximum(backward, forward)))[:, -1]
-    return risen
-
-
-def _rises(saved: Array, transient: Array) -> Array:
-    """[n, n+1] the highest of blocks [i, j): the transient of a block less what blocks behind it
-    saved, which is gone when its backward runs (planner.chain.problem.BlockCosts)."""
-    n = len(saved)
-    found = np.zeros((n, n + 1))
-    for block in range(n):
-        before = np.maximum(found[: block + 1, block] - saved[block], 0.0)
-        found[: block + 1, block + 1] = np.maximum(before, transient[block])
-    return found

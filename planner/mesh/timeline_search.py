@@ -1,9 +1,8 @@
 """Plans of cells whose step only the event timeline tells: schedules that split the backward,
 stages in turn or in a V, and stages too unlike for the closed form of 1F1B.
 
-Local search: from even stages, blocks move from one stage to another as long as the busiest rank
-gets less busy, with every block at its fastest; then, where memory binds, as long as fewer bytes
-lack or the busiest rank gets less busy; then as long as the timeline gets shorter. Each rank takes
+Local search: from even stages, blocks move from one stage to another as long as the timeline gets
+shorter, those first that leave the busiest rank least busy. Each rank takes
 the fastest strategies that fit: of all changes of one block's strategy those that free most bytes
 per second come first (Dantzig's rule for the knapsack), as many as are needed; what turns out not
 to be needed is taken back. Time and memory of the plan are exact. Where there are few splits into
@@ -12,7 +11,8 @@ stages each is timed with every block at its fastest: nothing is faster than the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from math import comb
@@ -33,43 +33,27 @@ from simulator.schedules.timeline import simulate
 
 _ACTIONS = 600_000  # in the timelines of a search; some 3 million take a second
 _PROOF_ACTIONS = 600_000  # in the timelines of a proof: 0.2 s
-_NEAR = 1.05  # of the time to be under; plans beyond it are not bettered
 _BETTER = 1e-9  # relative; sums taken in another order differ by a few ulp
 _FEW = 200  # splits into stages that are all tried where nothing else fits
-_MOVES = 32  # that are tried at each step while bytes lack
 _TAKEN_BACK = 10  # changes of strategy that are tried again without
 
 Cuts = tuple[int, ...]
 """The first block of each stage, and the number of blocks."""
 Strategies = tuple[tuple[int, ...], ...]
+_Change = tuple[int, float, int]
+"""Of a block's strategy: its place among the rank's blocks, the seconds that it costs, the new one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """A rank's stages with strategies: seconds per micro-batch, bytes above the capacity, and
-    whether every block runs at its fastest."""
+    """Stages of a rank, or of all, with strategies stage by stage: seconds per micro-batch of the
+    busiest rank, whether they fit, and whether every block runs at its fastest."""
 
     strategies: Strategies
     busy_s: float
-    over_bytes: float
+    fits: bool
     is_free: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """Stages between these cuts, filled: bytes that ranks lack, the work of the busiest rank, and
-    whether every block runs at its fastest."""
-
-    cuts: Cuts
-    strategies: tuple[int, ...]
-    over_bytes: float
-    busiest_s: float
-    is_free: bool
-
-    def is_better_than(self, other: _Split) -> bool:
-        """Whether it lacks fewer bytes or, lacking as many, has the less busy busiest rank."""
-        mine = (self.over_bytes, self.busiest_s)
-        return mine < (other.over_bytes, other.busiest_s * (1 - _BETTER))
 
 
 class TimelineSearch:
@@ -100,18 +84,12 @@ class TimelineSearch:
 
         known  first blocks of stages to begin from, beside even ones
         """
-        n, near = self.chain.num_blocks, below * _NEAR
-        first = tuple(self._first_cuts())
-        begin = [self._evened(cuts) for cuts in first]
-        if known is not None:
-            begin.append((*known, n))
-        best = self._best_of(begin, near) or self._best_of(first, near)
+        n = self.chain.num_blocks
+        begin = [*self._first_cuts(), *([(*known, n)] if known is not None else [])]
+        best = self._best_of(begin, below)
         if best is None and comb(n - 1, self.chain.num_stages - 1) <= _FEW:
-            best = self._best_of(self._every_cuts(), near)
-        if best is None or best.step_time_s >= near:
-            return None
-        best = self._shortened(best)
-        return best if best.step_time_s < below else None
+            best = self._best_of(self._every_cuts(), below)
+        return None if best is None else self._shortened(best)
 
     def proved(self, below: float) -> tuple[float, Partition | None]:
         """Seconds under which no plan of the cell is, at most `below`, and a plan that takes them
@@ -139,21 +117,25 @@ class TimelineSearch:
             found = self._run(cuts, tuple(fastest))
             if found.step_time_s < least * (1 - _BETTER):
                 least = found.step_time_s
-                best = found if self._split(cuts).is_free else None
+                best = found if self._filled(cuts).is_free else None
         return least, best
 
     def _best_of(self, begin: Iterable[Cuts], below: float) -> Partition | None:
-        """The shortest of the plans that fit, from these stages."""
+        """The shortest of the plans that fit and take less, with these stages."""
         best: Partition | None = None
         for cuts in dict.fromkeys(begin):
             limit = best.step_time_s if best else below
-            if self._busiest_s(np.asarray([cuts]))[0] >= limit:
-                continue
-            split = self._fitted(self._split(cuts))
-            if split.over_bytes <= 0.0 and split.busiest_s < limit:
-                found = self._run(split.cuts, split.strategies)
-                best = found if best is None or found.step_time_s < best.step_time_s else best
+            if self._busiest_s(np.asarray([cuts]))[0] < limit:
+                best = self._shorter(cuts, limit) or best
         return best
+
+    def _shorter(self, cuts: Cuts, below: float) -> Partition | None:
+        """The plan with these stages if it fits and takes less."""
+        filled = self._filled(cuts)
+        if not filled.fits or filled.busy_s * self._micro >= below:
+            return None
+        found = self._run(cuts, tuple(k for chosen in filled.strategies for k in chosen))
+        return found if found.step_time_s < below else None
 
     # Stages.
 
@@ -200,33 +182,6 @@ class TimelineSearch:
         stage_s = ends - self._before[self._costs_of[None, :], cuts[:, :-1]] + self._beside
         return np.asarray((stage_s @ self._is_owner).max(axis=1, initial=0.0) * self._micro)
 
-    def _evened(self, cuts: Cuts) -> Cuts:
-        """The stages from which no moved block makes the busiest rank less busy."""
-        busiest = float(self._busiest_s(np.asarray([cuts]))[0])
-        while True:
-            moved, others = self._moved(cuts)
-            if not len(others) or others[0] >= busiest * (1 - _BETTER):
-                return cuts
-            cuts, busiest = tuple(moved[0].tolist()), float(others[0])
-
-    def _fitted(self, split: _Split) -> _Split:
-        """The stages from which no moved block is better in view of memory: while bytes lack the
-        best move is taken, then the first."""
-        while not split.is_free:
-            begun = split
-            moves, busiest_s = self._moved(begun.cuts)
-            for tried, cuts in enumerate(moves.tolist()):
-                fits = split.over_bytes <= 0.0
-                if fits and (split is not begun or busiest_s[tried] >= split.busiest_s):
-                    break
-                if tried == _MOVES:
-                    break
-                other = self._split(tuple(cuts))
-                split = other if other.is_better_than(split) else split
-            if split is begun:
-                return split
-        return split
-
     def _shortened(self, best: Partition) -> Partition:
         """The plan from which no moved block makes a shorter timeline, as far as actions last."""
         while True:
@@ -234,30 +189,28 @@ class TimelineSearch:
             for cuts, busiest_s in zip(moves.tolist(), works, strict=True):
                 if busiest_s >= best.step_time_s or self._actions_left <= 0:
                     return best
-                split = self._split(tuple(cuts))
-                if split.over_bytes > 0.0 or split.busiest_s >= best.step_time_s:
-                    continue
-                found = self._run(split.cuts, split.strategies)
-                if found.step_time_s < best.step_time_s * (1 - _BETTER):
+                found = self._shorter(tuple(cuts), best.step_time_s * (1 - _BETTER))
+                if found is not None:
                     best = found
                     break
             else:
                 return best
 
-    def _split(self, cuts: Cuts) -> _Split:
+    def _filled(self, cuts: Cuts) -> _Filled:
+        """The stages between these cuts with strategies."""
         ranges = tuple(pairwise(cuts))
         strategies: list[tuple[int, ...]] = [()] * len(ranges)
-        over = busiest = 0.0
-        is_free = True
+        ranks = []
         for rank, stages in enumerate(self._stages):
-            filled = self._fill(rank, tuple([ranges[stage] for stage in stages]))
-            for stage, chosen in zip(stages, filled.strategies, strict=True):
+            ranks.append(self._fill(rank, tuple([ranges[stage] for stage in stages])))
+            for stage, chosen in zip(stages, ranks[-1].strategies, strict=True):
                 strategies[stage] = chosen
-            over += filled.over_bytes
-            busiest = max(busiest, filled.busy_s)
-            is_free &= filled.is_free
-        every = tuple(k for chosen in strategies for k in chosen)
-        return _Split(cuts, every, over, busiest * self._micro, is_free)
+        return _Filled(
+            tuple(strategies),
+            max(each.busy_s for each in ranks),
+            all(each.fits for each in ranks),
+            all(each.is_free for each in ranks),
+        )
 
     def _run(self, cuts: Cuts, strategies: tuple[int, ...]) -> Partition:
         """The plan with its step by the timeline."""
@@ -283,39 +236,28 @@ class TimelineSearch:
         fastest = [self._quickest[of_turn[turn]][b] for turn, b in where]
         held = RankBytes(self.problem, rank, ranges)
         capacity = chain.slots[stages[0]].capacity_bytes
-        changes: list[tuple[int, float, int]] = []
 
-        def strategies(taken: list[int]) -> list[int]:
+        def changed(taken: Sequence[_Change]) -> tuple[int, ...]:
             result = list(fastest)
-            for at in taken:
-                place, _, to = changes[at]
+            for place, _, to in taken:
                 result[place] = to
-            return result
+            return tuple(result)
 
-        def over(taken: list[int]) -> float:
-            return held.peak(tuple(strategies(taken))) - capacity
+        def fits(taken: Sequence[_Change]) -> bool:
+            return held.peak(changed(taken)) <= capacity
 
-        taken: list[int] = []
-        missing = over(taken)
-        is_free = missing <= 0.0
+        taken: list[_Change] = []
+        is_free = fits(taken)
         if not is_free:
-            changes = self._changes(rank, where, fastest)
-            taken = list(range(len(changes)))
-            missing = over(taken)
-            low, high = 0, len(changes)
-            while high - low > 1:  # as many changes as are needed
-                middle = (low + high) // 2
-                there = over(taken[:middle])
-                if there <= 0.0:
-                    high, missing = middle, there
-                else:
-                    low = middle
-            taken = taken[:high]
-            dear = sorted(taken, key=lambda at: -changes[at][1])[:_TAKEN_BACK]
-            for at in dear if missing <= 0.0 else ():
-                fewer = [other for other in taken if other != at]
-                taken = fewer if over(fewer) <= 0.0 else taken
-        best = strategies(taken)
+            every = self._changes(rank, where, fastest)
+            # As many changes as are needed.
+            enough = range(len(every))
+            taken = every[: bisect_left(enough, True, key=lambda count: fits(every[:count]))]
+            dear = sorted(taken, key=lambda change: -change[1])[:_TAKEN_BACK]
+            for change in dear if fits(taken) else ():
+                fewer = [other for other in taken if other != change]
+                taken = fewer if fits(fewer) else taken
+        best = changed(taken)
         by_stage: list[list[int]] = [[] for _ in stages]
         for (turn, _), k in zip(where, best, strict=True):
             by_stage[turn].append(k)
@@ -324,13 +266,13 @@ class TimelineSearch:
             + float(chain.costs[of_turn[turn]].backward_s[b, k])
             for (turn, b), k in zip(where, best, strict=True)
         )
-        return _Filled(tuple(map(tuple, by_stage)), busy, max(0.0, missing), is_free)
+        return _Filled(tuple(map(tuple, by_stage)), busy, is_free or fits(taken), is_free)
 
     def _changes(
         self, rank: int, where: list[tuple[int, int]], fastest: list[int]
-    ) -> list[tuple[int, float, int]]:
-        """(place, seconds, strategy) of changes that free bytes, in the order in which they are
-        worth it; of one place each frees more than those before."""
+    ) -> list[_Change]:
+        """The changes that free bytes, in the order in which they are worth it; of one place each
+        frees more than those before."""
         problem = self.problem
         schedule, chain = problem.schedule, self.chain
         stages = self._stages[rank]

@@ -7,8 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.heterogeneous.shares import Share, share_out
-from planner.heterogeneous.splits import StageTables, best_splits, ranged
+from planner.heterogeneous.splits import StageTables, best_splits
 from profiles.errors import InputError
+
+
+def ranged(row):
+    """[n, n+1] sums of row[i:j]; infinite where j <= i."""
+    total = np.concatenate([[0.0], np.cumsum(row)])
+    found = np.maximum(total[None, :] - total[:-1, None], 0.0)
+    found[np.tril_indices(len(row), 0, len(row) + 1)] = np.inf
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -528,3 +528,40 @@ def test_activations_of_fp32_take_twice_the_bytes_of_bf16() -> None:
     half, whole = (footprint(replace(run, precision=p)).ranks[0] for p in ("bf16", "fp32"))
     # But the sums of the softmax, which are fp32 in both.
     assert whole.activations_bytes == pytest.approx(2 * half.activations_bytes, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("recomputed", "first_rank", "second_rank"),
+    [
+        # 12 layers on 2 ranks, the first 3 dense: 3 dense and 3 expert layers, then 6 of experts.
+        # A stage's first layers are recomputed: 2 are dense; 5 are 3 dense and 2 expert layers.
+        (
+            2,
+            {"layers": 2, "layers not recomputed": 1, "expert layers not recomputed": 3},
+            {"expert layers": 2, "expert layers not recomputed": 4},
+        ),
+        (
+            5,
+            {"layers": 3, "expert layers": 2, "expert layers not recomputed": 1},
+            {"expert layers": 5, "expert layers not recomputed": 1},
+        ),
+        (0, {"layers": 3, "expert layers": 3}, {"expert layers": 6}),  # 0: all of them
+    ],
+)
+def test_the_first_layers_of_a_stage_are_recomputed_dense_ones_before_experts(
+    recomputed: int, first_rank: dict[str, int], second_rank: dict[str, int]
+) -> None:
+    moe = replace(
+        SMALL_GPT, num_layers=12, num_experts=8, top_k=2, expert_size=2048, first_dense_layers=3
+    )
+    run = changed(RUN, model=moe, stack="megatron-core", precision="bf16", pp=2, global_batch=8)
+    run = replace(run, recompute="full", recompute_layers=recomputed)
+    ranks = footprint(run).details
+    assert [{kept.name: kept.count for kept in rank.kept} for rank in ranks] == [
+        first_rank,
+        second_rank,
+    ]
+    # A recomputed layer keeps its input alone: sequence x micro-batch x hidden in bf16.
+    for kept in ranks[0].kept:
+        if "not recomputed" not in kept.name:
+            assert kept.bytes_each == run.seq_len * run.micro_batch * 1024 * 2
