@@ -252,9 +252,7 @@ def test_the_backward_of_a_recurrence_moves_its_gradients_too() -> None:
     vector = h100.peak_flop_per_s["float32"].value
     scan = LayerWork(
         matmuls=(),
-        state=StateWork(
-            pass_bytes=h100.memory_bandwidth_bytes_per_s.value, scan_flop=0.5 * vector
-        ),
+        state=StateWork(pass_bytes=h100.memory_bandwidth_bytes_per_s.value, scan_flop=0.5 * vector),
     )
     (found,) = work_seconds([(h100.name, scan)])
     assert found.state_forward_s == pytest.approx(1.0 + 0.5)

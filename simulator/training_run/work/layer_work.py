@@ -10,7 +10,7 @@ tokens that ep ranks send to it, balanced (a load imbalance multiplies the token
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.transformer import Transformer
@@ -77,7 +77,7 @@ class LayerWork:
     forward_cast_bytes: float = 0.0
     backward_cast_bytes: float = 0.0
     score_bytes: float = 0.0
-    state: StateWork = StateWork()
+    state: StateWork = field(default_factory=StateWork)
 
 
 def matmul_type(run: TrainingRun) -> str:
