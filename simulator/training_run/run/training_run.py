@@ -18,6 +18,7 @@ from simulator.training_run.run.low_bits import FROZEN_TYPES, MUON, USUAL_OPTIMI
 from simulator.training_run.run.network_level import NetworkLevel
 from simulator.values.degrees import AXIS_ORDERS, Degrees
 
+USUAL_LORA_RANK = 16
 # Options of which no run in the fit of the coefficients uses another value than the default.
 _UNFITTED = (
     *("inner_bytes_per_s", "far_levels", "torus", "gradient_reduction", "compression"),
@@ -90,7 +91,7 @@ class TrainingRun:
     recompute_layers: int = 0
     optimizer_offload: bool = False
     activation_offload: float = 0.0
-    lora_rank: int = 16
+    lora_rank: int = USUAL_LORA_RANK
     frozen_type: str = ""
     optimizer: str = USUAL_OPTIMIZER
     expert_imbalance: float = 1.0
