@@ -179,7 +179,9 @@ class TrainingRun:
 
     def as_published(self) -> TrainingRun:
         """A copy without options that no run in the fit of the coefficients has."""
-        usual = {each.name: each.default for each in fields(self) if each.name in _UNFITTED}
+        usual: dict[str, Any] = {
+            each.name: each.default for each in fields(self) if each.name in _UNFITTED
+        }
         degrees = replace(self.degrees, axis_order=AXIS_ORDERS[0])
         return replace(self, degrees=degrees, **usual)
 
