@@ -21,9 +21,9 @@ from planner.layout.layouts import SCHEDULES, Layouts, row_numbers
 from simulator.schedules.schedule import Placement, ScheduleKind, schedule_kind
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, assign
-from simulator.training_run.step.features import Features, of_rows
+from simulator.training_run.step.features import Features, layer_features, mesh_features, of_rows
 from simulator.training_run.step.idle_share import least_idle_share
-from simulator.training_run.step.known_features import KnownFeatures, known_layers, known_meshes
+from simulator.training_run.step.known_features import KnownFeatures, known_features
 from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_time import StepParts, step_parts
 from simulator.values.prediction import Part
@@ -72,9 +72,10 @@ class LayoutPrices:
             return np.zeros(0)
         plain = np.zeros((len(layouts), 2), dtype=np.int64)
         plain[:, 0] = 1
-        known = known_layers(self.base, layouts.options)
+        known = known_features(self.base, layouts.options, layer_features)
         layer = _Gathered(self.base, layouts, self._layer_keys(layouts), plain, known)
-        chunks, known = self._chunks(layouts), known_meshes(self.base, layouts.options)
+        chunks = self._chunks(layouts)
+        known = known_features(self.base, layouts.options, mesh_features)
         mesh = _Gathered(self.base, layouts, self._mesh_keys(layouts), chunks, known)
         coefficients = self._coefficients_of(layouts)
         found = [

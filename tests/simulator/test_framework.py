@@ -78,11 +78,11 @@ state_bytes = 6
 
 def test_a_framework_of_ones_own_is_like_another_but_for_what_it_says(tmp_path: Path) -> None:
     core, mine = load_framework("megatron-core"), load_framework(write(tmp_path, MINE))
-    assert (mine.norm_passes, mine.rules.schedules) == (20, ("1f1b", "zbv"))
+    assert (mine.layer.norm_passes, mine.rules.schedules) == (20, ("1f1b", "zbv"))
     assert mine.memory_at(1).state_bytes == 6
     assert mine.memory_at(1).layers == core.memory_at(1).layers
     assert mine.rules.axes == core.rules.axes
-    assert mine.kernels_forward == core.kernels_forward
+    assert mine.layer.kernels_forward == core.layer.kernels_forward
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from simulator.training_run.step.features import features
 from simulator.training_run.work.layer_work import LayerWork, layer_work
 from simulator.training_run.work.matmul import cast_bytes, gradient_sizes
 from simulator.training_run.work.stage_layers import stage_layers
-from simulator.training_run.work.state_work import state_work
+from simulator.training_run.work.state_work import StateWork, state_work
 from simulator.training_run.work.work_seconds import work_seconds
 from tests.simulator.described_runs import DEEPSEEK_V3, LLAMA_8B, LLAMA_RUN, changed, figures
 
@@ -63,16 +63,15 @@ def test_the_products_of_mamba_2() -> None:
     per chunk C B^T is 4 x 5 x 4, and each head has 4 x 4 x 3, 5 x 4 x 3 and 4 x 5 x 3."""
     state = StateSpace(heads=2, head_size=3, state_size=5, chunk=4)
     model = replace(LLAMA_8B, num_layers=4, state=state, state_layers=4)
-    work = state_work(model, tokens=8, seq_len=8, tp=1, dtype="bfloat16")
+    work = state_work(model, tokens=8, seq_len=8, tp=1, dtype="bfloat16", width=2.0)
     flop = sum(2 * x.m * x.n * x.k * x.count for x in work.products)
     assert flop == 2 * (2 * 80 + 2 * 2 * (48 + 60 + 60))
     # Made again for the backward: C B^T and the states; the outputs' gradient times X once more.
     again = sum(2 * x.m * x.n * x.k * x.count for x in work.again)
     assert again == 2 * (2 * 80 + 2 * 2 * (60 + 48))
     # States of two chunks in fp32, written, read and written again: 3 x 4 x 2 x (6 x 5).
-    assert work.state_bytes == 3 * 4 * 2 * 30
     # Convolution over 6 + 10 channels, read and written; output and gate read, result written.
-    assert work.pass_width == 2 * 16 + 3 * 6
+    assert work.pass_bytes == 2 * 8 * (2 * 16 + 3 * 6) + 3 * 4 * 2 * 30
 
 
 def test_weights_of_a_state_layer() -> None:
@@ -87,8 +86,8 @@ def test_a_scan_runs_on_vector_units_alone() -> None:
     """Jamba: 28 of 32 layers, 8192 channels of 16 states, 9 flop each (arXiv 2312.00752)."""
     run = replace(RUN, model=figures("Jamba v0.1"))
     work = layer_work(run, CORE, experts=False)
-    assert work.state_matmuls == ()
-    assert work.scan_forward_flop == pytest.approx(28 / 32 * 9 * run.tokens * 8192 * 16)
+    assert work.state.products == ()
+    assert work.state.scan_flop == pytest.approx(28 / 32 * 9 * run.tokens * 8192 * 16)
 
 
 def test_the_bytes_of_mamba_1_by_hand() -> None:
@@ -96,8 +95,8 @@ def test_the_bytes_of_mamba_1_by_hand() -> None:
     gate and result, 4 of the scan's own operands; no products."""
     state = StateSpace(heads=6, head_size=1, state_size=5, rule="scan")
     model = replace(LLAMA_8B, num_layers=4, state=state, state_layers=4)
-    work = state_work(model, tokens=8, seq_len=8, tp=1, dtype="bfloat16")
-    assert work.pass_width == (2 + 3 + 4) * 6
+    work = state_work(model, tokens=8, seq_len=8, tp=1, dtype="bfloat16", width=2.0)
+    assert work.pass_bytes == 2 * 8 * (2 + 3 + 4) * 6
     assert work.products == ()
 
 
@@ -109,7 +108,7 @@ def test_states_are_no_faster_on_blackwell_than_on_hopper() -> None:
     model = replace(LLAMA_8B, num_layers=4, state=state, state_layers=4)
     run = replace(RUN, model=model, seq_len=8192, micro_batch=1)
     work = layer_work(run, CORE, experts=False)
-    alone = LayerWork(matmuls=(), state_matmuls=work.state_matmuls, state_again=work.state_again)
+    alone = LayerWork(matmuls=(), state=replace(work.state, pass_bytes=0.0))
     hopper, blackwell = work_seconds([("h100-sxm-80gb", alone), ("b200-sxm", alone)])
     assert blackwell == hopper
     states_s = 3 * 4 * 8192 / 256 * 128 * 64 * 128 / 3.35e12
@@ -253,9 +252,7 @@ def test_the_backward_of_a_recurrence_moves_its_gradients_too() -> None:
     vector = h100.peak_flop_per_s["float32"].value
     scan = LayerWork(
         matmuls=(),
-        state_pass_bytes=h100.memory_bandwidth_bytes_per_s.value,
-        scan_forward_flop=0.5 * vector,
-        scan_backward_flop=1.5 * vector,
+        state=StateWork(pass_bytes=h100.memory_bandwidth_bytes_per_s.value, scan_flop=0.5 * vector),
     )
     (found,) = work_seconds([(h100.name, scan)])
     assert found.state_forward_s == pytest.approx(1.0 + 0.5)

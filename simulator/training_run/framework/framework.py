@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from simulator.training_run.framework.kept_tensor import (
     Moment,
     check_name,
 )
-from simulator.training_run.framework.layer_counts import LayerCounts
+from simulator.training_run.framework.layer_counts import LAYER_KEYS, LayerCounts
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import AXIS_ORDERS
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
@@ -187,16 +187,13 @@ class Framework:
                features newer than Ampere) or `unfused` (scores in memory)
     vocabulary_multiple   the vocabulary is padded to a multiple of this times tp; 1 for no padding
     splits_vocabulary   tables of embeddings, head and logits are split over tp
-    norm_passes, activation_passes   reads and writes of a token's activations by a layer's
-               elementwise ops in forward, in units of the hidden size (norms, residuals, dropout)
-               and of the feed-forward's inner width; backward has `backward_passes` times as many
+    layer      elementwise work and kernels of a layer
     expert_bias_passes   the same for adding experts' output biases, in units of the experts' token
                width; 0 if fused into a kernel, or not counted
     loss_bytes   bytes moved per logit by the cross-entropy, forward and backward
-    kernels_forward, kernels_backward   kernels launched by one layer in each pass
-    layer_norm, unfused_gelu   the last five counts for models with biases, whose norms are
-               LayerNorms, and for models whose GELU is written in several ops; None if the
-               framework's kernels make no such difference, or it was not counted
+    layer_norm, unfused_gelu   `layer` for models with biases, whose norms are LayerNorms, and for
+               models whose GELU is written in several ops; None if the framework's kernels make no
+               such difference, or it was not counted
     expert_kernels   launches per local expert in a forward matmul of experts, in equivalent PyTorch
                ops of host time; backward has two such matmuls for each. 0 if one kernel runs all
                experts
@@ -241,12 +238,8 @@ class Framework:
     names: tuple[str, ...]
     attention: str
     vocabulary_multiple: int
-    norm_passes: float
-    activation_passes: float
-    backward_passes: float
+    layer: LayerCounts = field(metadata=LAYER_KEYS)
     loss_bytes: float
-    kernels_forward: float
-    kernels_backward: float
     sent_weight_bytes: float
     summed_gradient_bytes: float
     optimizer_traffic_bytes: float
@@ -304,13 +297,7 @@ class Framework:
             return self.unfused_gelu
         if model.biases and self.layer_norm:
             return self.layer_norm
-        return LayerCounts(
-            norm_passes=self.norm_passes,
-            activation_passes=self.activation_passes,
-            backward_passes=self.backward_passes,
-            kernels_forward=self.kernels_forward,
-            kernels_backward=self.kernels_backward,
-        )
+        return self.layer
 
     def memory_at(self, zero_stage: int) -> FrameworkMemory:
         """Its memory at a ZeRO stage; raises InputError if its file does not describe the stage."""

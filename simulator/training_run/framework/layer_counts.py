@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from profiles.document import flattened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +23,7 @@ class LayerCounts:
     backward_passes: float
     kernels_forward: float
     kernels_backward: float
+
+
+LAYER_KEYS = flattened(*(each.name for each in fields(LayerCounts)))
+"""They are keys of a framework's file itself."""

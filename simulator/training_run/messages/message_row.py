@@ -65,16 +65,14 @@ def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict
         level = level_cut(run, boundary / share, run.far_levels)
     tensor_steps = steps(tensor)
     return {
-        "tensor_inner": tensor.inner_s,
-        "tensor_outer": tensor.outer_s,
+        **_levels("tensor", tensor, latencies=False),
         "tensor_inner_steps": tensor_steps[0],
         "tensor_outer_steps": 0.0 if stack.blocking_messages else tensor_steps[1],
         "tensor_host_hops": tensor_steps[1] if stack.blocking_messages else 0.0,
         "tensor_nodes": tensor_group(run).nodes(links.node_devices),
-        "tensor_far": tensor.far_s + tensor.far_latency_s,
-        **_with_latencies("expert", expert),
+        **_levels("expert", expert),
         "expert_nodes": expert_group(run).nodes(links.node_devices),
-        **_with_latencies("context", context),
+        **_levels("context", context),
         "context_nodes": context_group(run).nodes(links.node_devices),
         "cut_inner": cut.inner_s,
         "cut_outer": cut.outer_s,
@@ -90,26 +88,23 @@ def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[
     gather, reduce = data_messages(run, stack, links)
     sync = worker_messages(run, stack, links)
     muon = muon_messages(run, links)
-    reduce_steps, gather_steps = steps(reduce), steps(gather)
     return {
-        "gather_inner": gather.inner_s,
-        "gather_outer": gather.outer_s,
-        "gather_steps": sum(gather_steps),
+        **_levels("gather", gather, latencies=False),
+        "gather_steps": sum(steps(gather)),
+        **_levels("reduce", reduce, latencies=False),
+        "reduce_steps": sum(steps(reduce)),
         "data_nodes": data_group(run).nodes(links.node_devices),
-        "gather_far": gather.far_s + gather.far_latency_s,
-        "reduce_inner": reduce.inner_s,
-        "reduce_outer": reduce.outer_s,
-        "reduce_steps": sum(reduce_steps),
-        "reduce_far": reduce.far_s + reduce.far_latency_s,
-        **_with_latencies("sync", sync),
-        **_with_latencies("muon", muon),
+        **_levels("sync", sync),
+        **_levels("muon", muon),
     }
 
 
-def _with_latencies(kind: str, time: CollectiveTime) -> dict[str, float]:
+def _levels(kind: str, time: CollectiveTime, *, latencies: bool = True) -> dict[str, float]:
+    """latencies  include those of the inner and outer links; otherwise they are counted as steps"""
+    inner, outer = (time.inner_latency_s, time.outer_latency_s) if latencies else (0.0, 0.0)
     return {
-        f"{kind}_inner": time.inner_s + time.inner_latency_s,
-        f"{kind}_outer": time.outer_s + time.outer_latency_s,
+        f"{kind}_inner": time.inner_s + inner,
+        f"{kind}_outer": time.outer_s + outer,
         f"{kind}_far": time.far_s + time.far_latency_s,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import node_design
 from simulator.training_run.reading.described_row import DescribedRow
 from simulator.values.degrees import Degrees
@@ -16,7 +17,7 @@ _USUAL_NODE = 8
 
 def complete_layout(row: DescribedRow, global_batch: int, seq_len: int) -> Degrees:
     """Tensor, pipeline, context and data parallelism; tp, pp and cp take precedence over dp.
-    Raises UnsupportedRunError.
+    Raises InputError.
 
     Silent degrees are 1 and dp is what is left, with two exceptions. Where dp is given and tp and
     pp are not, the rest is model parallelism: tensor-parallel inside a node, then pipeline stages
@@ -29,7 +30,7 @@ def complete_layout(row: DescribedRow, global_batch: int, seq_len: int) -> Degre
     devices = run.num_devices
     if devices is None:
         if run.dp is None:
-            raise row.refused("no number of devices is given")
+            raise InputError("no number of devices is given")
         devices = run.dp * (tp or 1) * (pp or 1) * (cp or 1)
         said.append(f"{devices} devices, the product of the degrees")
     if run.dp is not None and tp is None and pp is None and devices > run.dp * (cp or 1):
@@ -46,14 +47,14 @@ def complete_layout(row: DescribedRow, global_batch: int, seq_len: int) -> Degre
     tp, pp, cp = tp or 1, pp or 1, cp or 1
     dp, rest = divmod(devices, tp * pp * cp)
     if rest or dp == 0:
-        raise row.refused(f"tp={tp} x pp={pp} x cp={cp} does not divide {devices} devices")
+        raise InputError(f"tp={tp} x pp={pp} x cp={cp} does not divide {devices} devices")
     if run.dp is None:
         said.append(f"dp {dp} ({devices} devices / (tp {tp} x pp {pp} x cp {cp}))")
     elif run.dp != dp:
         why = "which counts the ranks of cp" if run.dp == dp * cp else "as printed contradicts it"
         said.append(f"dp {dp} ({devices} devices / (tp {tp} x pp {pp} x cp {cp})); {run.dp} {why}")
     if dp > global_batch:
-        raise row.refused(
+        raise InputError(
             f"dp={dp} ranks for {global_batch} sequences per step"
             + ("; the source gives no layout" if run.tp is run.pp is run.dp is None else ""),
         )
@@ -64,7 +65,7 @@ def _model_parallel(row: DescribedRow, devices: int, data_ranks: int) -> tuple[i
     run = row.run
     size, rest = divmod(devices, data_ranks)
     if rest:
-        raise row.refused(f"dp={run.dp} does not divide {devices} devices")
+        raise InputError(f"dp={run.dp} does not divide {devices} devices")
     tp = math.gcd(size, run.devices_per_node or _USUAL_NODE)
     if run.num_heads is not None:
         tp = math.gcd(tp, run.num_heads)

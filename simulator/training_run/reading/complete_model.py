@@ -21,9 +21,7 @@ from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from profiles.published.known_models import KnownModel, known_model
 from profiles.published.run import PublishedRun
-from simulator.training_run.reading.complete_options import with_model_options
 from simulator.training_run.reading.described_row import DescribedRow
-from simulator.training_run.run.unsupported import UnsupportedRunError
 from simulator.values.degrees import Degrees
 
 CATALOG = "catalog:"
@@ -53,21 +51,33 @@ def complete_model(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transfo
     """The run's transformer: positions are learned for as many tokens as a sequence has, heads must
     divide among the tensor-parallel ranks and layers among the stages.
 
-    Raises UnsupportedRunError where the row and the name say too little or contradict each other.
+    Raises InputError where the row and the name say too little or contradict each other.
     """
     known = _known(row.run.model)
     if known is not None and known.unsupported:
-        raise row.refused(f"{known.name}: {known.unsupported}")
-    try:
-        if known is not None and known.figures is not None:
-            model = _of_known(row, known, known.figures, seq_len)
-        else:
-            model = _of_rules(row, seq_len, degrees)
-        return with_model_options(row.run, model)
-    except UnsupportedRunError:
-        raise
-    except InputError as error:
-        raise row.refused(str(error)) from error
+        raise InputError(f"{known.name}: {known.unsupported}")
+    if known is not None and known.figures is not None:
+        return _with_options(row.run, _of_known(row, known, known.figures, seq_len))
+    return _with_options(row.run, _of_rules(row, seq_len, degrees))
+
+
+def _with_options(run: PublishedRun, model: Transformer) -> Transformer:
+    """The model with the row's window and tokens predicted ahead.
+
+    Raises InputError where a window has no layers or more than have attention.
+    """
+    changed = model
+    if run.sliding_window is not None or run.window_layers is not None:
+        window = model.window if run.sliding_window is None else run.sliding_window
+        layers = run.window_layers
+        if layers is None:
+            layers = model.window_layers or model.attention_count
+        if run.window_layers and not window:
+            raise InputError(f"window_layers={run.window_layers} need a sliding_window")
+        changed = replace(changed, window=window, window_layers=layers if window else 0)
+    if run.mtp_layers is not None:
+        changed = replace(changed, predicted_ahead=run.mtp_layers)
+    return changed
 
 
 def _known(name: str) -> KnownModel | None:
@@ -147,7 +157,7 @@ def _predicting(row: DescribedRow, known: KnownModel, figures: Transformer) -> T
 def _of_rules(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transformer:
     run, said = row.run, row.said
     if run.hidden_size is None:
-        raise row.refused(f"no hidden size is given and {run.model!r} is not a known model")
+        raise InputError(f"no hidden size is given and {run.model!r} is not a known model")
     hidden = run.hidden_size
     gated = _gated(run, said)
     # MaxText's own blocks have neither biases nor learned positions (MaxText configs/base.yml).
@@ -162,7 +172,7 @@ def _of_rules(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transformer:
         said.append(f"feed-forward {ffn} ({'8/3 of' if gated else '4 times'} the hidden size)")
     heads = run.num_heads or _heads(row, hidden, degrees.tp)
     if run.head_dim is None and hidden % heads:
-        raise row.refused(f"{heads} heads do not divide the hidden size {hidden}; give head_dim")
+        raise InputError(f"{heads} heads do not divide the hidden size {hidden}; give head_dim")
     vocabulary = run.vocab_size
     if vocabulary is None:
         vocabulary = _GPT_VOCABULARY if gpt else _LLAMA_VOCABULARY
@@ -174,7 +184,7 @@ def _of_rules(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transformer:
     if gpt:
         said.append(f"biases and {seq_len} learned positions, as GPT's")
     if run.num_experts and not (run.top_k and expert_size):
-        raise row.refused(
+        raise InputError(
             f"{run.num_experts} experts, but no top_k or no width of an expert is given"
         )
     if run.num_kv_heads is None:
@@ -222,7 +232,7 @@ def _heads(row: DescribedRow, hidden: int, tp: int) -> int:
         row.said.append(f"{published} heads of {hidden // published} (published for this width)")
         return published
     if not counts:
-        raise row.refused(f"no number of heads divides both tp={tp} and the hidden size {hidden}")
+        raise InputError(f"no number of heads divides both tp={tp} and the hidden size {hidden}")
     heads = min(counts, key=lambda n: (abs(hidden // n - _USUAL_HEAD), n))
     row.said.append(
         f"{heads} heads of {hidden // heads} (nearest to {_USUAL_HEAD} that tp divides)"
@@ -234,7 +244,7 @@ def _with_layers(row: DescribedRow, model: Transformer, pp: int) -> Transformer:
     """The model with as many layers as its name's parameter count needs, a multiple of pp."""
     wanted = parameters_in_name(row.run.model)
     if wanted is None:
-        raise row.refused(
+        raise InputError(
             f"no layers are given and {row.run.model!r} is neither known nor a parameter count"
         )
     layer = replace(model, num_layers=model.first_dense_layers + 2).parameters
@@ -242,7 +252,7 @@ def _with_layers(row: DescribedRow, model: Transformer, pp: int) -> Transformer:
     base = replace(model, num_layers=model.first_dense_layers + 1).parameters
     layers = (wanted - base) / layer + model.first_dense_layers + 1
     if layers < 1:
-        raise row.refused(
+        raise InputError(
             f"{row.run.model!r} names fewer parameters than its embeddings and one layer have",
         )
     count = max(1, round(layers / pp)) * pp

@@ -56,7 +56,7 @@ _ALLOCATED_PEAK = re.compile(r"allocated|tensors", re.I)
 
 def recompute_of(row: DescribedRow) -> str:
     """The run's recompute as one of TrainingRun's words; silent: none, but full in MaxText, whose
-    default it is (MaxText configs/base.yml, remat_policy). Raises UnsupportedRunError."""
+    default it is (MaxText configs/base.yml, remat_policy). Raises InputError."""
     printed, stack, said = row.run.recompute, row.stack, row.said
     text = printed.strip().lower()
     if not text:
@@ -86,7 +86,7 @@ def recompute_of(row: DescribedRow) -> str:
     if _FULL_WORDS.search(text):
         said.append(f"recompute {printed!r} taken as 'full'")
         return "full"
-    raise row.refused(f"the recompute {printed!r} is not known")
+    raise InputError(f"the recompute {printed!r} is not known")
 
 
 def _modules(text: str) -> list[str]:
@@ -128,15 +128,12 @@ def precision_of(row: DescribedRow) -> str:
     submissions"), else bf16.
 
     Megatron-LM trained in fp16 until bf16 came with A100 (arXiv 2104.04473, section 5; BLOOM's
-    chronicles switch late). Raises UnsupportedRunError for an unknown word and for a type that the
-    device has not.
+    chronicles switch late). Raises InputError for an unknown word and for a type that the device
+    has not.
     """
     text = re.sub(r"\s+", "-", row.run.precision.strip().lower())
     precision = _named_precision(row, text) if text else _usual_precision(row)
-    try:
-        row.device.peak(precision)
-    except InputError as error:
-        raise row.refused(str(error)) from error
+    row.device.peak(precision)
     return precision
 
 
@@ -147,7 +144,7 @@ def _named_precision(row: DescribedRow, text: str) -> str:
         row.said.append(f"precision {printed!r} taken as {PRECISIONS[known[0]]}")
         text = known[0]
     if text not in PRECISIONS:
-        raise row.refused(
+        raise InputError(
             f"the precision {printed!r} is not known; known: {', '.join(sorted(PRECISIONS))}"
         )
     precision = PRECISIONS[text]
@@ -157,7 +154,7 @@ def _named_precision(row: DescribedRow, text: str) -> str:
     if precision == "fp32" and "tf32" in device.peak_flop_per_s:
         row.said.append("fp32 products on the TF32 units")
     elif text == "tf32":
-        raise row.refused(f"device {device.name} has no TF32 units")
+        raise InputError(f"device {device.name} has no TF32 units")
     elif precision == "fp32":
         row.said.append(f"fp32 products at {device.name}'s rate for float32")
     return precision
@@ -220,7 +217,7 @@ def vpp_of(row: DescribedRow, pp: int, num_layers: int) -> int:
 
 
 def schedule_of(row: DescribedRow, pp: int, vpp: int) -> str:
-    """The run's schedule in our words; `none` without a pipeline. Raises UnsupportedRunError."""
+    """The run's schedule in our words; `none` without a pipeline. Raises InputError."""
     if pp == 1:
         return "none"
     text = row.run.schedule.strip().lower()
@@ -235,7 +232,7 @@ def schedule_of(row: DescribedRow, pp: int, vpp: int) -> str:
         return "zbv" if vpp == 2 else "zb-h1"
     if found:
         return found
-    raise row.refused(f"the schedule {row.run.schedule!r} is not known")
+    raise InputError(f"the schedule {row.run.schedule!r} is not known")
 
 
 def _schedule_named(text: str) -> str:

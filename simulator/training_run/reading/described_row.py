@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from profiles.hardware.catalogue.device import Device
 from profiles.published.run import PublishedRun
 from simulator.training_run.framework.framework import Framework
-from simulator.training_run.run.unsupported import UnsupportedRunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +17,3 @@ class DescribedRow:
     device: Device
     stack: Framework
     said: list[str]
-
-    def refused(self, reason: str) -> UnsupportedRunError:
-        """The error of a row that cannot be predicted."""
-        return UnsupportedRunError(self.run.id, reason)

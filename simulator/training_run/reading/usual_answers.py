@@ -2,6 +2,7 @@
 
 What a source does not say is answered by general rules, never by the row, the table or the name
 (well-known models' public figures aside), and each such answer is in `TrainingRun.defaults`.
+Columns of options have the names of those of `plan --stack` (docs/runs.md).
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import replace
 
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.node_network import NodeNetwork
+from profiles.model.figures.transformer import Transformer
 from profiles.published.known_models import KnownModel, known_model
 from profiles.published.recipes import fill_from_recipe
 from profiles.published.run import PublishedRun
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.reading.complete_layout import complete_layout, node_devices_of
 from simulator.training_run.reading.complete_model import complete_model
-from simulator.training_run.reading.complete_options import with_run_options
 from simulator.training_run.reading.complete_words import (
     memory_kind_of,
     precision_of,
@@ -28,10 +29,12 @@ from simulator.training_run.reading.complete_words import (
 from simulator.training_run.reading.described_row import DescribedRow
 from simulator.training_run.reading.device_text import device_of
 from simulator.training_run.reading.framework_candidates import stack_of
+from simulator.training_run.reading.idle_options import refuse_idle_options
 from simulator.training_run.reading.network_text import network_of
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import USUAL_LORA_RANK, TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
-from simulator.values.degrees import Degrees
+from simulator.values.degrees import AXIS_ORDERS, Degrees
+from simulator.values.pipeline_layout import layout_ranks, pipeline_layout_text, stages_of_layout
 
 _USUAL_SEQ_LEN = 2048
 
@@ -40,11 +43,20 @@ def complete_as_usual(run: PublishedRun) -> TrainingRun:
     """The run with the usual answer to each silence, whether it fits or not.
 
     Raises UnsupportedRunError with the reason where the source says too little (no device, no
-    number of devices, no global batch, no model that can be told), contradicts itself, or describes
-    what is not modelled.
+    number of devices, no global batch, no model that can be told), contradicts itself, describes
+    what is not modelled, or has an option that would change nothing.
     """
     if run.faults:
         raise UnsupportedRunError(run.id, "; ".join(run.faults))
+    try:
+        return _completed(run)
+    except UnsupportedRunError:
+        raise
+    except InputError as error:
+        raise UnsupportedRunError(run.id, str(error).removeprefix(f"{run.id}: ")) from error
+
+
+def _completed(run: PublishedRun) -> TrainingRun:
     said: list[str] = []
     device = device_of(run, said)
     stack, stack_assumed = stack_of(run, device, said)
@@ -60,27 +72,49 @@ def complete_as_usual(run: PublishedRun) -> TrainingRun:
     degrees = replace(degrees, vpp=vpp_of(row, degrees.pp, model.num_layers))
     node_devices = node_devices_of(row, degrees.num_devices)
     degrees = replace(degrees, ep=_expert_parallel(row, degrees, model.num_experts))
+    network = _network(row, node_devices)
+    sequence_parallel = _sequence_parallel(row, degrees.tp)
+    recompute = recompute_of(row)
+    micro_batch = _micro_batch(row, degrees, zero_stage, global_batch)
+    precision = precision_of(row)
+    schedule = schedule_of(row, degrees.pp, degrees.vpp)
+    memory_kind = memory_kind_of(run.peak_memory_kind, said)
+    refuse_idle_options(run, model, recompute, precision)
+    if run.order and run.order not in AXIS_ORDERS:
+        raise UnknownNameError("order", run.order, AXIS_ORDERS)
     completed = TrainingRun(
         id=run.id,
         model=model,
         device=device.name,
-        degrees=degrees,
+        degrees=replace(degrees, axis_order=run.order or degrees.axis_order),
         node_devices=node_devices,
-        network=_network(row, node_devices),
-        sequence_parallel=_sequence_parallel(row, degrees.tp),
+        network=network,
+        sequence_parallel=sequence_parallel,
         zero_stage=zero_stage,
-        recompute=recompute_of(row),
-        micro_batch=_micro_batch(row, degrees, zero_stage, global_batch),
+        recompute=recompute,
+        recompute_layers=run.recompute_layers or 0,
+        micro_batch=micro_batch,
         global_batch=global_batch,
         seq_len=seq_len,
-        precision=precision_of(row),
-        schedule=schedule_of(row, degrees.pp, degrees.vpp),
+        precision=precision,
+        schedule=schedule,
         stack=stack,
         stack_assumed=stack_assumed,
         lora=run.family == "lora",
-        memory_kind=memory_kind_of(run.peak_memory_kind, said),
+        memory_kind=memory_kind,
+        lora_rank=run.lora_rank or USUAL_LORA_RANK,
+        frozen_type=run.base_precision,
+        expert_imbalance=1.0 if run.expert_imbalance is None else run.expert_imbalance,
+        document_length=run.document_length or 0.0,
+        pipeline_layout=_pipeline_layout(run, model, degrees),
+        optimizer_offload=bool(run.optimizer_offload),
+        activation_offload=run.activation_offload or 0.0,
+        gradient_reduction=run.reduce,
+        compression="" if run.compress == "none" else run.compress,
+        local_steps=run.local_steps or 1,
+        local_workers=_local_workers(row, degrees.dp),
+        wide_layers=run.wide_layers or 0,
     )
-    completed = with_run_options(run, completed, said)
     _check(row, completed)
     return _with_defaults(completed, said)
 
@@ -88,8 +122,8 @@ def complete_as_usual(run: PublishedRun) -> TrainingRun:
 def _network(row: DescribedRow, node_devices: int) -> NodeNetwork:
     try:
         return network_of(row.run.inter_node_link, row.device.name, node_devices)
-    except (InputError, UnknownNameError) as error:
-        raise row.refused(f"inter_node_link: {error}") from error
+    except InputError as error:
+        raise InputError(f"inter_node_link: {error}") from error
 
 
 def _seq_len(row: DescribedRow, known: KnownModel | None) -> int:
@@ -106,7 +140,7 @@ def _global_batch(row: DescribedRow, seq_len: int, known: KnownModel | None) -> 
     if row.run.global_batch is not None:
         return row.run.global_batch
     if known is None or not known.global_batch:
-        raise row.refused("no global batch is given")
+        raise InputError("no global batch is given")
     # Recipes hold the tokens of a step, not its sequences, when the sequence length changes.
     batch = max(1, round(known.global_batch * known.seq_len / seq_len))
     row.said.append(f"global batch {batch} ({known.name}, {known.source})")
@@ -136,7 +170,7 @@ def _expert_parallel(row: DescribedRow, degrees: Degrees, experts: int) -> int:
     ep = math.gcd(row.run.ep, ranks, experts)
     if ep != row.run.ep:
         if not row.run.source:
-            raise row.refused(
+            raise InputError(
                 f"ep {row.run.ep} does not divide the {ranks} ranks of a stage and {experts} "
                 f"experts; the largest that does is {ep}"
             )
@@ -178,27 +212,53 @@ def _micro_batch(row: DescribedRow, degrees: Degrees, zero_stage: int, global_ba
     return micro_batch
 
 
+def _local_workers(row: DescribedRow, dp: int) -> int:
+    if (row.run.local_steps or 1) == 1:
+        return 1
+    if row.run.local_workers is not None:
+        return row.run.local_workers or 1
+    row.said.append(f"{dp} local workers (every replica)")
+    return dp
+
+
+def _pipeline_layout(run: PublishedRun, model: Transformer, degrees: Degrees) -> str:
+    """The row's layout of stages, in canonical form; raises InputError if it is of another model or
+    number of stages."""
+    if not run.pipeline_layout or degrees.pp == 1:
+        return ""
+    where = "pipeline_layout"
+    stages = stages_of_layout(run.pipeline_layout, model.num_layers, model.predicted_ahead, where)
+    text = pipeline_layout_text(stages)
+    if len(stages) != degrees.num_stages or degrees.pp not in layout_ranks(text):
+        ranks = " or ".join(map(str, layout_ranks(text)))
+        raise InputError(
+            f"{where} {run.pipeline_layout!r} has {len(stages)} stages, for pp of {ranks}; the run "
+            f"has pp {degrees.pp} x vpp {degrees.vpp}"
+        )
+    return text
+
+
 def _check(row: DescribedRow, done: TrainingRun) -> None:
     """Raises UnsupportedRunError for what cannot be run at all."""
     run, degrees = row.run, done.degrees
     heads, kv_heads = done.model.num_heads, done.model.num_kv_heads
     if heads % degrees.tp:
-        raise row.refused(f"tp={degrees.tp} does not divide {heads} attention heads")
+        raise InputError(f"tp={degrees.tp} does not divide {heads} attention heads")
     if heads % kv_heads:
-        raise row.refused(f"{kv_heads} heads of keys and values do not divide {heads} of queries")
+        raise InputError(f"{kv_heads} heads of keys and values do not divide {heads} of queries")
     if run.dp is run.tp is run.pp is None and row.device.type != "tpu" and done.zero_stage < 3:
         # Without a layout the rules above say plain data parallelism: only for what it can hold.
         need = (2 if done.lora else 6) * done.model.parameters
         has = row.device.memory_bytes.value
         if need > has:
-            raise row.refused(
+            raise InputError(
                 f"no layout is given, and data parallelism alone cannot be it: weights"
                 f"{'' if done.lora else ' and gradients'} of {need / 2**30:.0f} GiB on a device of "
                 f"{has / 2**30:.0f} GiB"
             )
     per_pass = degrees.dp * done.micro_batch
     if done.global_batch < per_pass:
-        raise row.refused(
+        raise InputError(
             f"a global batch of {done.global_batch} does not fill dp={degrees.dp} ranks of "
             f"micro-batch {done.micro_batch}"
         )

@@ -18,6 +18,13 @@ from simulator.training_run.run.low_bits import FROZEN_TYPES, MUON, USUAL_OPTIMI
 from simulator.training_run.run.network_level import NetworkLevel
 from simulator.values.degrees import AXIS_ORDERS, Degrees
 
+USUAL_LORA_RANK = 16
+# Options of which no run in the fit of the coefficients uses another value than the default.
+_UNFITTED = (
+    *("inner_bytes_per_s", "far_levels", "torus", "gradient_reduction", "compression"),
+    *("local_steps", "local_workers", "wide_layers", "optimizer_offload", "activation_offload"),
+    *("frozen_type", "optimizer", "expert_imbalance", "document_length", "pipeline_layout"),
+)
 _KEYS = flattened(
     *("tp", "pp", "dp", "cp", "vpp"), optional=("axis_order", "num_devices"), expert_parallel="ep"
 )
@@ -84,7 +91,7 @@ class TrainingRun:
     recompute_layers: int = 0
     optimizer_offload: bool = False
     activation_offload: float = 0.0
-    lora_rank: int = 16
+    lora_rank: int = USUAL_LORA_RANK
     frozen_type: str = ""
     optimizer: str = USUAL_OPTIMIZER
     expert_imbalance: float = 1.0
@@ -172,25 +179,11 @@ class TrainingRun:
 
     def as_published(self) -> TrainingRun:
         """A copy without options that no run in the fit of the coefficients has."""
-        return replace(
-            self,
-            inner_bytes_per_s=0.0,
-            far_levels=(),
-            degrees=replace(self.degrees, axis_order=AXIS_ORDERS[0]),
-            torus=(),
-            gradient_reduction="",
-            compression="",
-            local_steps=1,
-            local_workers=1,
-            wide_layers=0,
-            optimizer_offload=False,
-            activation_offload=0.0,
-            frozen_type="",
-            optimizer=USUAL_OPTIMIZER,
-            expert_imbalance=1.0,
-            document_length=0.0,
-            pipeline_layout="",
-        )
+        usual: dict[str, Any] = {
+            each.name: each.default for each in fields(self) if each.name in _UNFITTED
+        }
+        degrees = replace(self.degrees, axis_order=AXIS_ORDERS[0])
+        return replace(self, degrees=degrees, **usual)
 
     @property
     def tokens(self) -> float:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import footprint
 from simulator.memory.host_offload import activation_host_s, optimizer_host_s
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.blocked_host import stalls, waiting_ranks
-from simulator.training_run.framework.framework import Framework
+from simulator.training_run.framework.framework import Framework, load_framework
 from simulator.training_run.framework.graph_compiler import compiles_graphs
-from simulator.training_run.framework.run_conditions import BLOCK_SCALED
+from simulator.training_run.framework.run_conditions import BLOCK_SCALED, LOW_PRECISIONS
 from simulator.training_run.messages.gradient_buckets import copied_slices, waiting_buckets
 from simulator.training_run.messages.message_row import layer_messages_row, mesh_messages_row
 from simulator.training_run.messages.run_links import links_of
@@ -28,40 +30,34 @@ from simulator.training_run.work.stage_layers import (
     recomputed_shares,
     stage_layers,
 )
-from simulator.training_run.work.wide_layers import wide_stages_row
 from simulator.training_run.work.work_seconds import WorkSeconds
 
-# Features and the seconds that they are made of, averaged over dense layers and those with experts.
-_AVERAGED = tuple(
-    (f"{name}_{way}", f"{name}_{way}_s")
-    for name in ("matmul", "peak", "grouped")
-    for way in ("forward", "backward")
-)
-# Those that are alike in both.
-_OF_DENSE = tuple(
-    (f"{name}_{way}", f"{name}_{way}_s")
-    for name in ("attention", "state")
-    for way in ("forward", "backward")
-)
-# Passes with their fields of bytes and kernels, and products of each matmul in them.
-_WAYS = (
-    ("forward", "forward_pass_bytes", "forward_cast_bytes", "kernels_forward", 1),
-    ("backward", "backward_pass_bytes", "backward_cast_bytes", "kernels_backward", 2),
-)
+# Passes of a layer, and products of each matmul in them.
+_WAYS = (("forward", 1), ("backward", 2))
+
+
+def precisions(run: TrainingRun) -> tuple[TrainingRun, ...]:
+    """The run, and where some of its layers stay in bf16 the same in bf16."""
+    return (run, replace(run, precision="bf16")) if _wide_layers(run) else (run,)
+
+
+def _wide_layers(run: TrainingRun) -> int:
+    """First layers, and last ones, that stay in bf16 where the others run at a lower precision."""
+    return run.wide_layers if run.precision in LOW_PRECISIONS else 0
 
 
 def layer_row(
     run: TrainingRun,
-    stack: Framework,
-    works: tuple[LayerWork, ...],
-    seconds: tuple[WorkSeconds, ...],
+    works: tuple[LayerWork, LayerWork, LayerWork],
+    seconds: tuple[WorkSeconds, WorkSeconds, WorkSeconds],
+    wide: tuple[WorkSeconds, WorkSeconds, WorkSeconds],
 ) -> dict[str, float]:
-    """The features of a run's layers, of its head and of the sends between its stages, by name; but
-    those of `wide_layers.py`.
+    """The features of a run's layers, of its head and of the sends between its stages, by name.
 
     works, seconds  of a dense layer, of one with experts, of the head
+    wide            seconds in bf16, where some layers stay in it; otherwise `seconds` again
     """
-    model = run.model
+    model, stack = run.model, load_framework(run.stack)
     expert_share = model.num_expert_layers / model.num_layers
     bandwidth = get_device(run.device).memory_bandwidth_bytes_per_s.value
 
@@ -96,11 +92,17 @@ def layer_row(
         "recomputed_attention": shares.attention,
         "recomputed_pass": shares.passes,
     }
-    for name, field in _AVERAGED:
-        row[name] = average(getattr(dense, field), getattr(expert, field))
-    for name, field in _OF_DENSE:
-        row[name] = getattr(dense, field)
-    for way, moved, cast, launches, products in _WAYS:
+    for way, products in _WAYS:
+        for name in ("matmul", "peak", "grouped"):
+            field = f"{name}_{way}_s"
+            each, other = getattr(dense, field), getattr(expert, field)
+            row[f"{name}_{way}"] = average(each, other)
+            if name != "peak":
+                more = getattr(wide[0], field) - each, getattr(wide[1], field) - other
+                row[f"wide_{name}_{way}"] = average(*more)
+        for name in ("attention", "state"):
+            row[f"{name}_{way}"] = getattr(dense, f"{name}_{way}_s")
+        moved, cast, launches = f"{way}_pass_bytes", f"{way}_cast_bytes", f"kernels_{way}"
         passes = average(getattr(dense_work, moved), getattr(expert_work, moved))
         row[f"pass_{way}"] = (passes + getattr(adapters, moved)) / bandwidth
         casts = average(getattr(dense_work, cast), getattr(expert_work, cast))
@@ -151,7 +153,10 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
     row["waiting_buckets"] = waiting_buckets(run, stack)
     row["copied_slices"] = copied_slices(run, stack)
     row["stalls"] = float(stalls(run, stack))
-    return row | wide_stages_row(run)
+    # Both ends of the model are in one stage without a pipeline.
+    ends = float(_wide_layers(run) if run.degrees.pp > 1 else 2 * _wide_layers(run))
+    row["wide_first"], row["wide_last"] = min(ends, full), min(ends, last)
+    return row
 
 
 def thrashes(run: TrainingRun, stack: Framework) -> bool:

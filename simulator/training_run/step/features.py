@@ -14,14 +14,9 @@ from numpy.typing import NDArray
 
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.feature_row import layer_row, mesh_row, thrashes
+from simulator.training_run.step.feature_row import layer_row, mesh_row, precisions, thrashes
 from simulator.training_run.step.idle_share import idle_share
-from simulator.training_run.work.layer_work import (
-    LayerWork,
-    head_work,
-    layer_work,
-)
-from simulator.training_run.work.wide_layers import precisions, wide_layers_row
+from simulator.training_run.work.layer_work import LayerWork, head_work, layer_work
 from simulator.training_run.work.work_seconds import work_seconds
 
 Array = NDArray[np.float64]
@@ -155,8 +150,8 @@ class Features:
     muon_far: Array
     orthogonal_s: Array
     extra_pass_s: Array
-    wide_forward: Array
-    wide_backward: Array
+    wide_matmul_forward: Array
+    wide_matmul_backward: Array
     wide_grouped_forward: Array
     wide_grouped_backward: Array
     wide_first: Array
@@ -217,32 +212,26 @@ def _columns(table: Sequence[Mapping[str, float]]) -> dict[str, Array]:
 
 
 def _layer_rows(runs: Sequence[TrainingRun]) -> list[dict[str, float]]:
-    stacks = [load_framework(run.stack) for run in runs]
-    works: list[tuple[str, LayerWork]] = []
-    places: dict[tuple[object, ...], int] = {}
-    computed = [(r, s) for run, s in zip(runs, stacks, strict=True) for r in precisions(run)]
-    for run, stack in computed:
-        # Runs that differ in their mesh alone compute the same.
-        key = _work_key(run)
-        if key in places:
-            continue
-        places[key] = len(works)
-        works.append((run.device, layer_work(run, stack, experts=False)))
-        fullest = run.fullest_expert_load
-        has_experts = run.model.num_experts > 0
-        expert = layer_work(run, stack, experts=has_experts, imbalance=fullest)
-        works.append((run.device, expert))
-        works.append((run.device, head_work(run, stack)))
-    seconds = work_seconds(works)
+    # Runs that differ in their mesh alone compute the same.
+    computed = {_work_key(each): each for run in runs for each in precisions(run)}
+    works = {key: _works(run) for key, run in computed.items()}
+    found = iter(work_seconds([(computed[k].device, work) for k in works for work in works[k]]))
+    seconds = {key: (next(found), next(found), next(found)) for key in works}
     table = []
-    for run, stack in zip(runs, stacks, strict=True):
-        at = places[_work_key(run)]
-        mine = tuple(work for _, work in works[at : at + 3])
-        row = layer_row(run, stack, mine, tuple(seconds[at : at + 3]))
-        wide = places[_work_key(precisions(run)[-1])]
-        row |= wide_layers_row(run, seconds[at : at + 2], seconds[wide : wide + 2])
-        table.append(row)
+    for run in runs:
+        low, wide = (_work_key(each) for each in (run, precisions(run)[-1]))
+        table.append(layer_row(run, works[low], seconds[low], seconds[wide]))
     return table
+
+
+def _works(run: TrainingRun) -> tuple[LayerWork, LayerWork, LayerWork]:
+    """A dense layer, one with experts, the head."""
+    stack, experts = load_framework(run.stack), run.model.num_experts > 0
+    return (
+        layer_work(run, stack, experts=False),
+        layer_work(run, stack, experts=experts, imbalance=run.fullest_expert_load),
+        head_work(run, stack),
+    )
 
 
 def _work_key(run: TrainingRun) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.schedules.durations import Durations
-from simulator.schedules.schedule import ScheduleKind, build_schedule, schedule_kind
+from simulator.schedules.schedule import build_schedule, schedule_kind
 from simulator.schedules.timeline import longest_rank_s, simulate
 from simulator.training_run.run.training_run import TrainingRun
 
@@ -39,34 +39,33 @@ def idle_share(run: TrainingRun, row: Mapping[str, float]) -> float:
     form of 1F1B, which is above a zero-bubble schedule's.
     """
     kind = schedule_kind(run.schedule)
-    if run.degrees.pp < 2 or kind.closed_form:
+    pp, interleaved = run.degrees.pp, not kind.stages_per_rank
+    chunks = run.degrees.vpp if interleaved else kind.stages_per_rank
+    if pp < 2 or kind.closed_form or (interleaved and chunks == 1):
         return 0.0
-    if kind.stages_per_rank:
-        return _fixed_chunks_share(run, kind, row)
-    return _interleaved_share(run, row) if run.degrees.vpp > 1 else 0.0
-
-
-def _fixed_chunks_share(run: TrainingRun, kind: ScheduleKind, row: Mapping[str, float]) -> float:
-    pp, chunks = run.degrees.pp, kind.stages_per_rank
     stages = pp * chunks
-    layers = [row["layers"] / chunks] * stages
-    head = 0.0
-    if chunks == 1:
-        # The last rank has the logits and the loss. In a V they share a rank with the embedding,
-        # and its chunks are taken as even.
-        layers[-1] = row["last_layers"]
-        head = row["head_matmul"] + row["head_pass"]
-    # Copies of every stage run a part of the micro-batches each.
-    durations = _durations(row, kind.copies * layers, kind.copies * [*[0.0] * (stages - 1), head])
-    count = _micro_batches(run, 3 * kind.copies * stages)
+    count = _micro_batches(run, (2 if interleaved else 3 * kind.copies) * stages)
     if kind.even:
         count = count // 2 * 2
     if count == 0 or kind.why_not(pp, count):
         return 0.0  # what the schedule does not exist for idles as 1f1b
+    layers = [row["layers"] / chunks] * stages
+    last, head = row["last_layers"], row["head_matmul"] + row["head_pass"]
+    if interleaved and last < row["layers"]:
+        layers[0] = layers[-1] = max(0.0, layers[0] - 1)
+    elif interleaved:
+        layers = [row["all_layers"] / stages] * stages
+    elif chunks == 1:
+        layers[-1] = last
+    else:
+        # In a V logits and loss share a rank with the embedding, and its chunks are taken as even.
+        last, head = layers[-1], 0.0
     layer: float = sum(pass_seconds(row))
-    busy = max(row["layers"] * layer, layers[-1] * layer + head)
+    busy = max(row["layers"] * layer, last * layer + head)
     if busy <= 0.0:
         return 0.0  # fewer layers than ranks: the others have nothing to idle between
+    # Copies of every stage run a part of the micro-batches each.
+    durations = _durations(row, kind.copies * layers, kind.copies * [*[0.0] * (stages - 1), head])
     schedule = build_schedule(
         run.schedule,
         num_ranks=pp,
@@ -76,27 +75,10 @@ def _fixed_chunks_share(run: TrainingRun, kind: ScheduleKind, row: Mapping[str, 
         durations=durations if kind.follows_durations else None,
     )
     timeline = simulate(schedule, durations)
+    if interleaved:
+        return max(0.0, max(timeline.end_s) / busy - count)
     # Without a common end: the next step begins rank by rank (arXiv 2401.10241, section 4).
     return max(_NEXT_TO_NONE, longest_rank_s(timeline) / busy - count)
-
-
-def _interleaved_share(run: TrainingRun, row: Mapping[str, float]) -> float:
-    stages, pp, vpp = run.degrees.num_stages, run.degrees.pp, run.degrees.vpp
-    count = _micro_batches(run, 2 * stages)
-    if count == 0 or count % pp:
-        return 0.0
-    layers = [row["all_layers"] / stages] * stages
-    if row["last_layers"] < row["layers"]:
-        layers = [row["layers"] / vpp] * stages
-        layers[0] = layers[-1] = max(0.0, row["layers"] / vpp - 1)
-    head = row["head_matmul"] + row["head_pass"]
-    durations = _durations(row, layers, [*[0.0] * (stages - 1), head])
-    schedule = build_schedule(
-        run.schedule, num_ranks=pp, num_microbatches=count, stages_per_rank=vpp
-    )
-    layer: float = sum(pass_seconds(row))
-    busy = max(row["layers"] * layer, row["last_layers"] * layer + head)
-    return max(0.0, max(simulate(schedule, durations).end_s) / busy - count)
 
 
 def _durations(

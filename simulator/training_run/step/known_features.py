@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.features import layer_features, mesh_features
 from simulator.values.degrees import Degrees
 
 Array = NDArray[np.float64]
@@ -34,50 +33,36 @@ class KnownFeatures:
 
     def __init__(self, of: Callable[[Sequence[TrainingRun]], Mapping[str, Array]]) -> None:
         self._of = of
-        self._places: dict[tuple[int, ...], int] = {}
-        self._columns: dict[str, Array] = {}
+        self._names: tuple[str, ...] = ()
+        self._known: dict[tuple[int, ...], Array] = {}
         # A server answers several questions at once.
         self._lock = threading.Lock()
 
     def rows(self, keys: NDArray[np.int64], run: Callable[[int], TrainingRun]) -> dict[str, Array]:
         """By name [keys] the features; `run` gives the representative of a row of `keys`, which is
         computed where its key is new."""
+        asked = list(map(tuple, keys.tolist()))
         with self._lock:
-            return self._rows(list(map(tuple, keys.tolist())), run)
-
-    def _rows(
-        self, asked: list[tuple[int, ...]], run: Callable[[int], TrainingRun]
-    ) -> dict[str, Array]:
-        new = [number for number, key in enumerate(asked) if key not in self._places]
-        if new and len(self._places) + len(new) > _MOST_ROWS:
-            self._places.clear()
-            self._columns.clear()
-            new = list(range(len(asked)))
-        if new:
-            found = self._of([run(number) for number in new])
-            self._columns = {
-                name: np.concatenate([self._columns[name], values]) if self._columns else values
-                for name, values in found.items()
-            }
-            # After the columns: what interrupts this leaves rows that no key names.
-            begin = len(next(iter(self._columns.values()))) - len(new)
-            self._places |= {asked[number]: begin + place for place, number in enumerate(new)}
-        at = np.asarray([self._places[key] for key in asked])
-        columns = self._columns
-        if len(self._places) > _MOST_ROWS:  # one question alone asks for more
-            self._places, self._columns = {}, {}
-        return {name: values[at] for name, values in columns.items()}
+            new = [number for number, key in enumerate(asked) if key not in self._known]
+            if new:
+                found = self._of([run(number) for number in new])
+                self._names = tuple(found)
+                made = np.column_stack(list(found.values()))
+                self._known |= {asked[number]: row for number, row in zip(new, made, strict=True)}
+            columns = np.stack([self._known[key] for key in asked], axis=1)
+            if len(self._known) > _MOST_ROWS:
+                self._known.clear()
+            return dict(zip(self._names, columns, strict=True))
 
 
-def known_layers(base: TrainingRun, options: Hashable) -> KnownFeatures:
-    """Those of layers (`layer_features`) of layouts of a run; `options` are what the numbers of
-    options in their keys mean."""
-    return features_of(without_size(base), options, layer_features)
-
-
-def known_meshes(base: TrainingRun, options: Hashable) -> KnownFeatures:
-    """Those of meshes (`mesh_features`)."""
-    return features_of(without_size(base), options, mesh_features)
+def known_features(
+    base: TrainingRun,
+    options: Hashable,
+    of: Callable[[Sequence[TrainingRun]], Mapping[str, Array]],
+) -> KnownFeatures:
+    """Those of layouts of a run (`layer_features`, `mesh_features`); `options` are what the numbers
+    of options in their keys mean."""
+    return features_of(without_size(base), options, of)
 
 
 def without_size(base: TrainingRun) -> TrainingRun:

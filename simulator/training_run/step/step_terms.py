@@ -37,7 +37,7 @@ def _wide_layer(x: Features, c: Coefficients, e: Earlier) -> Array:
     """What a layer in bf16 takes beyond one at the run's precision: its matmuls take longer, and
     nothing is cast to fewer bits."""
     again = 1.0 + x.recomputed_matmul
-    dense = x.wide_forward * again + x.wide_backward
+    dense = x.wide_matmul_forward * again + x.wide_matmul_backward
     grouped = x.wide_grouped_forward * (1.0 + x.recomputed_routed) + x.wide_grouped_backward
     casts = c["casts"] * (x.cast_forward * again + x.cast_backward)
     return c["matmul"] * (dense + c["grouped"] * grouped) - casts

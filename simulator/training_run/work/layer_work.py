@@ -10,7 +10,7 @@ tokens that ep ranks send to it, balanced (a load imbalance multiplies the token
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.model.figures.transformer import Transformer
@@ -19,7 +19,7 @@ from simulator.training_run.framework.graph_compiler import attention_kernel
 from simulator.training_run.framework.tensor_width import padded_vocabulary as padded
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.matmul import Matmul, cast_bytes
-from simulator.training_run.work.state_work import SCAN_BACKWARD, state_work
+from simulator.training_run.work.state_work import StateWork, state_work
 
 # Data types that the matmuls of a layer run in; attention and head stay in 16 bits
 # (Transformer Engine's recipes leave both in bf16).
@@ -61,10 +61,7 @@ class LayerWork:
     grouped       forward matmuls of experts, which run as a group
     frozen        weights have no gradient
     score_matmuls  products of unfused attention, each with two in the backward
-    state_matmuls  products of a state's recurrence, each with two in the backward
-    state_again    further products in its backward
-    state_pass_bytes   moved around these products, forward (backward: `backward_passes` as many)
-    scan_forward_flop, scan_backward_flop   of a recurrence without matmuls, on vector units
+    state         the recurrence of a state
     forward_pass_bytes, backward_pass_bytes   moved by everything elementwise
     forward_cast_bytes, backward_cast_bytes   moved by casts to fewer bits (matmul.py)
     score_bytes   moved by the unfused core's softmax and dropout, forward (backward: 1.5 times)
@@ -80,11 +77,7 @@ class LayerWork:
     forward_cast_bytes: float = 0.0
     backward_cast_bytes: float = 0.0
     score_bytes: float = 0.0
-    state_matmuls: tuple[Matmul, ...] = ()
-    state_again: tuple[Matmul, ...] = ()
-    state_pass_bytes: float = 0.0
-    scan_forward_flop: float = 0.0
-    scan_backward_flop: float = 0.0
+    state: StateWork = field(default_factory=StateWork)
 
 
 def matmul_type(run: TrainingRun) -> str:
@@ -156,18 +149,6 @@ def layer_work(
         if model.expert_biases:
             passes += width * stack.expert_bias_passes * routed * model.expert_width
     attention, scores, score_bytes = _attention(run, stack)
-    states: tuple[Matmul, ...] = ()
-    again: tuple[Matmul, ...] = ()
-    moved = scan = 0.0
-    if model.state is not None:
-        share = model.state_share
-        state = state_work(model, tokens, run.seq_len, degrees.tp, wide_type(run))
-        moved = share * (width * tokens * state.pass_width + state.state_bytes)
-        scan = share * state.scan_flop
-        states, again = (
-            tuple(replace(x, count=share * x.count) for x in products)
-            for products in (state.products, state.again)
-        )
     casts = cast_bytes(run.precision, (*matmuls, *grouped))
     return LayerWork(
         matmuls=tuple(matmuls),
@@ -180,11 +161,7 @@ def layer_work(
         forward_cast_bytes=casts[0],
         backward_cast_bytes=casts[1],
         score_bytes=score_bytes,
-        state_matmuls=states,
-        state_again=again,
-        state_pass_bytes=moved,
-        scan_forward_flop=scan,
-        scan_backward_flop=SCAN_BACKWARD * scan,
+        state=state_work(model, tokens, run.seq_len, degrees.tp, wide_type(run), width),
     )
 
 

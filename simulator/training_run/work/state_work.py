@@ -41,48 +41,51 @@ SCAN_BACKWARD = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateWork:
-    """products   of the recurrence, forward; each has two in the backward
-    scan_flop    of a scan on vector units, forward
-    pass_width   elements per token that elementwise work reads and writes, forward: convolution
-                 with its activation, decays, gate and norm
-    state_bytes  of the chunks' states, written and read in fp32, forward
+    """Of the average layer of a model, on one device and micro-batch.
+
+    products     of the recurrence, forward; each has two in the backward
+    again        further products in the backward
+    pass_bytes   moved around these products, forward (backward: twice): convolution with its
+                 activation, decays, gate and norm, and the chunks' states in fp32
+    scan_flop    of a scan on vector units, forward (backward: `SCAN_BACKWARD` times)
     """
 
-    products: tuple[Matmul, ...]
-    scan_flop: float
-    pass_width: float
-    state_bytes: float
+    products: tuple[Matmul, ...] = ()
     again: tuple[Matmul, ...] = ()
+    pass_bytes: float = 0.0
+    scan_flop: float = 0.0
 
 
-def state_work(model: Transformer, tokens: float, seq_len: int, tp: int, dtype: str) -> StateWork:
-    """One layer's recurrence on one of tp ranks, each of which has a share of heads and groups.
+def state_work(
+    model: Transformer, tokens: float, seq_len: int, tp: int, dtype: str, width: float
+) -> StateWork:
+    """The recurrence on one of tp ranks, each of which has a share of heads and groups; nothing for
+    a model without a state.
 
-    Raises AssertionError for a model without a state (the caller's mistake).
+    width  bytes of an activation's element
     """
-    x = model.state
-    assert x is not None
+    x, share = model.state, model.state_share
+    if x is None:
+        return StateWork()
     heads, size, state = x.heads / tp, x.head_size, x.state_size
     groups = max(1.0, x.groups / tp)
     shared = 2 * groups * state
     inner = heads * size
-    # Convolution: read and written; the recurrence's own operands are with its products; then the
-    # output and its gate are read and the result is written (mamba_ssm, ops/triton: conv1d,
-    # ssd_chunk_state, layernorm_gated).
-    width = 2 * (inner + (0 if x.rule == "scan" else shared)) + 3 * inner
+    # Elements per token. Convolution: read and written; the recurrence's own operands are with its
+    # products; then the output and its gate are read and the result is written (mamba_ssm,
+    # ops/triton: conv1d, ssd_chunk_state, layernorm_gated).
+    moved = 2 * (inner + (0 if x.rule == "scan" else shared)) + 3 * inner
     if x.rule == "scan":
         return StateWork(
-            products=(),
-            scan_flop=_SCAN_FLOP * tokens * inner * state,
-            pass_width=width + 4 * inner,
-            state_bytes=0.0,
+            pass_bytes=share * (width * tokens * (moved + 4 * inner)),
+            scan_flop=share * (_SCAN_FLOP * tokens * inner * state),
         )
     chunk = min(x.chunk, seq_len)
     chunks = tokens / chunk
     states = 4.0 * chunks * inner * state
 
     def product(m: float, n: float, k: float, each: float) -> Matmul:
-        return Matmul(m, n, k, dtype, count=each * chunks)
+        return Matmul(m, n, k, dtype, count=share * (each * chunks))
 
     mixed = product(chunk, size, chunk, heads)
     into = product(state, size, chunk, heads)
@@ -96,11 +99,8 @@ def state_work(model: Transformer, tokens: float, seq_len: int, tp: int, dtype: 
     else:
         keys = product(chunk, state, chunk, heads)
         products = (scores, scores, keys, mixed, mixed, into, out, out)
+    # States are written by chunks; of `ssd` read and written once more by the pass over chunks.
+    states *= 3.0 if x.rule == "ssd" else 2.0
     return StateWork(
-        products=products,
-        again=again,
-        scan_flop=0.0,
-        pass_width=width,
-        # Written by chunks; of `ssd` read and written once more by the pass over chunks.
-        state_bytes=(3.0 if x.rule == "ssd" else 2.0) * states,
+        products=products, again=again, pass_bytes=share * (width * tokens * moved + states)
     )

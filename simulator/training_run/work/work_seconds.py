@@ -15,6 +15,7 @@ from profiles.hardware.catalogue.relatives import matmul_rate_of
 from simulator.kernel_speed import attention_s, flash_2, matmul_s
 from simulator.training_run.work.layer_work import LayerWork
 from simulator.training_run.work.matmul import Matmul, gradient_sizes
+from simulator.training_run.work.state_work import SCAN_BACKWARD
 
 Array = NDArray[np.float64]
 
@@ -88,18 +89,18 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
                 (x.batch, x.seq, x.heads, x.kv_heads, x.count, row)
             )
         runs_like = _STATES_DEVICE if device.startswith(_NEWER_THAN_HOPPER) else device
-        for matmul in work.state_matmuls:
+        state = work.state
+        for matmul in state.products:
             add(runs_like, matmul, row, _STATES)
-        for matmul in work.state_again:
+        for matmul in state.again:
             m, n, k = (max(1.0, size) for size in (matmul.m, matmul.n, matmul.k))
             products[runs_like, matmul.dtype].append((m, n, k, matmul.count, row, _STATES + 1))
-        if work.state_pass_bytes:
-            bandwidth = get_device(device).memory_bandwidth_bytes_per_s.value
+        if state.pass_bytes:
             vector = _vector_flop_per_s(device)
-            moved = work.state_pass_bytes / bandwidth
+            moved = state.pass_bytes / get_device(device).memory_bandwidth_bytes_per_s.value
             # The backward reads the gradients in addition to the inputs of the forward.
-            sums[row, _STATES] += moved + work.scan_forward_flop / vector
-            sums[row, _STATES + 1] += 2.0 * moved + work.scan_backward_flop / vector
+            sums[row, _STATES] += moved + state.scan_flop / vector
+            sums[row, _STATES + 1] += 2.0 * moved + SCAN_BACKWARD * state.scan_flop / vector
     for (device, dtype), shapes in products.items():
         m, n, k, count, rows, slots = np.asarray(shapes).T
         # Scores are one batched call: all products fill the device together, so that they run at

@@ -66,5 +66,4 @@ def test_what_is_kept_has_an_end(monkeypatch):
             np.asarray(degrees)[:, None], lambda i, of=degrees: changed(GPT_RUN, tp=of[i])
         )
         assert found["tp"].tolist() == degrees
-        kept = known._columns.get("tp", np.empty(0))
-        assert len(known._places) == len(kept) <= 4
+        assert len(known._known) <= 4
