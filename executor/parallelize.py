@@ -104,24 +104,10 @@ def _give(
     wanted: Shard | Replicate, module: nn.Module, output: DTensor, mesh: DeviceMesh
 ) -> Tensor:
     shared = output.redistribute(mesh, [wanted]).to_local()
-    given: Tensor = _Owned.apply(shared)  # type: ignore[no-untyped-call]  # torch's own is untyped
+    # `to_local` gives a view made inside an autograd function, which autograd lets nobody change in
+    # place: an activation with `inplace=True` behind the layer would fail.
+    given: Tensor = torch.ops.aten._unsafe_view(shared, shared.shape)
     return given
-
-
-class _Owned(torch.autograd.Function):
-    """A tensor that is no view. What `to_local` gives is one, made inside an autograd function, and
-    autograd lets nobody change such a view in place: an activation with `inplace=True` behind the
-    layer would fail."""
-
-    @staticmethod
-    def forward(ctx: Any, given: Tensor) -> Tensor:
-        """The same memory, with a counter of changes of its own."""
-        return given.data
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """The gradient as it is."""
-        return gradients[0]
 
 
 def apply_tensor_parallelism(

@@ -1,10 +1,10 @@
 """Recording a rank's step: wall and CPU time of the step, of each action, and of each block.
 
 Blocks are timed inside a stage's actions; the model is not changed. Forward: a stamp at the call of
-the module that opens a block. Backward: the tensors that cross a cut pass through an identity whose
-backward stamps. The time between the stamps and the ends of the action is the replay and torch's
-pipeline runtime. If the backward is split, I is stamped like a whole backward, and in W every
-product is timed for the block that ran it forward.
+the module that opens a block. Backward: a hook of autograd's stamps as soon as the gradient of a
+tensor that the module was given is complete. The time between the stamps and the ends of the action
+is the replay and torch's pipeline runtime. If the backward is split, I is stamped like a whole
+backward, and in W every product is timed for the block that ran it forward.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_leaves
 
-from executor.block_cuts import through_cut
 from executor.clocks import Clock, Moment
 from executor.pipeline_times import BlockTime, StepLog
 from executor.stages import StageModule
@@ -154,20 +154,26 @@ class BlockRecorder(Recorder):
         self._products.setdefault(block, []).append(between(start, self._now()))
 
     def _hook(self, index: int, stage: StageModule) -> Any:
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             passed = self._running
             if passed is None or index in passed.begins:
-                return None  # another call of a module that is used more than once
+                return  # another call of a module that is used more than once
             if index > stage.first:
                 passed.ends[index - 1] = self._now()
-            # A replay that knows the model's calls by their number must not meet these.
+
+            def stamp(_: Tensor) -> None:
+                passed.backward[index] = self._now()
+
+            leaves = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+            # Parameters belong to both sides.
+            crossing = [x for x in leaves if x.requires_grad and not isinstance(x, nn.Parameter)]
+            # A replay that knows the model's calls by their number must not meet these. What later
+            # blocks use, too (an encoder's output), is complete after this block: the first counts.
             with torch._C.DisableTorchFunction():
-                cut = through_cut((args, kwargs), index, passed.backward, self._now)
-                stage.same(tree_leaves((args, kwargs)), tree_leaves(cut))
+                register_multi_grad_hook(crossing, stamp, mode="any")
             if stage.split is not None:
                 stage.split.label = index
             passed.begins[index] = self._now()
-            return cut
 
         return hook
 

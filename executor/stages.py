@@ -11,7 +11,7 @@ between, and one that only hands a tensor on sends the one that it received.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -253,14 +253,6 @@ class StageModule(nn.Module):
         # What is written in place is the tensor that stood for the first input.
         self._made(call, self._stands_for(inputs[0]) if call.writes else out)
         return out
-
-    def same(self, before: Sequence[Any], after: Sequence[Any]) -> None:
-        """From here on the tensors `after` stand for those before, one for one."""
-        for x, y in zip(before, after, strict=True):
-            if x is not y and id(x) in self._standing:
-                number = self._standing[id(x)][1]
-                self._standing[id(y)] = (y, number)
-                self._real[number] = y
 
     def _may_be_written(self, x: Any) -> None:
         """What was received is a leaf of autograd, which must not be written to: a copy may."""
