@@ -370,6 +370,7 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
     model_type = str(spec.config["model_type"]).replace("-", "_")
     name = str(spec.config["architectures"][0])
     need_to_build(spec)
+    _quiet_transformers()
     # `gemma3_text` is the language part of `gemma3`, defined in the same module.
     cls = None
     for package in dict.fromkeys((model_type, model_type.removesuffix("_text"))):
@@ -394,6 +395,13 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
     if getattr(cls, "_supports_sdpa", False):
         config._attn_implementation = "sdpa"
     return config, cls
+
+
+def _quiet_transformers() -> None:
+    """Hide notes of transformers, such as those about missing CUDA kernels, which are no errors."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
 
 
 def _only_class(file: Any, end: str) -> Any:

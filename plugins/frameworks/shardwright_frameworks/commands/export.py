@@ -11,7 +11,7 @@ from rich.text import Text
 from shardwright.console.flags import Json
 from shardwright.console.output import note, print_json, show
 from shardwright_frameworks.exports.launchers.launchers import LAUNCHERS
-from shardwright_frameworks.exports.targets.targets import TARGETS
+from shardwright_frameworks.exports.targets.targets import TARGETS, target_name
 
 EXAMPLES = (
     "Examples:\n\n  shardwright export plan.json --to megatron -o run\n\n  shardwright export "
@@ -34,6 +34,7 @@ def export(
     from shardwright_frameworks.reports.export_report import export_words
     from shardwright_frameworks.requests.exported_folder import export_to
 
+    to = target_name(to)
     folder = export_to(plan_file, to, output, launcher=launcher)
     if json_output:
         files = [file.path for file in folder.files]

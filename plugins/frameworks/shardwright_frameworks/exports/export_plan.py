@@ -14,7 +14,7 @@ from shardwright_frameworks.exports.launchers.launchers import LAUNCHERS
 from shardwright_frameworks.exports.plan_check import plan_check
 from shardwright_frameworks.exports.readme import readme
 from shardwright_frameworks.exports.targets.executor import export_executor
-from shardwright_frameworks.exports.targets.targets import target as target_of
+from shardwright_frameworks.exports.targets.targets import TARGETS, target_name
 from shardwright_frameworks.exports.values.exported import Exported, ExportedFile
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 
@@ -40,7 +40,8 @@ def export_plan(planned: PlannedRun, target: str, *, launcher: str = "torchrun")
     Raises UnknownNameError for a name that is neither, InputError for a plan that the target cannot
     run in any form.
     """
-    found = target_of(target)
+    target = target_name(target)
+    found = TARGETS[target]
     if launcher not in LAUNCHERS:
         raise UnknownNameError("launcher", launcher, tuple(LAUNCHERS), where="--launcher")
     if planned.why_no_layers and found.export is not export_executor:

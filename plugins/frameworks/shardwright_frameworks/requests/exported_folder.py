@@ -8,7 +8,7 @@ from profiles.document import write_text
 from profiles.errors import InputError
 from shardwright.requests.opened_plan import PlanLike, opened_plan
 from shardwright_frameworks.exports.export_plan import ExportFolder, export_plan
-from shardwright_frameworks.exports.targets.targets import target
+from shardwright_frameworks.exports.targets.targets import target_name
 from shardwright_frameworks.requests.planned_run import planned_run
 
 _OURS = "plan-check.json"
@@ -21,7 +21,7 @@ def export_to(plan: PlanLike, to: str, output: Path | None, *, launcher: str) ->
 
     Raises InputError for a folder with files of somebody else, and what export_plan raises.
     """
-    target(to)
+    to = target_name(to)
     if output is not None:
         _need_own_folder(output)
     planned = planned_run(opened_plan(plan), runnable=to == "torchrun")

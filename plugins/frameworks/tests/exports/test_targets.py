@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shardwright_frameworks.exports.cost_of_gaps import cost_of_gaps
 from shardwright_frameworks.exports.export_plan import export_plan
 from shardwright_frameworks.exports.stage_words import stage_words
-from shardwright_frameworks.exports.targets.targets import TARGETS
+from shardwright_frameworks.exports.targets.targets import TARGETS, target_name
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 
 from plugins.frameworks.tests.planned_runs import planned, small, uneven
@@ -193,3 +193,11 @@ def test_golden(name: str) -> None:
 def test_words_of_stages_that_are_no_value_are_left_out() -> None:
     text = "c(module_fqns_per_model_part={[]: 1}, pipeline_parallel_schedule='1F1B')\n"
     assert stage_words("torchtitan", text) == {"pipeline_parallel_schedule": "1F1B"}
+
+
+def test_the_framework_of_a_plan_names_its_target() -> None:
+    """A plan says `megatron-core`; its options are those of Megatron-LM."""
+    assert target_name("megatron-core") == "megatron"
+    assert {target_name(name) for name in TARGETS} == set(TARGETS)
+    with pytest.raises(UnknownNameError, match="Did you mean 'megatron'"):
+        target_name("megatrn")

@@ -53,8 +53,13 @@ TARGETS: Mapping[str, Target] = {
 """By the name that `--to` takes."""
 
 
-def target(name: str) -> Target:
-    """The target of a name; raises UnknownNameError."""
-    if name not in TARGETS:
+# Names of --stack whose target has another name.
+_STACKS = {"megatron-core": "megatron", "transformers": "hf-trainer", "torch": "torchrun"}
+
+
+def target_name(name: str) -> str:
+    """The target of a name in TARGETS, or of a plan's framework; raises UnknownNameError."""
+    found = _STACKS.get(name, name)
+    if found not in TARGETS:
         raise UnknownNameError("target", name, tuple(TARGETS), where="--to")
-    return TARGETS[name]
+    return found
