@@ -19,7 +19,6 @@ BLOCK_SCALED = ("mxfp8", "nvfp4")
 CONDITIONS: Mapping[str, Callable[[TrainingRun, Framework], bool]] = {
     "gated": lambda run, _: run.model.gated,
     "plain": lambda run, _: not run.model.gated,
-    "latent": lambda run, _: run.model.latent is not None,
     "layer-norm": lambda run, _: run.model.biases,
     "no-layer-norm": lambda run, _: not run.model.biases,
     "unfused-gelu": lambda run, _: run.model.unfused_gelu,
