@@ -20,7 +20,11 @@ from simulator.training_run.run.low_bits import (
 )
 from simulator.training_run.step.features import features
 from simulator.training_run.work.adapter_work import adapter_parameters, adapter_work
-from simulator.training_run.work.frozen_weights import widened_bytes, widening
+from simulator.training_run.work.frozen_weights import (
+    widened_bytes,
+    widening_bytes,
+    widening_kernels,
+)
 from tests.simulator.described_runs import LLAMA_RUN as MEGATRON
 from tests.simulator.described_runs import changed
 
@@ -104,13 +108,11 @@ def test_widening_by_hand() -> None:
     of four linear layers of the attention and three of the feed-forward."""
     few = replace(ADAPTERS, frozen_type="nf4")
     layer = LINEAR / 32
-    assert widening(few).pass_bytes == pytest.approx(
-        layer * (frozen_bytes("nf4", 4096) + 2), rel=1e-3
-    )
-    assert widening(few).kernels == 3 * (4 + 3)
-    assert widening(ADAPTERS).pass_bytes == 0.0
+    assert widening_bytes(few) == pytest.approx(layer * (frozen_bytes("nf4", 4096) + 2), rel=1e-3)
+    assert widening_kernels(few) == 3 * (4 + 3)
+    assert widening_bytes(ADAPTERS) == 0.0
     more = adapter_work(few).forward_pass_bytes - adapter_work(ADAPTERS).forward_pass_bytes
-    assert more == pytest.approx(widening(few).pass_bytes)
+    assert more == pytest.approx(widening_bytes(few))
     assert adapter_parameters(QWEN, 64) == 64 * ((4096 + 3 * 4096) + (4096 + 4096))
 
 
@@ -119,9 +121,9 @@ def test_split_experts_are_all_there() -> None:
     parallelism leaves two of them to a rank."""
     experts = replace(QWEN, num_experts=8, top_k=2, expert_size=1024)
     run = changed(ADAPTERS, model=experts, node_devices=4, tp=4, frozen_type="nf4")
-    assert widening(run).kernels == 3 * (4 + 3 * 8)
+    assert widening_kernels(run) == 3 * (4 + 3 * 8)
     spread = changed(run, tp=1, dp=4, ep=4)
-    assert widening(spread).kernels == 3 * (4 + 3 * 2)
+    assert widening_kernels(spread) == 3 * (4 + 3 * 2)
 
 
 def test_states_in_few_bits_stay_on_the_device() -> None:

@@ -29,8 +29,12 @@ one other source (2026-11-22).
 
 from __future__ import annotations
 
-from simulator.training_run.framework.framework import Framework
+from typing import TYPE_CHECKING
+
 from simulator.training_run.run.training_run import TrainingRun
+
+if TYPE_CHECKING:  # a framework's file names conditions that this file evaluates
+    from simulator.training_run.framework.framework import Framework
 
 # Geometric mean of 32 nodes (a minority of jobs stalls) and 64 nodes (most stall).
 _STALLING_NODES = 45.0

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from profiles.errors import InputError, UnknownNameError
+from simulator.training_run.framework.run_conditions import CONDITIONS, RANK_CONDITIONS
 from simulator.training_run.framework.tensor_width import WIDTHS
 
 PARTS = (
@@ -25,31 +26,6 @@ PARTS = (
     "expert-activation",
     "shared",
 )
-CONDITIONS = (
-    "gated",
-    "layer-norm",
-    "no-layer-norm",
-    "unfused-gelu",
-    "plain",
-    "latent",
-    "context-parallel",
-    "tensor-parallel",
-    "host-ahead",
-    "data-parallel",
-    "several-micro-batches",
-    "unsharded-states",
-    "sharded-parameters",
-    "fp8",
-    "no-fp8",
-    "eager",
-    "compiled",
-    "alternate",
-    "trained-weights",
-    "dense-layers-here",
-    "expert-layers-here",
-    "later-rank",
-)
-"""Facts of a run, or of one of its pipeline ranks (framework/run_conditions.py)."""
 SPLITS = ("tp", "sequence", "none")
 PLACES = ("layer", "head", "embedding", "step")
 
@@ -65,7 +41,7 @@ class KeptTensor:
     width   elements per token, or of a whole weight (framework/tensor_width.py)
     bytes   per element;  count  tensors of this kind
     split   sharding: `tp`, `sequence` (tp, with sequence parallelism only) or `none`
-    only    conditions, all required
+    only    conditions, all required (framework/run_conditions.py)
     most    for the width `parameters`: largest number of elements (bucket size); 0 for no limit
 
     Raises UnknownNameError for an unknown name, InputError for a negative size.
@@ -85,7 +61,7 @@ class KeptTensor:
         check_name("split", self.split, SPLITS, self.name)
         check_name("width", self.width, WIDTHS, self.name)
         for condition in self.only:
-            check_name("condition", condition, CONDITIONS, self.name)
+            check_name("condition", condition, (*CONDITIONS, *RANK_CONDITIONS), self.name)
         if self.most and self.width != "parameters":
             raise InputError(f"{self.name}: `most` limits the width parameters, not {self.width}")
         if self.most < 0.0:

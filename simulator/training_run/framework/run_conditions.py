@@ -1,43 +1,46 @@
-"""Conditions of a run under which a framework keeps a tensor. stage_share.py has the conditions of
-a pipeline rank."""
+"""Conditions of a run under which a framework keeps a tensor. stage_share.py evaluates those of a
+pipeline rank."""
 
 from __future__ import annotations
 
-from itertools import compress
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from simulator.training_run.framework.blocked_host import is_host_ahead
-from simulator.training_run.framework.framework import Framework
 from simulator.training_run.run.training_run import TrainingRun
+
+if TYPE_CHECKING:  # a framework's file names these conditions
+    from simulator.training_run.framework.framework import Framework
 
 LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")
 # One scale per 32 or 16 elements instead of one per tensor.
 BLOCK_SCALED = ("mxfp8", "nvfp4")
 
+CONDITIONS: Mapping[str, Callable[[TrainingRun, Framework], bool]] = {
+    "gated": lambda run, _: run.model.gated,
+    "plain": lambda run, _: not run.model.gated,
+    "layer-norm": lambda run, _: run.model.biases,
+    "no-layer-norm": lambda run, _: not run.model.biases,
+    "unfused-gelu": lambda run, _: run.model.unfused_gelu,
+    "context-parallel": lambda run, _: run.degrees.cp > 1,
+    "tensor-parallel": lambda run, _: run.degrees.tp > 1,
+    "host-ahead": is_host_ahead,
+    "data-parallel": lambda run, _: run.degrees.dp * run.degrees.cp > 1,
+    "several-micro-batches": lambda run, _: run.global_batch > run.degrees.dp * run.micro_batch,
+    "unsharded-states": lambda run, _: run.zero_stage == 0,
+    "sharded-parameters": lambda run, _: run.zero_stage >= 3,
+    "fp8": lambda run, _: run.precision in LOW_PRECISIONS,
+    "no-fp8": lambda run, _: run.precision not in LOW_PRECISIONS,
+    "eager": lambda _, framework: bool(framework.compiled_name),
+    "compiled": lambda _, framework: not framework.compiled_name,
+    "alternate": lambda run, _: run.recompute == "alternate",
+    "trained-weights": lambda run, _: not run.lora,
+}
+"""Name -> whether it is true on every rank. `trained-weights` is false if only adapters are
+trained; `host-ahead` is true if most jobs of this layout run ahead (framework/blocked_host.py)."""
+RANK_CONDITIONS = ("dense-layers-here", "expert-layers-here", "later-rank")
+
 
 def run_conditions(run: TrainingRun, framework: Framework) -> frozenset[str]:
-    """Conditions true on every rank. `trained-weights` is false if only adapters are trained;
-    `host-ahead` is true if most jobs of this layout run ahead (framework/blocked_host.py)."""
-    degrees = run.degrees
-    low = run.precision in LOW_PRECISIONS
-    held = {
-        "gated": run.model.gated,
-        "plain": not run.model.gated,
-        "latent": run.model.latent is not None,
-        "layer-norm": run.model.biases,
-        "no-layer-norm": not run.model.biases,
-        "unfused-gelu": run.model.unfused_gelu,
-        "context-parallel": degrees.cp > 1,
-        "tensor-parallel": degrees.tp > 1,
-        "host-ahead": is_host_ahead(run, framework),
-        "data-parallel": degrees.dp * degrees.cp > 1,
-        "several-micro-batches": run.global_batch > degrees.dp * run.micro_batch,
-        "unsharded-states": run.zero_stage == 0,
-        "sharded-parameters": run.zero_stage >= 3,
-        "fp8": low,
-        "no-fp8": not low,
-        "eager": bool(framework.compiled_name),
-        "compiled": not framework.compiled_name,
-        "alternate": run.recompute == "alternate",
-        "trained-weights": not run.lora,
-    }
-    return frozenset(compress(held, held.values()))
+    """The conditions that are true on every rank."""
+    return frozenset(name for name, holds in CONDITIONS.items() if holds(run, framework))

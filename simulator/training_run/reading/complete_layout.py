@@ -100,8 +100,7 @@ def node_devices_of(row: DescribedRow, num_devices: int) -> int:
     if device.type != "tpu" and not design.host_devices:
         if run.devices_per_node is not None:
             return run.devices_per_node
-        said.append(f"nodes of {design.devices} devices")
-        return design.devices
+        return row.assumed(design.devices, f"nodes of {design.devices} devices")
     if device.type == "tpu":
         slices = -(-num_devices // design.devices)
         if "dcn" in run.inter_node_link.lower():
@@ -109,8 +108,7 @@ def node_devices_of(row: DescribedRow, num_devices: int) -> int:
         while num_devices % slices:
             slices += 1
         size = num_devices // slices
-        said.append(f"{slices} slice{'s' if slices > 1 else ''} of {size} devices")
-        return size
+        return row.assumed(size, f"{slices} slice{'s' if slices > 1 else ''} of {size} devices")
     host = design.host_devices
     most = min(num_devices, max(design.devices, run.devices_per_node or 0))
     even = [n for n in range(most - most % host, most // 2, -host) if n and num_devices % n == 0]

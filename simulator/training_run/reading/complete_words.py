@@ -68,8 +68,7 @@ def recompute_of(row: DescribedRow) -> str:
     modules = _modules(text)
     if modules:
         kind = _kind_of_modules(modules)
-        said.append(f"recompute of {', '.join(modules)} taken as {kind!r}")
-        return kind
+        return row.assumed(kind, f"recompute of {', '.join(modules)} taken as {kind!r}")
     for words, kind, assumed in _RECOMPUTE_WORDS:
         if words.search(text):
             if assumed:
@@ -77,15 +76,13 @@ def recompute_of(row: DescribedRow) -> str:
             return kind
     if "selective" in text and stack.selective != "selective":
         own = stack.selective
-        said.append(f"selective as {_SELECTIVE.get(own, own)} ({stack.name}'s default)")
-        return own
+        return row.assumed(own, f"selective as {_SELECTIVE.get(own, own)} ({stack.name}'s default)")
     if _SELECTIVE_WORDS.search(text):
         return "selective"
     if text in RECOMPUTE_KINDS:
         return stack.resolved_recompute(text)
     if _FULL_WORDS.search(text):
-        said.append(f"recompute {printed!r} taken as 'full'")
-        return "full"
+        return row.assumed("full", f"recompute {printed!r} taken as 'full'")
     raise InputError(f"the recompute {printed!r} is not known")
 
 
@@ -169,8 +166,7 @@ def _usual_precision(row: DescribedRow) -> str:
         row.said.append("fp8, in which MLPerf's language models are trained where there is fp8")
         return "fp8"
     if is_mlperf(row.run) and "int8" in peaks:
-        row.said.append("int8, in which MaxText's submissions to MLPerf are trained")
-        return "int8"
+        return row.assumed("int8", "int8, in which MaxText's submissions to MLPerf are trained")
     early = row.stack.name in ("megatron-2021", "megatron-deepspeed")
     old = device.name.startswith("v100") or (device.name.startswith("a100") and early)
     row.said.append("fp16" if old else "bf16")
@@ -207,13 +203,11 @@ def vpp_of(row: DescribedRow, pp: int, num_layers: int) -> int:
             counts, key=lambda n: abs(math.log(per_rank / n / _LAYERS_PER_CHUNK)), default=1
         )
         chunks = stack.usual_chunks or nearest
-        row.said.append(f"{chunks} chunks per pipeline rank")
-        return chunks
+        return row.assumed(chunks, f"{chunks} chunks per pipeline rank")
     named = _schedule_named(text)
     if named and schedule_kind(named).stages_per_rank > 1:
         return schedule_kind(named).stages_per_rank
-    row.said.append("1 chunk per pipeline rank")
-    return 1
+    return row.assumed(1, "1 chunk per pipeline rank")
 
 
 def schedule_of(row: DescribedRow, pp: int, vpp: int) -> str:
@@ -223,8 +217,7 @@ def schedule_of(row: DescribedRow, pp: int, vpp: int) -> str:
     text = row.run.schedule.strip().lower()
     usual = "interleaved" if vpp > 1 else "1f1b"
     if text in ("", "none"):
-        row.said.append(f"schedule {usual}")
-        return usual
+        return row.assumed(usual, f"schedule {usual}")
     found = _schedule_named(text)
     if found in ("1f1b", "interleaved") or "interleav" in text:
         return usual

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from profiles.hardware.catalogue.device import Device
 from profiles.published.run import PublishedRun
 from simulator.training_run.framework.framework import Framework
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +20,8 @@ class DescribedRow:
     device: Device
     stack: Framework
     said: list[str]
+
+    def assumed(self, value: T, words: str) -> T:
+        """The value, which the words say."""
+        self.said.append(words)
+        return value

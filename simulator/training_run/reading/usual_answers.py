@@ -132,8 +132,7 @@ def _seq_len(row: DescribedRow, known: KnownModel | None) -> int:
     if known is not None and known.seq_len:
         row.said.append(f"sequence length {known.seq_len} ({known.name}'s pretraining)")
         return known.seq_len
-    row.said.append(f"sequence length {_USUAL_SEQ_LEN}")
-    return _USUAL_SEQ_LEN
+    return row.assumed(_USUAL_SEQ_LEN, f"sequence length {_USUAL_SEQ_LEN}")
 
 
 def _global_batch(row: DescribedRow, seq_len: int, known: KnownModel | None) -> int:
@@ -143,8 +142,7 @@ def _global_batch(row: DescribedRow, seq_len: int, known: KnownModel | None) -> 
         raise InputError("no global batch is given")
     # Recipes hold the tokens of a step, not its sequences, when the sequence length changes.
     batch = max(1, round(known.global_batch * known.seq_len / seq_len))
-    row.said.append(f"global batch {batch} ({known.name}, {known.source})")
-    return batch
+    return row.assumed(batch, f"global batch {batch} ({known.name}, {known.source})")
 
 
 def _zero_stage(row: DescribedRow, pp: int) -> int:
@@ -154,8 +152,7 @@ def _zero_stage(row: DescribedRow, pp: int) -> int:
         row.said.append(f"ZeRO stage {stage}")
     if pp > 1 and stage > 1 and row.stack.gathered_in_pipelines:
         words = f"ZeRO {stage} keeps parameters gathered beside a pipeline: ZeRO 1 by its work"
-        row.said.append(words)
-        return 1
+        return row.assumed(1, words)
     return stage
 
 
@@ -190,8 +187,7 @@ def _sequence_parallel(row: DescribedRow, tp: int) -> bool:
     if row.run.sequence_parallel is not None:
         return row.run.sequence_parallel
     on = row.stack.usual_sequence_parallel
-    row.said.append(f"sequence parallelism {'on' if on else 'off'}")
-    return on
+    return row.assumed(on, f"sequence parallelism {'on' if on else 'off'}")
 
 
 def _micro_batch(row: DescribedRow, degrees: Degrees, zero_stage: int, global_batch: int) -> int:
@@ -208,8 +204,7 @@ def _micro_batch(row: DescribedRow, degrees: Degrees, zero_stage: int, global_ba
     micro_batch = per_rank if whole else 1
     if degrees.pp > 1 and row.stack.microbatch_per_stage:
         micro_batch = max(1, per_rank // degrees.num_stages)
-    row.said.append(f"micro-batch {micro_batch}")
-    return micro_batch
+    return row.assumed(micro_batch, f"micro-batch {micro_batch}")
 
 
 def _local_workers(row: DescribedRow, dp: int) -> int:
@@ -217,8 +212,7 @@ def _local_workers(row: DescribedRow, dp: int) -> int:
         return 1
     if row.run.local_workers is not None:
         return row.run.local_workers or 1
-    row.said.append(f"{dp} local workers (every replica)")
-    return dp
+    return row.assumed(dp, f"{dp} local workers (every replica)")
 
 
 def _pipeline_layout(run: PublishedRun, model: Transformer, degrees: Degrees) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.work.frozen_weights import widening
+from simulator.training_run.work.frozen_weights import widening_bytes, widening_kernels
 
 # Kernels that an adapter adds to those of its layer: forward two matmuls, scale and addition;
 # backward four matmuls, scale and addition (peft, tuners/lora/layer.py, Linear.forward).
@@ -43,16 +43,16 @@ def adapter_work(run: TrainingRun) -> AdapterWork:
     if not run.lora:
         return AdapterWork()
     model = run.model
-    wide = widening(run)
+    kernels, moved = widening_kernels(run), widening_bytes(run)
     h, core = model.hidden_size, model.num_heads * model.head_size
     keys = 2 * model.num_kv_heads * model.head_size
     inputs, outputs, linears = h + core, core + keys + h, 4
     width = _WIDTH_BYTES * run.tokens / run.degrees.tp
     return AdapterWork(
-        kernels_forward=_FORWARD_KERNELS * linears + wide.kernels,
-        kernels_backward=_BACKWARD_KERNELS * linears + wide.kernels,
-        forward_pass_bytes=width * (inputs + 4.0 * outputs) + wide.pass_bytes,
-        backward_pass_bytes=width * (2.0 * outputs + 4.0 * inputs) + wide.pass_bytes,
+        kernels_forward=_FORWARD_KERNELS * linears + kernels,
+        kernels_backward=_BACKWARD_KERNELS * linears + kernels,
+        forward_pass_bytes=width * (inputs + 4.0 * outputs) + moved,
+        backward_pass_bytes=width * (2.0 * outputs + 4.0 * inputs) + moved,
     )
 
 

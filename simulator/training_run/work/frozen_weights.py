@@ -12,8 +12,6 @@ Embeddings, head and norms stay in 16 bits, and the adapters' own matmuls are in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.run.low_bits import frozen_bytes
 from simulator.training_run.run.training_run import TrainingRun
@@ -25,28 +23,21 @@ _WIDE_BYTES = 2.0
 _KERNELS = {"nf4": 3.0, "int8": 2.0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Widening:
-    """Of a layer and one pass over it on one device: kernels, and bytes read and written."""
-
-    kernels: float = 0.0
-    pass_bytes: float = 0.0
-
-
 def frozen_weight_bytes(run: TrainingRun) -> float:
     """Bytes per frozen weight of a linear layer."""
     return frozen_bytes(run.frozen_type, run.model.hidden_size)
 
 
-def widening(run: TrainingRun) -> Widening:
-    """Nothing where weights are kept as they are computed with."""
+def widening_kernels(run: TrainingRun) -> float:
+    """Of a layer and one pass over it; 0 where weights are kept as they are computed with."""
+    return _KERNELS[run.frozen_type] * _linears(run) if run.frozen_type else 0.0
+
+
+def widening_bytes(run: TrainingRun) -> float:
+    """Read and written in a layer and one pass over it on one device; 0 likewise."""
     if not run.frozen_type:
-        return Widening()
-    weights = layer_parameters(run)
-    return Widening(
-        kernels=_KERNELS[run.frozen_type] * _linears(run),
-        pass_bytes=(frozen_weight_bytes(run) + _WIDE_BYTES) * weights,
-    )
+        return 0.0
+    return (frozen_weight_bytes(run) + _WIDE_BYTES) * layer_parameters(run)
 
 
 def widened_bytes(run: TrainingRun) -> float:

@@ -4,6 +4,7 @@ time and for the memory alike."""
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from profiles.errors import InputError
 from profiles.model.figures.transformer import Transformer
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.run_conditions import RANK_CONDITIONS
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.pipeline_layout import LayoutStage, stages_of_layout
 
@@ -60,13 +62,10 @@ def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
 
 
 def rank_conditions(rank: int, shares: Sequence[StageShare]) -> frozenset[str]:
-    """Conditions that depend on the virtual stages of a pipeline rank."""
-    held = {
-        "dense-layers-here": any(share.dense_layers for share in shares),
-        "expert-layers-here": any(share.expert_layers for share in shares),
-        "later-rank": rank > 0,
-    }
-    return frozenset(name for name, holds in held.items() if holds)
+    """Those of RANK_CONDITIONS that are true on a pipeline rank with these virtual stages."""
+    dense = any(share.dense_layers for share in shares)
+    experts = any(share.expert_layers for share in shares)
+    return frozenset(itertools.compress(RANK_CONDITIONS, (dense, experts, rank > 0)))
 
 
 @functools.lru_cache(maxsize=4096)
