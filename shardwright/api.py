@@ -300,26 +300,26 @@ def report(
 ) -> Path:
     """Writes the HTML report of a plan, with its run beside it where there is one; its path.
 
-    A path that ends in .pdf, .png or .svg gets one page for print of a plan of our own executor.
+    A path that ends in .pdf, .png or .svg gets the charts for print.
     """
-    from shardwright.analysis.layout_explanation import explain_layout
-    from shardwright.reports.brief.layout_html import layout_html
-    from shardwright.reports.html import report_html
-    from shardwright.reports.print_figure import FORMATS, write_print_figure
+    from shardwright.reports.brief.brief_figure import FORMATS, write_brief_figure
+    from shardwright.reports.brief.brief_html import brief_html
+    from shardwright.reports.brief.explanation import layout_brief
+    from shardwright.reports.brief.plan_page import plan_page
 
     opened = plan if isinstance(plan, (PlanFile, LayoutFile)) else open_plan(plan)
     provenance = opened.provenance if isinstance(opened, OpenedPlan) else None
     answer = opened.answer if isinstance(opened, OpenedPlan) else opened
     where = str(plan) if isinstance(plan, (str, Path)) else "the answer"
     measured = load_run(run) if isinstance(run, (str, Path)) else run
-    if isinstance(answer, PlanFile) and Path(output).suffix.lower() in FORMATS:
-        write_print_figure(Path(output), answer, measured)
-        return Path(output)
     if isinstance(answer, LayoutFile):
-        page = layout_html(answer, explain_layout(where, answer), provenance=provenance)
+        page = layout_brief(where, answer, provenance=provenance)
     elif answer.plan is None:
         raise DocumentError(f"{where} holds no plan: its status is {answer.status!r}")
     else:
-        page = report_html(answer, measured, provenance=provenance)
-    write_text(output, page)
+        page = plan_page(answer, measured, provenance=provenance)
+    if Path(output).suffix.lower() in FORMATS:
+        write_brief_figure(Path(output), page)
+    else:
+        write_text(output, brief_html(page))
     return Path(output)

@@ -48,8 +48,7 @@ def catalog(
 ) -> None:
     """`shardwright catalog`."""
     # Here, since --help needs none of them.
-    from shardwright.reports import terminal
-    from shardwright.reports.prices.price_report import prices_report
+    from shardwright.reports.prices.price_report import catalog_report, prices_report
 
     if action not in ACTIONS:
         raise UnknownNameError("action", action, ACTIONS)
@@ -78,7 +77,7 @@ def catalog(
     if json_output:
         print_json([encode(row) | _row_price(cheap[row.name]) for row in rows])
         return
-    show(terminal.catalog_report(rows, cheap))
+    show(catalog_report(rows, cheap))
 
 
 def _show_device(
@@ -89,9 +88,8 @@ def _show_device(
     *,
     json_output: bool,
 ) -> None:
-    from shardwright.reports import terminal
     from shardwright.reports.prices.owning_report import owning_report
-    from shardwright.reports.prices.price_report import offers_report
+    from shardwright.reports.prices.price_report import device_report, offers_report
     from simulator.ownership import owned_cost
 
     if not name:
@@ -104,7 +102,7 @@ def _show_device(
             data["owned"] = encode(owned_cost(inputs, name)) | {"inputs": encode(inputs)}
         print_json(data)
         return
-    show(terminal.device_report(device))
+    show(device_report(device))
     show(offers_report(found, today))
     if inputs is not None:
         show(owning_report(inputs, name, found))

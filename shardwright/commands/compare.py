@@ -48,9 +48,9 @@ def compare(
     from shardwright.analysis.comparison import compare_run, comparison_data
     from shardwright.analysis.plan_diff import diff_plans, plan_diff_data
     from shardwright.commands.predict import write_reports
-    from shardwright.reports import terminal
-    from shardwright.reports.markdown import comparison_markdown
-    from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
+    from shardwright.reports.brief.brief_markdown import section_markdown
+    from shardwright.reports.brief.brief_terminal import section_report
+    from shardwright.reports.brief.comparison_section import comparison_section, diff_section
     from shardwright.requests.opened_plan import open_plan
 
     need_room_for(markdown, html, trace, figure)
@@ -76,11 +76,11 @@ def compare(
             )
         diff = diff_plans(opened.answer, open_plan(second).answer)
         if markdown is not None:
-            write_or_print(markdown, plan_diff_markdown(diff))
+            write_or_print(markdown, section_markdown(diff_section(diff)))
         elif json_output:
             print_json(plan_diff_data(diff))
         else:
-            show(plan_diff_report(diff))
+            show(section_report(diff_section(diff)))
         return
     if tag != MEASUREMENT_SCHEMA:
         raise DocumentError(
@@ -91,11 +91,11 @@ def compare(
     comparison = compare_run(opened.planned, measured)
     write_reports(opened, measured, html=html, trace=trace, figure=figure, local=local)
     if markdown is not None:
-        write_or_print(markdown, comparison_markdown(comparison))
+        write_or_print(markdown, section_markdown(comparison_section(comparison)))
     elif json_output:
         print_json(comparison_data(comparison))
     else:
-        show(terminal.comparison_report(comparison))
+        show(section_report(comparison_section(comparison)))
     if fail_over is not None:
         allowed = tolerance(fail_over)
         if abs(comparison.step.error) > allowed:

@@ -41,9 +41,11 @@ def demo(
     from shardwright import api
     from shardwright.analysis.breakdown import critical_rank
     from shardwright.analysis.comparison import compare_run, outdated_profile
-    from shardwright.reports import terminal
+    from shardwright.reports.brief.brief_terminal import brief_report, section_report
+    from shardwright.reports.brief.comparison_section import comparison_section
+    from shardwright.reports.brief.plan_answers import answer_brief
+    from shardwright.reports.brief.plan_page import report_html
     from shardwright.reports.chrome_trace import chrome_trace
-    from shardwright.reports.html import report_html
     from shardwright.reports.roofline import roofline
     from simulator.values.plan_file import write_plan_file
 
@@ -94,7 +96,7 @@ def demo(
         work = Workload(global_batch=GLOBAL_BATCH, sequence_length=SEQUENCE, precision="fp32")
         answer = api.plan(traced, cluster, work, space=space)
         write_plan_file(plan_path, answer, provenance=provenance(cluster))
-        show(terminal.plan_report(answer))
+        show(brief_report(answer_brief(answer), short=True))
 
         _step(
             5,
@@ -127,7 +129,7 @@ def demo(
     trace = chrome_trace(answer.prediction, measured)
     write_text(output / "trace.json", json.dumps(trace))
     show(Text(""))
-    show(terminal.comparison_report(comparison))
+    show(section_report(comparison_section(comparison)))
     show(Text(""))
     show(Text(f"Report: {output / 'report.html'} (open it in a browser)"))
     show(Text(f"Trace:  {output / 'trace.json'} (open it at ui.perfetto.dev)"))

@@ -18,14 +18,12 @@ from shardwright.analysis.answer_json import (
     front_json,
 )
 from shardwright.console.output import SearchProgress, note, print_json, show, tell_price
-from shardwright.console.report_files import write_front_reports, write_layout_reports
+from shardwright.console.report_files import write_plan_reports
+from shardwright.reports.brief.brief_terminal import brief_report
+from shardwright.reports.brief.plan_answers import planned_front, planned_layouts
+from shardwright.reports.brief.plan_brief import plan_brief
+from shardwright.reports.brief.plan_table import largest_difference
 from shardwright.reports.labelled import labelled
-from shardwright.reports.layout_report import (
-    frameworks_report,
-    front_report,
-    largest_difference,
-    layout_report,
-)
 from shardwright.reports.layout_summary import framework_rows, layout_summary
 from shardwright.requests.cached_answer import how_it_came_about
 from shardwright.requests.executor_layouts import runnable_answer, why_not_run
@@ -74,7 +72,8 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
         write_plan_file(output.file, plan, provenance=provenance(request.cluster))
     else:
         _write(output, answer)
-    write_layout_reports(output.reports, [answer], {}, request.price_notes)
+    planned = functools.cache(lambda: planned_layouts([answer], {}))
+    write_plan_reports(output.reports, planned, request.price_notes)
     if output.json:
         data = answer_json(answer if plan is None else plan)
         if answer.chosen is not None:
@@ -85,8 +84,7 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
     if brief:
         show(layout_summary(answer, one.others, request.price_notes))
     else:
-        show(layout_report(answer))
-    if not brief:
+        show(brief_report(plan_brief(planned())))
         for row in framework_rows(answer, one.others):
             show(labelled("Next:   ", row))
         tell_price(request.price_notes)
@@ -118,18 +116,20 @@ def _several(asker: LayoutRequester, output: AnswerOutput) -> None:
     """One table of frameworks; the file is the fastest one's."""
     request, found = asker.request, asker.by_framework()
     answers, refused = list(found.answers), found.refused
-    write_layout_reports(output.reports, answers, refused, request.price_notes)
+    planned = functools.cache(lambda: planned_layouts(answers, refused))
+    if answers:
+        write_plan_reports(output.reports, planned, request.price_notes)
     if output.json:
         best = answers[0].chosen if answers else None
         why = {
             each.stack: largest_difference(each.chosen, best)
             for each in answers[1:]
-            if each.chosen is not None and best is not None
+            if each.chosen is not None
         }
         data = frameworks_json(answers, refused, why)
         print_json(data | {"price_notes": list(request.price_notes)})
     elif answers:
-        show(frameworks_report(answers, refused))
+        show(brief_report(plan_brief(planned()), short=not output.explain))
         tell_price(request.price_notes)
     if not answers:
         raise InfeasibleError(none_fits(request, refused))
@@ -140,7 +140,9 @@ def _several(asker: LayoutRequester, output: AnswerOutput) -> None:
 
 def _front(asker: LayoutRequester, output: AnswerOutput) -> None:
     request, choices = asker.request, asker.front()
-    write_front_reports(output.reports, request, stacks_of(request.options.stack)[0], choices)
+    asked = request.options
+    planned = planned_front(asked.model, asked.on, stacks_of(asked.stack)[0], asked.pareto, choices)
+    write_plan_reports(output.reports, lambda: planned, request.price_notes)
     points = [(part.name, choice) for part, choice in choices]
     data = front_json(request.options.pareto, points)
     if output.file is not None:
@@ -148,7 +150,7 @@ def _front(asker: LayoutRequester, output: AnswerOutput) -> None:
     if output.json:
         print_json(data)
         return
-    show(front_report(request.options.pareto, choices))
+    show(brief_report(plan_brief(planned), short=not output.explain))
     tell_price(request.price_notes)
     if output.file is not None:
         note(f"written: {output.file}")

@@ -13,8 +13,9 @@ from profiles.sourced import Sourced
 from shardwright.analysis.answer_json import answer_json
 from shardwright.console.output import Heartbeat, note, print_json, show, tell_price
 from shardwright.console.report_files import write_plan_reports
-from shardwright.reports.mixed_report import mixed_report
-from shardwright.reports.terminal import prediction_report
+from shardwright.reports.brief.brief_terminal import brief_report
+from shardwright.reports.brief.plan_answers import planned_mixed
+from shardwright.reports.brief.plan_brief import plan_brief
 from shardwright.requests.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.requests.price_request import price_for
 from shardwright.requests.provenance import provenance
@@ -54,17 +55,15 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
     if output.file is not None:
         write_plan_file(output.file, answer, provenance=provenance(cluster))
-    write_plan_reports(output.reports, answer, request)
+    assert answer.comparison is not None  # of devices of several types
+    planned = planned_mixed(answer, answer.comparison)
+    write_plan_reports(output.reports, lambda: planned, request.price_notes)
     if output.json:
         print_json(answer_json(answer) | {"price_notes": list(request.price_notes)})
     else:
-        show(mixed_report(answer))
+        show(brief_report(plan_brief(planned), short=not output.explain))
         tell_price(request.price_notes)
         unlike = answer.plan is not None and answer.plan.pipelines is not None
-        if output.explain and answer.plan is not None and not unlike:
-            show(prediction_report(answer, explain=True))
-        elif output.explain:
-            note("--explain adds nothing where replicas differ: -o writes every figure")
         if output.file is not None and answer.step_time_s is not None:
             after = f". Next: shardwright predict {output.file} --html report.html"
             if unlike:

@@ -21,7 +21,9 @@ from shardwright.console.output import (
 from shardwright.console.report_files import write_plan_reports
 from shardwright.options.option import options_of
 from shardwright.options.plan_options import PlanOptions
-from shardwright.reports import terminal
+from shardwright.reports.brief.brief_terminal import brief_report
+from shardwright.reports.brief.plan_answers import planned_plan
+from shardwright.reports.brief.plan_brief import plan_brief
 from shardwright.requests.cached_answer import answered, how_it_came_about
 from shardwright.requests.layout_answers import why_no_layouts
 from shardwright.requests.places import answer_cache
@@ -102,16 +104,15 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
     if output.file is not None:
         write_plan_file(output.file, answer, provenance=provenance(request.cluster))
-    write_plan_reports(output.reports, answer, request)
+    planned = planned_plan(answer, options.model, options.on)
+    write_plan_reports(output.reports, lambda: planned, request.price_notes)
     if output.json:
         print_json(answer_json(answer) | {"price_notes": list(request.price_notes)})
     else:
-        show(terminal.plan_report(answer))
+        show(brief_report(plan_brief(planned), short=not output.explain))
         tell_price(request.price_notes)
         if said := how_it_came_about(found, request.time_limit_s):
             show(said)
-        if output.explain and answer.plan is not None:
-            show(terminal.prediction_report(answer, explain=True))
         if output.file is not None and answer.plan is not None:
             path = output.file
             note(f"written: {path}. Next: shardwright predict {path} --html report.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from shardwright.requests.named_model import import_from_here
 from simulator.values.measurement import Measurement
 
 if TYPE_CHECKING:
+    from planner.layout.layout_answer import LayoutFile
     from shardwright.requests.opened_plan import OpenedPlan
 
 EXAMPLES = (
@@ -63,7 +65,9 @@ def predict(
     """`shardwright predict`."""
     # Here, since --help needs none of them.
     from planner.layout.layout_answer import LayoutFile
-    from shardwright.reports import terminal
+    from shardwright.reports.brief.brief_terminal import brief_report
+    from shardwright.reports.brief.plan_answers import planned_plan
+    from shardwright.reports.brief.plan_brief import plan_brief
     from shardwright.requests.opened_plan import open_plan
     from shardwright.requests.planned_step import refuse_devices_of_plan
     from shardwright.requests.predicted_plan import predicted_again
@@ -117,10 +121,7 @@ def predict(
                 f"{flag}: {plan_file} is a layout of {answer.stack}, whose prediction has no "
                 "events; plan with --stack torch for a timeline"
             )
-        # Here, since only layouts are predicted from figures.
-        from shardwright.commands.predict_layout import predict_layout
-
-        predict_layout(opened, answer, explain=explain, html=html, json_output=json_output)
+        _predict_layout(opened, answer, explain=explain, html=html, json_output=json_output)
         return
     planned = opened.planned
     if planned.plan is None or planned.prediction is None:
@@ -129,7 +130,30 @@ def predict(
     if json_output:
         print_json(encode(planned.prediction))
         return
-    show(terminal.prediction_report(planned, explain=explain))
+    shown = planned_plan(planned)
+    show(brief_report(plan_brief(shown if explain else replace(shown, sources=()))))
+
+
+def _predict_layout(
+    opened: OpenedPlan, answer: LayoutFile, *, explain: bool, html: Path | None, json_output: bool
+) -> None:
+    """The prediction of another framework's layout; with `explain` every term of it."""
+    # Here, since only layouts are predicted from figures.
+    from shardwright.analysis.answer_json import layout_prediction_json
+    from shardwright.reports.brief.brief_html import brief_html
+    from shardwright.reports.brief.brief_terminal import brief_report
+    from shardwright.reports.brief.explanation import layout_brief
+
+    where = str(opened.path)
+    page = layout_brief(where, answer, provenance=opened.provenance)
+    assert answer.chosen is not None
+    if html is not None:
+        write_text(html, brief_html(page))
+        note(f"written: {html}")
+    if json_output:
+        print_json(layout_prediction_json(answer.chosen))
+        return
+    show(brief_report(page if explain else layout_brief(where, answer, explain=False)))
 
 
 def _predict_table(
@@ -166,7 +190,7 @@ def write_reports(
     """
     answer = opened.planned
     if html is not None and answer.plan is not None and answer.prediction is not None:
-        from shardwright.reports.html import report_html
+        from shardwright.reports.brief.plan_page import report_html
         from shardwright.reports.roofline_inputs import find_roofline
 
         import_from_here(answer.plan.model)
@@ -180,7 +204,8 @@ def write_reports(
         write_text(trace, json.dumps(chrome_trace(answer.prediction, measured)))
         note(f"written: {trace}; open it at ui.perfetto.dev or chrome://tracing")
     if figure is not None:
-        from shardwright.reports.print_figure import write_print_figure
+        from shardwright.reports.brief.brief_figure import write_brief_figure
+        from shardwright.reports.brief.plan_page import plan_page
 
-        write_print_figure(figure, answer, measured)
+        write_brief_figure(figure, plan_page(answer, measured))
         note(f"written: {figure}")

@@ -12,14 +12,10 @@ from profiles.document import write_text
 from shardwright.console.output import need_room_for, note, write_or_print
 
 if TYPE_CHECKING:
-    from planner.layout.layout_answer import LayoutChoice, LayoutFile
-    from profiles.hardware.catalogue.cluster import Cluster
     from shardwright.reports.brief.brief import Brief
     from shardwright.reports.brief.columns import Column
     from shardwright.reports.brief.plan_brief import Planned
-    from shardwright.requests.plan_request import PlanRequest
     from shardwright.requests.report_paths import ReportPaths
-    from simulator.values.plan_file import PlanFile
 
 
 def need_room_for_reports(files: ReportPaths) -> None:
@@ -27,7 +23,7 @@ def need_room_for_reports(files: ReportPaths) -> None:
     format, before anything is searched."""
     need_room_for(files.html, files.markdown, files.csv, files.figure)
     if files.figure is not None:
-        from shardwright.reports.print_figure import need_format
+        from shardwright.reports.brief.brief_figure import need_format
 
         need_format(files.figure)
 
@@ -46,59 +42,22 @@ def write_size_reports(files: ReportPaths, data: Mapping[str, Any]) -> None:
     _write(files, brief, SIZE_COLUMNS, size_rows(data))
 
 
-def write_layout_reports(
-    files: ReportPaths,
-    answers: Sequence[LayoutFile],
-    refused: Mapping[str, str],
-    told: Sequence[str] = (),
+def write_plan_reports(
+    files: ReportPaths, planned: Callable[[], Planned], price_notes: Sequence[str] = ()
 ) -> None:
-    """Of one framework's layouts, or of several frameworks', fastest first; told  of the price."""
-    if not files.asked or not answers:
-        return
-    from shardwright.reports.brief.plan_answers import planned_layouts
-
-    _write_planned(files, planned_layouts(answers, refused), told)
-
-
-def write_front_reports(
-    files: ReportPaths,
-    request: PlanRequest,
-    stack: str,
-    choices: Sequence[tuple[Cluster, LayoutChoice]],
-) -> None:
-    """Of a Pareto front."""
+    """Of any answer of `plan`; `planned` makes its content if a report is wanted."""
     if not files.asked:
         return
-    from shardwright.reports.brief.plan_answers import planned_front
-
-    found = planned_front(request.options.model, request.options.on, stack, choices)
-    _write_planned(files, found, request.price_notes)
-
-
-def write_plan_reports(files: ReportPaths, answer: PlanFile, request: PlanRequest) -> None:
-    """Of a plan of our own executor, or on devices of several types."""
-    if not files.asked:
-        return
-    from shardwright.reports.brief.plan_answers import planned_mixed, planned_plan
-
-    found = (
-        planned_plan(answer, request.options.model, request.options.on)
-        if answer.comparison is None
-        else planned_mixed(answer, answer.comparison)
-    )
-    _write_planned(files, found, request.price_notes)
-
-
-def _write_planned(files: ReportPaths, planned: Planned, told: Sequence[str]) -> None:
     from shardwright.reports.brief.plan_brief import plan_brief
     from shardwright.reports.brief.plan_table import PLAN_COLUMNS
 
-    planned = replace(planned, assumptions=(*told, *planned.assumptions))
+    content = planned()
+    content = replace(content, assumptions=(*price_notes, *content.assumptions))
 
     def brief(command: str, version: str) -> Brief:
-        return plan_brief(planned, command=command, version=version)
+        return plan_brief(content, command=command, version=version)
 
-    _write(files, brief, PLAN_COLUMNS, planned.rows)
+    _write(files, brief, PLAN_COLUMNS, content.rows)
 
 
 def _write(

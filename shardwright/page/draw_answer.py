@@ -13,7 +13,6 @@ from shardwright.reports.brief.brief import Brief
 from shardwright.reports.brief.brief_html import brief_html
 from shardwright.reports.brief.brief_parts import (
     facts_html,
-    picture_html,
     pictures_html,
     section_html,
     words_html,
@@ -72,7 +71,7 @@ def _draw_step(chosen: LayoutChoice, stage: str) -> None:
     st.subheader("One step over time, and its memory", anchor=False)
     drawn = step_pictures(chosen)
     for picture in drawn.pictures:
-        _PICTURE(data=picture_html(picture), key=f"{stage} {picture.name}")
+        _PICTURE(data=pictures_html([picture]), key=f"{stage} {picture.name}")
     st.html(words_html("note", drawn.note))
 
 

@@ -28,7 +28,8 @@ def plan_answer(request: PlanRequest, *, explain: bool) -> PageAnswer:
     stacks = stacks_of(request.options.stack)
     if request.options.pareto:
         choices = asker.front()
-        planned = planned_front(request.options.model, request.options.on, stacks[0], choices)
+        asked = request.options
+        planned = planned_front(asked.model, asked.on, stacks[0], asked.pareto, choices)
         return _page_answer(request, planned, choices[0][1])
     if len(stacks) > 1:
         by_framework = asker.by_framework()
@@ -42,9 +43,8 @@ def plan_answer(request: PlanRequest, *, explain: bool) -> PageAnswer:
     ended = "" if one.found.cached else how_it_came_about(one.found, request.time_limit_s)
     notes = (ended, *framework_rows(one.answer, one.others))
     answer = _page_answer(request, planned, one.answer.chosen)
-    fault = ""
+    asked, fault = request.options, ""
     if one.answer.chosen is None:
-        asked = request.options
         fault = f"no layout of {asked.model} fits on {asked.on} with {stacks[0]}"
     return replace(answer, notes=tuple(filter(None, notes)), fault=fault)
 

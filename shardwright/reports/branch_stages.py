@@ -1,8 +1,9 @@
-"""What the stages of a model with branches hold, and what crosses the cuts before them."""
+"""What the stages of a plan hold, and of a model with branches what crosses the cuts."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from profiles.units import format_bytes
 from simulator.values.plan import Plan
@@ -30,6 +31,14 @@ def branch_rows(plan: Plan, prediction: Prediction) -> tuple[tuple[str, str, str
             said.append(f"{len(tensors) - _MOST} more {format_bytes(rest)}")
         rows.append((str(stage.stage), blocks_text(blocks), ", ".join(said)))
     return tuple(rows)
+
+
+def stages_line(plan: Plan) -> str:
+    """How many blocks each stage holds, and what is recomputed."""
+    counts = " ".join(str(stage.num_blocks) for stage in plan.stages)
+    kinds = Counter(kind.value for stage in plan.stages for kind in stage.recompute)
+    again = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+    return f"{counts} blocks; recompute: {again} blocks"
 
 
 def blocks_text(entries: tuple[str, ...]) -> str:

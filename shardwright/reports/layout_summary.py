@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.layout.layout_answer import LayoutFile, layout_title
+from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
 from planner.space import EXECUTOR
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.published.whole_run import whole_run
 from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.analysis.size_better import is_tie
 from shardwright.reports.labelled import labelled
-from shardwright.reports.layout_report import parts_of_step, risk_words
 from shardwright.reports.one_line import WIDTH, one_line, some_of
 from shardwright.reports.price_words import price_words
 from shardwright.reports.terminal import format_interval, memory_words
@@ -37,7 +36,7 @@ def layout_summary(
 
     others       of the compared frameworks, fastest first; without them, the layout's runners-up
     price_notes  warnings about the price
-    Raises ValueError for an answer without a layout (`layout_report` explains those).
+    Raises ValueError for an answer without a layout (its report explains those).
     """
     chosen = answer.chosen
     if chosen is None:
@@ -64,7 +63,7 @@ def layout_summary(
             f"MFU {format_interval(prediction.mfu, format_percent)}",
             idle,
         ),
-        one_line("Memory  ", memory, f"exceeds it with probability {risk_words(chosen)}"),
+        one_line("Memory  ", memory, f"exceeds it with probability {_risk(chosen)}"),
         _cost(answer, price_notes),
         *([one_line("Price   ", *price_words(price).split("; "))] if price is not None else []),
         *(
@@ -79,8 +78,25 @@ def layout_summary(
         Text("Best    ", style="bold"), title, Text(_proof(answer, others), style="green")
     )
     if len(lines) + -(-len(title) // (WIDTH - _LABEL)) < _LINES - 1:
-        lines.insert(2, one_line("Time    ", *parts_of_step(chosen).split(", ")))
+        lines.insert(2, one_line("Time    ", *_parts(chosen)))
     return Group(best, *lines)
+
+
+def _risk(choice: LayoutChoice) -> str:
+    """`3 %`, the probability of running out of memory; `< 0.1 %` below that."""
+    risk = choice.out_of_memory_probability
+    return format_percent(risk) if risk >= 0.001 else "< 0.1 %"
+
+
+def _parts(choice: LayoutChoice) -> list[str]:
+    """The parts of the step, largest first, with their shares."""
+    parts = sorted(choice.prediction.components, key=lambda part: -part.time_s)
+    total = sum(part.time_s for part in parts)
+    return [
+        f"{part.name.words} {format_percent(part.time_s / total)}"
+        for part in parts
+        if part.time_s > 0.005 * total
+    ]
 
 
 def _proof(answer: LayoutFile, others: Sequence[LayoutFile]) -> str:

@@ -91,6 +91,11 @@ class Picture:
     key: tuple[Entry, ...] = ()
     note: str = ""
 
+    @property
+    def wide(self) -> bool:
+        """Whether it needs the whole width of a page."""
+        return self.width >= WIDTH
+
 
 def line(x1: float, y1: float, x2: float, y2: float) -> str:
     """A straight line as path data."""

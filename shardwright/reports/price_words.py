@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from rich.console import RenderableType
-
 from profiles.sourced import Sourced
 from profiles.units import format_usd
-from shardwright.reports.labelled import labelled
 
 NO_SOURCE = "at a price that the file does not hold: another release wrote it"
 
@@ -26,16 +21,3 @@ def hourly_words(usd_per_hour: float, source: str) -> str:
 def price_note(price: Sourced | None) -> str:
     """The same beside a number, where files of earlier releases have dollars without a price."""
     return NO_SOURCE if price is None else price_words(price)
-
-
-def price_lines(price: Sourced | None) -> list[RenderableType]:
-    """The line of a report; none where there are no dollars."""
-    return [] if price is None else [labelled("Price:  ", price_words(price))]
-
-
-def prices_lines(prices: Mapping[str, Sourced]) -> list[RenderableType]:
-    """One line per type of device."""
-    return [
-        labelled("Price:  ", f"{name}: {price_words(price)}")
-        for name, price in sorted(prices.items())
-    ]

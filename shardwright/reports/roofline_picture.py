@@ -203,22 +203,23 @@ def _mark(shape: str, x: float, y: float) -> str:
     return f"M{x - 4} {y}a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"
 
 
-def op_rows(roofline: Roofline) -> list[dict[str, str]]:
-    """The ops with the most time in a step as text, for paper, which has no tooltips."""
+def op_rows(roofline: Roofline) -> tuple[tuple[str, ...], ...]:
+    """The ops with the most time in a step: name, calls, time, flop per byte, speed, its share of
+    the roof, and how the time is known."""
     ops = [point for point in roofline.points if point.level == "op"]
     ops.sort(key=lambda p: (-p.time_s * p.count, p.name, p.phase))
-    return [
-        {
-            "name": f"{p.name}, {p.phase}",
-            "calls": str(p.count),
-            "time": format_time(p.time_s * p.count),
-            "intensity": _intensity(p.intensity),
-            "rate": f"{format_flop(p.rate_flop_per_s)}/s",
-            "roof": format_percent(p.rate_flop_per_s / roof_flop_per_s(p, roofline)),
-            "method": p.method,
-        }
+    return tuple(
+        (
+            f"{p.name}, {p.phase}",
+            str(p.count),
+            format_time(p.time_s * p.count),
+            _intensity(p.intensity),
+            f"{format_flop(p.rate_flop_per_s)}/s",
+            format_percent(p.rate_flop_per_s / roof_flop_per_s(p, roofline)),
+            p.method,
+        )
         for p in ops[:MOST_ROWS]
-    ]
+    )
 
 
 def _intensity(flop_per_byte: float) -> str:

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 
 from shardwright.analysis.comparison import Comparison, comparison_data
 from shardwright.analysis.plan_diff import PlanDiff, plan_diff_data
-from shardwright.reports import terminal
-from shardwright.reports.plan_diff_report import plan_diff_report
+from shardwright.reports.brief.brief_terminal import section_report
+from shardwright.reports.brief.comparison_section import comparison_section, diff_section
 from shardwright.results.result import Result
 
 
@@ -19,7 +19,7 @@ class ComparisonResult(Result, Comparison):
     __slots__ = ()
 
     def report(self) -> RenderableType:
-        return terminal.comparison_report(self)
+        return section_report(comparison_section(self))
 
     def table(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = comparison_data(self)["rows"]
@@ -32,7 +32,7 @@ class DiffResult(Result, PlanDiff):
     __slots__ = ()
 
     def report(self) -> RenderableType:
-        return plan_diff_report(self)
+        return section_report(diff_section(self))
 
     def table(self) -> list[dict[str, Any]]:
         data = plan_diff_data(self)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 
 from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode
-from shardwright.reports import terminal
+from shardwright.reports.brief.brief_terminal import brief_report
+from shardwright.reports.brief.plan_answers import answer_brief
 from shardwright.reports.brief.plan_table import layout_rows, plan_rows
+from shardwright.reports.brief.prediction_brief import prediction_brief
 from shardwright.reports.capacity import Fit, fit_report
-from shardwright.reports.layout_report import layout_report
-from shardwright.reports.step_report import step_report
+from shardwright.reports.layout_summary import layout_summary
 from shardwright.requests.planned_step import PlannedStep
 from shardwright.results.result import Result
 from simulator.values.plan_file import PlanFile
@@ -25,7 +26,7 @@ class PlanResult(Result, PlanFile):
     __slots__ = ()
 
     def report(self) -> RenderableType:
-        return terminal.plan_report(self)
+        return brief_report(answer_brief(self), short=True)
 
     def table(self) -> list[dict[str, Any]]:
         return plan_rows(self)
@@ -37,7 +38,9 @@ class LayoutResult(Result, LayoutFile):
     __slots__ = ()
 
     def report(self) -> RenderableType:
-        return layout_report(self)
+        if self.chosen is None:
+            return brief_report(answer_brief(self))
+        return layout_summary(self)
 
     def table(self) -> list[dict[str, Any]]:
         return layout_rows((self,), {})
@@ -49,7 +52,7 @@ class PredictionResult(Result, Prediction):
     __slots__ = ()
 
     def report(self) -> RenderableType:
-        return Group(*terminal.prediction_parts(self))
+        return brief_report(prediction_brief(self))
 
     def table(self) -> list[dict[str, Any]]:
         step_s = self.step_time_s.value
@@ -65,7 +68,9 @@ class StepResult(Result, PlannedStep):
     __slots__ = ()
 
     def report(self) -> RenderableType:
-        return step_report(self)
+        return brief_report(
+            prediction_brief(self.prediction, title=self.title, assumptions=self.assumed)
+        )
 
     def table(self) -> list[dict[str, Any]]:
         step_s = self.step_time_s.value

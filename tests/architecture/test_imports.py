@@ -34,7 +34,7 @@ HEAVY = {
     "ray": ("planner/batch/ray_workers",),
     "pyarrow": ("shardwright/sweeps/parquet_file",),
     "networkx": ("planner/chain/ideals", "profiles/model/tracing/trace_derive_tensor_parallel"),
-    "matplotlib": ("shardwright/reports/print_figure", "shardwright/reports/brief/brief_figure"),
+    "matplotlib": ("shardwright/reports/brief/brief_figure",),
     "yaml": (),
     "typer": ("shardwright/",),
     "rich": ("shardwright/",),

@@ -9,8 +9,9 @@ from rich.console import Console
 from planner.axes import Axes
 from planner.search.search import search
 from shardwright.reports.branch_stages import blocks_text, branch_rows
-from shardwright.reports.html import report_html
-from shardwright.reports.terminal import plan_report
+from shardwright.reports.brief.brief_terminal import brief_report
+from shardwright.reports.brief.plan_answers import answer_brief
+from shardwright.reports.brief.plan_page import report_html
 from simulator.traced.predict import predict
 from simulator.training_run.framework.framework import load_stack
 from simulator.values.workload import Workload
@@ -44,11 +45,11 @@ def test_the_reports_name_what_stages_hold_and_receive(answer):
     passing = [t for t in received if not set(t.used_by) & held]
     assert ("(handed on)" in rows[1][2]) == bool(passing)
     out = io.StringIO()
-    Console(file=out, width=100).print(plan_report(answer))
+    Console(file=out, width=100).print(brief_report(answer_brief(answer), short=True))
     assert "receives" in out.getvalue()
     assert rows[1][2].split(",")[0] in " ".join(out.getvalue().split())
     page = report_html(answer, None)
-    assert "<th>receives</th>" in page
+    assert ">receives</th>" in page
     assert rows[2][2] in page
 
 

@@ -23,7 +23,8 @@ from shardwright.commands.tables.calibrate import (
     timed_runs,
 )
 from shardwright.commands.tables.predict_runs import predicted_runs
-from shardwright.reports.run_explanation import explanation_report
+from shardwright.reports.brief.brief_terminal import brief_report
+from shardwright.reports.brief.explanation import explanation_brief
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.fit.logged_source import read_calibration
 from simulator.training_run.reading.complete import complete_run
@@ -129,7 +130,8 @@ def test_an_explanation_fits_in_100_columns_and_cuts_nothing() -> None:
         except ShardwrightError:
             continue
         console = Console(width=100, file=io.StringIO(), color_system=None)
-        console.print(explanation_report(explain_run(completed, shipped_coefficients())))
+        found = explain_run(completed, shipped_coefficients())
+        console.print(brief_report(explanation_brief(found)))
         assert isinstance(console.file, io.StringIO)
         text = console.file.getvalue()
         assert max(map(len, text.splitlines())) <= 100

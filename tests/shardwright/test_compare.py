@@ -9,9 +9,10 @@ import pytest
 
 from profiles.errors import DocumentError, MismatchError
 from shardwright.analysis.comparison import Comparison, Row, compare_run, outdated_profile
+from shardwright.reports.brief.brief_markdown import section_markdown
+from shardwright.reports.brief.comparison_section import comparison_section, verdict
+from shardwright.reports.brief.plan_page import report_html
 from shardwright.reports.chrome_trace import chrome_trace
-from shardwright.reports.html import report_html
-from shardwright.reports.markdown import comparison_markdown, verdict
 from tests.shardwright.hand_made import answer, run_of, slower
 
 
@@ -85,7 +86,7 @@ def test_a_plan_file_without_prediction_is_refused() -> None:
 
 
 def test_markdown_is_a_table_with_signed_errors() -> None:
-    text = comparison_markdown(compare_run(answer(), run_of(answer())))
+    text = section_markdown(comparison_section(compare_run(answer(), run_of(answer()))))
     assert "| step | 2 s | 2.5 s | -20.0 % |  |  |" in text
     assert "Loss and gradients equal those of the unsplit model." in text
 
@@ -93,7 +94,7 @@ def test_markdown_is_a_table_with_signed_errors() -> None:
 def test_cpu_time_is_not_compared_where_devices_compute() -> None:
     """There it is what the host took to launch, and says nothing of the profile."""
     gpu = replace(run_of(answer()), backend="nccl")
-    text = comparison_markdown(compare_run(answer(), gpu))
+    text = section_markdown(comparison_section(compare_run(answer(), gpu)))
     assert "| step | 2 s | 2.5 s | -20.0 % |\n" in text
     assert "CPU" not in text
     assert outdated_profile(compare_run(answer(), gpu)) == ""
@@ -109,7 +110,7 @@ def test_the_report_is_one_file_that_loads_nothing_and_escapes_names() -> None:
     assert not re.search(r'(src|href)\s*=\s*"?(https?:)?//', page)
     assert "@import" not in page
     assert "url(" not in page
-    for heading in ("Timeline of one step", "Memory over the step", "What the numbers rest on"):
+    for heading in ("Timeline of one step", "Memory over the step", "Sources"):
         assert heading in page
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from profiles.document import to_json, write_document
 from shardwright.analysis.comparison import compare_run, comparison_data
+from shardwright.reports.brief.plan_page import report_html
 from shardwright.reports.chrome_trace import chrome_trace
-from shardwright.reports.html import report_html
 from simulator.values.measurement import MEASUREMENT_SCHEMA
 from simulator.values.plan import PLAN_SCHEMA
 from tests.shardwright.fixed_pair import answer, fixed_roofline, run
@@ -24,11 +24,12 @@ from tests.shardwright.test_cli import ROOT, shardwright
 
 ESCAPE = "\x1b["
 PRINT_COMPARISON = (
-    "from shardwright.reports.terminal import comparison_report\n"
+    "from shardwright.reports.brief.brief_terminal import section_report\n"
+    "from shardwright.reports.brief.comparison_section import comparison_section\n"
     "from shardwright.reports.terminal_console import console\n"
     "from shardwright.analysis.comparison import compare_run\n"
     "from tests.shardwright.fixed_pair import answer, run\n"
-    "console().print(comparison_report(compare_run(answer(), run())))\n"
+    "console().print(section_report(comparison_section(compare_run(answer(), run()))))\n"
 )
 
 

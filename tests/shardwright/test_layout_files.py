@@ -12,8 +12,9 @@ from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile
 from profiles.errors import DocumentError, InputError
 from shardwright.analysis.answer_json import layout_prediction_json
-from shardwright.analysis.layout_explanation import explain_layout
 from shardwright.requests.opened_plan import open_plan, write_layout
+from simulator.training_run.explain.explain_run import explain_run
+from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.workload import Workload
 from tests.shardwright.test_cli import shardwright
 
@@ -43,7 +44,7 @@ def test_a_layout_is_predicted_anew_with_the_same_step(files: dict[str, Path]) -
     opened = open_plan(files["megatron-core"])
     assert isinstance(opened.answer, LayoutFile)
     assert opened.answer.chosen is not None
-    found = explain_layout("x", opened.answer)
+    found = explain_run(opened.answer.chosen.run, shipped_coefficients())
     step = opened.answer.chosen.prediction.step_time_s.value
     assert found.step.interval.value == pytest.approx(step, rel=1e-9)
     assert sum(line.time_s for line in found.lines) == pytest.approx(step, rel=1e-9)
@@ -67,7 +68,7 @@ def test_the_commands_take_layouts(files: dict[str, Path], tmp_path: Path) -> No
     html = tmp_path / "report.html"
     done = shardwright("predict", str(path), "--explain", "--html", str(html), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Best layout" in done.stdout
+    assert "megatron-core with tp" in done.stdout
     assert "sum of the parts" in done.stdout
     page = html.read_text(encoding="utf-8")
     assert "llama-3.1-8b on" in page

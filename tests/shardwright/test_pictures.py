@@ -17,7 +17,7 @@ from shardwright.analysis.breakdown import (
     measured_parts,
     predicted_parts,
 )
-from shardwright.reports.html import report_html
+from shardwright.reports.brief.plan_page import report_html
 from shardwright.reports.memory_picture import memory_picture
 from shardwright.reports.picture import WIDTH, apart, even_ticks
 from shardwright.reports.reproduce import plan_command, recipe

@@ -10,7 +10,8 @@ import pytest
 
 from profiles.document import write_document
 from shardwright.analysis.plan_diff import diff_plans, plan_diff_data
-from shardwright.reports.plan_diff_report import plan_diff_markdown
+from shardwright.reports.brief.brief_markdown import section_markdown
+from shardwright.reports.brief.comparison_section import diff_section
 from simulator.values.plan import PLAN_SCHEMA, Recompute, Stage
 from simulator.values.plan_file import Infeasibility, PlanFile
 from simulator.values.prediction import Component, Interval, Part
@@ -129,13 +130,13 @@ def test_an_infeasible_answer_is_compared_by_its_words() -> None:
         (d.name, d.before, d.after) for d in diff.decided
     ]
     assert all(change.after is None for change in diff.figures)
-    assert "activations of stage 0 of tp1 pp1" in plan_diff_markdown(diff)
+    assert "activations of stage 0 of tp1 pp1" in section_markdown(diff_section(diff))
 
 
 def test_equal_plans_are_equal_however_long_they_took() -> None:
     diff = diff_plans(answer(), replace(answer(), search_time_s=9.0))
     assert diff.equal
-    assert plan_diff_markdown(diff) == "The two plans are equal.\n"
+    assert section_markdown(diff_section(diff)) == "#### The two plans are equal.\n"
 
 
 def test_the_terminal(pair: tuple[str, str]) -> None:

@@ -32,7 +32,7 @@ def test_the_answer_is_written_and_printed(tmp_path: Path) -> None:
     text = typed(*ASKED, "megatron-core", *ON, "--explain", "-o", str(path))
     answer = read_document(path, LayoutFile, schema=LAYOUT_SCHEMA)
     assert answer.status == "optimal"
-    assert "proven" in text
+    assert "Proven optimal" in text
     assert "layouts considered" in text
     assert "twice the devices (4x8xh100-sxm)" in text
     assert max(map(len, text.splitlines())) <= 100
@@ -73,9 +73,9 @@ def test_fp8_is_faster_where_the_device_has_it() -> None:
 
 def test_fronts() -> None:
     text = typed(*ASKED, "megatron-core", *ON, "--cp", "1", "--pareto", "memory")
-    assert text.startswith("Layouts that no other beats in both step time and memory that must fit")
+    assert "no other beats in both step time and memory" in " ".join(text.split())
     text = typed(*ASKED, "megatron-core", *ON, "--cp", "1", "--pareto", "usd")
-    assert "dollars per million tokens" in text
+    assert "step time and dollars per million tokens" in " ".join(text.split())
 
 
 def test_nothing_fits() -> None:
@@ -106,7 +106,7 @@ def test_options_beside_the_axes() -> None:
     assert "whether the" in text
     text = typed(*ASKED, "megatron-core", *ON, "--cp", "1", "--compress", "powersgd-4", "--explain")
     assert "powersgd-4" in text
-    assert "productive time" in " ".join(text.split())
+    assert "Productive time" in " ".join(text.split())
     for flags, words in (
         (("--compress", "powersg"), "--compress: compression 'powersg' is unknown"),
         (("--local-steps", "0"), "--local-steps must be 1 or more"),
@@ -165,7 +165,7 @@ def test_several_frameworks(tmp_path: Path) -> None:
     path = tmp_path / "best.json"
     asked = ("plan", "gpt2", "--global-batch", "64", "--seq", "1024", "--on", "1x8xh100-sxm")
     text = typed(*asked, "--stack", "megatron-core,torch-fsdp,nanotron", "-o", str(path))
-    assert "The best layout of each framework" in text
+    assert "why not first" in text
     assert "slower" in text
     found = json.loads(typed(*asked, "--stack", "megatron-core,torch-fsdp", "--cp", "2", "--json"))
     assert set(ANSWER_KEYS) <= set(found)
@@ -261,7 +261,7 @@ def test_own_failures_and_the_grid(tmp_path: Path) -> None:
         plain = found["chosen"]["prediction"]["kwh_per_million_tokens"]["value"]
         assert kwh == pytest.approx(plain / found["productive_time"])
     text = typed(*ASKED, "megatron-core", *ON, *pins[:-1], "--region", "FRA", "--explain")
-    assert "from the grid of FRA" in " ".join(text.split())
+    assert "grid of FRA" in " ".join(text.split())
     done = CliRunner().invoke(app, [*ASKED, "megatron-core", *ON, "--region", "Atlantis"])
     assert done.exit_code == 2 or "unknown region" in str(done.exception)
 

@@ -9,7 +9,9 @@ import pytest
 from rich.console import Console
 
 from shardwright.analysis.answer_json import ANSWER_KEYS
-from shardwright.reports.mixed_report import mixed_report
+from shardwright.reports.brief.brief_terminal import brief_report
+from shardwright.reports.brief.plan_answers import planned_mixed
+from shardwright.reports.brief.plan_brief import plan_brief
 from shardwright.reports.terminal_console import WIDTH
 from simulator.values.plan import PLAN_SCHEMA
 from simulator.values.plan_file import read_plan_file
@@ -70,9 +72,9 @@ def test_h100s_take_more_of_the_work_and_all_are_faster_than_some(folder: Path) 
     assert answer.gap < 0.08  # the exchange of gradients is in no bound
 
     console = Console(width=WIDTH, record=True)
-    console.print(mixed_report(answer))
+    console.print(brief_report(plan_brief(planned_mixed(answer, answer.comparison))))
     text = console.export_text()
-    for part in ("replicas that differ (chosen)", "up to", "per M tokens", "exchange", "F + B"):
+    for part in ("replicas that differ", "up to", "per million tokens", "exchange", "F + B"):
         assert part in text
 
     refused = shardwright("run", "p.json", cwd=folder)

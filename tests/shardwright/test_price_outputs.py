@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 from profiles.hardware.prices.price_table import device_price
 from shardwright.analysis.plan_diff import diff_plans
 from shardwright.cli import app
-from shardwright.reports.html import report_html
-from shardwright.reports.plan_diff_report import plan_diff_markdown, plan_diff_report
-from shardwright.reports.terminal import plan_report
+from shardwright.reports.brief.brief_markdown import section_markdown
+from shardwright.reports.brief.brief_terminal import brief_report, section_report
+from shardwright.reports.brief.comparison_section import diff_section
+from shardwright.reports.brief.plan_answers import answer_brief
+from shardwright.reports.brief.plan_page import report_html
 from shardwright.reports.terminal_console import console
 from simulator.values.plan_file import PlanFile
 from tests.shardwright.fixed_pair import answer, fixed_roofline
@@ -103,12 +105,13 @@ def test_frameworks_fronts_and_own_executor() -> None:
 
 
 def test_plans_and_their_differences() -> None:
-    for report in (plan_report(answer()), plan_diff_report(diff_plans(answer(), slower()))):
+    different = diff_section(diff_plans(answer(), slower()))
+    for report in (brief_report(answer_brief(answer()), short=True), section_report(different)):
         made = console()
         with made.capture() as caught:
             made.print(report)
         explained(caught.get())
-    explained(plan_diff_markdown(diff_plans(answer(), slower())))
+    explained(section_markdown(different))
     explained(report_html(answer(), None, roofline=fixed_roofline()))
 
 

@@ -1,4 +1,4 @@
-"""The page for print: what it draws, in which formats, and equal bytes for equal inputs."""
+"""The figures for print of a plan: in which formats, and equal bytes for equal inputs."""
 
 from pathlib import Path
 
@@ -6,8 +6,10 @@ import pytest
 
 from profiles.errors import InputError
 from shardwright.api import report
-from shardwright.reports.print_figure import FORMATS, print_figure, write_print_figure
+from shardwright.reports.brief.brief_figure import FORMATS, write_brief_figure
+from shardwright.reports.brief.plan_page import plan_page
 from tests.shardwright.fixed_pair import answer as fixed_plan_file
+from tests.shardwright.fixed_pair import fixed_roofline
 from tests.shardwright.fixed_pair import run as fixed_measurement
 
 
@@ -15,31 +17,26 @@ from tests.shardwright.fixed_pair import run as fixed_measurement
 def test_equal_inputs_give_equal_bytes(ending, tmp_path):
     answer, measured = fixed_plan_file(), fixed_measurement()
     first, second = tmp_path / f"a{ending}", tmp_path / f"b{ending}"
-    write_print_figure(first, answer, measured)
-    write_print_figure(second, answer, measured)
+    page = plan_page(answer, measured, roofline=fixed_roofline())
+    write_brief_figure(first, page)
+    write_brief_figure(second, page)
     assert first.read_bytes() == second.read_bytes()
-    assert report(answer, tmp_path / f"c{ending}", run=measured).read_bytes() == first.read_bytes()
     assert first.stat().st_size > 5_000
+    made = report(answer, tmp_path / f"c{ending}", run=measured)
+    write_brief_figure(first, plan_page(answer, measured))
+    assert made.read_bytes() == first.read_bytes()
 
 
-def test_bars_add_up_to_the_predicted_peaks():
+def test_bars_add_up_to_the_predicted_peak():
     answer = fixed_plan_file()
-    figure = print_figure(answer)
-    memory = figure.axes[2]
-    tops = {}
-    for bar in memory.patches:
-        x = round(bar.get_x(), 3)
-        tops[x] = max(tops.get(x, 0.0), bar.get_y() + bar.get_height())
-    peaks = [rank.peak_bytes / 2**30 for rank in answer.prediction.ranks]
-    assert sorted(tops.values()) == pytest.approx(sorted(peaks))
-
-
-def test_a_measured_run_has_lanes_of_its_own():
-    alone = print_figure(fixed_plan_file()).axes[0].get_yticklabels()
-    beside = print_figure(fixed_plan_file(), fixed_measurement()).axes[0].get_yticklabels()
-    assert len(beside) == 2 * len(alone)
+    charts = [chart for section in plan_page(answer).sections for chart in section.bars]
+    (memory,) = [chart for chart in charts if chart.unit == "GiB"]
+    *parts, peak = memory.bars
+    full = answer.prediction.fullest
+    assert peak.low <= full.peak_bytes / 2**30 <= peak.high
+    assert parts[-1].high == pytest.approx(full.limiting_bytes / 2**30)
 
 
 def test_another_ending_is_refused():
     with pytest.raises(InputError, match=r"\.pdf, \.png, \.svg"):
-        write_print_figure(Path("step.gif"), fixed_plan_file())
+        write_brief_figure(Path("step.gif"), plan_page(fixed_plan_file()))

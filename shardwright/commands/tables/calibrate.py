@@ -23,7 +23,8 @@ from profiles.units import format_percent
 from shardwright.commands.tables.predict_runs import predicted_runs, write_predictions
 from shardwright.commands.tables.predicted_run import PredictedRun
 from shardwright.console.output import note, show
-from shardwright.reports.run_explanation import explanation_report
+from shardwright.reports.brief.brief_terminal import brief_report
+from shardwright.reports.brief.explanation import explanation_brief
 from shardwright.reports.terminal import table
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.fit.logged_source import (
@@ -295,8 +296,5 @@ def explain_row(path: Path, run_id: str, calibration_path: Path | None) -> None:
     if run_id not in runs:
         raise UnknownNameError("run", run_id, runs, where=f"--explain-run, {path}: id")
     calibration = None if calibration_path is None else loaded_calibration(calibration_path)
-    show(
-        explanation_report(
-            explain_run(complete_run(runs[run_id]), shipped_coefficients(), calibration)
-        )
-    )
+    found = explain_run(complete_run(runs[run_id]), shipped_coefficients(), calibration)
+    show(brief_report(explanation_brief(found)))

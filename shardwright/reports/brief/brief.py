@@ -1,4 +1,4 @@
-"""`Brief`: the content of a report, for the writers of HTML, Markdown and figures.
+"""`Brief`: the content of a report, for the writers of HTML, Markdown, terminal and figures.
 
 Texts are not escaped; each writer does it. Every chart has a unit.
 """
@@ -71,6 +71,12 @@ class BarChart:
     note: str = ""
 
     @property
+    def table(self) -> Table:
+        """The chart as a table, for writers without drawings."""
+        rows = tuple((bar.name, bar.words) for bar in self.bars)
+        return Table(heads=(self.title, f">{self.unit}"), rows=rows, note=self.note)
+
+    @property
     def ends(self) -> tuple[float, float]:
         """Range of the axis: all bars and the mark, from 0 if they are positive and far apart."""
         values = [end for bar in self.bars for end in (bar.low, bar.high)]
@@ -83,13 +89,17 @@ class BarChart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading with pictures, bar charts and tables, in this order."""
+    """A heading with pictures, bar charts and tables, in this order.
+
+    short  also in the short report on a terminal
+    """
 
     title: str
     pictures: tuple[Picture, ...] = ()
     bars: tuple[BarChart, ...] = ()
     tables: tuple[Table, ...] = ()
     note: str = ""
+    short: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +118,11 @@ class Brief:
     sections: tuple[Section, ...]
     command: str = ""
     version: str = ""
+
+    @property
+    def has_timeline(self) -> bool:
+        """Whether there is a picture that can be stretched along the time."""
+        return any(one.name == "timeline" for part in self.sections for one in part.pictures)
 
 
 def between(low: float, high: float, written: Callable[[float], str]) -> str:

@@ -1,4 +1,4 @@
-"""Pictures and bar charts of a brief on pages for print, with matplotlib (print_figure.py)."""
+"""Pictures and bar charts of a brief on pages for print, with matplotlib."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from profiles.errors import InputError
+from profiles.extras import need_package
 from shardwright.reports.brief.brief import BarChart, Brief
 from shardwright.reports.brief.brief_html import WRITTEN
 from shardwright.reports.picture import Picture
-from shardwright.reports.print_figure import blank_page, need_format, save_pages
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = (".pdf", ".png", ".svg")
 _WIDTH = 8.27  # inches, of A4
 _PICTURE_INCHES, _BAR_INCHES, _CHART_INCHES = 2.9, 0.21, 0.85
 _TITLE_INCHES = 0.8
 _ROOM = 11.69 - _TITLE_INCHES
-_POINT = re.compile(r"([ML])(-?[\d.]+) (-?[\d.]+)")
+_STEP = re.compile(r"([MLHVhvZz])([-\d. ]*)")
 
 
 def write_brief_figure(path: Path, brief: Brief) -> None:
@@ -30,7 +34,28 @@ def write_brief_figure(path: Path, brief: Brief) -> None:
     need_format(path)
     rows = _rows(brief)
     most = _ROOM if path.suffix.lower() == ".pdf" else math.inf
-    save_pages(path, lambda: [_page(brief, some, most) for some in _paged(rows, most)])
+    import matplotlib as mpl
+    from matplotlib.backends.backend_pdf import PdfPages
+
+    with mpl.rc_context({"svg.hashsalt": "shardwright", "font.size": 8}):
+        figures = [_page(brief, some, most) for some in _paged(rows, most)]
+        # No date in the files, so that equal figures give equal bytes.
+        if path.suffix.lower() == ".pdf":
+            with PdfPages(path, metadata={"CreationDate": None}) as pages:
+                for figure in figures:
+                    pages.savefig(figure, dpi=200)
+            return
+        metadata: dict[str, Any] = {".svg": {"Date": None}, ".png": {"Software": None}}
+        figures[0].savefig(path, metadata=metadata[path.suffix.lower()], dpi=200)
+
+
+def need_format(path: Path) -> None:
+    """Raises InputError for an ending other than FORMATS, and if matplotlib is not installed."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(
+            f"{path}: matplotlib writes {', '.join(FORMATS)} here; give one of these endings"
+        )
+    need_package("matplotlib", f"the figure {path}")
 
 
 def has_charts(brief: Brief) -> bool:
@@ -50,8 +75,14 @@ class _Row:
 def _rows(brief: Brief) -> list[_Row]:
     rows = []
     for section in brief.sections:
-        for at in range(0, len(section.pictures), 2):
-            rows.append(_Row(height=_PICTURE_INCHES, pictures=section.pictures[at : at + 2]))
+        small = [one for one in section.pictures if not one.wide]
+        for at in range(0, len(small), 2):
+            rows.append(_Row(height=_PICTURE_INCHES, pictures=tuple(small[at : at + 2])))
+        for one in section.pictures:
+            if one.wide:
+                keys = 20.0 * len(one.key)
+                height = 0.3 + _WIDTH * (one.height + keys) / one.width
+                rows.append(_Row(height=min(height, _ROOM), pictures=(one,)))
         for chart in section.bars:
             rows.append(_Row(height=_CHART_INCHES + _BAR_INCHES * len(chart.bars), chart=chart))
     if not rows:
@@ -69,22 +100,24 @@ def _paged(rows: list[_Row], most: float) -> list[list[_Row]]:
     return pages
 
 
-def _page(brief: Brief, rows: list[_Row], most: float) -> Any:
+def _page(brief: Brief, rows: list[_Row], most: float) -> Figure:
     """One page as a matplotlib figure."""
+    from matplotlib.figure import Figure
+
     heights = [row.height for row in rows]
     used = sum(heights)
     if math.isfinite(most) and used < most:
         heights.append(most - used)
     title = textwrap.fill(brief.title, 90)
     headline = textwrap.fill(brief.headline, 118)
-    figure = blank_page(_WIDTH, sum(heights) + _TITLE_INCHES)
+    figure = Figure(figsize=(_WIDTH, sum(heights) + _TITLE_INCHES), layout="constrained")
     figure.suptitle(f"{title}\n{headline}", fontsize=9, x=0.02, ha="left", parse_math=False)
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     for number, row in enumerate(rows):
         if row.chart is not None:
             _draw_bars(figure.add_subplot(grid[number]), row.chart)
             continue
-        inner = grid[number].subgridspec(1, 2)
+        inner = grid[number].subgridspec(1, 1 if row.pictures[0].wide else 2)
         for column, picture in enumerate(row.pictures):
             _draw_picture(figure.add_subplot(inner[column]), picture)
     return figure
@@ -98,19 +131,18 @@ def _draw_picture(axes: Any, picture: Picture) -> None:
     axes.set_aspect("equal")
     axes.axis("off")
     for path in picture.grid:
-        axes.plot(*_spots(path.data), color=path.colour, linewidth=0.5)
+        for xs, ys in _lines(path.data):
+            axes.plot(xs, ys, color=path.colour, linewidth=0.5)
     for box in picture.boxes:
         right, foot = box.x + box.width, box.y + box.height
         axes.fill((box.x, right, right, box.x), (box.y, box.y, foot, foot), color=box.colour)
     for path in picture.paths:
-        xs, ys = _spots(path.data)
-        if path.filled:
-            axes.fill(xs, ys, color=path.colour, alpha=0.8, linewidth=0)
-            continue
-        if path.data.endswith("Z"):
-            xs, ys = [*xs, xs[0]], [*ys, ys[0]]
         style = "--" if path.dashed else "-"
-        axes.plot(xs, ys, color=path.colour, linewidth=0.6 * path.width, linestyle=style)
+        for xs, ys in _lines(path.data):
+            if path.filled:
+                axes.fill(xs, ys, color=path.colour, alpha=0.8, linewidth=0)
+            else:
+                axes.plot(xs, ys, color=path.colour, linewidth=0.6 * path.width, linestyle=style)
     sides = {"start": "left", "middle": "center", "end": "right"}
     for label in picture.labels:
         weight = "bold" if label.strong else "normal"
@@ -118,6 +150,9 @@ def _draw_picture(axes: Any, picture: Picture) -> None:
         axes.text(
             *(label.x, label.y, label.text), fontsize=6, ha=side, weight=weight, parse_math=False
         )
+    for box in picture.boxes:
+        middle, foot = box.x + box.width / 2, box.y + 0.7 * box.height
+        axes.text(*(middle, foot, box.label), fontsize=5, ha="center", color="white")
     for number, entry in enumerate(picture.key):
         y = picture.height + 20.0 * number
         if entry.shape in ("line", "dash"):
@@ -129,9 +164,26 @@ def _draw_picture(axes: Any, picture: Picture) -> None:
         axes.text(*(picture.left + 30, y, entry.name), fontsize=6, va="center", parse_math=False)
 
 
-def _spots(data: str) -> tuple[list[float], list[float]]:
-    points = _POINT.findall(data)
-    return [float(x) for _, x, _ in points], [float(y) for _, _, y in points]
+def _lines(data: str) -> list[tuple[list[float], list[float]]]:
+    """The corners, x and y, of each line of path data (M, L, H, V, h, v and Z)."""
+    lines: list[tuple[list[float], list[float]]] = []
+    x = y = 0.0
+    for command, text in _STEP.findall(data):
+        numbers = [float(number) for number in text.split()]
+        if command == "M":
+            lines.append(([], []))
+        xs, ys = lines[-1]
+        if command in "ML":
+            x, y = numbers
+        elif command in "Hh":
+            x = numbers[0] if command == "H" else x + numbers[0]
+        elif command in "Vv":
+            y = numbers[0] if command == "V" else y + numbers[0]
+        else:
+            x, y = xs[0], ys[0]
+        xs.append(x)
+        ys.append(y)
+    return lines
 
 
 def _draw_bars(axes: Any, chart: BarChart) -> None:

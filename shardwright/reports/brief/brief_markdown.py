@@ -18,7 +18,7 @@ def brief_markdown(brief: Brief) -> str:
         heads = ("", "value", "90 % interval, or note")
         lines += [_table(Table(heads=heads, rows=facts)), ""]
     for section in brief.sections:
-        lines += _section(section)
+        lines += _section(section, fold=True)
     if brief.command:
         lines += ["#### How to reproduce", "", *("    " + one for one in brief.command.split("\n"))]
         lines += [""]
@@ -27,23 +27,21 @@ def brief_markdown(brief: Brief) -> str:
     return "\n".join(lines)
 
 
-def _section(section: Section) -> list[str]:
+def section_markdown(section: Section) -> str:
+    """One section on its own, never folded."""
+    return "\n".join(_section(section, fold=False)) or f"#### {cell(section.title)}\n"
+
+
+def _section(section: Section, *, fold: bool) -> list[str]:
     body: list[str] = []
-    for chart in section.bars:
-        named = Table(
-            heads=(chart.title, f">{chart.unit}"),
-            rows=tuple((bar.name, bar.words) for bar in chart.bars),
-            note=chart.note,
-        )
-        body += [_table(named), ""]
-    for each in section.tables:
+    for each in (*(chart.table for chart in section.bars), *section.tables):
         body += [_table(each), ""]
     if section.note:
         body += [cell(section.note), ""]
     if not body:
         return []
     rows = sum(len(each.rows) for each in section.tables)
-    if rows > _SHORT:
+    if fold and rows > _SHORT:
         head = f"<details><summary>{cell(section.title)}</summary>"
         return [head, "", *body, "</details>", ""]
     return [f"#### {cell(section.title)}", "", *body]

@@ -34,11 +34,6 @@ def pictures_html(pictures: Sequence[Picture]) -> str:
     return _wrapped(_parts().pictures(pictures))
 
 
-def picture_html(picture: Picture) -> str:
-    """One picture at full width."""
-    return _wrapped(_parts().wide(picture))
-
-
 def words_html(kind: str, text: str) -> str:
     """A text of the CSS class `headline`, `sub`, `note`, `told` (a message in a box), or `fault`
     (announced by screen readers)."""

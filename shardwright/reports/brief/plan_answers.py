@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
+from planner.layout.layout_choice import power_mfu
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.units import format_bytes, format_percent, format_time
+from profiles.units import format_bytes, format_percent, format_time, format_usd
 from shardwright.analysis.layout_memory import layout_memory
 from shardwright.analysis.plan_sheet import MEMORY_PARTS, sheet_of
-from shardwright.reports.brief.plan_brief import Planned
+from shardwright.reports.branch_stages import branch_rows, stages_line
+from shardwright.reports.brief.brief import Brief, Table
+from shardwright.reports.brief.plan_brief import Planned, plan_brief
 from shardwright.reports.brief.plan_table import layout_row, layout_rows, mixed_rows, plan_rows
+from shardwright.reports.brief.prediction_brief import rank_table
+from shardwright.reports.brief.replicas import exchange_words, replica_table
+from shardwright.reports.terminal import format_interval
+from simulator.energy import power_words
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.values.plan import Plan
 from simulator.values.plan_file import Comparison, Infeasibility, PlanFile
-from simulator.values.prediction import Interval
+from simulator.values.prediction import Interval, Prediction
+
+
+def answer_brief(answer: PlanFile | LayoutFile, model: str = "", cluster: str = "") -> Brief:
+    """The report of one answer; the names are needed for a plan file without a plan."""
+    if isinstance(answer, LayoutFile):
+        return plan_brief(planned_layouts([answer], {}))
+    return plan_brief(planned_plan(answer, model, cluster))
 
 
 def _relaxations(why: Infeasibility | None) -> tuple[tuple[str, str, float], ...]:
@@ -29,17 +44,20 @@ def planned_layouts(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -
     best = answers[0]
     chosen = best.chosen
     rows = layout_rows(answers, refused)
+    searched = (
+        "search",
+        f"{best.considered:,} layouts considered in {format_time(best.search_time_s)}: "
+        f"{best.too_big:,} lack memory, {best.pruned:,} pruned by their bound, "
+        f"{best.refined:,} refined",
+    )
     if chosen is None:
-        why = best.infeasibility
         return Planned(
             model=best.model,
             cluster=best.cluster,
             rows=rows,
-            why="no layout is allowed"
-            if why is None
-            else f"the nearest, {why.nearest}, needs {format_bytes(why.needed_bytes)} of "
-            f"{format_bytes(why.capacity_bytes)}, mostly for {why.term}",
-            relaxations=_relaxations(why),
+            why=_why_no_layout(best.infeasibility),
+            relaxations=_relaxations(best.infeasibility),
+            details=[_words([searched])],
             assumptions=best.assumptions,
         )
     return _of_choice(
@@ -48,8 +66,30 @@ def planned_layouts(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -
         cluster=best.cluster,
         rows=rows,
         proof=_proof(best.status, best.gap, best.search_time_s),
+        details=[searched, ("nearby batches", _batches(best, chosen))],
         helps=tuple((one.change, one.step_time_s) for one in best.sensitivities),
         assumptions=(*best.assumptions, *chosen.run.defaults),
+    )
+
+
+def _why_no_layout(why: Infeasibility | None) -> str:
+    if why is None:
+        return "no layout is allowed"
+    if why.host:
+        return f"rank {why.rank} of the nearest, {why.nearest}, {why.host}"
+    return (
+        f"rank {why.rank} of the nearest, {why.nearest}, needs {format_bytes(why.needed_bytes)} of "
+        f"{format_bytes(why.capacity_bytes)}, mostly for {why.term}"
+    )
+
+
+def _batches(answer: LayoutFile, chosen: LayoutChoice) -> str:
+    """Other numbers of sequences per step, which more devices divide."""
+    now = chosen.prediction.per_s.value
+    return "; ".join(
+        f"{each.global_batch}: {each.tokens_per_s / now - 1:+.0%} tokens/s, step "
+        f"{format_time(each.step_time_s)}, {each.layout}"
+        for each in answer.nearby_batches
     )
 
 
@@ -57,16 +97,20 @@ def planned_front(
     model: str,
     on: str,
     stack: str,
+    against: str,
     choices: Sequence[tuple[Cluster, LayoutChoice]],
 ) -> Planned:
-    """Report of a Pareto front, fastest first."""
+    """Report of a Pareto front of step time against `memory` or `usd`, fastest first."""
+    what = "memory" if against == "memory" else "dollars per million tokens"
     rows = [layout_row("front", model, part.name, stack, choice) for part, choice in choices]
     return _of_choice(
         choices[0][1],
         model=model,
         cluster=on,
         rows=rows,
-        proof=f"Pareto front of {len(choices)} layouts; details are of the first, the fastest",
+        proof=f"{len(choices)} layouts that no other beats in both step time and {what} (the "
+        "Pareto front); details are of the first, the fastest",
+        details=[],
         helps=(),
         assumptions=choices[0][1].run.defaults,
     )
@@ -79,6 +123,7 @@ def _of_choice(
     cluster: str,
     rows: Sequence[Mapping[str, object]],
     proof: str,
+    details: Sequence[tuple[str, str]],
     helps: Sequence[tuple[str, float]],
     assumptions: Sequence[str],
 ) -> Planned:
@@ -103,42 +148,85 @@ def _of_choice(
         device=run.device,
         helps=helps,
         lost=chosen.reliability.lost,
+        details=[_words([*details, *_long_run(chosen)])],
         sources=sources,
         assumptions=assumptions,
     )
 
 
-def planned_plan(answer: PlanFile, model: str, cluster: str) -> Planned:
-    """Report of a plan for our executor."""
-    rows, why = plan_rows(answer), answer.infeasibility
+def _long_run(chosen: LayoutChoice) -> list[tuple[str, str]]:
+    """Failures of a long run, and the cost of a million tokens with their effect."""
+    run, lasting = chosen.run, chosen.reliability
+    lost = sorted(lasting.lost.items(), key=lambda part: -part[1])
+    causes = ", ".join(f"{name} {format_percent(share)}" for name, share in lost if share > 1e-3)
+    kept = [
+        format_interval(value, words)
+        for value, words in (
+            (chosen.usd_delivered, format_usd),
+            (chosen.kwh_delivered, "{:.3g} kWh".format),
+            (chosen.kg_co2e_delivered, "{:.3g} kg CO2e".format),
+        )
+        if value is not None
+    ]
+    grid = f", grid of {chosen.region}" if chosen.region else ""
+    mfu = power_mfu(run, chosen.prediction.mfu.value, run.degrees.num_devices + chosen.idle_devices)
+    return [
+        (
+            "failures",
+            f"one per {format_interval(lasting.between_failures_s)}, a checkpoint every "
+            f"{format_time(lasting.checkpoint_every_s)}, spare nodes: {lasting.spare_nodes}; time "
+            f"lost to {causes or 'nothing'}",
+        ),
+        ("per million tokens, failures included", f"{', '.join(kept)}{grid}" if kept else ""),
+        ("power", power_words(run.device, mfu)),
+    ]
+
+
+def _words(rows: Iterable[tuple[str, str]]) -> Table:
+    """A table of names and texts, without empty ones."""
+    return Table(heads=("", ""), rows=tuple((name, text) for name, text in rows if text))
+
+
+def planned_plan(answer: PlanFile, model: str = "", cluster: str = "") -> Planned:
+    """Report of a plan for our executor; the names are those of the plan if not given."""
+    rows, why, plan = plan_rows(answer), answer.infeasibility, answer.plan
     prediction = answer.prediction
-    if prediction is None:
+    searched = (
+        "search",
+        f"{answer.cells_considered:,} cells considered, {answer.cells_pruned:,} pruned"
+        + (f" ({answer.solver})" if answer.solver else "")
+        if answer.comparison is None
+        else f"{answer.comparison.keys_solved} of {answer.comparison.keys} combinations solved",
+    )
+    if plan is None or prediction is None:
         return Planned(
-            model=model,
-            cluster=cluster,
+            model=model or "the model",
+            cluster=cluster or "the cluster",
             rows=rows,
-            why="the fixed values allow none"
+            why=f"the pins allow none (status {answer.status})"
             if why is None
-            else f"the nearest, {why.nearest}, needs {format_bytes(why.bytes_over)} more for "
-            f"{why.term} of stage {why.stage}",
+            else f"stage {why.stage} of the nearest, {why.nearest}, needs "
+            f"{format_bytes(why.bytes_over)} more than {format_bytes(why.capacity_bytes)}, for "
+            f"{why.term}",
             relaxations=_relaxations(why),
+            details=[_words([searched])],
             assumptions=answer.assumptions,
         )
-    sheet = sheet_of(answer)
     full = prediction.fullest
     memory = [(name, getattr(full, key)) for name, key in MEMORY_PARTS]
     if full.required_bytes is not None:
         memory.append(("room of the allocator", full.required_bytes - full.peak_bytes))
     return Planned(
-        model=model,
-        cluster=cluster,
+        model=model or plan.model,
+        cluster=cluster or plan.cluster,
         rows=rows,
         proof=_proof(answer.status, answer.gap, answer.search_time_s),
-        parts=sheet.parts,
+        parts=sheet_of(answer).parts,
         memory=memory,
         peak=_peak(prediction.peak, full.peak_bytes),
         capacity_bytes=full.capacity_bytes,
         device=f"rank {full.rank}",
+        details=_stage_tables(plan, prediction, searched),
         sources=[
             (one.name, format_percent(one.share) + " of the step", one.method, one.source)
             for one in prediction.sources
@@ -146,6 +234,17 @@ def planned_plan(answer: PlanFile, model: str, cluster: str) -> Planned:
         assumptions=answer.assumptions,
         limit=f"Limit: {prediction.limit}",
     )
+
+
+def _stage_tables(plan: Plan, prediction: Prediction, searched: tuple[str, str]) -> list[Table]:
+    """Stages and memory of alike replicas, or the replicas."""
+    if plan.pipelines is not None:
+        words = _words([searched, ("gradients", exchange_words(prediction))])
+        return [words, replica_table(plan, plan.pipelines, prediction)]
+    rows = branch_rows(plan, prediction)
+    branches = [Table(heads=("stage", "blocks", "receives"), rows=rows)] if rows else []
+    words = _words([searched, ("stages", stages_line(plan))])
+    return [words, *branches, rank_table(prediction)]
 
 
 def _peak(known: Interval, peak_bytes: float) -> Interval:

@@ -24,6 +24,7 @@ from shardwright.reports.brief.columns import ends_of
 from shardwright.reports.brief.layout_charts import memory_chart, parts_chart
 from shardwright.reports.brief.scatter import AxisWords, Point, scatter
 from shardwright.reports.brief.size_words import probability
+from simulator.mfu import MFU_DEFINITION
 from simulator.values.prediction import Interval
 
 _GIB = 2**30
@@ -38,6 +39,7 @@ class Planned:
     helps      (change, step time with it)
     relaxations  (change, flag, step time) that make a plan feasible
     lost       share of a long run's time by cause of loss
+    details    tables about the search, stages and long runs
     sources    (name, value, method, source)
     """
 
@@ -54,6 +56,7 @@ class Planned:
     helps: Sequence[tuple[str, float]] = ()
     relaxations: Sequence[tuple[str, str, float]] = ()
     lost: Mapping[str, float] = field(default_factory=dict)
+    details: Sequence[Table] = ()
     sources: Sequence[tuple[str, str, str, str]] = ()
     assumptions: Sequence[str] = ()
     limit: str = ""
@@ -66,7 +69,7 @@ def plan_brief(planned: Planned, *, command: str = "", version: str = "") -> Bri
     sections = [_decision(planned), _front(plans)]
     if best is not None:
         sections += [_money(planned, best), _inside(planned), _helps(planned, best)]
-    sections.append(_assumed(planned))
+    sections += [_details(planned), _assumed(planned), _sources(planned)]
     return Brief(
         title=f"Training {planned.model} on {planned.cluster}: which plan",
         headline=_headline(planned, best),
@@ -109,7 +112,8 @@ def _value(row: Mapping[str, Any], name: str) -> str:
     if row.get(name) is None:
         return "-"
     interval = _range(row, name)
-    return _WRITTEN[name](row[name]) + (f"\n[{interval}]" if interval else "")
+    bound = "up to " if name == "step_time_s" and row.get("exact") is False else ""
+    return bound + _WRITTEN[name](row[name]) + (f"\n[{interval}]" if interval else "")
 
 
 def _facts(best: Mapping[str, Any]) -> tuple[Fact, ...]:
@@ -160,7 +164,10 @@ def _decision(planned: Planned) -> Section:
             )
         )
     return Section(
-        title="Decision", tables=tuple(tables), note=_prices(planned.rows) if rows else ""
+        title="Decision",
+        tables=tuple(tables),
+        note=_prices(planned.rows) if rows else "",
+        short=True,
     )
 
 
@@ -287,14 +294,23 @@ def _helps(planned: Planned, best: Mapping[str, Any]) -> Section | None:
     return Section(title="What would change the answer", bars=(chart,))
 
 
+def _details(planned: Planned) -> Section | None:
+    tables = tuple(table for table in planned.details if table.rows)
+    return (
+        Section(title="Search, stages and long runs", tables=tables, short=True) if tables else None
+    )
+
+
 def _assumed(planned: Planned) -> Section | None:
-    tables = []
-    if planned.assumptions:
-        rows = tuple((one,) for one in planned.assumptions)
-        tables.append(Table(heads=("assumed, with the flag that changes it",), rows=rows))
-    if planned.sources:
-        tables.append(
-            Table(heads=("input", "value", "method", "source"), rows=tuple(planned.sources))
-        )
-    title = "Assumptions that can be challenged, and their sources"
-    return Section(title=title, tables=tuple(tables)) if tables else None
+    if not planned.assumptions:
+        return None
+    rows = tuple((one,) for one in planned.assumptions)
+    table = Table(heads=("assumed, with the flag that changes it",), rows=rows)
+    return Section(title="Assumptions that can be challenged", tables=(table,), short=True)
+
+
+def _sources(planned: Planned) -> Section | None:
+    if not planned.sources:
+        return None
+    table = Table(heads=("input", "value", "method", "source"), rows=tuple(planned.sources))
+    return Section(title="Sources", tables=(table,), note=f"{MFU_DEFINITION}.")

@@ -1,14 +1,16 @@
-"""Terminal reports of prices: one line per device and kind, and the offers of a device."""
+"""Terminal reports of `catalog`: devices, their figures, their prices and offers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from profiles.hardware.catalogue.catalog import CatalogRow
+from profiles.hardware.catalogue.device import Device
 from profiles.hardware.prices.price_table import STALE_DAYS, DevicePrice
-from profiles.units import format_usd
+from profiles.units import format_bytes, format_flop, format_rate, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import table
 
@@ -70,3 +72,63 @@ def offers_report(prices: Sequence[DevicePrice], today: str) -> RenderableType:
     old = any(price.stale_offers(today) for price in prices)
     note = f" {_OLD} older than {STALE_DAYS} days on {today}." if old else ""
     return Group(*parts, Text(""), Text(_RULE + note))
+
+
+def catalog_report(
+    devices: Sequence[CatalogRow], prices: Mapping[str, DevicePrice | None]
+) -> RenderableType:
+    """The devices that are known; prices  by device, None where none is known."""
+    rows = table("device", ">bf16 peak", ">memory", ">bandwidth", ">power", ">$/hour", "measured")
+    for row in devices:
+        price = prices.get(row.name)
+        rows.add_row(
+            row.name,
+            format_flop(row.peak_bf16_flop_per_s) + "/s",
+            format_bytes(row.memory_bytes),
+            format_rate(row.memory_bandwidth_bytes_per_s),
+            f"{row.power_w:.0f} W",
+            format_usd(price.usd_per_hour) if price else "-",
+            row.measured,
+        )
+    known = [price for price in prices.values() if price is not None]
+    if not known:
+        return rows
+    first, last = min(p.oldest_date for p in known), max(p.date for p in known)
+    words = (
+        f"$/hour: median over providers, each one's cheapest region; on-demand, {first} to {last}; "
+        "`catalog prices` has every kind with its range, `catalog show` the offers"
+    )
+    return Group(rows, Text(""), Text(words))
+
+
+def device_report(device: Device) -> RenderableType:
+    """Every number of a device with its source and date."""
+    rows = table("", ">value", "how", "date", "source")
+    numbers = [
+        ("memory", format_bytes(device.memory_bytes.value), device.memory_bytes),
+        ("reserved", format_bytes(device.reserved_bytes.value), device.reserved_bytes),
+        (
+            "bandwidth",
+            format_rate(device.memory_bandwidth_bytes_per_s.value),
+            device.memory_bandwidth_bytes_per_s,
+        ),
+        ("power", f"{device.power_w.value:.0f} W", device.power_w),
+        ("launch", format_time(device.launch_s.value), device.launch_s),
+    ]
+    for dtype, peak in sorted(device.peak_flop_per_s.items()):
+        numbers.append((dtype, format_flop(peak.value) + "/s", peak))
+    for name, value, sourced in numbers:
+        rows.add_row(name, value, sourced.method, sourced.date, sourced.source)
+    measured = device.measurements
+    words = (
+        f"Measured: {len(measured.matmul)} matmul, {len(measured.attention)} attention, "
+        f"{len(measured.memory)} memory points. {measured.source} ({measured.date})"
+        if measured
+        else "Kernels: surfaces of the device or of its relative (profiles/data/kernels)"
+    )
+    return Group(
+        Text.assemble((device.name, "bold"), f" ({device.vendor}; {', '.join(device.aliases)})"),
+        rows,
+        Text(words),
+        Text(device.notes),
+    )

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from planner.layout.layout_answer import LayoutFile
 from profiles.errors import DocumentError, InputError
 from shardwright.cli import app
-from shardwright.console.report_files import write_layout_reports
-from shardwright.reports.brief.plan_answers import planned_plan
+from shardwright.console.report_files import write_plan_reports
+from shardwright.reports.brief.plan_answers import planned_layouts, planned_plan
 from shardwright.reports.brief.plan_brief import plan_brief
 from shardwright.reports.brief.plan_table import PLAN_COLUMNS
 from shardwright.reports.brief.size_table import SIZE_COLUMNS
@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_reported(tmp_path):
         search_time_s=1.0, considered=1, too_big=1, pruned=0, refined=0, infeasibility=why,
     )  # fmt: skip
     files = ReportPaths(html=tmp_path / "page.html", figure=tmp_path / "a.pdf")
-    write_layout_reports(files, [answer], {})
+    write_plan_reports(files, lambda: planned_layouts([answer], {}))
     text = Page(files.html.read_text(encoding="utf-8")).text
     assert "No plan of m fits on 8xa" in text
     assert "needs 400 GiB of 80.0 GiB, mostly for optimizer states" in text
