@@ -8,10 +8,11 @@ from dataclasses import replace
 from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
+from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import degree_of
+from shardwright_frameworks.configs.python_file import read_python
 from shardwright_frameworks.configs.python_recipe import PythonRecipes
-from shardwright_frameworks.configs.python_values import read_python
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
     accelerate,
@@ -291,11 +292,14 @@ def collect_python(
     collected: Collected,
     *,
     requested: str | None,
-    overrides: list[torchtitan.Values],
+    overrides: list[nemo.Values],
 ) -> str | None:
-    """Collects the values of a Python configuration; returns its framework, or None."""
+    """Collects the values of a Python configuration; returns its framework, or None.
+
+    requested  the function that gives it;  overrides  values that replace its own, by path
+    """
     file = read_python(name, folder.text(name) or "")
-    path = (folder.root / name).resolve()
+    path = folder.path_of(name)
     recipes = PythonRecipes()
     if requested is not None:
         defined = recipes.defined(path, file, requested)
@@ -313,8 +317,9 @@ def collect_python(
         return None
     collected.files.append(name)
     if framework == "internevo":
-        python_config.collect_internevo(file.top, collected)
-        report_unused(((p, v, place) for p, (v, place) in file.top.values.items()), collected)
+        values = recipes.top(path, file)
+        python_config.collect_internevo(values, collected)
+        report_unused(((p, v, place) for p, (v, place) in values.values.items()), collected)
         return framework
     function, names = python_config.chosen_function(file, requested)
     if function is None and names:
@@ -322,12 +327,13 @@ def collect_python(
         why = f"the file has several: {listed}; name one ({name}:{names[0]})"
         collected.report_unresolved("configuration", why, Place(name, 1))
         return framework
-    values = file.top if function is None else recipes.configuration(path, file, function)
-    for missing in recipes.missing:
-        collected.report_missing(missing, "the module that has it is not found", Place(name, 1))
+    values = (
+        recipes.top(path, file) if function is None else recipes.configuration(path, file, function)
+    )
     if framework == "torchtitan":
         python_config.collect_python_torchtitan(values, overrides, collected)
     else:
-        python_config.collect_python_nemo(values, collected)
-    report_unused(((p, v, place) for p, (v, place) in values.values.items()), collected)
+        python_config.collect_python_nemo(values, overrides, collected)
+    closed = ((p, v, at) for p, (v, at) in values.values.items() if not isinstance(v, Open))
+    report_unused(closed, collected)
     return framework

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from profiles.errors import DocumentError
+from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, read_options
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
@@ -378,6 +378,23 @@ def _collect_nemo(
             for why in read.missing:
                 collected.report_missing("defaults", why, file.place(("defaults",)))
             given.append(nemo.values_of_files(read.parts))
+    option = read_options(launch.arguments, []).last("recipe")
+    if option is not None and option.values:
+        name = option.values[0].plain
+        collected.set_first("model.name", nemo.model_of_recipe(name), option.place, option.name)
+        registry = folder.find(nemo.REGISTRY, near=launch.command.script)
+        if registry == nemo.REGISTRY:
+            try:
+                collect_python(
+                    registry, folder, collected, requested=name, overrides=[*given, hydra]
+                )
+            except UnknownNameError:
+                registry = None
+        if registry != nemo.REGISTRY:
+            why = f"the recipe {name!r} is not in the folder"
+            collected.report_missing(option.name, why, option.place)
+            nemo.collect_nemo([*given, hydra], collected, folder.environment)
+        return "megatron-bridge"
     nemo.collect_nemo([*given, hydra], collected, folder.environment)
     recipe = "recipe" in launch.program or any(
         path[0] == "train" for path in hydra if len(path) > 1
