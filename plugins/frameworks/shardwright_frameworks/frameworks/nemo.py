@@ -106,6 +106,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "use_distributed_optimizer": ("distributed_optimizer", truth_of),
     "activations_checkpoint_granularity": ("recompute", _granularity),
     "recompute_granularity": ("recompute", _granularity),
+    "num_virtual_stages_per_pipeline_rank": ("vpp", degree_of),
     "num_nodes": ("nodes", degree_of),
     "num_gpus_per_node": ("devices_per_node", degree_of),
     "gpus_per_node": ("devices_per_node", degree_of),
@@ -222,6 +223,14 @@ def collect_nemo(
                 collected.leave_open(about, ".".join(path), value.why, place)
         else:
             _collect_one(path, value, place, collected)
+    # An override also replaces values of other names of its field (dataset and model have lengths).
+    for path in given[-1] if len(given) > 1 else ():
+        if path not in merged:
+            continue
+        value = resolved(path, written, environment or {})
+        if path[-1] in KEYS and not _elsewhere(path) and not isinstance(value, Open):
+            with collected.overriding_files():
+                _collect_one(path, value, merged[path][1], collected)
     _collect_low_precision(merged, collected)
     _collect_sharding(merged, collected)
     if collected.get("recompute") != "full":

@@ -189,7 +189,8 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
         collected.set("model.lora_rank", _LORA_RANK, adapters[1], adapters[0], over=False)
     if published is not None:  # the recipe's own figures come before those of the publication
         collect_figures(published[0], "", collected, *published[1:])
-        collect_memory(values, collected)  # shares of its layers
+        whole = {path: value for each in (values, *overrides) for path, value in each.items()}
+        collect_memory(whole, collected)  # shares of its layers
     if (scale := _SCALE.search(found.name)) is not None:
         collected.derive("devices", int(scale[1]), f"the recipe's name {found.name}")
 
