@@ -30,9 +30,9 @@ from shardwright_frameworks.reading.consistency import (
     collect_devices_of_variables,
     complete,
 )
+from shardwright_frameworks.reading.keyed_frameworks import collect_deepspeed_file
 from shardwright_frameworks.reading.launch import Launch, collect_ranks, launch_of
 from shardwright_frameworks.reading.read_file import (
-    collect_deepspeed_file,
     collect_keyed,
     collect_model_file,
     collect_python,
