@@ -1,93 +1,147 @@
 """The configuration that a Python function gives, through the functions and modules that it calls.
 
-Recipes call others, change the result, and pass it to functions of other files. All of it is read
-from syntax trees; nothing is run. Files are found by their modules' names in the folders above.
+Recipes call others, change the result, and pass it to functions of other files. Files are found by
+their modules' names in the folders above; nothing is run.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import ast
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from profiles.errors import DocumentError
+from shardwright_frameworks.configs.python_evaluation import Evaluation
+from shardwright_frameworks.configs.python_file import ImportedName, PythonFile, read_python
 from shardwright_frameworks.configs.python_values import (
-    FunctionCall,
-    ImportedName,
-    PythonFile,
+    Built,
+    Function,
+    Module,
+    Named,
     PythonValues,
-    read_python,
+    flattened,
 )
 from shardwright_frameworks.shell.config_folder import read_config_text
+from shardwright_frameworks.shell.text_marks import Place
 
-_MOST_CALLS = 200
-_MOST_FILES = 100
+_MOST_FILES = 200
 _MOST_IMPORTS = 10
+# Functions that give a model by its name, which is all that their callers need.
+_NAMED = ("model_registry",)
 
 
 @dataclass(slots=True)
 class PythonRecipes:
-    """The Python files of a source tree.
-
-    missing  imported functions that give or change a configuration and are in no file
-    """
+    """The Python files of a source tree."""
 
     files: dict[Path, PythonFile | None] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-    _calls: int = 0
-    _parameters: set[str] = field(default_factory=set)
+    _tops: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    _defaults: dict[tuple[Path, str], dict[str, tuple[Any, Place]]] = field(default_factory=dict)
+    _evaluation: Evaluation = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._evaluation = Evaluation(self)
 
     def configuration(self, path: Path, file: PythonFile, function: str) -> PythonValues:
         """The values of a function of the file at a path."""
         self.files[path] = file
-        found = PythonValues(function)
-        found.values |= {
-            key: value for key, value in file.functions[function].values.items() if len(key) == 1
-        }
-        self._carry_out(path, file, FunctionCall(name=function, arguments={}), found)
-        # Arguments of functions that were followed have their effect there, and variables with
-        # the name of a key have it in that key.
-        keys = {key[-1] for key in found.values if len(key) > 1}
-        for name in self._parameters | keys:
-            found.values.pop((name,), None)
-        return found
+        called = Function(path, file, file.functions[function])
+        return flattened(function, self._evaluation.call(called, (), {}))
+
+    def top(self, path: Path, file: PythonFile) -> PythonValues:
+        """The values of a file's top: its variables by name, those of the objects that recipes
+        fill in without one."""
+        self.files[path] = file
+        place = Place(file.name, 1)
+        variables = self._top(path, file)
+        whole = Built(entries={name: (value, place) for name, value in variables.items()})
+        for name in ("recipe", "config", "cfg"):
+            found = variables.get(name)
+            if isinstance(found, Built) and found.call:
+                del whole.entries[name]
+                whole.arguments.append(found)
+        return flattened("", whole)
 
     def defined(
-        self, path: Path, file: PythonFile, name: str
+        self, path: Path, file: PythonFile, name: str, depth: int = 0
     ) -> tuple[Path, PythonFile, str] | None:
-        """Where a function of that name is defined: in the file, or where the file imports it
-        from. None where no file has it."""
-        self.files[path] = file
-        for _ in range(_MOST_IMPORTS):
-            if name in file.functions:
-                return path, file, name
-            imported = file.imports.get(name)
-            sources = file.stars if imported is None else (imported,)
-            found = (self._imported(path, each) for each in sources)
-            origin = next((each for each in found if each is not None), None)
-            if origin is None:
-                return None
-            name = name if imported is None else imported.name
-            path, file = origin
+        """Where a function or class of that name is defined: in the file, or where the file
+        imports it from. None where no file has it."""
+        self.files.setdefault(path, file)
+        if name in file.functions or name in file.classes:
+            return path, file, name
+        imported = file.imports.get(name)
+        for each in file.stars if imported is None else (imported,):
+            source = self._imported(path, each) if depth < _MOST_IMPORTS else None
+            own = name if imported is None else imported.name
+            found = self.defined(*source, own, depth + 1) if source is not None else None
+            if found is not None:
+                return found
         return None
 
-    def _carry_out(
-        self, path: Path, file: PythonFile, call: FunctionCall, config: PythonValues
-    ) -> None:
-        self._calls += 1
-        if self._calls > _MOST_CALLS:
-            return
-        for step in file.called(call).steps:
-            if not isinstance(step, FunctionCall):
-                step(config)
-                continue
-            origin = self.defined(path, file, step.name)
-            if origin is not None:
-                where, other, name = origin
-                inner = FunctionCall(name=name, arguments=step.arguments)
-                self._parameters |= other.parameters(name)
-                self._carry_out(where, other, inner, config)
-            elif step.name in file.imports and not step.name[0].isupper():  # no class
-                self.missing.append(step.name)
+    def value(self, path: Path, file: PythonFile, name: str) -> Any:
+        """The value of a name of a file's top."""
+        if name.endswith(_NAMED):
+            return Named(name)
+        top = self._top(path, file)
+        if name in top:
+            return top[name]
+        origin = self.defined(path, file, name)
+        if origin is not None:
+            where, other, own = origin
+            if own in other.functions:
+                return Function(where, other, other.functions[own])
+            return Named(name)
+        return self._module_or_constant(path, file, name, 0) or Named(name)
+
+    def _module_or_constant(self, path: Path, file: PythonFile, name: str, depth: int) -> Any:
+        """An imported module, or a variable of a module's top; None for neither."""
+        imported = file.imports.get(name)
+        for each in file.stars if imported is None else (imported,):
+            own = name if imported is None else each.name
+            module = ".".join(part for part in (each.module, own) if part)
+            found = self._imported(path, replace(each, module=module))
+            if found is not None:
+                return Module(*found)
+            source = self._imported(path, each) if depth < _MOST_IMPORTS else None
+            if source is not None:
+                top = self._top(*source)
+                if own in top:
+                    return top[own]
+                inner = self._module_or_constant(*source, own, depth + 1)
+                if inner is not None:
+                    return inner
+        return None
+
+    def defaults(self, path: Path, file: PythonFile, name: str) -> dict[str, tuple[Any, Place]]:
+        """The constants that a class's definition, or those of its bases, give."""
+        if (path, name) in self._defaults:
+            return self._defaults[path, name]
+        found: dict[str, tuple[Any, Place]] = {}
+        self._defaults[path, name] = found
+        outer, _, inner = name.partition(".")
+        origin = self.defined(path, file, outer) if outer[:1].isupper() else None
+        if origin is None or origin[2] not in origin[1].classes:
+            return found
+        where, other, own = origin
+        node = other.classes[own]
+        if inner:
+            nested = [each for each in node.body if isinstance(each, ast.ClassDef)]
+            node = next((each for each in nested if each.name == inner), node)
+        for base in reversed(node.bases):
+            found |= self.defaults(where, other, ast.unparse(base))
+        for each in node.body:
+            if isinstance(each, ast.AnnAssign) and isinstance(each.value, ast.Constant):
+                place = Place(other.name, each.lineno)
+                found[ast.unparse(each.target)] = (each.value.value, place)
+        return found
+
+    def _top(self, path: Path, file: PythonFile) -> dict[str, Any]:
+        if path not in self._tops:
+            self._tops[path] = {}
+            self._tops[path] = self._evaluation.top(path, file)
+        return self._tops[path]
 
     def _imported(self, near: Path, imported: ImportedName) -> tuple[Path, PythonFile] | None:
         """The file of an imported module: below the folder of the importing file's package, or

@@ -1,395 +1,153 @@
-"""The literal values of a Python configuration, read from its syntax tree; nothing of it is run.
-
-A value counts where it follows from the file's text: a constant, arithmetic of constants, the name
-of such a constant, a parameter's default. Values under an `if` or in a loop do not count.
-"""
+"""The values that a Python configuration has while it is read: literals, objects that are built
+with their entries, and unknown values."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from profiles.errors import DocumentError
+from shardwright_frameworks.configs.interpolation import Open
+from shardwright_frameworks.configs.python_file import PythonFile
 from shardwright_frameworks.shell.text_marks import Place
 
 Key = tuple[str, ...]
-Constants = dict[str, object]
 _MOST_DEEP = 20
-# Names of the object that a function fills in.
-_OBJECTS = ("config", "cfg", "recipe", "base", "c")
 
 
-class _UnknownError(Exception):
-    """An expression without a literal value."""
+@dataclass(slots=True, eq=False)
+class Built:
+    """An object: the result of a class, a dictionary or a function that is not in the files.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionCall:
-    """A call that gives or changes the configuration: `config = base()`, `tune(config, tp=2)`.
-
-    arguments  literal ones, by keyword or by position
+    call       the dotted name that was called, "" for a dictionary and for a part of an object that
+               is first seen when something is set on it
+    arguments  positional ones
+    entries    keywords, items and attributes with their places
+    defaults   entries of the class's definition
+    open       why it may have entries that are not listed, "" where it has none
+    is_part    whether it is a part that was not set itself
     """
 
+    call: str = ""
+    arguments: list[Any] = field(default_factory=list)
+    entries: dict[Any, tuple[Any, Place]] = field(default_factory=dict)
+    defaults: dict[str, tuple[Any, Place]] = field(default_factory=dict)
+    open: str = ""
+    is_part: bool = False
+    place: Place = field(default_factory=lambda: Place("", 0))
+
+    def copy(self) -> Built:
+        """The object with separate entries, which are copied as well."""
+        entries = {k: (_copied(v), place) for k, (v, place) in self.entries.items()}
+        return Built(
+            call=self.call,
+            arguments=list(self.arguments),
+            entries=entries,
+            defaults=dict(self.defaults),
+            open=self.open,
+            is_part=self.is_part,
+            place=self.place,
+        )
+
+    @property
+    def is_unset(self) -> bool:
+        """Whether nothing was set on a part."""
+        return self.is_part and not self.entries
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if isinstance(value, (Built, list)) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A name that the files do not define: a class, a module's constant."""
+
     name: str
-    arguments: Mapping[str | int, object]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A function of the files, with arguments that are given to it in advance."""
+
+    path: Path
+    file: PythonFile
+    node: ast.FunctionDef
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Module:
+    """A file that another one imports as a whole."""
+
+    path: Path
+    file: PythonFile
 
 
 @dataclass(slots=True)
 class PythonValues:
     """The values of one function, or of the top of a file.
 
-    values  by the path of keywords and attributes;  calls  called functions, by the path of
-    the keyword that it is given to, with literal positional arguments
-    steps   actions of the function, in order: a path is set, everything below a path is dropped, or
-            another function gives or changes the configuration
+    values    by the path of keywords and attributes; Open where a value is unknown
+    defaults  values of the definitions of the classes that were used
+    calls     called functions, by the path of the keyword that it is given to, with literal
+              positional arguments
+    opened    the paths below which unknown values may be, with the name that was called, and the
+              reason
     """
 
     name: str
     values: dict[Key, tuple[Any, Place]] = field(default_factory=dict)
+    defaults: dict[Key, tuple[Any, Place]] = field(default_factory=dict)
     calls: list[tuple[Key, str, tuple[Any, ...], Place]] = field(default_factory=list)
-    base: str = ""
-    steps: list[Callable[[PythonValues], object] | FunctionCall] = field(default_factory=list)
-
-    def set(self, path: Key, value: Any, place: Place) -> None:
-        """Sets the value of a path."""
-        self.values[path] = (value, place)
-        self.steps.append(lambda config: config.values.__setitem__(path, (value, place)))
-
-    def drop(self, path: Key) -> None:
-        """Drops the values and calls at and below a path."""
-        _drop(self, path)
-        self.steps.append(lambda config: _drop(config, path))
-
-    def forget(self, path: Key) -> None:
-        """Drops the value of one path, which may be a variable's name."""
-        self.values.pop(path, None)
-        self.steps.append(lambda config: config.values.pop(path, None))
-
-    def call(self, path: Key, name: str, arguments: tuple[Any, ...], place: Place) -> None:
-        """Notes a call in the value of a path."""
-        one = (path, name, arguments, place)
-        self.calls.append(one)
-        self.steps.append(lambda config: config.calls.append(one))
+    opened: dict[Key, tuple[str, str, Place]] = field(default_factory=dict)
 
 
-def _drop(config: PythonValues, path: Key) -> None:
-    length = len(path)
-    for key in [key for key in config.values if key[:length] == path]:
-        del config.values[key]
-    config.calls[:] = [call for call in config.calls if call[0][:length] != path]
+def flattened(name: str, value: Any) -> PythonValues:
+    """The values of an object by path."""
+    found = PythonValues(name)
+    _flatten(value, (), Place("", 0), found)
+    return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedName:
-    """A name of another module: `from ..recipes import name as other`."""
-
-    module: str
-    level: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PythonFile:
-    """A file's top level and functions.
-
-    imports  names of other modules, by the local name;  stars  modules of `from x import *`
-    """
-
-    name: str
-    top: PythonValues
-    modules: tuple[str, ...]
-    functions: Mapping[str, PythonValues]
-    nodes: Mapping[str, ast.FunctionDef]
-    constants: Mapping[str, object]
-    imports: Mapping[str, ImportedName]
-    stars: tuple[ImportedName, ...]
-
-    def parameters(self, name: str) -> set[str]:
-        """The names of a function's parameters."""
-        arguments = self.nodes[name].args
-        every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-        return {argument.arg for argument in every}
-
-    def called(self, call: FunctionCall) -> PythonValues:
-        """The steps of one of the file's functions with literal arguments."""
-        node = self.nodes[call.name]
-        names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
-        given = {
-            names[key] if isinstance(key, int) else key: value
-            for key, value in call.arguments.items()
-            if not isinstance(key, int) or key < len(names)
-        }
-        return _function(node, self.name, dict(self.constants), given)
-
-
-def read_python(name: str, text: str) -> PythonFile:
-    """The literal values of a file; raises DocumentError if it is not Python."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None)
-        raise DocumentError(
-            f"{name}{f':{line}' if line else ''}: not valid Python: {error}"
-        ) from error
-    constants: dict[str, object] = {}
-    top = PythonValues("")
-    functions: dict[str, PythonValues] = {}
-    nodes: dict[str, ast.FunctionDef] = {}
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            functions[node.name] = _function(node, name, dict(constants), {})
-            nodes[node.name] = node
-        elif isinstance(node, ast.If) and _is_main(node):
-            for inner in node.body:
-                _statement(inner, name, constants, top)
-        else:
-            _statement(node, name, constants, top)
-    modules = [a.name for node in tree.body if isinstance(node, ast.Import) for a in node.names]
-    modules += [n.module or "" for n in tree.body if isinstance(n, ast.ImportFrom)]
-    froms = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    names = [
-        (
-            alias.asname or alias.name,
-            ImportedName(module=node.module or "", level=node.level, name=alias.name),
-        )
-        for node in froms
-        for alias in node.names
-    ]
-    return PythonFile(
-        name=name,
-        top=top,
-        modules=tuple(modules),
-        functions=functions,
-        nodes=nodes,
-        constants=constants,
-        imports={local: each for local, each in names if each.name != "*"},
-        stars=tuple(each for _, each in names if each.name == "*"),
-    )
-
-
-def _is_main(node: ast.If) -> bool:
-    return isinstance(node.test, ast.Compare) and any(
-        isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
-    )
-
-
-def _function(
-    node: ast.FunctionDef, file: str, constants: Constants, given: Mapping[str, object]
-) -> PythonValues:
-    """The values of a function; `given` are literal arguments."""
-    config = PythonValues(node.name)
-    arguments = [*node.args.posonlyargs, *node.args.args]
-    defaults = node.args.defaults
-    pairs = list(zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True))
-    pairs += [(a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d]
-    for argument, default in pairs:
-        try:
-            constants[argument.arg] = _literal(default, constants)
-        except _UnknownError:
-            continue
-        config.values[(argument.arg,)] = (constants[argument.arg], Place(file, default.lineno))
-    for name in (argument.arg for argument in (*arguments, *node.args.kwonlyargs)):
-        if name in given:
-            constants[name] = given[name]
-    for statement in node.body:
-        _statement(statement, file, constants, config)
-    return config
-
-
-def _statement(node: ast.stmt, file: str, constants: Constants, config: PythonValues) -> None:
-    if isinstance(node, (ast.Return, ast.Expr)):
-        if node.value is not None:
-            _changing_call(node, constants, config)
-            _expression(node.value, (), file, constants, config)
-    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-        _assignment(node.targets[0], node.value, file, constants, config)
-    elif isinstance(node, ast.AnnAssign) and node.value is not None:
-        _assignment(node.target, node.value, file, constants, config)
-    elif isinstance(node, (ast.ClassDef, ast.With)):
-        for inner in node.body:
-            _statement(inner, file, constants, config)
-
-
-def _assignment(
-    target: ast.expr, value: ast.expr, file: str, constants: Constants, config: PythonValues
-) -> None:
-    path = _path(target)
-    if path is None:
-        return
-    try:
-        literal = _literal(value, constants)
-    except _UnknownError:
-        if len(path) == 1:
-            constants.pop(path[0], None)
-            call = _called(value) if isinstance(value, ast.Call) else ""
-            is_plain = call and "." not in call
-            if is_plain and isinstance(value, ast.Call) and path[0] in _OBJECTS:
-                config.base = call
-                config.steps += _literal_calls(value, constants)
-            # The object that everything is set on is not part of paths.
-            inner = () if not isinstance(value, ast.Dict) and _is_object(path[0]) else path
-            if isinstance(value, ast.Call) and _called(value) == "dict":
-                inner = path
-            _expression(value, inner, file, constants, config)
-            return
-        config.drop(path[1:])
-        _expression(value, path[1:], file, constants, config)
-        return
-    if len(path) == 1:
-        constants[path[0]] = literal
-        config.set(path, literal, Place(file, value.lineno))
-        if isinstance(value, (ast.Dict, ast.Call)):
-            _expression(value, path, file, constants, config)
-    else:
-        config.drop(path[1:])
-        config.set(path[1:], literal, Place(file, value.lineno))
-
-
-def _changing_call(node: ast.Return | ast.Expr, constants: Constants, config: PythonValues) -> None:
-    """A function that changes the configuration, `tune(config)`, or returns it."""
-    call = node.value
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        return
-    first = call.args[0] if call.args else None
-    changes = isinstance(first, ast.Name) and first.id in _OBJECTS
-    if changes or isinstance(node, ast.Return):
-        config.steps += _literal_calls(call, constants)
-
-
-def _literal_calls(call: ast.Call, constants: Constants) -> list[FunctionCall]:
-    """A call after the calls that give its arguments: `scaled(base(), 512)`."""
-    inner = [
-        each
-        for argument in call.args
-        if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Name)
-        for each in _literal_calls(argument, constants)
-    ]
-    arguments: dict[str | int, object] = {}
-    pairs: list[tuple[str | int, ast.expr]] = list(enumerate(call.args))
-    pairs += [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg]
-    for key, value in pairs:
-        try:
-            arguments[key] = _literal(value, constants)
-        except _UnknownError:
-            continue
-    return [*inner, FunctionCall(name=_called(call), arguments=arguments)]
-
-
-def _is_object(name: str) -> bool:
-    return name in (*_OBJECTS, "conf", "trainer", "strategy") or name.isupper()
-
-
-def _expression(
-    node: ast.expr, path: Key, file: str, constants: Constants, config: PythonValues
-) -> None:
-    """The literal values inside an expression: keywords of calls, entries of dictionaries."""
+def _flatten(value: Any, path: Key, place: Place, result: PythonValues) -> None:
     if len(path) > _MOST_DEEP:
         return
-    if isinstance(node, ast.Call):
-        place = Place(file, node.lineno)
-        literals = []
-        for argument in node.args:
-            try:
-                literals.append(_literal(argument, constants))
-            except _UnknownError:
-                _expression(argument, path, file, constants, config)
-        config.call(path, _called(node), tuple(literals), place)
-        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
-            # `Bridge.from_hf_pretrained("name").to_provider()`
-            _expression(node.func.value, path, file, constants, config)
-        for keyword in node.keywords:
-            if keyword.arg is not None:
-                _entry(keyword.arg, keyword.value, path, file, constants, config)
-            else:
-                _expression(keyword.value, path, file, constants, config)
-    elif isinstance(node, ast.Dict):
-        for key, value in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                _entry(key.value, value, path, file, constants, config)
-    elif isinstance(node, (ast.List, ast.Tuple)):
-        for item in node.elts:
-            _expression(item, path, file, constants, config)
+    if isinstance(value, Built):
+        if value.call:
+            plain = tuple(each for each in value.arguments if is_literal(each))
+            result.calls.append((path, value.call, plain, value.place))
+        if value.open and not value.is_part:
+            result.opened[path] = (value.call, value.open, value.place)
+        for argument in value.arguments:
+            if isinstance(argument, (Built, Open)):
+                _flatten(argument, path, value.place, result)
+        for key, (default, at) in value.defaults.items():
+            if is_literal(default) and key not in value.entries:
+                result.defaults[(*path, key)] = (default, at)
+        for key, (entry, at) in value.entries.items():
+            _flatten(entry, (*path, str(key)), at, result)
+    elif isinstance(value, Open):
+        if path:
+            result.values[path] = (value, place)
+        result.opened.setdefault(path, ("", value.why, place))
+    elif isinstance(value, Named):
+        if value.name[:1].isupper() or "." in value.name:
+            result.calls.append((path, value.name, (), place))
+        result.values[path] = (Open(f"{value.name} is not in the files"), place)
+    elif is_literal(value):
+        if path:
+            result.values[path] = (value, place)
+    elif isinstance(value, list):
+        for item in reversed(value):  # the first of several has the values that both have
+            if isinstance(item, Built):
+                _flatten(item, path, place, result)
 
 
-def _entry(
-    key: str,
-    value: ast.expr,
-    path: Key,
-    file: str,
-    constants: dict[str, object],
-    config: PythonValues,
-) -> None:
-    inner = (*path, key)
-    try:
-        config.set(inner, _literal(value, constants), Place(file, value.lineno))
-    except _UnknownError:
-        config.forget(inner)
-        _expression(value, inner, file, constants, config)
-    else:
-        if isinstance(value, (ast.Dict, ast.Call)):
-            _expression(value, inner, file, constants, config)
-
-
-def _path(target: ast.expr) -> Key | None:
-    """`a.b.c` of an attribute, `a["b"]` of an item; None for other targets."""
-    if isinstance(target, ast.Name):
-        return (target.id,)
-    if isinstance(target, ast.Attribute):
-        inner = _path(target.value)
-        return None if inner is None else (*inner, target.attr)
-    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-        inner = _path(target.value)
-        return None if inner is None else (*inner, str(target.slice.value))
-    return None
-
-
-def _called(node: ast.Call) -> str:
-    path = _path(node.func)
-    return ".".join(path) if path else ""
-
-
-def _literal(node: ast.expr, constants: Mapping[str, object], depth: int = 0) -> Any:
-    if depth > 50:
-        raise _UnknownError
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name) and node.id in constants:
-        return constants[node.id]
-    if isinstance(node, ast.Attribute):
-        path = _path(node)
-        if path and path[-1] in ("bfloat16", "float16", "float32") and path[0] == "torch":
-            return path[-1]
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_number(node.operand, constants, depth)
-    if isinstance(node, ast.BinOp):
-        left = _number(node.left, constants, depth)
-        right = _number(node.right, constants, depth)
-        return _computed(node.op, left, right)
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return [_literal(item, constants, depth + 1) for item in node.elts]
-    raise _UnknownError
-
-
-def _number(node: ast.expr, constants: Mapping[str, object], depth: int) -> int | float:
-    value = _literal(node, constants, depth + 1)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _UnknownError
-    return value
-
-
-def _computed(operator: ast.operator, left: int | float, right: int | float) -> int | float:
-    if max(abs(left), abs(right)) > 1e12:
-        raise _UnknownError
-    if isinstance(operator, ast.Mult):
-        return left * right
-    if isinstance(operator, ast.Add):
-        return left + right
-    if isinstance(operator, ast.Sub):
-        return left - right
-    if isinstance(operator, ast.Pow) and 0 <= right <= 40 and abs(left) <= 64:
-        return float(left) ** right if isinstance(left, float) else left ** int(right)
-    if isinstance(operator, (ast.FloorDiv, ast.Div)) and right:
-        return left // right if isinstance(operator, ast.FloorDiv) else left / right
-    raise _UnknownError
+def is_literal(value: Any) -> bool:
+    """Whether a value is a constant, or a list of constants."""
+    if isinstance(value, list):
+        return all(map(is_literal, value))
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -3,9 +3,11 @@ components/distributed/config.py, 2026-11)."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.interpolation import Key
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
@@ -65,6 +67,8 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "dataset.max_length": ("seq_len", degree_of),
     "dataloader.collate_fn.max_length": ("seq_len", degree_of),
     "benchmark.num_nodes": ("nodes", degree_of),
+    "ci.nodes": ("nodes", degree_of),
+    "ci.nproc_per_node": ("devices_per_node", degree_of),
     "slurm.nodes": ("nodes", degree_of),
     "slurm.ntasks_per_node": ("devices_per_node", degree_of),
 }
@@ -82,14 +86,15 @@ def collect_automodel(file: KeyedFile, collected: Collected) -> None:
     if truth_of(file.get(*path)):
         collected.placed.pop("precision", None)
         collected.set("precision", "fp8", file.place(path), "fp8.enabled")
-    packed = ("packed_sequence", "packed_sequence_size")
-    if length := degree_of(file.get(*packed)):  # sequences are filled up to it
-        collected.placed.pop("seq_len", None)
-        collected.set("seq_len", length, file.place(packed), ".".join(packed))
-    _collect_pipeline(file, collected)
-    _collect_sharding(file, collected)
+    for key in ("packed_sequence_size", "pack_size"):  # sequences are filled up to it
+        packed = ("packed_sequence", key)
+        if length := degree_of(file.get(*packed)):
+            collected.placed.pop("seq_len", None)
+            collected.set("seq_len", length, file.place(packed), ".".join(packed))
     if (placed := collected.placed.get("model.name")) is not None:
         collect_figures(str(placed.value), "", collected, placed.place, placed.option)
+    _collect_pipeline(file, collected)
+    _collect_sharding(file, collected)
     collected.default(_SOURCE, tp=1, pp=1, cp=1, ep=1, precision="bf16", recompute="none",
                       sequence_parallel=False)  # fmt: skip
 
@@ -108,11 +113,30 @@ def _collect_pipeline(file: KeyedFile, collected: Collected) -> None:
             collected.placed.pop("micro_batch", None)
             number = degree_of(file.get(*path))
             collected.set("micro_batch", number, file.place(path), ".".join(path))
+        path = (*key, "layers_per_stage")
+        if path in file.values:
+            _collect_chunks(path, file, collected)
         path = (*key, "pp_schedule")
         if path in file.values:
             word = word_of(file.get(*path)) or ""
             kind = "interleaved" if word.startswith("interleaved") else word
             collected.set("schedule", kind, file.place(path), ".".join(path))
+
+
+def _collect_chunks(path: Key, file: KeyedFile, collected: Collected) -> None:
+    """Chunks of a rank by the layers of each: a whole number for every rank, rounded as asked
+    (components/distributed/pipelining/functional.py)."""
+    layers, each = collected.count("model.num_layers"), degree_of(file.get(*path))
+    ranks = collected.count("pp") or 1
+    rounding = (*path[:-1], "round_virtual_stages_to_pp_multiple")
+    collected.use(rounding[-1], file.place(rounding))
+    if not layers or not each:
+        collected.leave_open("vpp", ".".join(path), "the layers are not known", file.place(path))
+        return
+    chunks = math.ceil(layers / each)
+    down = word_of(file.get(*rounding)) == "down"
+    per_rank = chunks // ranks if down else math.ceil(chunks / ranks)
+    collected.set("vpp", per_rank or None, file.place(path), ".".join(path))
 
 
 def _collect_sharding(file: KeyedFile, collected: Collected) -> None:

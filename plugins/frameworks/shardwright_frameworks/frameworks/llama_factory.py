@@ -55,6 +55,11 @@ def collect_llama_factory(file: KeyedFile, collected: Collected) -> None:
     collected.set(
         "optimizer", word_of(file.get(*optimizer)), file.place(optimizer), ".".join(optimizer)
     )
+    if word_of(file.get("peft_config", "name")) == "lora":
+        rank = ("peft_config", "r")
+        collected.set(
+            "model.lora_rank", degree_of(file.get(*rank)), file.place(rank), "peft_config.r"
+        )
     name = str(file.get("dist_config", "name") or "")
     if name.startswith("fsdp"):
         keeps = truth_of(file.get("dist_config", "reshard_after_forward")) is False

@@ -186,6 +186,9 @@ def _axes(given: Given, collected: Collected) -> None:
                 collected.use(option, given[option][1])
     data, _ = _degree(given, "data")
     fully, place = _degree(given, "fsdp")
+    # A second axis of the same group of devices, which shards other dimensions of weights.
+    crosswise, _ = _degree(given, "fsdp_transpose")
+    fully = fully * (crosswise or 1) if fully is not None else None
     left = [given[k][1] for k in ("ici_fsdp_parallelism", "dcn_fsdp_parallelism")
             if k in given and str(given[k][0]) == "-1"]  # fmt: skip
     if left or (fully or 1) > 1:

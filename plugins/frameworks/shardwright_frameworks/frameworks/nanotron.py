@@ -84,6 +84,7 @@ def collect_nanotron(file: KeyedFile, collected: Collected) -> None:
             # v0.4, src/nanotron/parallel/context.py.
             why = "experts have ranks of their own, with the same sequences: not priced"
             collected.leave_open("ep", ".".join(key), why, file.place(key))
+            collected.leave_open("devices")
         else:
             collected.derive("devices", ranks, "the product of the degrees, which nanotron asserts")
     collected.default(

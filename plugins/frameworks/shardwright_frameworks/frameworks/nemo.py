@@ -106,6 +106,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "use_distributed_optimizer": ("distributed_optimizer", truth_of),
     "activations_checkpoint_granularity": ("recompute", _granularity),
     "recompute_granularity": ("recompute", _granularity),
+    "num_virtual_stages_per_pipeline_rank": ("vpp", degree_of),
     "num_nodes": ("nodes", degree_of),
     "num_gpus_per_node": ("devices_per_node", degree_of),
     "gpus_per_node": ("devices_per_node", degree_of),
@@ -134,6 +135,10 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "untie_embeddings_and_output_weights": ("model.tied_embeddings", _untied),
 }
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+REGISTRY = "src/megatron/bridge/recipes/__init__.py"
+"""Megatron-Bridge's recipes, by the name of their functions."""
+_RECIPE = re.compile(r"(\w+?)_(pretrain|sft|peft|finetune|lora)_\w+")
+_OPTIMIZERS = (("optim", "name"), ("optimizer", "optimizer"), ("config", "optimizer"))
 _MARKS = frozenset(
     {"tensor_model_parallel_size", "pipeline_model_parallel_size", "tensor_parallelism",
      "pipeline_parallelism", "micro_batch_size", "context_parallel_size"}
@@ -177,6 +182,16 @@ def values_of_words(
     return found
 
 
+def model_of_recipe(name: str) -> str | None:
+    """The model in the name of a recipe of Megatron-Bridge.
+
+    >>> model_of_recipe("nemotron_3_nano_pretrain_config")
+    'nemotron_3_nano'
+    """
+    found = _RECIPE.fullmatch(name)
+    return found[1] if found is not None else None
+
+
 def is_nemo(paths: Sequence[tuple[str, ...]]) -> bool:
     """Whether keys are those of NeMo or Megatron-Bridge."""
     return len({path[-1] for path in paths} & _MARKS) >= 2
@@ -197,6 +212,7 @@ def collect_nemo(
                     KEYS[path[-1]][0], ".".join(path), merged[path], (value, place)
                 )
             merged[path] = (value, place)
+    _agree_on_distributed_optimizer(merged)
     written = {path: value for path, (value, _) in merged.items()}
     for path, (_, place) in merged.items():
         value = resolved(path, written, environment or {})
@@ -207,6 +223,15 @@ def collect_nemo(
                 collected.leave_open(about, ".".join(path), value.why, place)
         else:
             _collect_one(path, value, place, collected)
+    # An override also replaces values of other names of its field (dataset and model have lengths).
+    for path in given[-1] if len(given) > 1 else ():
+        if path not in merged:
+            continue
+        value = resolved(path, written, environment or {})
+        if path[-1] in KEYS and not _elsewhere(path) and not isinstance(value, Open):
+            with collected.overriding_files():
+                _collect_one(path, value, merged[path][1], collected)
+    _collect_low_precision(merged, collected)
     _collect_sharding(merged, collected)
     if collected.get("recompute") != "full":
         collected.placed.pop("recompute_layers", None)
@@ -217,6 +242,33 @@ def collect_nemo(
             layout = _layout_text(resolved(path, written, environment or {}))
             collect_layout(layout, ".".join(path), place, collected)
     collected.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
+
+
+def _agree_on_distributed_optimizer(merged: dict[tuple[str, ...], tuple[Any, Place]]) -> None:
+    """Drops a switch that is off where another one is on, which switches on both
+    (Megatron-Bridge, training/config.py, validation)."""
+    switches = [path for path in merged if path[-1:] == ("use_distributed_optimizer",)]
+    if any(truth_of(merged[path][0]) for path in switches):
+        for path in switches:
+            if truth_of(merged[path][0]) is False:
+                del merged[path]
+
+
+def _collect_low_precision(values: Values, collected: Collected) -> None:
+    """Matmuls in 8 or 4 bits; the trainer's precision is that of all others."""
+    by_name = {path[-1]: (path, *given) for path, given in values.items() if path}
+    for key, formats, kinds in (
+        ("fp8", ("hybrid", "e4m3"), {"mxfp8": "mxfp8"}),
+        ("fp4", ("e2m1",), {"nvfp4": "nvfp4"}),
+    ):
+        path, value, place = by_name.get(key, ((), None, None))
+        if place is None or not (truth_of(value) or value in formats):
+            continue
+        _, recipe, where = by_name.get(f"{key}_recipe", ((), None, place))
+        kind = kinds.get(word_of(recipe) or "", "fp8" if key == "fp8" else "nvfp4")
+        collected.use(f"{key}_recipe", where)
+        collected.placed.pop("precision", None)
+        collected.set("precision", kind, place, ".".join(path))
 
 
 def _collect_modules(values: Values, collected: Collected) -> None:
@@ -288,7 +340,8 @@ def _collect_sharding(merged: Values, collected: Collected) -> None:
 def _elsewhere(path: tuple[str, ...]) -> bool:
     """Keys of a second model, of validation, of a tokenizer."""
     return any(
-        part in ("reward_model", "validation_ds", "test_ds", "critic", "vision") for part in path
+        part in ("reward_model", "validation_ds", "test_ds", "critic", "vision", "tokenizer")
+        for part in path
     )
 
 
@@ -298,7 +351,7 @@ def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
         return (KEYS[path[-1]][0],)
     if path[-1] == "devices" and (len(path) == 1 or "trainer" in path):
         return ("devices_per_node",)
-    if path[-2:] in (("optim", "name"), ("optimizer", "optimizer")):
+    if path[-2:] in _OPTIMIZERS:
         return ("optimizer",)
     return ("precision",) if path[-2:] == ("trainer", "precision") or path[-1] == "fp8" else ()
 
@@ -310,7 +363,7 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
         collected.set(about, reader(value), place, name)
     elif key == "devices" and (len(path) == 1 or "trainer" in path):
         collected.set("devices_per_node", degree_of(value), place, name)
-    elif path[-2:] == ("trainer", "precision") or (
+    elif path[-2:] in (("trainer", "precision"), ("plugins", "precision")) or (
         key in ("precision", "mixed_precision", "compute_dtype", "plugins", "precision_config")
         and (len(path) == 1 or path[0] in ("cfg", "model") or key != "precision")
         and isinstance(value, str)
@@ -334,11 +387,11 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
         collected.set_first("zero_stage", 3, place, name)
     elif path[-2:] == ("train_ds", "max_seq_length"):
         collected.set("seq_len", degree_of(value), place, name)
-    elif key == "fp8" and (truth_of(value) or value in ("hybrid", "e4m3")):
-        # Of the matmuls; the trainer's precision is that of all others.
-        collected.placed.pop("precision", None)
-        collected.set("precision", "fp8", place, name)
-    elif path[-2:] == ("optim", "name") or path[-2:] == ("optimizer", "optimizer"):
+    elif key in ("fp8", "fp4"):
+        collected.use(key, place)
+    elif key == "params_dtype" or (path[0] in ("optim", "optimizer") and key in ("bf16", "fp16")):
+        collected.use(key, place)  # of the weights; the precision is that of the matmuls
+    elif path[-2:] in _OPTIMIZERS:
         word = word_of(value)
         if word and "distributed" in word:
             collected.set("distributed_optimizer", True, place, name)

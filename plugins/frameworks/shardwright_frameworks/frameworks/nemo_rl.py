@@ -115,11 +115,16 @@ def collect_nemo_rl(file: KeyedFile, folder: ConfigFolder, collected: Collected)
         else:
             collect_figures(str(placed.value), "", collected, placed.place, placed.option)
     collected.default(_SOURCE, tp=1, pp=1, cp=1, ep=1, vpp=1, precision="bf16")
-    # Settings of the engine that does not train.
+    # Settings of the engine that does not train, of parts that are off, and replaced ones.
     other = ("policy", "dtensor_cfg" if megatron else "megatron_cfg")
-    for path, (_, place) in values.items():
-        if path[:2] == other or path[:2] in (("policy", "generation"), ("policy", "draft")):
-            collected.use(path[-1], place)
+    off = {path[:-1] for path, (value, _) in given.items()
+           if path[-1:] == ("enabled",) and truth_of(value) is False}  # fmt: skip
+    for part in files:
+        for path in part.values:
+            is_off = any(path[: len(each)] == each for each in off)
+            is_other = path[:2] in (other, ("policy", "generation"), ("policy", "draft"))
+            if is_off or is_other or (path in values and part.place(path) != values[path][1]):
+                collected.use(path[-1], part.place(path))
     return files
 
 

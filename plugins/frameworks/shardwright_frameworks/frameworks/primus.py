@@ -54,6 +54,13 @@ def collect_defaults(file: KeyedFile, collected: Collected) -> None:
             optimizer="adam",
             recompute="none",
         )
+    elif framework == "torchtitan":
+        collected.default(
+            "Primus, primus/configs/modules/torchtitan/pre_trainer.yaml",
+            recompute="none",
+            micro_batch=8,
+            seq_len=2048,
+        )
     elif framework == "megatron_bridge":
         flavor = ("modules", trainer, "overrides", "flavor")
         recipe = file.get(*flavor)

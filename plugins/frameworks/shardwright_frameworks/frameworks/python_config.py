@@ -4,14 +4,20 @@ InternEvo's files; read with `ast` only."""
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_values import count_of, degree_of, recompute_of, truth_of
-from shardwright_frameworks.configs.python_values import PythonFile, PythonValues
+from shardwright_frameworks.configs.python_file import PythonFile
+from shardwright_frameworks.configs.python_values import PythonValues
 from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.frameworks.nemo import KEYS as NEMO_KEYS
-from shardwright_frameworks.frameworks.nemo import collect_memory, collect_nemo, is_nemo
+from shardwright_frameworks.frameworks.nemo import (
+    collect_memory,
+    collect_nemo,
+    is_nemo,
+    precision_of,
+)
 from shardwright_frameworks.frameworks.torchtitan import Values, collect_torchtitan
 from shardwright_frameworks.shell.text_marks import Place
 
@@ -26,25 +32,47 @@ _FAMILIES = {
 # `deepseek_v3_pretrain_256gpu_gb200_bf16_config` of Megatron-Bridge.
 _SCALE = re.compile(r"_(\d+)gpus?_")
 _LORA_RANK = 32  # of Megatron-Bridge's adapters (src/megatron/bridge/peft/lora.py)
+Keys = tuple[str, ...]
+_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero_stage", "sequence_parallel")
+_BATCH = ("micro_batch", "global_batch")
+# The fields that parts of a configuration decide.
+_TITAN_PARTS: Mapping[str, Keys] = {
+    "parallelism": _DEGREES,
+    "training": (*_BATCH, "seq_len", "precision"),
+    "model_spec": ("model.name", "model.flavor"),
+    "activation_checkpoint": ("recompute",),
+    "optimizer": ("optimizer",),
+}
+_NEMO_PARTS: Mapping[str, Keys] = {
+    "trainer": (*_DEGREES, "devices", "nodes", "devices_per_node", "precision"),
+    "strategy": _DEGREES,
+    "model": (*_DEGREES, "recompute"),
+    "data": (*_BATCH, "seq_len"),
+    "train": _BATCH,
+    "optim": ("optimizer", "distributed_optimizer", "zero_stage"),
+    "optimizer": ("optimizer", "distributed_optimizer", "zero_stage"),
+    "ddp": ("distributed_optimizer", "zero_stage", "gradient_reduction"),
+    "mixed_precision": ("precision",),
+    "plugins": ("precision",),
+}
+# NeMo's and Megatron-Bridge's classes of models (Llama3Config70B, Qwen3ModelProvider).
+_MODEL_CLASS = re.compile(r"\d\w*(Config|Provider)|(Config|Provider)\d")
 _CONVERTERS = {"nvfp4": "nvfp4", "mxfp8": "mx", "float8": "float8"}
 
 
 def python_framework(file: PythonFile) -> str | None:
     """The framework whose configuration a file is; None for other programs."""
-    everything = [file.top, *file.functions.values()]
-    keys = {path for each in everything for path in each.values}
-    calls = {name for each in everything for _, name, _, _ in each.calls}
-    if any(name.endswith("model_registry") for name in calls) or (
-        {"training", "parallelism"} <= {path[0] for path in keys if path}
-    ):
+    keys = file.keys().union(*map(file.keys, file.functions))
+    calls = file.calls()
+    if any(name.endswith("model_registry") for name in calls) or {
+        "training", "parallelism"
+    } <= keys:  # fmt: skip
         return "torchtitan"
-    if {"parallel", "data"} <= {path[0] for path in file.top.values if path} and any(
-        path[:2] in (("data", "micro_bsz"), ("data", "micro_num")) for path in file.top.values
-    ):
+    top = file.keys()
+    if {"parallel", "data"} <= top and top & {"micro_bsz", "micro_num"}:
         return "internevo"
     imported = any(module.startswith(_NEMO_MODULES) for module in file.modules)
-    named = imported and any(path and path[-1] in NEMO_KEYS for path in keys)
-    if named or is_nemo([path for path in keys if path]):
+    if (imported and keys & NEMO_KEYS.keys()) or is_nemo([(key,) for key in keys]):
         bridge = any("bridge" in name.lower() for name in (*calls, *file.modules))
         return "megatron-bridge" if bridge else "nemo"
     return None
@@ -53,46 +81,61 @@ def python_framework(file: PythonFile) -> str | None:
 def chosen_function(file: PythonFile, requested: str | None) -> tuple[str | None, tuple[str, ...]]:
     """The function that gives the configuration, and the names of all; None without a
     requested one of several."""
-    names = tuple(name for name, f in file.functions.items() if _speaks(f) or f.base)
+    marks = NEMO_KEYS.keys() | _TITAN_SECTIONS
+    names = tuple(
+        name for name in file.functions if file.keys(name) & marks or file.changes_another(name)
+    )
     if requested is not None and requested in file.functions:
         return requested, (requested,)
     return (names[0], names) if len(names) == 1 else (None, names)
 
 
-def _speaks(values: PythonValues) -> bool:
-    return any(
-        path and (path[-1] in NEMO_KEYS or path[0] in _TITAN_SECTIONS) for path in values.values
-    )
+def _leave_parts_open(
+    result: PythonValues, parts: Mapping[str, Keys], collected: Collected
+) -> None:
+    """Leaves open the fields that unknown parts of a configuration decide."""
+    for path, (call, why, place) in result.opened.items():
+        if not path:
+            collected.report_missing(call or result.name or "configuration", why, place)
+        for key in parts.get(path[-1], ()) if path else ():
+            collected.leave_open(key, ".".join(path), why, place)
 
 
 def collect_python_torchtitan(
     found: PythonValues, overrides: list[Values], collected: Collected
 ) -> None:
     """A function of torchtitan's registry, with the overrides of the command line."""
-    values: dict[tuple[str, ...], tuple[Any, Place]] = dict(found.values)
+    # A run of reinforcement learning has a trainer, and a generator of texts.
+    values = {path: given for path, given in found.values.items() if path[0] != "generator"}
+    prompts, samples = (
+        values.get(("async_loop", key))
+        for key in ("num_prompts_per_train_step", "num_samples_per_prompt")
+    )
+    if prompts is not None and samples is not None:
+        size = degree_of(prompts[0]), degree_of(samples[0])
+        total = size[0] * size[1] if size[0] and size[1] else None
+        collected.set("global_batch", total, prompts[1], "num_prompts_per_train_step")
     none, place = values.get(("activation_checkpoint",), ("", Place("", 0)))
     if none is None:
         values[("activation_checkpoint", "mode")] = ("none", place)
     for path, name, arguments, place in found.calls:
         plain = name.rsplit(".", 2)
         kind = plain[-2] if plain[-1] == "Config" and len(plain) > 1 else plain[-1]
-        if kind == "model_registry" and arguments:
+        if kind.endswith("model_registry") and arguments:
             values[("model", "flavor")] = (arguments[0], place)
             values[("model", "name")] = (_family(found.name, str(arguments[0])), place)
+            found.opened.pop(path, None)
         elif kind in ("FullAC", "SelectiveAC", "NoAC", "MemoryBudgetAC"):
             mode = {"FullAC": "full", "NoAC": "none"}.get(kind, "selective")
             values[("activation_checkpoint", "mode")] = (mode, place)
-        elif kind == "default_adamw":
-            values[("optimizer", "name")] = ("AdamW", place)
-        elif path[-1:] == ("optimizer",) and "muon" in kind.lower():
-            values[("optimizer", "name")] = ("muon", place)
-        elif path[-1:] == ("optimizer",) and plain[-1] != "Config":
-            collected.leave_open("optimizer", "optimizer", f"{name}(...) is not followed", place)
+        elif path == ("optimizer",) and (kind == "default_adamw" or "muon" in kind.lower()):
+            values[("optimizer", "name")] = ("AdamW" if kind == "default_adamw" else "muon", place)
+            found.opened.pop(path, None)
         elif kind.endswith("Converter"):
             for word, converter in _CONVERTERS.items():
                 if word in kind.lower():
                     values[("model", "converters")] = ([converter], place)
-        del path
+    _leave_parts_open(found, _TITAN_PARTS, collected)
     collect_torchtitan([values, *overrides], collected, check=False)
 
 
@@ -106,8 +149,8 @@ def _family(function: str, flavor: str) -> str:
     return name.replace(flavor.lower(), "|").split("|")[0].strip("_") or function
 
 
-def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
-    """A recipe of NeMo or Megatron-Bridge."""
+def collect_python_nemo(found: PythonValues, overrides: list[Values], collected: Collected) -> None:
+    """A recipe of NeMo or Megatron-Bridge, with the overrides of the command line."""
     values, published = dict(found.values), None
     adapters: tuple[str, Place] | None = None
     for path, name, arguments, place in found.calls:
@@ -117,7 +160,9 @@ def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
             published = (str(arguments[0]), place, kind)
         if path and path[-1] in ("precision", "plugins", "mixed_precision", "precision_config"):
             word = next((str(a) for a in arguments if isinstance(a, str)), kind)
-            values[("trainer", "precision")] = (word, place)
+            if precision_of(word) is not None:
+                values[("trainer", "precision")] = (word, place)
+                found.opened.pop(path, None)
         if (recipe := _RECIPE.fullmatch(name)) is not None:
             # The recipe that it changes is a file of the framework.
             collected.report_missing(
@@ -125,14 +170,27 @@ def collect_python_nemo(found: PythonValues, collected: Collected) -> None:
             )
             collected.set("model.name", recipe[1], place, name)
             collect_figures(recipe[1], "", collected, place, name)
+            found.opened.pop(path, None)
         if kind == "default_peft_config" and str(arguments[:1]) not in ("()", "(None,)"):
             adapters = (name, place)
-    collect_nemo([values], collected)
+            found.opened.pop(path, None)
+        if path[-2:] in (("model",), ("model", "config")) and _MODEL_CLASS.search(kind):
+            collected.set("model.name", kind, place, kind, over=False)
+    parts = dict(_NEMO_PARTS)
+    if any(path[:1] == ("trainer",) for path in values):
+        del parts["model"]  # NeMo's strategy has the degrees
+    _leave_parts_open(found, parts, collected)
+    collect_nemo([values, *overrides], collected)
+    for path, (value, place) in found.defaults.items():
+        about, reader = NEMO_KEYS.get(path[-1], ("", degree_of))
+        if about.startswith("model.") and about not in collected.open_keys:
+            collected.set_first(about, reader(value), place, ".".join(path))
     if adapters is not None and values.get(("peft",), ("",))[0] is not None:
         collected.set("model.lora_rank", _LORA_RANK, adapters[1], adapters[0], over=False)
     if published is not None:  # the recipe's own figures come before those of the publication
         collect_figures(published[0], "", collected, *published[1:])
-        collect_memory(values, collected)  # shares of its layers
+        whole = {path: value for each in (values, *overrides) for path, value in each.items()}
+        collect_memory(whole, collected)  # shares of its layers
     if (scale := _SCALE.search(found.name)) is not None:
         collected.derive("devices", int(scale[1]), f"the recipe's name {found.name}")
 

@@ -51,6 +51,11 @@ def _schedule(value: Any) -> str | None:
     return _SCHEDULES.get(word or "", word)
 
 
+def _optimizer(value: Any) -> str | None:
+    word = word_of(value)
+    return "muon" if word and "muon" in word else word
+
+
 def _flag_precision(name: str) -> Reader:
     return lambda value: name if truth_of(value) else None
 
@@ -78,6 +83,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
 _SECTIONED: dict[tuple[str, str], tuple[str, Reader]] = {
     ("model", "name"): ("model.name", text_of),
     ("optimizer", "name"): ("optimizer", word_of),
+    ("param_groups", "optimizer_name"): ("optimizer", _optimizer),
     ("activation_checkpoint", "mode"): ("recompute", word_of),
 }
 # What of a run these decide together with others.

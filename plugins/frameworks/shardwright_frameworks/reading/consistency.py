@@ -103,7 +103,7 @@ def _data_parallel(collected: Collected, variables: Variables) -> None:
         return
     placed = collected.count("dp")
     if devices is None:
-        if placed is not None:
+        if placed is not None and "devices" not in collected.open_keys:
             collected.derive("devices", placed * ranks, f"dp {placed} x {words}")
         return
     if devices % ranks:

@@ -148,9 +148,11 @@ def _of_job(name: str, folder: ConfigFolder) -> Collected | None:
 def _of_script(name: str, folder: ConfigFolder) -> Collected | None:
     reading = _read(name, folder)
     launches = launches_in(reading)
-    if launches:
-        return read_launch(launches, reading, folder, name)
-    return read_loose_options(reading, folder, name)
+    if not launches:
+        return read_loose_options(reading, folder, name)
+    collected = read_launch(launches, reading, folder, name)
+    # Of a program that nobody knows, the number of its devices says nothing about training.
+    return collected if collected.get("framework") is not None else None
 
 
 def _read(name: str, folder: ConfigFolder) -> ScriptReading:

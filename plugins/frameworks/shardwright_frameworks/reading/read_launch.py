@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from profiles.errors import DocumentError
+from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, read_options
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
@@ -30,9 +30,9 @@ from shardwright_frameworks.reading.consistency import (
     collect_devices_of_variables,
     complete,
 )
+from shardwright_frameworks.reading.keyed_frameworks import collect_deepspeed_file
 from shardwright_frameworks.reading.launch import Launch, collect_ranks, launch_of
 from shardwright_frameworks.reading.read_file import (
-    collect_deepspeed_file,
     collect_keyed,
     collect_model_file,
     collect_python,
@@ -56,6 +56,8 @@ from shardwright_frameworks.shell.text_marks import (
 )
 from shardwright_frameworks.shell.variables import Variable
 
+# `swift`, `megatron`, and the files that they start.
+_SWIFT = re.compile(r"^swift$|^(megatron)$|swift/cli/(_megatron/)?(?:sft|pt|rlhf|main)\.py$")
 _FILE = re.compile(r".*\.(ya?ml|json|toml|py)$", re.I)
 
 
@@ -249,8 +251,13 @@ def _collect_arguments(
     if "openrlhf" in program:
         openrlhf.collect_openrlhf(options, collected, program, launch.place)
         return "openrlhf"
-    if launch.program in ("swift", "megatron"):
-        return collect_swift_launch(launch, options, folder, collected)
+    swift = _SWIFT.search(launch.program)
+    if swift is not None:
+        named = _named_files(launch, options, folder)
+        launch = replace(launch, program="megatron" if swift[1] or swift[2] else "swift")
+        framework = collect_swift_launch(launch, options, folder, collected)
+        _collect_named(named, folder, collected, launch)  # accelerate's
+        return framework
     if "colossalai" in launch.words:
         colossalai.collect_colossalai(options, collected)
         return "colossalai"
@@ -264,8 +271,11 @@ def _collect_arguments(
     if not recipe and megatron.is_megatron(options, launch.program):
         return _collect_megatron(launch, options, folder, collected)
     named = _named_files(launch, options, folder)
-    if hydra and (nemo.is_nemo(list(hydra)) or any("trainer" in path for path in hydra)):
-        return _collect_nemo(launch, hydra, named, folder, collected)
+    by_recipe = "recipe" in keys and "run_recipe" in program
+    if hydra and (
+        by_recipe or nemo.is_nemo(list(hydra)) or any("trainer" in path for path in hydra)
+    ):
+        return _collect_nemo(launch, options, hydra, named, folder, collected)
     if {"tp", "pp", "ng"} & keys or recipe:
         nemo.collect_performance_script(options, collected)
         nemo.collect_nemo([hydra], collected, folder.environment)
@@ -358,6 +368,7 @@ def _collect_maxtext(
 
 def _collect_nemo(
     launch: Launch,
+    options: Options,
     hydra: nemo.Values,
     named: list[str],
     folder: ConfigFolder,
@@ -378,6 +389,22 @@ def _collect_nemo(
             for why in read.missing:
                 collected.report_missing("defaults", why, file.place(("defaults",)))
             given.append(nemo.values_of_files(read.parts))
+    option = options.last("recipe")
+    if option is not None:
+        name = options.value_of(option, collected) or ""
+        registry = folder.find(nemo.REGISTRY, near=launch.command.script)
+        overrides = [*given, hydra]
+        try:
+            if not name or registry != nemo.REGISTRY:
+                raise UnknownNameError("recipe", name, (), where=nemo.REGISTRY)
+            collect_python(registry, folder, collected, requested=name, overrides=overrides)
+        except UnknownNameError:
+            why = f"the recipe {name} is not in the folder" if name else "it is not known"
+            collected.report_missing(option.name, why, option.place)
+            nemo.collect_nemo(overrides, collected, folder.environment)
+        if (model := nemo.model_of_recipe(name)) is not None:
+            collected.derive("model.name", model, f"the recipe's name {name}")
+        return "megatron-bridge"
     nemo.collect_nemo([*given, hydra], collected, folder.environment)
     recipe = "recipe" in launch.program or any(
         path[0] == "train" for path in hydra if len(path) > 1

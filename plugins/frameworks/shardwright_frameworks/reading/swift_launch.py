@@ -8,8 +8,8 @@ from shardwright_frameworks.configs.command_options import Options, option_key
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.frameworks import hf_trainer, megatron
 from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.reading.keyed_frameworks import collect_deepspeed_file
 from shardwright_frameworks.reading.launch import Launch
-from shardwright_frameworks.reading.read_file import collect_deepspeed_file
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 
 _LORA_RANK = 8  # swift.readthedocs.io, Command-line parameters

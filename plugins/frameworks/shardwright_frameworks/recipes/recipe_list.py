@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiles.errors import DocumentError
-from shardwright_frameworks.configs.python_values import read_python
+from shardwright_frameworks.configs.python_file import read_python
 from shardwright_frameworks.frameworks.python_config import chosen_function, python_framework
 from shardwright_frameworks.reading.read_config import KEYED, SCRIPTS, read_config, split_recipe
 from shardwright_frameworks.shell.config_folder import ConfigFolder

@@ -64,7 +64,8 @@ def _compared(left: str, sign: str, right: str) -> bool | None:
 
 def _empty(text: str, scope: Scope) -> Tested:
     if not unknown_numbers(text):
-        return Tested(not text)
+        # A file that leaves a variable empty and ends without it is completed by its user.
+        return Tested(not text, not text)
     # A script is started without the variables and arguments that nothing sets.
     unset = all(kind in ("unset", "argument") for kind in scope.kinds(text))
     return Tested(True, True) if unset and scope.is_defaulted(text) else Tested(None)

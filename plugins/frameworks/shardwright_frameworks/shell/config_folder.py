@@ -82,6 +82,12 @@ class ConfigFolder:
         same = [name for name in names if name.rsplit("/", 1)[-1] == parts[-1]]
         return same[0] if len(same) == 1 else None
 
+    def path_of(self, name: str) -> Path:
+        """The place of a file by its name in the folder, or in a folder above it."""
+        root = self.root.resolve()
+        above = (place / name for place in [root, *root.parents][:_MOST_ABOVE])
+        return next((path for path in above if path.is_file()), root / name)
+
     def name_of(self, place: Path) -> str | None:
         """The name of a file at a place in this folder, or in the repository around it; None where
         there is none."""

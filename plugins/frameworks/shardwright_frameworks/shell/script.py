@@ -23,6 +23,7 @@ from shardwright_frameworks.shell.script_reading import HERE, Command, ScriptRea
 from shardwright_frameworks.shell.text_marks import (
     Place,
     Word,
+    unknown_numbers,
     without_place_marks,
     without_unknowns,
 )
@@ -231,7 +232,7 @@ class _Reader:
         if name in self.functions:
             self._call_function(words, scope)
             return None
-        if self._changes_variables(words, simple, scope, place):
+        if self._changes_variables(words, environment, simple, scope, place):
             return True
         if self._writes_file(words, simple, scope) or name in _SUCCEEDS:
             return True
@@ -265,7 +266,12 @@ class _Reader:
             scope.ended = ""
 
     def _changes_variables(
-        self, words: Sequence[Word], simple: Simple, scope: Scope, place: Place
+        self,
+        words: Sequence[Word],
+        environment: Mapping[str, Variable],
+        simple: Simple,
+        scope: Scope,
+        place: Place,
     ) -> bool:
         """`unset`, `shift`, `read` and other builtins that set variables."""
         name, texts = words[0].plain, [word.plain for word in words]
@@ -276,6 +282,12 @@ class _Reader:
             scope.arguments, scope.called = (), False
         elif name in ("read", "mapfile", "readarray", "let"):
             given = next(iter(_documents(simple, scope)), None)
+            names = [text for text in texts[1:] if _NAME.fullmatch(text)]
+            parts = _read_parts(environment, simple, scope, len(names))
+            if name == "read" and parts:
+                for variable, part in zip(names, parts, strict=False):
+                    scope.assign(variable, part, place)
+                return True
             for text in texts[1:]:
                 found = _NAME.match(text)
                 if found is None:
@@ -325,6 +337,21 @@ class _Reader:
 def _documents(simple: Simple, scope: Scope) -> list[Reference]:
     tokens = [token for sign, token in simple.redirections if sign == "<<"]
     return [document for token in tokens for document in documents_of(token, scope)]
+
+
+def _read_parts(
+    environment: Mapping[str, Variable], simple: Simple, scope: Scope, count: int
+) -> list[str]:
+    """The parts of a known text that `IFS=, read -r A B <<< TEXT` sets; none for another one."""
+    texts = [expand_text(token, scope) for sign, token in simple.redirections if sign == "<<<"]
+    if len(texts) != 1 or unknown_numbers(texts[0]) or not count:
+        return []
+    separator = environment.get("IFS")
+    plain = without_place_marks(texts[0])
+    if separator is None:
+        return plain.split(None, count - 1)
+    signs = without_place_marks(separator.text)
+    return plain.split(signs, count - 1) if len(signs) == 1 else []
 
 
 def _called_script(words: Sequence[Word]) -> tuple[Sequence[Word], dict[str, Variable]] | None:

@@ -127,7 +127,7 @@ def merge(before: Scope, outcomes: Sequence[Scope], place: Place, kind: str = "b
     """Sets the variables of a scope to what all outcomes of a condition agree on.
 
     A variable on which they disagree is unknown. Options that only some outcomes add to a list of
-    options are kept with an unknown value. A default counts in the place of an argument.
+    options are kept with an unknown value.
     """
     names = sorted({name for each in outcomes for name in each.variables})
     for name in names:
@@ -140,9 +140,6 @@ def _merged(
 ) -> Variable:
     known = [each for each in values if each is not None]
     given = [each for each in known if each.words is not None or not _is_argument(each, scope)]
-    if given and len(given) + (len(values) - len(known)) < len(values):
-        return _merged(name, [each for each in values if each in given or each is None], scope,
-                       place, kind)  # fmt: skip
     first = known[0]
     if len(known) == len(values) and all(each.value == first.value for each in known):
         return first

@@ -23,6 +23,8 @@ _MOST_DEEP = 60
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=$")
 _ENDS_COMMAND = frozenset({";", "\n", "&", "&&", "||", "|", "|&", ")", ";;", ";&", ";;&", "("})
 _REDIRECTIONS = frozenset({">", ">>", "<", "<<", "<<<", "&>", "&>>", ">&", "<&", ">|"})
+# Items of a loop that are read one after the other.
+_MOST_TURNS = 12
 _ENDS_CASE = (";;", ";&", ";;&", "esac")
 
 
@@ -323,10 +325,16 @@ class Walk:
         if self._reads and header:
             words = expand_words(header[2:], self._scope)
             name = header[0].text
-            if len(words) == 1 and words[0].plain != "":
-                self._scope.assign(name, words[0].text, words[0].place)
-            else:
+            known = [word for word in words if word.plain and not unknown_numbers(word.text)]
+            if known != words or not 1 <= len(words) <= _MOST_TURNS:
                 self._scope.assign(name, self._scope.unknown("loop", name, place), place)
+            else:
+                begin = self._at
+                for word in words[:-1]:
+                    self._scope.assign(name, word.text, word.place)
+                    self._loop()
+                    self._at = begin
+                self._scope.assign(name, words[-1].text, words[-1].place)
         self._loop()
 
     def _loop(self) -> None:

@@ -176,3 +176,133 @@ def test_a_called_optimizer_is_read_or_left_open(
     assert ("optimizer" in run.defaults, [one.option for one in run.unresolved]) == (
         False, unresolved,
     )  # fmt: skip
+
+
+NEMO = """import nemo_run as run
+from nemo import lightning as nl
+from nemo.collections.llm.recipes.precision import bf16_mixed
+
+def trainer(tensor_parallelism: int = 4, num_nodes: int = 1, devices: int = 8):
+    strategy = run.Config(
+        nl.MegatronStrategy, tensor_model_parallel_size=tensor_parallelism,
+        pipeline_model_parallel_size=2,
+    )
+    trainer = run.Config(
+        nl.Trainer, devices=devices, num_nodes=num_nodes, plugins=bf16_mixed(), strategy=strategy
+    )
+    return trainer
+
+def pretrain_recipe(fn=pretrain, num_nodes: int = 2, performance_mode: bool = False):
+    recipe = run.Partial(
+        fn, trainer=trainer(num_nodes=num_nodes),
+        data=run.Config(MockDataModule, seq_length=8192, global_batch_size=512, micro_batch_size=1),
+    )
+    if performance_mode:
+        recipe.trainer.strategy.tensor_model_parallel_size = 8
+    return recipe
+"""
+
+
+def test_functions_that_give_parts_are_followed_with_their_arguments(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(NEMO)
+    run = read_config(f"{tmp_path}/a.py:pretrain_recipe")
+    assert (run.tp, run.pp, run.devices, run.precision) == (4, 2, 16, "bf16")
+    assert (run.global_batch, run.micro_batch, run.seq_len) == (512, 1, 8192)
+    assert run.contradictions == ()
+
+
+@pytest.mark.parametrize(
+    ("condition", "tp"),
+    [("scheme == 'lora'", 8), ("scheme.lower() in ['dora', None]", 4), ("unknown", None)],
+)
+def test_a_condition_is_followed_or_leaves_its_value_open(
+    tmp_path: Path, condition: str, tp: int | None
+) -> None:
+    (tmp_path / "a.py").write_text(
+        "import nemo_run as run\n\ndef finetune_recipe(scheme='lora'):\n"
+        "    recipe = run.Partial(f, data=run.Config(D, micro_batch_size=1))\n"
+        "    recipe.trainer.strategy.tensor_model_parallel_size = 4\n"
+        f"    if {condition}:\n"
+        "        recipe.trainer.strategy.tensor_model_parallel_size = 8\n"
+        "    return recipe\n"
+    )
+    run = read_config(f"{tmp_path}/a.py:finetune_recipe")
+    assert run.tp == tp
+    assert ("tp" in run.defaults, bool(run.unresolved)) == (False, tp is None)
+
+
+def test_a_launch_of_a_recipe_by_its_name_follows_the_recipe(tree: Path) -> None:
+    root = tree.parents[2]
+    (root / ".git").mkdir()
+    (tree / "recipes" / "__init__.py").write_text("from megatron.bridge.recipes.big import *\n")
+    path = root / "examples" / "launch.sh"
+    path.parent.mkdir()
+    command = "torchrun --nproc_per_node 8 --nnodes 128 scripts/training/run_recipe.py"
+    overrides = "model.tensor_model_parallel_size=4 train.micro_batch_size=2"
+    path.write_text(f"{command} --recipe big_pretrain_config {overrides}\n")
+    run = read_config(path)
+    assert (run.tp, run.pp, run.ep, run.micro_batch, run.devices) == (4, 16, 64, 2, 1024)
+    assert run.model.name == "deepseek-ai/DeepSeek-V3"
+    path.write_text(f"{command} --recipe qwen_pretrain_config {overrides}\n")
+    run = read_config(path)
+    assert (run.tp, run.pp, run.model.name) == (4, None, "qwen")
+    assert "pp" not in run.defaults
+
+
+def test_a_part_that_nobody_knows_has_no_defaults(tmp_path: Path) -> None:
+    (tmp_path / "config_registry.py").write_text(
+        "from . import model_registry\n\ndef debug() -> Trainer.Config:\n"
+        '    return Trainer.Config(model_spec=model_registry("8B"),\n'
+        "        parallelism=elsewhere(), training=TrainingConfig(max_context_length=2048))\n"
+    )
+    run = read_config(f"{tmp_path}/config_registry.py:debug")
+    assert not {"tp", "pp", "zero_stage"} & run.defaults.keys()
+    assert [one.option for one in run.unresolved] == ["parallelism"]
+
+
+def test_a_copy_of_a_configuration_keeps_its_parts(tmp_path: Path) -> None:
+    """torchtitan's graph trainer copies another trainer's configuration field by field."""
+    (tmp_path / "config_registry.py").write_text(
+        "from dataclasses import fields, replace\nfrom . import model_registry\n\n"
+        'def base():\n    return Trainer.Config(model_spec=model_registry("8B"),\n'
+        "        parallelism=ParallelismConfig(tensor_parallel_degree=8),\n"
+        "        training=TrainingConfig(max_context_length=2048),\n"
+        "        activation_checkpoint=FullAC.Config())\n\n"
+        "def copied(config):\n"
+        "    d = {f.name: getattr(config, f.name) for f in fields(config)}\n"
+        '    d["parallelism"] = replace(config.parallelism, spmd_backend="x")\n'
+        '    if d.get("activation_checkpoint") is not None:\n'
+        '        d["activation_checkpoint"] = SelectiveAC.Config()\n'
+        "    return Other.Config(**d)\n\n"
+        "def graph():\n    return copied(base())\n"
+    )
+    run = read_config(f"{tmp_path}/config_registry.py:graph")
+    assert (run.tp, run.seq_len, run.recompute, run.model.flavor) == (8, 2048, "selective", "8B")
+
+
+def test_the_generator_of_reinforcement_learning_has_degrees_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "config_registry.py").write_text(
+        "from . import model_registry\n\ndef rl():\n"
+        '    return Controller.Config(model_spec=model_registry("8B"),\n'
+        "        async_loop=Loop(num_prompts_per_train_step=8, num_samples_per_prompt=4),\n"
+        "        trainer=Policy.Config(training=TrainingConfig(seq_len=2048),\n"
+        "            parallelism=ParallelismConfig(tensor_parallel_degree=2)),\n"
+        "        generator=V.Config(parallelism=P(tensor_parallel_degree=4)))\n"
+    )
+    run = read_config(f"{tmp_path}/config_registry.py:rl")
+    assert (run.tp, run.global_batch) == (2, 32)
+
+
+def test_matmuls_in_few_bits_and_the_switch_of_both_optimizers(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "from megatron.bridge.training.config import ConfigContainer\n\n"
+        "def precision():\n    cfg = MixedPrecisionConfig(bf16=True)\n"
+        '    cfg.fp4, cfg.fp4_recipe = "e2m1", "nvfp4"\n    return cfg\n\n'
+        "def small_config() -> ConfigContainer:\n    cfg = ConfigContainer(\n"
+        "        optimizer=OptimizerConfig(use_distributed_optimizer=True))\n"
+        "    cfg.mixed_precision = precision()\n"
+        "    cfg.model.tensor_model_parallel_size = 2\n"
+        "    cfg.ddp.use_distributed_optimizer = False\n    return cfg\n"
+    )
+    run = read_config(f"{tmp_path}/a.py:small_config")
+    assert (run.precision, run.zero_stage, run.contradictions) == ("nvfp4", 1, ())

@@ -108,6 +108,22 @@ def test_nothing_is_run(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
+def test_loops_over_known_words_and_texts_that_are_split(tmp_path: Path) -> None:
+    script = (
+        'for C in "4,1" "2,2"; do\n  IFS=\',\' read -r TP PP <<< "$C"\n'
+        "  train --tp $TP --pp $PP\ndone\n"
+    )
+    reading = read(tmp_path, main=script)
+    commands = [" ".join(word.plain for word in each.words) for each in reading.commands]
+    assert commands == ["train --tp 4 --pp 1", "train --tp 2 --pp 2"]
+
+
+def test_a_script_that_ends_at_an_empty_variable_is_completed_by_its_user(tmp_path: Path) -> None:
+    script = 'IMAGE=""\nif [ -z "$IMAGE" ]; then\n  exit 1\nfi\ntrain --tp 4\n'
+    command, _ = command_of(tmp_path, script)
+    assert command.words[-1].plain == "4"
+
+
 @pytest.mark.parametrize(
     ("script", "kind", "name", "line"),
     [
@@ -116,7 +132,7 @@ def test_nothing_is_run(tmp_path: Path) -> None:
         ("A=`nproc --all`\ntrain --tp $A", "output", "nproc --all", 1),
         ("train --tp $1", "argument", "$1", 1),
         ("train --nodes $SLURM_NNODES", "runtime", "SLURM_NNODES", 1),
-        ("for i in 1 2 4; do\n  train --tp $i\ndone", "loop", "i", 1),
+        ("for i in $(seq 4); do\n  train --tp $i\ndone", "loop", "i", 1),
         ("T=1\nfor i in 1 2; do\n  T=$i\ndone\ntrain --tp $T", "loop", "T", 2),
         ("N=0\nwhile [ $N -lt 4 ]; do N=$((N+1)); done\ntrain --tp $N", "loop", "N", 2),
         ("if [ $1 = x ]; then A=1; else A=2; fi\ntrain --tp $A", "branch", "A", 1),

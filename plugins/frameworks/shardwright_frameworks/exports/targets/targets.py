@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from profiles.errors import UnknownNameError
@@ -33,7 +33,7 @@ class Target:
     config: str
 
 
-TARGETS: Mapping[str, Target] = {
+TARGETS: dict[str, Target] = {
     "megatron": Target(words="Megatron-LM", export=export_megatron, config="run.sh"),
     "megatron-bridge": Target(
         words="Megatron-Bridge (NeMo)", export=export_megatron_bridge, config="overrides.yaml"

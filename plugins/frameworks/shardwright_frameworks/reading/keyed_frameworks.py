@@ -1,0 +1,318 @@
+"""`FRAMEWORKS`: the frameworks whose configurations are files of keys (YAML, JSON, TOML), one row
+each: how a file is recognized, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from profiles.errors import DocumentError
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.interpolation import Key
+from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
+from shardwright_frameworks.frameworks import (
+    accelerate,
+    automodel,
+    axolotl,
+    deepspeed_config,
+    hf_trainer,
+    llama_factory,
+    maxtext,
+    nanotron,
+    nemo,
+    nemo_rl,
+    other_yaml,
+    primus,
+    torchtitan,
+    torchtune,
+)
+from shardwright_frameworks.shell.config_folder import ConfigFolder
+from shardwright_frameworks.shell.text_marks import Place
+
+
+@dataclass(slots=True, kw_only=True)
+class KeyedSource:
+    """A file that is read into `collected`.
+
+    parts    the file and those of its Hydra defaults, each with the key above its values
+    further  files that its reader read as well
+    """
+
+    file: KeyedFile
+    folder: ConfigFolder
+    collected: Collected
+    parts: tuple[tuple[Key, KeyedFile], ...]
+    further: list[KeyedFile] = field(default_factory=list)
+
+    @property
+    def values(self) -> nemo.Values:
+        """The values of all parts by their path."""
+        return {path: value for path, value in nemo.values_of_files(self.parts).items() if path}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedFramework:
+    """One framework.
+
+    recognizes  whether a file has its keys
+    collect     collects the values and returns the framework's name in an import
+    ending      of its files; "" for YAML and JSON
+    shared      whether files of others have these keys, too: it is tried last
+    inherits    whether Hydra's defaults belong to its files
+    """
+
+    recognizes: Callable[[KeyedFile], bool]
+    collect: Callable[[KeyedSource], str]
+    ending: str = ""
+    shared: bool = False
+    inherits: bool = False
+
+
+def keyed_framework(file: KeyedFile) -> KeyedFramework | None:
+    """The framework that a file configures, None for another file.
+
+    Raises DocumentError for a file with the keys of two.
+    """
+    rows = {name: row for name, row in FRAMEWORKS.items() if _has_ending(row, file)}
+    if primus.is_primus(file):
+        return rows.get("primus")
+    own = [name for name, row in rows.items() if not row.shared and row.recognizes(file)]
+    for name in _TAKES_NEMO:
+        if name in own and "nemo" in own:
+            own.remove("nemo")
+    if len(own) > 1:
+        raise DocumentError(
+            f"{file.name}: matches two frameworks, {own[0]} and {own[1]}; name the command "
+            "that reads it (shardwright import --command '...'), or remove the keys of one"
+        )
+    if own:
+        return rows[own[0]]
+    return next((row for row in rows.values() if row.shared and row.recognizes(file)), None)
+
+
+def _has_ending(row: KeyedFramework, file: KeyedFile) -> bool:
+    return file.name.endswith(".toml") == (row.ending == ".toml")
+
+
+# Frameworks with a Megatron engine or adapter that takes Megatron-Core's names.
+_TAKES_NEMO = ("llama-factory", "nemo-rl")
+
+
+def _top(file: KeyedFile) -> set[str]:
+    return {path[0] for path in file.values}
+
+
+def _is_nemo(file: KeyedFile) -> bool:
+    # Nanotron has the section `parallelism`, some keys of which NeMo has elsewhere.
+    is_axolotl = axolotl.is_axolotl(file)
+    paths = [path for path in file.values if path and not (is_axolotl and len(path) == 1)]
+    return not nanotron.is_nanotron(file) and nemo.is_nemo(paths)
+
+
+def _is_bridge(file: KeyedFile) -> bool:
+    return {"model", "train"} <= file.sections() and file.has("model", "seq_length")
+
+
+def _is_maxtext(file: KeyedFile) -> bool:
+    return any(key.startswith(("ici_", "dcn_")) for key in _top(file))
+
+
+def _collect_torchtitan(source: KeyedSource) -> str:
+    torchtitan.collect_torchtitan([torchtitan.values_of_file(source.file)], source.collected)
+    return "torchtitan"
+
+
+def _collect_nanotron(source: KeyedSource) -> str:
+    nanotron.collect_nanotron(source.file, source.collected)
+    return "nanotron"
+
+
+def _collect_deepspeed(source: KeyedSource) -> str:
+    deepspeed_config.collect_deepspeed(source.file, source.collected)
+    return "deepspeed"
+
+
+def _collect_accelerate(source: KeyedSource) -> str:
+    named = accelerate.collect_accelerate(source.file, source.collected)
+    if named:
+        place = source.file.place(("deepspeed_config",))
+        collect_deepspeed_file(named, source.folder, source.collected, place, source.file.name)
+    return "accelerate"
+
+
+def _collect_neox(source: KeyedSource) -> str:
+    other_yaml.collect_neox(source.file, source.collected)
+    return "gpt-neox"
+
+
+def _collect_composer(source: KeyedSource) -> str:
+    other_yaml.collect_composer(source.file, source.collected)
+    return "olmo" if other_yaml.is_olmo(source.file) else "llm-foundry"
+
+
+def _collect_automodel(source: KeyedSource) -> str:
+    automodel.collect_automodel(source.file, source.collected)
+    return "automodel"
+
+
+def _collect_nemo_rl(source: KeyedSource) -> str:
+    files = nemo_rl.collect_nemo_rl(source.file, source.folder, source.collected)
+    source.further += files[:-1]
+    return "nemo-rl"
+
+
+def _collect_torchtune(source: KeyedSource) -> str:
+    torchtune.collect_torchtune(source.file, (), (), source.collected)
+    return "torchtune"
+
+
+def _collect_maxtext(source: KeyedSource) -> str:
+    maxtext.collect_maxtext(maxtext.given_by_file(source.file), source.collected)
+    return "maxtext"
+
+
+def _collect_nemo(source: KeyedSource) -> str:
+    """NeMo's keys, which Megatron-Bridge and FlagScale have too."""
+    file, values = source.file, source.values
+    nemo.collect_nemo([values], source.collected, source.folder.environment)
+    if ("experiment", "runner") in {path[:2] for path in values} or (
+        {"system", "model", "data"} <= file.sections() and not file.has("trainer")
+    ):
+        return "flagscale"
+    batch = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
+    return "megatron-bridge" if batch or not _is_nemo_of(source) else "nemo"
+
+
+def _is_nemo_of(source: KeyedSource) -> bool:
+    return _is_nemo(source.file) or nemo.is_nemo(list(source.values))
+
+
+def _collect_axolotl(source: KeyedSource) -> str:
+    return _with_deepspeed(
+        source, axolotl.collect_axolotl(source.file, source.collected), "axolotl"
+    )
+
+
+def _collect_trainer(source: KeyedSource) -> str:
+    given = hf_trainer.given_by_file(source.file, source.collected)
+    named = hf_trainer.collect_trainer(given, source.collected)
+    return _with_deepspeed(source, named, "transformers")
+
+
+def _collect_llama_factory(source: KeyedSource) -> str:
+    file, collected = source.file, source.collected
+    given = hf_trainer.given_by_file(file, collected)
+    is_second, is_megatron = llama_factory.is_second(file), nemo.is_nemo(list(source.values))
+    if is_second:
+        llama_factory.collect_llama_factory(file, collected)
+    named = hf_trainer.collect_trainer(given, collected)
+    if not is_second:
+        llama_factory.collect_first(file, collected, is_megatron=is_megatron)
+    if is_megatron:
+        nemo.collect_nemo([source.values], collected, source.folder.environment)
+    return _with_deepspeed(source, named, "llama-factory")
+
+
+def _with_deepspeed(source: KeyedSource, named: str | None, framework: str) -> str:
+    """Collects DeepSpeed's settings that a file names or contains."""
+    file, collected = source.file, source.collected
+    inside = section_of(file, "deepspeed")
+    if named:
+        place = file.place(("deepspeed",))
+        collect_deepspeed_file(named, source.folder, collected, place, file.name)
+    elif file.has("deepspeed") and deepspeed_config.is_deepspeed(inside):
+        deepspeed_config.collect_deepspeed(inside, collected)
+    return framework
+
+
+def _collect_primus(source: KeyedSource) -> str:
+    """Collects the overrides of the framework that Primus starts, over Primus's own defaults, and
+    gives its name; `primus` for Primus's Megatron-Core."""
+    file, collected = source.file, source.collected
+    module, started = primus.started_framework(file)
+    primus.collect_defaults(file, collected)
+    if started in ("torchtitan", "maxtext"):
+        overrides = section_of(section_of(section_of(file, "modules"), module), "overrides")
+        primus.collect_model(file, collected)
+        FRAMEWORKS[started].collect(replace(source, file=overrides))
+    elif started in ("megatron", "megatron_bridge"):
+        nemo.collect_nemo([source.values], collected, source.folder.environment)
+    else:
+        path = ("modules", module, "framework")
+        collected.report_missing(
+            ".".join(path), f"runs of {started!r} are not read", file.place(path)
+        )
+    return "primus" if started == "megatron" else started.replace("_", "-")
+
+
+def section_of(file: KeyedFile, section: str) -> KeyedFile:
+    """A part of a file as a separate file."""
+    return replace(
+        file,
+        values={p[1:]: v for p, v in file.values.items() if len(p) > 1 and p[0] == section},
+        lines={p[1:]: n for p, n in file.lines.items() if len(p) > 1 and p[0] == section},
+        twice=(),
+    )
+
+
+def collect_deepspeed_file(
+    named: str, folder: ConfigFolder, collected: Collected, place: Place, near: str
+) -> None:
+    """Collects the values of a DeepSpeed file that another file names."""
+    found = folder.find(named, near=near)
+    if found is None:
+        collected.report_unresolved("deepspeed", f"the file {named!r} is not in the folder", place)
+        return
+    file = read_keyed(found, folder)
+    if found not in collected.files:
+        collected.files.append(found)
+    deepspeed_config.collect_deepspeed(_moved(file, found, folder), collected)
+
+
+def _moved(file: KeyedFile, name: str, folder: ConfigFolder) -> KeyedFile:
+    """A file that a script writes has its lines in the script."""
+    if name not in folder.written:
+        return file
+    script, line = folder.written[name]
+    lines = {path: number + line - 1 for path, number in file.lines.items()}
+    return replace(file, name=script, lines=lines)
+
+
+FRAMEWORKS: dict[str, KeyedFramework] = {
+    "torchtitan": KeyedFramework(
+        recognizes=torchtitan.is_torchtitan, collect=_collect_torchtitan, ending=".toml"
+    ),
+    "primus": KeyedFramework(recognizes=primus.is_primus, collect=_collect_primus, inherits=True),
+    "nanotron": KeyedFramework(recognizes=nanotron.is_nanotron, collect=_collect_nanotron),
+    "accelerate": KeyedFramework(recognizes=accelerate.is_accelerate, collect=_collect_accelerate),
+    "gpt-neox": KeyedFramework(recognizes=other_yaml.is_neox, collect=_collect_neox),
+    "composer": KeyedFramework(recognizes=other_yaml.is_composer, collect=_collect_composer),
+    "automodel": KeyedFramework(recognizes=automodel.is_automodel, collect=_collect_automodel),
+    "nemo-rl": KeyedFramework(recognizes=nemo_rl.is_nemo_rl, collect=_collect_nemo_rl),
+    "torchtune": KeyedFramework(recognizes=torchtune.is_torchtune, collect=_collect_torchtune),
+    "llama-factory": KeyedFramework(
+        recognizes=lambda file: bool({"finetuning_type", "cutoff_len"} & _top(file)),
+        collect=_collect_llama_factory,
+    ),
+    "axolotl": KeyedFramework(recognizes=axolotl.is_axolotl, collect=_collect_axolotl),
+    "nemo": KeyedFramework(recognizes=_is_nemo, collect=_collect_nemo, inherits=True),
+    "maxtext": KeyedFramework(recognizes=_is_maxtext, collect=_collect_maxtext),
+    # Files of others have keys of these, too.
+    "transformers": KeyedFramework(
+        recognizes=lambda file: hf_trainer.is_trainer(_top(file)),
+        collect=_collect_trainer,
+        shared=True,
+    ),
+    "deepspeed": KeyedFramework(
+        recognizes=deepspeed_config.is_deepspeed, collect=_collect_deepspeed, shared=True
+    ),
+    "maxtext (no mesh)": KeyedFramework(
+        recognizes=lambda file: maxtext.is_maxtext(_top(file)),
+        collect=_collect_maxtext,
+        shared=True,
+    ),
+    "megatron-bridge": KeyedFramework(
+        recognizes=_is_bridge, collect=_collect_nemo, shared=True, inherits=True
+    ),
+}
+"""By name. A further framework is a further row."""

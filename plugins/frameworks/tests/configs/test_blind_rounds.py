@@ -1,0 +1,128 @@
+"""Causes of wrong or missing values that public configurations showed, each with an own example."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from shardwright_frameworks.reading.read_config import read_config
+
+from profiles.errors import DocumentError
+from shardwright.requests.imported_run import ImportedRun
+
+MEGATRON = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
+    "--num-attention-heads 4 --micro-batch-size 1 --tensor-model-parallel-size 2"
+)
+
+
+def read(folder: Path, name: str, text: str) -> ImportedRun:
+    path = folder / name
+    path.write_text(text)
+    return read_config(path)
+
+
+def test_a_branch_that_sets_an_argument_decides_nothing(tmp_path: Path) -> None:
+    script = (
+        "DO=$1\nif [ $2 != false ] && [ $DO = false ]; then\n  DO=true\nfi\n"
+        'if [ $DO = true ]; then\n  D=" --use-distributed-optimizer"\n'
+        'elif [ $DO = false ]; then\n  D=" "\nfi\n'
+        f"{MEGATRON} $D\n"
+    )
+    run = read(tmp_path, "a.sh", script)
+    assert (run.zero_stage, run.distributed_optimizer) == (None, None)
+    assert [each.option for each in run.unresolved] == ["--use-distributed-optimizer"]
+
+
+def test_each_layout_of_a_list_is_a_run(tmp_path: Path) -> None:
+    script = (
+        'LAYOUTS=("4,1" "2,2")\nfor L in "${LAYOUTS[@]}"; do\n'
+        "  IFS=',' read -r TP PP <<< \"$L\"\n"
+        f"  {MEGATRON.rpartition(' ')[0]} $TP --pipeline-model-parallel-size $PP\ndone\n"
+    )
+    run = read(tmp_path, "a.sh", script)
+    assert (run.tp, run.pp, run.runs) == (4, 1, 2)
+
+
+def test_a_program_of_no_known_framework_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read(tmp_path, "a.sh", "torchrun --nproc_per_node 8 --nnodes 2 train_cats.py --lr 1\n")
+
+
+def test_accelerate_starts_ms_swift_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.json").write_text(
+        '{"distributed_type": "FSDP", "num_processes": 2, "mixed_precision": "bf16", '
+        '"fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": true}}'
+    )
+    command = "accelerate launch --config_file fsdp.json swift/cli/sft.py --model Qwen/Qwen3-8B"
+    run = read(tmp_path, "a.sh", f"{command} --torch_dtype bfloat16 --max_length 2048\n")
+    assert (run.framework, run.devices, run.precision) == ("ms-swift", 2, "bf16")
+    assert (run.zero_stage, run.seq_len, run.defaults["recompute"].value) == (3, 2048, "full")
+
+
+def test_a_launch_of_an_unknown_recipe_has_no_defaults(tmp_path: Path) -> None:
+    command = "torchrun --nproc_per_node 8 scripts/training/run_recipe.py --recipe $RECIPE"
+    run = read(tmp_path, "a.sh", f"{command} model.seq_length=4096 train.global_batch_size=32\n")
+    assert (run.framework, run.seq_len, run.global_batch) == ("megatron-bridge", 4096, 32)
+    assert not {"tp", "pp", "cp"} & run.defaults.keys()
+
+
+def test_two_axes_of_maxtext_shard_weights(tmp_path: Path) -> None:
+    words = "ici_fsdp_parallelism=4 ici_fsdp_transpose_parallelism=2 per_device_batch_size=1"
+    command = f"python3 -m maxtext.trainers.pre_train.train base.yml {words}"
+    run = read(tmp_path, "a.sh", f"{command} max_target_length=2048 remat_policy=full\n")
+    assert (run.dp, run.zero_stage, run.devices) == (8, 3, 8)
+
+
+AUTOMODEL = """step_scheduler: {global_batch_size: 16, local_batch_size: 4}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: NAME
+distributed:
+  strategy: fsdp2
+  pp_size: 4
+  pipeline: {pp_schedule: interleaved1f1b, pp_microbatch_size: 1, layers_per_stage: 4}
+packed_sequence: {pack_size: 4096}
+"""
+
+
+def test_chunks_of_automodel_follow_from_the_layers_of_each(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.yaml", AUTOMODEL.replace("NAME", "meta-llama/Llama-3.1-8B"))
+    assert (run.pp, run.vpp, run.seq_len, run.micro_batch) == (4, 2, 4096, 1)
+    run = read(tmp_path, "b.yaml", AUTOMODEL.replace("NAME", "nobody/unknown"))
+    assert (run.vpp, "vpp" in run.defaults) == (None, False)
+    assert [one.option for one in run.unresolved] == ["distributed.pipeline.layers_per_stage"]
+
+
+def test_old_experts_of_nanotron_leave_the_devices_open(tmp_path: Path) -> None:
+    text = (
+        "general: {run: a}\nmodel: {model_config: {moe_num_experts: 4, num_hidden_layers: 1}}\n"
+        "parallelism: {dp: 1, tp: 2, pp: 1, expert_parallel_size: 2}\n"
+        "tokens: {micro_batch_size: 1, sequence_length: 256, batch_accumulation_per_replica: 1}\n"
+    )
+    assert read(tmp_path, "a.yaml", text).devices is None
+
+
+def test_primus_has_defaults_of_its_own_for_torchtitan(tmp_path: Path) -> None:
+    text = (
+        "modules:\n  pre_trainer:\n    framework: torchtitan\n    model: qwen3_1.7b.yaml\n"
+        "    overrides:\n      parallelism: {tensor_parallel_degree: 2}\n"
+    )
+    assert read(tmp_path, "a.yaml", text).defaults["recompute"].value == "none"
+
+
+def test_primus_names_chunks_as_megatron_does(tmp_path: Path) -> None:
+    text = (
+        "modules:\n  pre_trainer:\n    framework: megatron\n    model: grok1.yaml\n    overrides:\n"
+        "      pipeline_model_parallel_size: 4\n      num_virtual_stages_per_pipeline_rank: 4\n"
+        "      tensor_model_parallel_size: 1\n"
+    )
+    assert read(tmp_path, "a.yaml", text).vpp == 4
+
+
+def test_adapters_of_the_second_llama_factory(tmp_path: Path) -> None:
+    text = (
+        "model: Qwen/Qwen3-4B\nmodel_class: llm\npeft_config: {name: lora, r: 16}\n"
+        "dist_config: {name: fsdp2}\ntrain_dataset: a.yaml\nmicro_batch_size: 1\ncutoff_len: 2048\n"
+    )
+    assert read(tmp_path, "a.yaml", text).model.lora_rank == 16
