@@ -146,7 +146,7 @@ class CellTimes:
         )
 
     def block_costs(self, cell: Cell, rank: int, at: Index, *, last: bool) -> BlockCosts:
-        """Costs of the blocks whose kinds are `at` [n], with what a rank's devices gather;
+        """Costs of the blocks whose kinds are `at` [n], with the gathers of a rank's devices;
         `last`: at the last stage."""
         chain = self.chain(cell, rank)
         before, behind = self.gathers(cell, rank)

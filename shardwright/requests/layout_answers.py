@@ -120,7 +120,7 @@ class LayoutRequester:
         """The requested framework; without one, the frameworks to compare, our executor last.
 
         A front, and a module of the user, which only our executor runs, are not compared. Raises
-        InputError for an option that our executor would need and lacks.
+        InputError for an option that our executor would need and does not have.
         """
         options = self.request.options
         if options.stack:

@@ -71,7 +71,7 @@ def plan_request(options: PlanOptions, *, profile: Path, today: str) -> PlanRequ
     Without a batch it is the usual one of the model (usual_batch.py). Raises InputError,
     UnknownNameError, UnitError, DocumentError.
     """
-    # Without a framework several are compared; what our executor lacks is left to the others.
+    # Without a framework several are compared, and those without an option refuse it.
     named = options if options.stack else replace(options, stack=ANY_STACK)
     axes, choices = axes_of_options(options), requested_options(named)
     batch, assumed = options.global_batch, tuple[str, ...]()

@@ -63,7 +63,7 @@ class NamedDevice:
 class SizeFlags:
     """The flags of `size` as values.
 
-    on            () for those that most providers rent
+    on            () for the devices of most providers
     tokens        None where they are the unknown;  optimal_tokens  those of a scaling law
     deadline_s, budget_usd, nodes, devices   None where not given
     batches       sequences per step; () for the usual one

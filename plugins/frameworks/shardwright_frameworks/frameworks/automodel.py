@@ -124,7 +124,7 @@ def _collect_pipeline(file: KeyedFile, collected: Collected) -> None:
 
 
 def _collect_chunks(path: Key, file: KeyedFile, collected: Collected) -> None:
-    """Chunks of a rank by the layers of each: a whole number for every rank, rounded as asked
+    """Chunks of a rank by the layers of each: a whole number for every rank, rounded by the setting
     (components/distributed/pipelining/functional.py)."""
     layers, each = collected.count("model.num_layers"), degree_of(file.get(*path))
     ranks = collected.count("pp") or 1

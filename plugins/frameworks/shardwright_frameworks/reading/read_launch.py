@@ -255,9 +255,9 @@ def _collect_arguments(
     if swift is not None:
         named = _named_files(launch, options, folder)
         launch = replace(launch, program="megatron" if swift[1] or swift[2] else "swift")
-        framework = collect_swift_launch(launch, options, folder, collected)
+        trainer = collect_swift_launch(launch, options, folder, collected)
         _collect_named(named, folder, collected, launch)  # accelerate's
-        return framework
+        return trainer
     if "colossalai" in launch.words:
         colossalai.collect_colossalai(options, collected)
         return "colossalai"
