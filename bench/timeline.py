@@ -7,8 +7,8 @@ from collections.abc import Generator
 import simpy
 
 from bench.best_of import best_of
-from simulator.schedules.action import Action
-from simulator.schedules.schedule import Schedule, build_schedule, dependencies
+from simulator.schedules.action import Action, ActionKind
+from simulator.schedules.schedule import Schedule, build_schedule
 from simulator.schedules.timeline import Durations, simulate
 
 RANKS, MICRO_BATCHES = 16, 256
@@ -23,10 +23,11 @@ def by_simpy(schedule: Schedule, forward_s: float, backward_s: float) -> float:
 
     def rank(row: tuple[Action, ...]) -> Generator[simpy.Event, None, None]:
         for action in row:
-            for need in dependencies(action, schedule.num_stages):
-                yield done[need]
-            kind = str(action.kind)
-            yield environment.timeout(forward_s if kind == "F" else backward_s)
+            goes = action.kind is ActionKind.FORWARD
+            stage = action.stage + (-1 if goes else 1)
+            if 0 <= stage < schedule.num_stages:
+                yield done[Action(stage, action.kind, action.microbatch)]
+            yield environment.timeout(forward_s if goes else backward_s)
             done[action].succeed()
 
     for row in schedule.ranks:

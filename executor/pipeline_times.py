@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean
 
 import numpy as np
@@ -15,7 +14,7 @@ from profiles.errors import RunError
 from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, StepOverhead
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
 from profiles.model.graph import ModelGraph
-from simulator.schedules.schedule import dependencies
+from simulator.schedules.schedule import action_graph
 from simulator.values.plan import Plan
 
 BlockTime = tuple[int, int, str, float, float]
@@ -93,27 +92,26 @@ def quiet_steps(logs: Sequence[RankLog]) -> tuple[int, ...]:
 
 def gaps_of(plan: Plan, logs: Sequence[RankLog], step: int) -> Iterator[Gap]:
     """The gap before every action of a step but each rank's first."""
-    schedule = plan.actions
+    graph = action_graph(plan.actions)
     spans = {
         name: (log.steps[step].begin_s + start, log.steps[step].begin_s + end)
         for log in logs
         for name, start, end, _ in log.steps[step].actions
     }
-    for row in schedule.ranks:
-        for before, action in pairwise(row):
-            begin, free = spans[str(action)][0], spans[str(before)][1]
-            needed = [
-                spans[str(need)][1]
-                for need in dependencies(action, schedule.num_stages, schedule.copies)
-                if need.stage != action.stage
-            ]
-            came = max(needed, default=0.0)
-            yield Gap(
-                stage=action.stage,
-                letter=str(action.kind.value),
-                time_s=begin - max(came, free),
-                after_message=came > free,
-            )
+    starts = [spans[str(action)][0] for action in graph.actions]
+    ends = [spans[str(action)][1] for action in graph.actions]
+    for action, start, before, source in zip(
+        graph.actions, starts, graph.before, graph.source, strict=True
+    ):
+        if before < 0:
+            continue
+        came, free = ends[source] if source >= 0 else 0.0, ends[before]
+        yield Gap(
+            stage=action.stage,
+            letter=str(action.kind.value),
+            time_s=start - max(came, free),
+            after_message=came > free,
+        )
 
 
 def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tuple[BlockPoint, ...]:

@@ -141,16 +141,15 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     """
     file = Path(path)
     need_writable(path)
-    if _is_device(file):
-        _write_through(file, content)
-        return
-    file = Path(os.path.realpath(file))
+    temporary = ""
     try:
+        if _is_device(file):
+            with file.open("wb") as stream:
+                stream.write(content)
+            return
+        file = Path(os.path.realpath(file))
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    except OSError as error:
-        raise DocumentError(f"{path}: cannot be written: {error.strerror or error}") from error
-    try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
@@ -158,11 +157,10 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         os.chmod(temporary, 0o644)
         os.replace(temporary, file)
     except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
         raise DocumentError(f"{path}: cannot be written: {error.strerror or error}") from error
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    finally:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)  # missing once it is the file
 
 
 def need_writable(path: str | Path) -> None:
@@ -182,14 +180,6 @@ def need_writable(path: str | Path) -> None:
 
 def _is_device(file: Path) -> bool:
     return str(file).startswith("/dev/") or (file.exists() and not file.is_file())
-
-
-def _write_through(file: Path, content: bytes) -> None:
-    try:
-        with file.open("wb") as stream:
-            stream.write(content)
-    except OSError as error:
-        raise DocumentError(f"{file}: cannot be written: {error.strerror or error}") from error
 
 
 def to_json(data: Any) -> str:

@@ -56,7 +56,7 @@ def page(
         "",
         f"**Mean absolute error of the device-hours {percent(statistics.mean(map(abs, errors)))}**,"
         f" worst {percent(max(map(abs, errors)))}; {inside} of {len(errors)} are inside their 90 % "
-        f"interval. This is not a blind test: the contingency was fitted to {found.runs} of these "
+        f"interval. This is not a blind test: the contingency was fitted to {found.count} of these "
         f"runs (each predicted from the others: {percent(found.error)}), and the defaults for "
         "missing values were chosen with these runs in view.",
         "",

@@ -142,9 +142,9 @@ date = "{today}"
 # Device-hours per unexpected interruption of a job. Each cluster left out, the others miss it by a
 # factor of {miss:.1f} on average.
 [failure_rate]
-device_hours = {hours:.4g}
+middle = {hours:.4g}
 spread = {spread:.3g}
-clusters = {len(CLUSTERS)}
+count = {len(CLUSTERS)}
 method = "geometric mean of published clusters, and the factor that 90 % of them lie within; \
 a device's own are drawn towards it as if it had {_PRIOR} more"
 source = "{named}"
@@ -163,7 +163,7 @@ date = "2024-07-31"
 [contingency]
 middle = {middle:.3g}
 spread = {spread_90:.3g}
-runs = {len(ratios)}
+count = {len(ratios)}
 error = {error:.3g}
 method = "median of published over predicted device-hours of whole runs that count all their \
 time; of TPUs of before 2022, whose stacks are older than the fitted ones, their own, drawn \

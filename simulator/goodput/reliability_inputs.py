@@ -26,24 +26,27 @@ _USUAL_SCHEMA = "shardwright/reliability-defaults@1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRate:
-    """Device-hours of a running job between unexpected interruptions.
+class ByDevice:
+    """A figure of long runs, from published ones.
 
-    device_hours  median of all clusters;  devices  median by device type (prefix of its name)
-    spread        90 % of clusters are within this factor of the median
+    middle   of all runs or clusters;  devices  middle by device type (prefix of its name)
+    spread   90 % of them are within this factor of the middle, or of the figure of the others
+    count    number of runs or clusters
+    error    mean absolute error of a run's figure from the other runs; 0 if it was not computed
     """
 
-    device_hours: float
+    middle: float
     spread: float
-    clusters: int
+    count: int
     method: str
     source: str
+    error: float = 0.0
     devices: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, device_name: str) -> float:
-        """Device-hours per interruption for a device; the overall median for an unknown type."""
-        known = (hours for name, hours in self.devices.items() if device_name.startswith(name))
-        return next(known, self.device_hours)
+        """The middle for a device; the overall middle for an unknown type."""
+        known = (value for name, value in self.devices.items() if device_name.startswith(name))
+        return next(known, self.middle)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,38 +63,18 @@ class FailureShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contingency:
-    """Published duration of whole runs, divided by the duration that failures, checkpoints and
-    steady steps explain.
+class GoodputFile:
+    """profiles/data/calibration/goodput.toml.
 
-    middle  median of runs with a complete published duration;  devices  median by device type
-            (prefix of its name)
-    spread  90 % of runs are within this factor of the prediction from the other runs
-    error   mean absolute error of a run's duration predicted from the other runs
+    failure_rate  device-hours of a running job between unexpected interruptions, by cluster
+    contingency   published duration of whole runs, divided by the duration that failures,
+                  checkpoints and steady steps explain
     """
 
-    middle: float
-    spread: float
-    runs: int
-    error: float
-    method: str
-    source: str
-    devices: Mapping[str, float] = field(default_factory=dict)
-
-    def of(self, device_name: str) -> float:
-        """The median for a device; the overall median for an unknown type."""
-        known = (middle for name, middle in self.devices.items() if device_name.startswith(name))
-        return next(known, self.middle)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoodputFile:
-    """profiles/data/calibration/goodput.toml."""
-
     date: str
-    failure_rate: FailureRate
+    failure_rate: ByDevice
     failure_shares: FailureShares
-    contingency: Contingency
+    contingency: ByDevice
 
 
 @functools.cache
@@ -274,10 +257,10 @@ _CONTINGENCY = learned().contingency
 SOURCES: Mapping[str, str] = {
     **{name: usual.source for name, usual in _usual_values().items()},
     "device_hours_per_failure": f"{_RATE.source}; {_RATE.method}",
-    "failure_spread": f"between the {_RATE.clusters} clusters of device_hours_per_failure",
+    "failure_spread": f"between the {_RATE.count} clusters of device_hours_per_failure",
     "failure_shares": learned().failure_shares.source,
     "contingency": f"{_CONTINGENCY.source}; {_CONTINGENCY.method}",
-    "contingency_spread": f"between the {_CONTINGENCY.runs} runs of contingency",
+    "contingency_spread": f"between the {_CONTINGENCY.count} runs of contingency",
 }
 """Source of each default."""
 

@@ -21,7 +21,6 @@ from itertools import accumulate
 from profiles.errors import InputError, UnknownNameError
 from simulator.schedules.action import Action as Action
 from simulator.schedules.action import ActionKind as ActionKind
-from simulator.schedules.action import backward_input, forward
 from simulator.schedules.durations import Durations
 
 Rows = tuple[tuple[Action, ...], ...]
@@ -36,16 +35,19 @@ class Placement(StrEnum):
     V = "v"
     """Stage s is on rank s, then 2 num_ranks - 1 - s (Qi et al., arXiv 2401.10241, section 6)."""
 
+    def rank_of(self, num_ranks: int, stage: int) -> int:
+        """The rank of a virtual stage; V turns at each end."""
+        turn, place = divmod(stage, num_ranks)
+        return num_ranks - 1 - place if turn % 2 and self is Placement.V else place
+
     def ranks_of(self, num_ranks: int, stages_per_rank: int) -> tuple[int, ...]:
-        """The rank of every virtual stage; V turns at each end.
+        """The rank of every virtual stage.
 
         >>> Placement.V.ranks_of(3, 2), Placement.LOOP.ranks_of(3, 2)
         ((0, 1, 2, 2, 1, 0), (0, 1, 2, 0, 1, 2))
         """
-        down = list(range(num_ranks))
-        back = -1 if self is Placement.V else 1
-        turns = [down[:: back if turn % 2 else 1] for turn in range(stages_per_rank)]
-        return tuple(rank for turn in turns for rank in turn)
+        stages = range(num_ranks * stages_per_rank)
+        return tuple(self.rank_of(num_ranks, stage) for stage in stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,24 +241,6 @@ def _executable_order(
     return tuple(order)
 
 
-def dependencies(action: Action, num_stages: int, copies: int = 1) -> tuple[Action, ...]:
-    """Actions whose results an action needs: its stage's forward, its neighbor's output.
-
-    A backward's neighbor may run `B` or `I`. The result has the action's own letter; callers must
-    accept either.
-    """
-    stage, mb = action.stage, action.microbatch
-    per_copy = num_stages // copies
-    if action.kind is ActionKind.FORWARD:
-        return (forward(stage - 1, mb),) if stage % per_copy else ()
-    if action.kind is ActionKind.BACKWARD_WEIGHT:
-        return (backward_input(stage, mb),)
-    own = forward(stage, mb)
-    if stage % per_copy == per_copy - 1:
-        return (own,)
-    return (own, Action(stage + 1, action.kind, mb))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
     """Inputs of a schedule in addition to its ranks and micro-batches.
@@ -358,13 +342,12 @@ class ScheduleKind:
         >>> [schedule_kind("zbv").rank_of(3, stage) for stage in range(6)]
         [0, 1, 2, 2, 1, 0]
         """
-        turn, place = divmod(stage, num_ranks)
-        return num_ranks - 1 - place if turn % 2 and self.placement is Placement.V else place
+        return self.placement.rank_of(num_ranks, stage)
 
     def stages_of(self, num_ranks: int, stages_per_rank: int, rank: int) -> tuple[int, ...]:
         """Virtual stages of a pipeline rank, in chain order."""
-        stages = range(num_ranks * stages_per_rank)
-        return tuple(stage for stage in stages if self.rank_of(num_ranks, stage) == rank)
+        ranks = self.placement.ranks_of(num_ranks, stages_per_rank)
+        return tuple(stage for stage, owner in enumerate(ranks) if owner == rank)
 
 
 # Filled by the files in simulator/schedules at the first lookup.

@@ -32,18 +32,21 @@ class Alternative:
     @classmethod
     def of(cls, plan: Plan, prediction: Prediction, why_not_first: str) -> Alternative:
         """The plan with the main figures of its prediction."""
-        usd, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
-        return cls(
-            plan=plan,
-            step_time_s=prediction.step_time_s.value,
-            step_time_low_s=prediction.step_time_s.low,
-            step_time_high_s=prediction.step_time_s.high,
-            mfu=prediction.mfu.value,
-            peak_memory_bytes=prediction.peak.value,
-            usd_per_million_tokens=usd.value if usd else None,
-            usd_per_million_samples=per_sample.value if per_sample else None,
-            why_not_first=why_not_first,
-        )
+        return cls(plan=plan, why_not_first=why_not_first, **_main_figures(prediction))
+
+
+def _main_figures(prediction: Prediction) -> dict[str, Any]:
+    """The figures of a prediction that an answer and its runners-up repeat, by field."""
+    usd, per_sample = prediction.usd_per_million_tokens, prediction.usd_per_million_samples
+    return {
+        "step_time_s": prediction.step_time_s.value,
+        "step_time_low_s": prediction.step_time_s.low,
+        "step_time_high_s": prediction.step_time_s.high,
+        "mfu": prediction.mfu.value,
+        "peak_memory_bytes": prediction.peak.value,
+        "usd_per_million_tokens": None if usd is None else usd.value,
+        "usd_per_million_samples": None if per_sample is None else per_sample.value,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,19 +180,7 @@ class PlanFile:
 
     def with_prediction(self, prediction: Prediction) -> PlanFile:
         """A copy with another prediction of its plan, and the figures copied from it."""
-        usd = prediction.usd_per_million_tokens
-        per_sample = prediction.usd_per_million_samples
-        return replace(
-            self,
-            prediction=prediction,
-            step_time_s=prediction.step_time_s.value,
-            step_time_low_s=prediction.step_time_s.low,
-            step_time_high_s=prediction.step_time_s.high,
-            mfu=prediction.mfu.value,
-            peak_memory_bytes=prediction.peak.value,
-            usd_per_million_tokens=None if usd is None else usd.value,
-            usd_per_million_samples=None if per_sample is None else per_sample.value,
-        )
+        return replace(self, prediction=prediction, **_main_figures(prediction))
 
     def with_dollars(self, usd: Interval | None, price: Sourced | None) -> PlanFile:
         """A copy with other dollars per million tokens or samples, and the price per device-hour;

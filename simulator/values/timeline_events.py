@@ -23,13 +23,15 @@ def timeline_events(
     send_s                   seconds to send across the cut before each stage, 0 without a send
     exchange_s, optimizer_s  seconds of every pipeline rank after its last action
     """
-    events = []
+    events: list[Event] = []
+
+    def add(pp_rank: int, stream: str, name: str, start_s: float, end_s: float) -> None:
+        rank = plan.degrees.rank(pp=pp_rank)
+        events.append(Event(rank=rank, stream=stream, name=name, start_s=start_s, end_s=end_s))
+
     for i, action in enumerate(timeline.actions):
-        rank = plan.degrees.rank(pp=timeline.ranks[i])
-        start, end = timeline.start_s[i], timeline.end_s[i]
-        events.append(
-            Event(rank=rank, stream="compute", name=str(action), start_s=start, end_s=end)
-        )
+        pp_rank, start, end = timeline.ranks[i], timeline.start_s[i], timeline.end_s[i]
+        add(pp_rank, "compute", str(action), start, end)
         if action.kind is ActionKind.BACKWARD_WEIGHT:
             continue
         forward = action.kind is ActionKind.FORWARD
@@ -37,30 +39,11 @@ def timeline_events(
         crossing_s = send_s[cut] if 0 < cut < len(send_s) else 0.0
         if crossing_s > 0:
             name = f"{action.stage}SEND_{'F' if forward else 'B'}{action.microbatch}"
-            events.append(
-                Event(rank=rank, stream="send", name=name, start_s=end, end_s=end + crossing_s)
-            )
+            add(pp_rank, "send", name, end, end + crossing_s)
     for pp_rank, (exchange, optimizer) in enumerate(zip(exchange_s, optimizer_s, strict=True)):
         begin = timeline.rank_end_s(pp_rank)
-        rank = plan.degrees.rank(pp=pp_rank)
         middle = begin + exchange
         if exchange > 0:
-            events.append(
-                Event(
-                    rank=rank,
-                    stream="collective",
-                    name="data_parallel",
-                    start_s=begin,
-                    end_s=middle,
-                )
-            )
-        events.append(
-            Event(
-                rank=rank,
-                stream="compute",
-                name="optimizer",
-                start_s=middle,
-                end_s=middle + optimizer,
-            )
-        )
+            add(pp_rank, "collective", "data_parallel", begin, middle)
+        add(pp_rank, "compute", "optimizer", middle, middle + optimizer)
     return tuple(events)

@@ -14,7 +14,7 @@ from profiles.hardware.probe.probe_aten import aten_bytes, aten_call, aten_names
 from profiles.hardware.probe.probe_cases import Case, ConvCase, convolutions
 from profiles.hardware.probe.probe_host import measure_host
 from profiles.hardware.probe.probe_ops import traced_op
-from profiles.hardware.probe.probe_timing import Cycle
+from profiles.hardware.probe.probe_timing import cycle
 from profiles.model.graph import ConvShape, Op, Phase
 
 
@@ -108,14 +108,14 @@ def test_the_backward_of_groups_is_as_much_work_as_their_products(
 def test_a_cycle_runs_equal_sets_of_other_tensors() -> None:
     x = torch.ones(1024)
     seen: list[torch.Tensor] = []
-    cycle = Cycle(lambda y: seen.append(y) or y + 1, (x,))
+    call = cycle(lambda y: seen.append(y) or y + 1, (x,))
     seen.clear()
-    cycle()
-    assert len(seen) == cycle.count == 64
-    assert len({y.data_ptr() for y in seen}) == cycle.count
+    call()
+    assert len(seen) == call.count == 64
+    assert len({y.data_ptr() for y in seen}) == call.count
     assert all(torch.equal(y, x) for y in seen)
     # 32 MiB of input and output: two sets at least.
-    assert Cycle(torch.neg, (torch.ones(8 * 2**20),)).count == 2
+    assert cycle(torch.neg, (torch.ones(8 * 2**20),)).count == 2
 
 
 def test_the_host_has_a_point_of_each_kind_and_pass() -> None:

@@ -10,7 +10,7 @@ import torch
 from profiles.hardware.catalogue.device import ConvPoint, Measurements
 from profiles.hardware.probe.probe_cases import Case, recurrence_layers
 from profiles.hardware.probe.probe_ops import op_call, traced_op
-from profiles.hardware.probe.probe_timing import Prepared, measure_on_thread
+from profiles.hardware.probe.probe_timing import TimedCall, measure_on_thread
 from profiles.model.graph import RECURRENCES, Phase
 from simulator.traced.op_cost import price_op
 from tests.simulator.hand_made import device
@@ -48,7 +48,8 @@ def test_a_layer_runs_and_costs_what_it_was_measured_to_take(layer, phase) -> No
 def test_what_prepares_a_call_is_not_timed() -> None:
     ran = []
     sample = measure_on_thread(
-        Prepared(lambda: ran.append("call"), lambda: ran.append(sum(range(10**6)))), 3
+        TimedCall(lambda: ran.append("call"), prepare=lambda: ran.append(sum(range(10**6)))),
+        3,
     )
     assert [x == "call" for x in ran] == [False, True] * 3
     assert sample.cpu_s < 1e-3

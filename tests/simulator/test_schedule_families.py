@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
+from simulator.schedules.action import Action, ActionKind, backward_input, forward
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import (
-    ActionKind,
     Schedule,
     build_schedule,
-    dependencies,
     schedule_names,
 )
 from simulator.schedules.timeline import longest_rank_s, simulate
@@ -27,6 +26,24 @@ from tests.simulator.bubble_rate import bubble_rate, busiest_rank_s
 
 TWO_STAGES = ("zbv", "v-half", "v-min", "dualpipev")
 SEARCHED = ("zb-1p", "zb-2p")
+
+
+def dependencies(action: Action, num_stages: int, copies: int = 1) -> tuple[Action, ...]:
+    """Actions whose results an action needs: its stage's forward, its neighbor's output.
+
+    A backward's neighbor may run `B` or `I`. The result has the action's own letter; callers must
+    accept either.
+    """
+    stage, mb = action.stage, action.microbatch
+    per_copy = num_stages // copies
+    if action.kind is ActionKind.FORWARD:
+        return (forward(stage - 1, mb),) if stage % per_copy else ()
+    if action.kind is ActionKind.BACKWARD_WEIGHT:
+        return (backward_input(stage, mb),)
+    own = forward(stage, mb)
+    if stage % per_copy == per_copy - 1:
+        return (own,)
+    return (own, Action(stage + 1, action.kind, mb))
 
 
 def promise(name, p, m, v, rank, kept):

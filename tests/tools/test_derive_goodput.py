@@ -13,13 +13,13 @@ def test_the_shipped_failure_rates():
     the geometric middle; H100's own 50.7 with two of the middle: (50.7 x 34.3^2)^(1/3) = 39.1."""
     hours, spread, miss, devices = failure_rates()
     shipped = learned().failure_rate
-    assert hours == pytest.approx(34.3e3, rel=0.01) == pytest.approx(shipped.device_hours, rel=1e-3)
+    assert hours == pytest.approx(34.3e3, rel=0.01) == pytest.approx(shipped.middle, rel=1e-3)
     assert spread == pytest.approx(shipped.spread, rel=0.01)
     assert 1.5 < miss < 2.5
     assert devices["h100"] == pytest.approx((50.7e3 * 34.3e3**2) ** (1 / 3), rel=0.01)
     assert devices == pytest.approx(dict(shipped.devices), rel=1e-3)
     assert shipped.of("h100-sxm-80gb@500w") == shipped.devices["h100"]
-    assert shipped.of("mi300x") == shipped.device_hours
+    assert shipped.of("mi300x") == shipped.middle
 
 
 def test_the_shipped_shares():

@@ -41,7 +41,6 @@ from profiles.hardware.kernels.kernel_surface import (
     Array,
     KernelSurface,
     KernelTable,
-    bandwidth_ratio,
     read_surface,
 )
 
@@ -205,6 +204,7 @@ _SAME_AS = {"float16": "bfloat16"}
 class AttentionSurface(KernelSurface):
     """Attention times of one device, `tables` by data type and head size: `bfloat16_128`."""
 
+    kind: ClassVar[str] = "attention"
     tables: Mapping[str, AttentionTable] = field(default_factory=dict)
 
     def table(self, dtype: str, head_dim: int) -> AttentionTable:
@@ -269,18 +269,4 @@ def load_attention_surface(device_name: str) -> AttentionSurface:
 
     Raises UnknownNameError for an unknown device.
     """
-    device = get_device(device_name)
-    name = device.name
-    found, relative = read_surface(AttentionSurface, name, "attention")
-    if relative is None:
-        return found
-    origin = get_device(found.measured_on)
-    bandwidth = bandwidth_ratio(name, found.measured_on)
-    tables = {
-        key: table.scaled(
-            device.peak(table.dtype).value / origin.peak(table.dtype).value, bandwidth
-        )
-        for key, table in found.tables.items()
-        if table.dtype in device.peak_flop_per_s
-    }
-    return replace(found, tables=tables)
+    return read_surface(AttentionSurface, get_device(device_name))

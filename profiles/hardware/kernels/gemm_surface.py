@@ -48,7 +48,6 @@ from profiles.hardware.kernels.kernel_surface import (
     Array,
     KernelSurface,
     KernelTable,
-    bandwidth_ratio,
     read_surface,
 )
 
@@ -141,14 +140,13 @@ _BORROWED_DTYPES = {
     "int8": (1.0, 2.0),
 }
 _LENDER = "bfloat16"
-# Surfaces that share a peak of the catalog.
-_PEAK_OF = {"float8_block": "float8_e4m3fn"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GemmSurface(KernelSurface):
     """Matmul times of one device, `tables` by data type."""
 
+    kind: ClassVar[str] = "gemm"
     tables: Mapping[str, GemmTable] = field(default_factory=dict)
 
     def table(self, dtype: str) -> GemmTable:
@@ -189,22 +187,8 @@ def load_surface(device_name: str) -> GemmSurface:
     Raises UnknownNameError for an unknown device.
     """
     device = get_device(device_name)
-    name = device.name
-    found, relative = read_surface(GemmSurface, name, "gemm")
+    found = read_surface(GemmSurface, device)
     tables = found.tables
-    if relative is not None:
-        origin, bandwidth = get_device(found.measured_on), bandwidth_ratio(name, found.measured_on)
-        peaks = {dtype: _PEAK_OF.get(dtype, dtype) for dtype in tables}
-        tables = {
-            dtype: table.scaled(
-                relative.matmul_rate
-                * device.peak(peaks[dtype]).value
-                / origin.peak(peaks[dtype]).value,
-                bandwidth,
-            )
-            for dtype, table in tables.items()
-            if peaks[dtype] in device.peak_flop_per_s and peaks[dtype] in origin.peak_flop_per_s
-        }
     borrowed = {
         dtype: tables[_LENDER].scaled(
             device.peak(dtype).value / device.peak(_LENDER).value,

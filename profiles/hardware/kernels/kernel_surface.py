@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from profiles.document import read_document
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import DATA, get_device
-from profiles.hardware.catalogue.catalog_files import Relative
+from profiles.hardware.catalogue.device import Device
 from profiles.hardware.catalogue.relatives import relative_of
 
 Array = NDArray[np.float64]
@@ -186,9 +186,13 @@ class KernelTable:
 class KernelSurface:
     """Kernel times of one device.
 
+    kind          name of the surfaces in paths and schemas
+    tables        of type KernelTable
     measured_on   the measured device: `device`, or a relative (method `assumed`, with a `reason`)
     """
 
+    kind: ClassVar[str]
+    tables: Mapping[str, Any] = field(default_factory=dict)
     device: str
     measured_on: str
     sm_count: int
@@ -200,6 +204,8 @@ class KernelSurface:
 
 
 S = TypeVar("S", bound=KernelSurface)
+# Data types of tables that share a peak of the catalog.
+_PEAK_OF = {"float8_block": "float8_e4m3fn"}
 
 
 def surface_path(device_name: str, kind: str) -> Path:
@@ -207,29 +213,33 @@ def surface_path(device_name: str, kind: str) -> Path:
     return DATA / "kernels" / f"{device_name}.{kind}.toml"
 
 
-def read_surface(cls: type[S], device_name: str, kind: str) -> tuple[S, Relative | None]:
-    """A device's measured surface and None; otherwise its relative's surface, with unscaled tables,
-    and the relative."""
-    schema = f"shardwright/{kind}-surface@1"
-    path = surface_path(device_name, kind)
+def read_surface(cls: type[S], device: Device) -> S:
+    """A device's measured surface; otherwise its relative's, scaled by the datasheets' ratios of
+    peaks and memory bandwidths."""
+    schema = f"shardwright/{cls.kind}-surface@1"
+    path = surface_path(device.name, cls.kind)
     if path.is_file():
-        return read_document(path, cls, schema=schema), None
-    relative = relative_of(device_name)
-    lender = relative.attention_measured_on if kind == "attention" else ""
-    path = surface_path(lender or relative.measured_on, kind)
-    origin = read_document(path, cls, schema=schema)
-    borrowed = replace(
-        origin,
-        device=device_name,
-        sm_count=relative.sm_count or origin.sm_count,
-        sm_source=relative.sm_source or origin.sm_source,
+        return read_document(path, cls, schema=schema)
+    relative = relative_of(device.name)
+    lender, rate = relative.measured_on, relative.matmul_rate
+    if cls.kind == "attention":
+        lender, rate = relative.attention_measured_on or lender, 1.0
+    found = read_document(surface_path(lender, cls.kind), cls, schema=schema)
+    origin = get_device(found.measured_on)
+    own, its = device.memory_bandwidth_bytes_per_s, origin.memory_bandwidth_bytes_per_s
+    peaks = {name: _PEAK_OF.get(table.dtype, table.dtype) for name, table in found.tables.items()}
+    return replace(
+        found,
+        device=device.name,
+        sm_count=relative.sm_count or found.sm_count,
+        sm_source=relative.sm_source or found.sm_source,
         method="assumed",
         reason=relative.reason,
+        tables={
+            name: found.tables[name].scaled(
+                rate * device.peak(peak).value / origin.peak(peak).value, own.value / its.value
+            )
+            for name, peak in peaks.items()
+            if peak in device.peak_flop_per_s and peak in origin.peak_flop_per_s
+        },
     )
-    return borrowed, relative
-
-
-def bandwidth_ratio(device_name: str, origin: str) -> float:
-    """Memory bandwidth of a device over its relative's, from the datasheets."""
-    device, relative = get_device(device_name), get_device(origin)
-    return device.memory_bandwidth_bytes_per_s.value / relative.memory_bandwidth_bytes_per_s.value

@@ -20,7 +20,7 @@ from profiles.hardware.probe.cpu_clock import Sample, between, read_clock
 from profiles.hardware.probe.probe_answers import DeviceFacts, RankAnswer, RankJob
 from profiles.hardware.probe.probe_cases import Case
 from profiles.hardware.probe.probe_host import measure_host
-from profiles.hardware.probe.probe_ops import op_call, pieces_of, work_flop
+from profiles.hardware.probe.probe_ops import op_call, work_flop
 from profiles.hardware.probe.probe_reference import time_references, time_rounds
 from profiles.hardware.probe.probe_timing import Effort, measure, resident_bytes, sample_call
 from profiles.hardware.probe.probe_workers import Progress
@@ -88,7 +88,7 @@ def _sample_op(case: Case, effort: Effort, device: torch.device) -> list[Sample]
         samples = sample_call(call, effort)
     except RuntimeError as error:
         raise RunError(f"{case.label} cannot be measured: {error}") from error
-    return [sample.per(pieces_of(call, case)) for sample in samples]
+    return [sample.per(call.count) for sample in samples]
 
 
 def _cuda() -> bool:
@@ -103,7 +103,7 @@ def _is_emulated(device: torch.device) -> bool:
         case = Case(family="matmul", dtype=name, shape=shape)
         call = op_call(case, device)
         call()
-        times.append(min(measure(call, 1).cpu_s for _ in range(3)) / pieces_of(call, case))
+        times.append(min(measure(call, 1).cpu_s for _ in range(3)) / call.count)
     ratio = torch.tensor([times[1] / max(times[0], 1e-9)], device=device)
     dist.all_reduce(ratio, op=dist.ReduceOp.MAX)
     return float(ratio) > _EMULATED_RATIO

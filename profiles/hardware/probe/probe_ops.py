@@ -2,7 +2,7 @@
 
 Tensors are as in training: a linear layer's weight is stored [n, k] and multiplied transposed,
 every call allocates its output, and attention is torch's fused one. On a CPU the caches are as in a
-step (`Cycle`); on an accelerator they are as warm as repetition makes them.
+step (`cycle`); on an accelerator they are as warm as repetition makes them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from profiles.hardware.probe.probe_aten import aten_bytes, aten_call
 from profiles.hardware.probe.probe_cases import MEMORY_OPS, ROW, Case, ConvCase, RecurrenceCase
-from profiles.hardware.probe.probe_timing import Cycle, Prepared
+from profiles.hardware.probe.probe_timing import TimedCall, cycle
 from profiles.hardware.probe.recorded_calls import Call, recorded_call
 from profiles.model.graph import AttentionShape, MatmulShape, Op, Phase
 from profiles.model.tracing.trace_fused import FusedRecurrence
@@ -38,29 +38,22 @@ _LENGTH = 32
 _RECURRENCES = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
 
-def op_call(case: Case, device: torch.device) -> Callable[[], object]:
-    """The timed call of a case on existing tensors; it does the case's work `pieces_of` times."""
+def op_call(case: Case, device: torch.device) -> TimedCall:
+    """The timed call of a case on existing tensors."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     if case.family in ("attention", "recurrence"):
-        return _pass(*_layer(case, dtype, device), case.phase)
+        return TimedCall(_pass(*_layer(case, dtype, device), case.phase))
     if case.family == "launch":
         one = torch.ones(1, device=device)
-        return lambda: one.add(one)
+        return TimedCall(lambda: one.add(one))
     if case.family == "bandwidth":
         here = torch.ones(case.size_bytes // 8, device=device)
         there = torch.ones_like(here)
-        return lambda: there.copy_(here)
+        return TimedCall(lambda: there.copy_(here))
     if case.op == "adamw":
         return _adamw(case, device)
     func, args = _op(case, dtype, device)
-    return Cycle(func, args) if device.type == "cpu" else lambda: func(*args)
-
-
-def pieces_of(call: Callable[[], object], case: Case) -> int:
-    """How many times one call does the work of the case."""
-    if isinstance(call, Cycle):
-        return call.count
-    return _parameters(case) if case.op == "adamw" and not torch.cuda.is_available() else 1
+    return cycle(func, args) if device.type == "cpu" else TimedCall(lambda: func(*args))
 
 
 def traced_op(case: Case) -> Op:
@@ -190,20 +183,22 @@ def _memory_op(case: Case, device: torch.device) -> Call:
     return calls[case.op]
 
 
-def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
+def _adamw(case: Case, device: torch.device) -> TimedCall:
     """One step of torch.optim.AdamW on equal fp32 parameters, fused as the executor runs it.
 
-    On a CPU there are several parameters (`_parameters`), and a small backward runs before each
-    step, so that caches and interpreter are as in training.
+    On a CPU there are several parameters, and a small backward runs before each step, so that
+    caches and interpreter are as in training.
     """
+    wanted = math.ceil(_OPTIMIZER_BYTES / max(1, case.size_bytes))
+    count = 1 if device.type == "cuda" else max(1, min(_MOST_PARAMETERS, wanted))
     parameters = []
-    for _ in range(1 if device.type == "cuda" else _parameters(case)):
+    for _ in range(count):
         parameter = nn.Parameter(torch.randn(case.num_elements, device=device))
         parameter.grad = torch.randn_like(parameter)
         parameters.append(parameter)
     step = torch.optim.AdamW(parameters, lr=1e-6, fused=True).step
     if device.type == "cuda":
-        return step
+        return TimedCall(step)
     # A forward and backward of a small network, and a pass over more memory than the caches hold.
     layers = [(nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU()) for _ in range(6)]
     network = nn.Sequential(*(part for layer in layers for part in layer))
@@ -213,8 +208,4 @@ def _adamw(case: Case, device: torch.device) -> Callable[[], object]:
         network(x).sum().backward()
         memory.add_(1)
 
-    return Prepared(step, backward)
-
-
-def _parameters(case: Case) -> int:
-    return max(1, min(_MOST_PARAMETERS, math.ceil(_OPTIMIZER_BYTES / max(1, case.size_bytes))))
+    return TimedCall(step, count, backward)

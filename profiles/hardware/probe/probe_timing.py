@@ -2,7 +2,7 @@
 
 A call repeated on the same tensors finds them in the nearest cache, and its output in memory that
 was just freed. In a training step dozens of ops run in between, and outputs stay until the
-backward. So a `Cycle` runs an op on many sets of equal tensors, keeps all outputs, and frees them
+backward. So a `cycle` runs an op on many sets of equal tensors, keeps all outputs, and frees them
 together, as after a step. On 14 small models (two cores, torch 2.13, 2026-11-22, with other work)
 the ops of a step took 0.71 of the step's CPU time (median) on the same tensors, 0.95 in cycles.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from profiles.hardware.probe.cpu_clock import Sample, between, read_clock
 
@@ -67,29 +67,36 @@ def sample_call(
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A call with an untimed `prepare` before each repetition (on a CPU thread)."""
+class TimedCall:
+    """A call that does the work of a case `count` times; `prepare` runs untimed before each call
+    (on a CPU thread)."""
 
     call: Callable[[], object]
-    prepare: Callable[[], object]
+    count: int = 1
+    prepare: Callable[[], object] | None = None
 
     def __call__(self) -> None:
-        self.prepare()
+        if self.prepare is not None:
+            self.prepare()
         self.call()
 
 
 def measure_on_thread(call: Callable[[], object], repeats: int) -> Sample:
     """As `measure`, but always on the CPU thread."""
-    if not isinstance(call, Prepared):
+    prepare = None
+    if isinstance(call, TimedCall):  # its own call takes time too
+        prepare = call.prepare
+        call = call.call
+    if prepare is None:
         start = read_clock()
         for _ in range(repeats):
             call()
         return between(start, read_clock()).per(repeats)
     samples = []
     for _ in range(repeats):
-        call.prepare()
+        prepare()
         start = read_clock()
-        call.call()
+        call()
         samples.append(between(start, read_clock()))
     delays = [s.delay_s for s in samples if s.delay_s is not None]
     return Sample(
@@ -102,9 +109,10 @@ def measure_on_thread(call: Callable[[], object], repeats: int) -> Sample:
 def _on_stream(call: Callable[[], object], repeats: int) -> Sample:
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
+    function = call.call if isinstance(call, TimedCall) else call
     start.record()
     for _ in range(repeats):
-        call()
+        function()
     end.record()
     end.synchronize()
     time_s = start.elapsed_time(end) * 1e-3 / repeats
@@ -126,20 +134,16 @@ _BYTES = 32 * 2**20
 _MOST = 64
 
 
-class Cycle:
-    """`count` calls of one op, each on its own set of equal tensors."""
+def cycle(func: Callable[..., Any], args: tuple[Any, ...]) -> TimedCall:
+    """Calls of one op, each on its own set of equal tensors."""
+    kept = tree_leaves((args, func(*args)))
+    moved = sum(x.numel() * x.element_size() for x in kept if isinstance(x, Tensor))
+    count = max(2, min(_MOST, _BYTES // max(1, moved)))
+    sets = [args, *(tree_map_only(Tensor, Tensor.clone, args) for _ in range(count - 1))]
 
-    def __init__(self, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        def copy(x: Any) -> Any:
-            return x.clone() if isinstance(x, Tensor) else x
-
-        kept = tree_leaves((args, func(*args)))
-        moved = sum(x.numel() * x.element_size() for x in kept if isinstance(x, Tensor))
-        self.count = max(2, min(_MOST, _BYTES // max(1, moved)))
-        self.func = func
-        self.sets = [args, *(tree_map(copy, args) for _ in range(self.count - 1))]
-
-    def __call__(self) -> None:
+    def call() -> None:
         with torch.no_grad():
-            outputs = [self.func(*args) for args in self.sets]
+            outputs = [func(*each) for each in sets]
         del outputs
+
+    return TimedCall(call, count)
