@@ -27,6 +27,11 @@ class Cell:
         """Micro-batches per step and replica."""
         return self.global_batch // (self.degrees.dp * self.micro_batch)
 
+    @property
+    def pipelined(self) -> bool:
+        """Whether gradients are exchanged once per step, and parameters stay gathered."""
+        return self.degrees.pp > 1
+
     def rank_of(self, stage: int) -> int:
         """Pipeline rank of a virtual stage."""
         return schedule_kind(self.schedule).rank_of(self.degrees.pp, stage)

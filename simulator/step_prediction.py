@@ -6,6 +6,7 @@ provide `StepFacts`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -13,7 +14,14 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
 from simulator.mfu import mfu
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
-from simulator.values.prediction import Component, Interval, Part, Prediction, RankMemory
+from simulator.values.prediction import (
+    Component,
+    Interval,
+    Part,
+    Prediction,
+    RankMemory,
+    SourceTag,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +68,30 @@ def step_prediction(facts: StepFacts) -> Prediction:
         bubble_fraction=bubble / total if total else 0.0,
         ranks=facts.ranks,
         fits=facts.fits,
+    )
+
+
+def source_tags(seconds: Mapping[tuple[str, str, str], float]) -> tuple[SourceTag, ...]:
+    """Shares of seconds by their (name, method, source), the largest first."""
+    whole = sum(seconds.values()) or 1.0
+    return tuple(
+        SourceTag(name=name, method=method, source=source, share=time_s / whole)
+        for (name, method, source), time_s in sorted(
+            seconds.items(), key=lambda item: (-item[1], item[0])
+        )
+    )
+
+
+def limit_words(made: Prediction, *, where: str = "", exchange: str = "") -> str:
+    """The limits of a plan in words: the largest part of its step, and its fullest rank.
+
+    where  name of the rank with the slowest step;  exchange  name of the gradient exchange
+    """
+    largest, tight = max(made.components, key=lambda part: part.time_s), made.fullest
+    name = exchange if exchange and largest.name is Part.REDUCE else largest.name.words
+    return (
+        f"{name}{where} ({largest.time_s / made.step_time_s.value:.0%} of the step); memory of "
+        f"rank {tight.rank} is {tight.use:.0%} full"
     )
 
 

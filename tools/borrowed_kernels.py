@@ -37,7 +37,7 @@ def borrowed_errors(data: MeasuredSteps, values: Mapping[str, float]) -> dict[Ke
     """log(seconds as the most alike / seconds as fitted) of each kernel, in the middle of rows."""
     found = {}
     for kernel, other in _MOST_LIKE.items():
-        if kernel in data.kernels.groups:
+        if kernel in data.kernels:
             own, as_other = (_sums(data, kernel, k, values) for k in (kernel, other))
             has = own > 0
             found[kernel] = float(np.median(np.log(as_other[has] / own[has])))
@@ -47,6 +47,6 @@ def borrowed_errors(data: MeasuredSteps, values: Mapping[str, float]) -> dict[Ke
 def _sums(
     data: MeasuredSteps, kernel: Kernel, priced_as: Kernel, values: Mapping[str, float]
 ) -> Array:
-    group = data.kernels.groups[kernel]
-    seconds = group_seconds(priced_as, group, values) * group.arrays.count
-    return np.asarray(np.bincount(data.row[group.places], seconds, len(data.measured_s)), float)
+    places, group = data.kernels[kernel]
+    seconds = group_seconds(priced_as, group, values) * group.count
+    return np.asarray(np.bincount(data.row[places], seconds, len(data.measured_s)), float)

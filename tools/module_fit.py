@@ -15,22 +15,14 @@ from profiles.model.graph import ModelGraph
 from profiles.model.kernels import DeviceKernel, Kernel
 from simulator.soft_maximum import larger
 from simulator.traced.in_step import is_kernel_priced, optimizer_s, prices_in_step, starts
-from simulator.traced.kernel_arrays import KernelArrays, kernel_arrays
-from simulator.traced.kernel_seconds import (
-    ARCHITECTURES,
-    KernelGroups,
-    KernelRates,
-    Values,
-    group_seconds,
-    grouped,
-    kernel_rates,
-)
+from simulator.traced.kernel_arrays import ARCHITECTURES, KernelArrays, kernel_arrays
+from simulator.traced.kernel_seconds import KernelGroups, Values, group_seconds, grouped
 from simulator.traced.module_row import ModuleSetting
 from simulator.training_run.framework.executor_states import Software
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Columns = TypeVar("Columns", KernelRates, KernelArrays, "StepFacts")
+Columns = TypeVar("Columns", KernelArrays, "StepFacts")
 
 _ERROR = 0.12  # of one row, in log: where Cauchy-like weights begin to fall
 _PRIOR = 0.02  # weight of a constant's start against a row
@@ -194,16 +186,16 @@ class MeasuredSteps:
 
     def kernel_sums(self, kernel: Kernel, values: Mapping[str, float]) -> Array:
         """[2, rows] device seconds of the kernels of a kind, forward and backward."""
-        group = self.kernels.groups[kernel]
-        seconds = group_seconds(kernel, group, values) * group.arrays.count
-        row, rows = self.row[group.places], len(self.measured_s)
-        late = group.arrays.backward
+        places, group = self.kernels[kernel]
+        seconds = group_seconds(kernel, group, values) * group.count
+        row, rows = self.row[places], len(self.measured_s)
+        late = group.backward
         parts = [np.bincount(row[own], seconds[own], rows) for own in (~late, late)]
         return np.asarray(parts)
 
     def sums(self, values: Mapping[str, float]) -> dict[Kernel, Array]:
         """The same of every kind."""
-        return {kernel: self.kernel_sums(kernel, values) for kernel in self.kernels.groups}
+        return {kernel: self.kernel_sums(kernel, values) for kernel in self.kernels}
 
     def log_errors(self, sums: Mapping[Kernel, Array], values: Mapping[str, float]) -> Array:
         """[rows] log(predicted / measured)."""
@@ -216,11 +208,12 @@ def measured_steps(
 ) -> MeasuredSteps:
     """The rows as arrays."""
     pairs = list(zip(steps, settings, strict=True))
-    arrays = [kernel_arrays(fitted_kernels(step, setting)) for step, setting in pairs]
-    rates = [kernel_rates(x, s.device) for x, s in zip(arrays, settings, strict=True)]
+    arrays = [
+        kernel_arrays(fitted_kernels(step, setting), setting.device) for step, setting in pairs
+    ]
     joined = _joined(arrays)
     return MeasuredSteps(
-        kernels=grouped(joined, _joined(rates)),
+        kernels=grouped(joined),
         facts=_joined([step_facts(step, setting) for step, setting in pairs]),
         row=np.repeat(np.arange(len(steps)), [len(x.count) for x in arrays]),
         backward=joined.backward,
@@ -308,7 +301,7 @@ def _slopes(
     """[rows, constants] of log errors; only the kernels that ask for a constant are priced anew."""
     values = _values(names, x)
     asked: dict[Kernel, set[str]] = {}
-    for kernel in data.kernels.groups:
+    for kernel in data.kernels:
         watched = _Watched(values)
         data.kernel_sums(kernel, watched)
         asked[kernel] = watched.asked

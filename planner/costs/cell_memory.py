@@ -163,15 +163,7 @@ class CellMemory:
         if degrees.pp == 1:
             # What FSDP2 gathers and sums goes with the blocks (CellTimes.chain).
             held = replace(held, largest=0.0, largest_trained=0.0)
-        found = executor_static_bytes(
-            held,
-            stack=self.model.stack,
-            precision=self.model.workload.precision,
-            optimizer=self.model.workload.optimizer,
-            zero_stage=cell.zero_stage,
-            dp=degrees.dp,
-            pp=degrees.pp,
-        )
+        found = executor_static_bytes(held, self.model.group(cell, 0))
         return found.parameters + found.optimizer, found.gradients
 
     def _state_ranges(self, cell: Cell) -> tuple[Array, Array]:
@@ -194,7 +186,7 @@ class CellMemory:
 
     def exchange_bytes(self, cell: Cell, total: Figures) -> Figures:
         """Bytes that come and go behind the last backward (simulator/memory/held.py)."""
-        return exchange_bytes(total, zero_stage=cell.zero_stage, dp=cell.degrees.dp)
+        return exchange_bytes(total, self.model.group(cell, 0))
 
     def _alone(self, cell: Cell) -> Array:
         """[n] bytes of the states of each block alone; its gradients from the second backward."""

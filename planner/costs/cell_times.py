@@ -21,7 +21,7 @@ from simulator.traced.block_cost import BlockCost
 from simulator.traced.in_step import message_in_step
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.traced.stage_cost import copy_seconds, gather_seconds, missing_overhead
-from simulator.traced.step_tail import Tail, Tie, price_tie
+from simulator.traced.step_tail import Tail, Tie, price_tail, price_tie
 
 
 class CellTimes:
@@ -41,18 +41,12 @@ class CellTimes:
         alone = self._known.once(
             key, lambda: self._model.chain(cell.micro_batch, degrees.group("tp", pp=rank))
         )
-        if degrees.pp > 1 or not cell.zero_stage or degrees.dp == 1:
+        group = self._model.group(cell, rank)
+        if group.pipelined or not group.sharded:
             return alone
 
         def sharded() -> ChainCosts:
-            buffers = unit_buffers(
-                self._model.graph(cell.micro_batch, degrees.tp),
-                zero_stage=cell.zero_stage,
-                dp=degrees.dp,
-                num_microbatches=cell.num_microbatches,
-                sizes=self._model.stack.bytes_of(self._model.workload.precision),
-                on_cpu=self._model.cluster.device_at(0).type == "cpu",
-            )
+            buffers = unit_buffers(self._model.graph(cell.micro_batch, degrees.tp), group)
             blocks = tuple(
                 tuple(unit.beside(cost) for cost in row)
                 for unit, row in zip(buffers, alone.blocks, strict=True)
@@ -65,42 +59,24 @@ class CellTimes:
     def gathers(self, cell: Cell, rank: int) -> tuple[Array, Array]:
         """[K, S] exposed seconds of gathering sharded parameters, and of a CPU's copies of them, in
         forward and in backward. The gathering is split evenly, as the simulator does."""
-        chain = self.chain(cell, rank)
-        group = cell.degrees.group("dp", pp=rank)
-        device = self._model.cluster.device_at(group[0])
-        sizes = self._model.stack.bytes_of(self._model.workload.precision)
-        copied = device.type == "cpu" and sizes.working_copy_bytes > 0
-        if not copied and (cell.zero_stage < 2 or len(group) < 2):
+        chain, group = self.chain(cell, rank), self._model.group(cell, rank)
+        copied = group.device.type == "cpu" and group.sizes.working_copy_bytes > 0
+        if not copied and not group.gathers:
             return np.zeros_like(chain.backward_s), np.zeros_like(chain.backward_s)
-        pipelined, tp = cell.degrees.pp > 1, cell.degrees.tp
 
         def parts(cost: BlockCost) -> tuple[float, float]:
-            gather = gather_seconds(
-                cost,
-                zero_stage=cell.zero_stage,
-                group=group,
-                precision=self._model.workload.precision,
-                cluster=self._model.cluster,
-                stack=self._model.stack,
-                pipelined=pipelined,
-                sharing=tp,
-            )
-            forward, backward = copy_seconds(
-                cost,
-                sizes,
-                device,
-                sharded=cell.zero_stage >= 1 and cell.degrees.dp > 1,
-                once_per_step=pipelined or cell.zero_stage == 1,
-                num_microbatches=cell.num_microbatches,
-            )
+            gather = gather_seconds(cost, group)
+            forward, backward = copy_seconds(cost, group)
             return gather / 2 + forward, gather / 2 + backward
 
         def both() -> tuple[Array, Array]:
             found = np.asarray([[parts(cost) for cost in row] for row in chain.blocks])
             return found[:, :, 0], found[:, :, 1]
 
-        of_cell = (cell.micro_batch, cell.num_microbatches, tp, pipelined, cell.zero_stage)
-        return self._known.once(("gathers", *of_cell, self._places.of(cell, rank)), both)
+        of_cell = (cell.micro_batch, cell.num_microbatches, cell.pipelined, cell.zero_stage)
+        return self._known.once(
+            ("gathers", *of_cell, cell.degrees.tp, self._places.of(cell, rank)), both
+        )
 
     def seconds(self, cell: Cell, rank: int) -> Array:
         """[K, S] seconds of each kind, forward and backward."""
@@ -112,18 +88,9 @@ class CellTimes:
         """Seconds of a stage's forward and of its backward that no block of it carries, at least:
         all of them where every kind of block or none was measured in a pipeline."""
         kinds = [row[0] for row in self.chain(cell, rank).blocks]
-        device = self._model.cluster.device_at(cell.degrees.rank(pp=rank))
+        group = self._model.group(cell, rank)
         # A stage carries a mean over those of its blocks that were measured.
-        alone = [
-            missing_overhead(
-                [kind],
-                pp=cell.degrees.pp,
-                vpp=cell.degrees.vpp,
-                num_microbatches=cell.num_microbatches,
-                device=device,
-            )
-            for kind in kinds
-        ]
+        alone = [missing_overhead([kind], group) for kind in kinds]
         slowest = self.slowest(cell, rank)
         return (
             slowest * min(each.forward_cpu_s + each.forward_outside_s for each in alone),
@@ -137,13 +104,7 @@ class CellTimes:
             blocks = self.chain(cell, rank).blocks
             kinds = self._model.kinds(cell.micro_batch, cell.degrees.tp)
             work_s = cell.num_microbatches * sum(blocks[kind][0].work_s for kind in kinds)
-        return slowest_rank(
-            self._model.cluster,
-            cell.degrees.rank(pp=rank),
-            cell.degrees.pp * cell.degrees.dp * cell.degrees.tp,
-            pipelined=cell.degrees.pp > 1,
-            work_s=work_s,
-        )
+        return slowest_rank(self._model.group(cell, rank), work_s)
 
     def block_costs(self, cell: Cell, rank: int, at: Index, *, last: bool) -> BlockCosts:
         """Costs of the blocks whose kinds are `at` [n], with the gathers of a rank's devices;
@@ -194,7 +155,7 @@ class CellTails:
         tail = self._known.once(
             key, lambda: self._price(cell, rank, int(trained), int(count - trained))
         )
-        return tail.data_parallel_s if self._on_cpu(cell, rank) else tail.total_s
+        return tail.exchange.value if self._on_cpu(cell, rank) else tail.total_s
 
     def of_ranges(self, cell: Cell, rank: int) -> Array:
         """[m - 1, m] seconds of a stage between two cuts."""
@@ -223,7 +184,7 @@ class CellTails:
         if self._on_cpu(cell, rank):
             seconds = np.diagonal(self._cpu_optimizer(cell, rank), offset=1).copy()
             for size, (_, *others) in trained.tied:
-                seconds[others] -= self._price(cell, rank, size).optimizer_s
+                seconds[others] -= self._price(cell, rank, size).optimizer.value
         return np.maximum(seconds, 0.0)
 
     def of_rank(self, cell: Cell, rank: int, ranges: Ranges) -> float:
@@ -245,17 +206,8 @@ class CellTails:
         ends = (cell.rank_of(0), cell.rank_of(cell.degrees.num_stages - 1))
         sizes = self._memory.trained(cell.degrees.tp).at_ends if ends[0] != ends[1] else ()
         devices = tuple(cell.degrees.rank(pp=rank) for rank in ends)
-        return sum(
-            price_tie(
-                Tie(elements=size, devices=devices),
-                shards=cell.degrees.dp if cell.zero_stage >= 1 else 1,
-                precision=self._model.workload.precision,
-                cluster=self._model.cluster,
-                stack=self._model.stack,
-                sharing=cell.degrees.tp,
-            ).time_s
-            for size in sizes
-        )
+        group = self._model.group(cell, ends[0])
+        return sum(price_tie(Tie(elements=size, devices=devices), group).time_s for size in sizes)
 
     def _on_cpu(self, cell: Cell, rank: int) -> bool:
         return self._model.cluster.device_at(cell.degrees.rank(pp=rank)).type == "cpu"
@@ -263,14 +215,9 @@ class CellTails:
     def _cpu_optimizer(self, cell: Cell, rank: int) -> Array:
         """[m - 1, m] seconds of the optimizer on a CPU."""
         return self._memory.trained(cell.degrees.tp).ranged(
-            lambda size: self._price(cell, rank, size).optimizer_s
+            lambda size: self._price(cell, rank, size).optimizer.value
         )
 
     def _price(self, cell: Cell, rank: int, trained: int, frozen: int = 0) -> Tail:
-        return self._model.tail(
-            Held(trained=(trained,), frozen=frozen),
-            cell.degrees.group("dp", pp=rank),
-            zero_stage=cell.zero_stage,
-            tp=cell.degrees.tp,
-            pipelined=cell.degrees.pp > 1,
-        )
+        held = Held(trained=(trained,), frozen=frozen)
+        return price_tail(held, self._model.group(cell, rank))

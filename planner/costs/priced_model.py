@@ -15,14 +15,15 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from planner.cell import Cell
 from planner.chain.ideals import BlockLattice, Index, prefixes
 from planner.chain.problem import Array, BlockCosts
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
-from simulator.memory.held import Held, parameter_name
+from simulator.memory.data_group import DataGroup
+from simulator.memory.held import parameter_name
 from simulator.traced.block_cost import BlockCost, price_block
-from simulator.traced.step_tail import Tail, price_tail
 from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
@@ -291,19 +292,15 @@ class PricedModel:
         )
         return chain_costs(blocks, branched=bool(graph.branches))
 
-    def tail(
-        self, held: Held, group: tuple[int, ...], *, zero_stage: int, tp: int, pipelined: bool
-    ) -> Tail:
-        """What the dp group's first device, which holds these parameters, does after its last
-        backward."""
-        return price_tail(
-            held,
-            group=group,
-            zero_stage=zero_stage,
-            precision=self.workload.precision,
-            optimizer=self.workload.optimizer,
-            cluster=self.cluster,
+    def group(self, cell: Cell, rank: int) -> DataGroup:
+        """The replicas of a pipeline rank of a cell."""
+        return DataGroup(
+            degrees=cell.degrees,
+            zero_stage=cell.zero_stage,
+            pipelined=cell.pipelined,
+            num_microbatches=cell.num_microbatches,
+            workload=self.workload,
             stack=self.stack,
-            pipelined=pipelined,
-            sharing=tp,
+            devices=cell.degrees.group("dp", pp=rank),
+            cluster=self.cluster,
         )

@@ -28,6 +28,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device, twin_type
 from simulator.memory.held import Held
 from simulator.traced.in_step import message_in_step
+from simulator.traced.step_tail import price_tail
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Recompute
 
@@ -246,11 +247,18 @@ class StagePrices:
         others = [index for index in spread if index != own]
         ends = (own, *others[len(others) - (degrees.dp - 1) :])
 
+        cell = Cell(
+            degrees=replace(degrees, pp=2),
+            zero_stage=zero_stage,
+            micro_batch=1,
+            schedule="1f1b",
+            global_batch=degrees.dp,
+        )
+        group = replace(self.model.group(cell, 0), devices=ends)
+
         def seconds(count: float, trained: float) -> float:
             held = Held(trained=(int(trained),), frozen=int(count - trained))
-            return self.model.tail(
-                held, ends, zero_stage=zero_stage, tp=degrees.tp, pipelined=True
-            ).total_s
+            return price_tail(held, group).total_s
 
         return of_each(
             seconds,

@@ -13,8 +13,11 @@ from profiles.model.graph import Block
 from profiles.model.tracing.traced import TracedModel
 from profiles.units import format_bytes, format_count, format_flop
 from shardwright.reports.terminal import table
+from simulator.memory.data_group import Sharing
 from simulator.memory.held import Elements, executor_static_bytes
 from simulator.training_run.framework.framework import load_stack
+from simulator.values.degrees import Degrees
+from simulator.values.workload import Workload
 
 _MOST_DEVICES = 4096
 
@@ -97,15 +100,15 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
     )
 
     def static(zero: int, dp: int) -> float:
-        return executor_static_bytes(
-            held,
-            stack=stack,
-            precision=precision,
-            optimizer="adamw",
+        sharing = Sharing(
+            degrees=Degrees(dp=dp),
             zero_stage=zero,
-            dp=dp,
-            pp=1,
-        ).total
+            pipelined=False,
+            num_microbatches=1,
+            workload=Workload(global_batch=dp, sequence_length=1, precision=precision),
+            stack=stack,
+        )
+        return executor_static_bytes(held, sharing).total
 
     rows = []
     for name in device_names():

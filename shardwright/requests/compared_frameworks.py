@@ -15,8 +15,8 @@ from simulator.training_run.framework.framework import (
 
 # Compared frameworks in addition to our executor.
 _MOST_COMPARED = 3
-# Compared for options that our executor does not have, on devices without fitted runs: the
-# current framework for GPUs with the most fitted sources (run_evidence.toml), and FSDP2 of stock torch.
+# Compared for options that our executor does not have, on devices without fitted runs: the current
+# GPU framework with the most fitted sources (run_evidence.toml), and FSDP2 of stock torch.
 _KNOWN_ELSEWHERE = ("megatron-core", "torch-fsdp")
 
 

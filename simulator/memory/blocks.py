@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
+from simulator.memory.data_group import data_group
 from simulator.memory.held import (
     BlockBytes,
     elements_of,
@@ -217,22 +218,15 @@ def plan_memory(
 
     graph   of the plan's micro-batch and tp;  blocks  those of each virtual stage
     """
-    degrees, work = plan.degrees, plan.workload
-    buffers = unit_buffers(
-        graph,
-        zero_stage=0 if plan.pipelined else plan.zero_stage,
-        dp=degrees.dp,
-        num_microbatches=plan.num_microbatches,
-        sizes=stack.bytes_of(work.precision),
-        on_cpu=cluster.device_at(0).type == "cpu",
-    )
+    groups = [data_group(plan, rank, cluster, stack) for rank in range(plan.degrees.pp)]
+    buffers = unit_buffers(graph, groups[0])
     refs = [graph.chain[cut.first_block : cut.last_block] for cut in plan.stages]
     blocks = [
         [buffers[ref.kind].beside(block) for ref, block in zip(mine, own, strict=True)]
         for mine, own in zip(refs, blocks, strict=True)
     ]
     found = []
-    for rank in range(degrees.pp):
+    for rank, group in enumerate(groups):
         stages = plan.stages_of(rank)
         held = held_by_stages(graph, [refs[s] for s in stages])
         # Without a pipeline what FSDP2 gathers and sums goes with the blocks.
@@ -242,22 +236,10 @@ def plan_memory(
                 plan,
                 rank,
                 stages={s: stage_memory(graph, plan, s, blocks[s]) for s in stages},
-                static=executor_static_bytes(
-                    elements_of(held, units),
-                    stack=stack,
-                    precision=work.precision,
-                    optimizer=work.optimizer,
-                    zero_stage=plan.zero_stage,
-                    dp=degrees.dp,
-                    # A stage alone keeps its parameters whole between micro-batches as
-                    # under a pipeline.
-                    pp=max(2, degrees.pp) if plan.pipelined else 1,
-                ),
+                static=executor_static_bytes(elements_of(held, units), group),
                 timeline=timeline,
-                capacity_bytes=cluster.device_at(degrees.rank(pp=rank)).usable_bytes,
-                exchange_bytes=exchange_bytes(
-                    float(sum(held.trained)), zero_stage=plan.zero_stage, dp=degrees.dp
-                ),
+                capacity_bytes=group.device.usable_bytes,
+                exchange_bytes=exchange_bytes(float(sum(held.trained)), group),
             )
         )
     return tuple(found)

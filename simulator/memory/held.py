@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profiles.model.graph import BlockRef, ModelGraph, Parameter
+from simulator.memory.data_group import Sharing
 from simulator.memory.static import State, StaticBytes, static_bytes
-from simulator.training_run.framework.executor_states import ExecutorStates
 
 Figures = TypeVar("Figures", float, npt.NDArray[np.float64])
 
@@ -109,16 +109,7 @@ def elements_of(held: Held, blocks: Sequence[BlockBytes]) -> Elements:
     )
 
 
-def executor_static_bytes(
-    held: Elements,
-    *,
-    stack: ExecutorStates,
-    precision: str,
-    optimizer: str,
-    zero_stage: int,
-    dp: int,
-    pp: int,
-) -> StaticBytes:
+def executor_static_bytes(held: Elements, sharing: Sharing) -> StaticBytes:
     """Parameters, gradients and optimizer states of one rank.
 
     FSDP2 shards the weights as stored from ZeRO-1 on. ZeRO-3 gathers a block at a time, and the
@@ -127,10 +118,10 @@ def executor_static_bytes(
     Frozen parameters have neither gradients nor states, and where nothing is sharded they are kept
     only in the type that is computed with (executor/working_copies.py).
     """
-    sizes = stack.bytes_of(precision)
+    sizes, stack = sharing.sizes, sharing.stack
     n, trained = held.total, held.trained
-    if zero_stage >= 1 and dp > 1:
-        gathered = min(n, 2 * held.largest) if zero_stage == 3 else n
+    if sharing.sharded:
+        gathered = min(n, 2 * held.largest) if sharing.zero_stage == 3 else n
         parameters = [
             State(sizes.parameter_bytes, n, shared_from=1),
             State(sizes.compute_bytes, gathered),
@@ -139,27 +130,28 @@ def executor_static_bytes(
         stored = sizes.parameter_bytes + sizes.working_copy_bytes
         parameters = [State(sizes.compute_bytes, n - trained), State(stored, trained)]
     gradients = [State(sizes.gradient_bytes, trained)]
-    if zero_stage >= 2 and pp == 1:
+    if sharing.zero_stage >= 2 and not sharing.pipelined:
         gradients = [
             State(sizes.gradient_bytes, trained, shared_from=2),
             State(sizes.gradient_bytes, min(trained, 2 * held.largest_trained)),
         ]
+    states = stack.optimizer_bytes.of(sharing.workload.optimizer)
     return static_bytes(
         parameters=parameters,
         gradients=gradients,
-        optimizer=[State(stack.optimizer_bytes.of(optimizer), trained, shared_from=1)],
-        zero_stage=zero_stage,
-        ranks=dp,
+        optimizer=[State(states, trained, shared_from=1)],
+        zero_stage=sharing.zero_stage,
+        ranks=sharing.degrees.dp,
     )
 
 
-def exchange_bytes(total: Figures, *, zero_stage: int, dp: int) -> Figures:
+def exchange_bytes(total: Figures, sharing: Sharing) -> Figures:
     """What comes and goes behind the last backward of a rank: a bucket of gradients that are
     exchanged. The optimizer makes nothing (executor/rank.py).
 
     total  elements of the rank's trained parameters, or an array of them
     """
     bucket: Figures = 0.0 * total
-    if dp > 1 and zero_stage == 0:
+    if sharing.degrees.dp > 1 and sharing.zero_stage == 0:
         bucket = np.minimum(4.0 * total, GRADIENT_BUCKET_BYTES)
     return bucket

@@ -27,8 +27,8 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from profiles.model.graph import Block, BlockRef, ModelGraph, Parameter
+from simulator.memory.data_group import DataGroup
 from simulator.memory.held import BlockBytes, parameter_name
-from simulator.training_run.framework.executor_states import PrecisionBytes
 
 AnyBlock = TypeVar("AnyBlock", bound=BlockBytes)
 
@@ -73,23 +73,17 @@ class _Unit(NamedTuple):
 _NONE = _Unit()
 
 
-def unit_buffers(
-    graph: ModelGraph,
-    *,
-    zero_stage: int,
-    dp: int,
-    num_microbatches: int,
-    sizes: PrecisionBytes,
-    on_cpu: bool,
-) -> tuple[UnitBuffers, ...]:
-    """Of each kind of block the most over its places in the chain; 0 where nothing is sharded."""
-    if zero_stage == 0 or dp == 1:
+def unit_buffers(graph: ModelGraph, group: DataGroup) -> tuple[UnitBuffers, ...]:
+    """Of each kind of block the most over its places in the chain; 0 where nothing is sharded, and
+    under a pipeline, which keeps parameters whole."""
+    if group.pipelined or not group.sharded:
         return (UnitBuffers(),) * len(graph.kinds)
-    c, g = sizes.compute_bytes, sizes.gradient_bytes
-    stays_whole = zero_stage <= 2
+    c, g, dp = group.sizes.compute_bytes, group.sizes.gradient_bytes, group.degrees.dp
+    on_cpu = group.device.type == "cpu"
+    stays_whole = group.zero_stage <= 2
     root, read, blocks = _units(graph)
     # Elements gathered for a unit, and those of the units that stay whole while others run.
-    copies = (2 if on_cpu else 1) + (1 / dp if sizes.working_copy_bytes else 0.0)
+    copies = (2 if on_cpu else 1) + (1 / dp if group.sizes.working_copy_bytes else 0.0)
     kept = [[unit.total * stays_whole for unit in units] for units in blocks]
     static = c * (root.total + sum(map(sum, kept))) if stays_whole else 0.0
 
@@ -99,7 +93,7 @@ def unit_buffers(
         if not unit.trained:
             return 0.0
         sent = g * unit.trained
-        share = g * unit.trained / dp * (num_microbatches > 1)
+        share = g * unit.trained / dp * (group.num_microbatches > 1)
         return sent + max(c * unit.trained, share + sent * on_cpu + c * unit.last)
 
     most: dict[int, UnitBuffers] = {}

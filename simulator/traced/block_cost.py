@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Device
 from profiles.model.graph import Block, Op, OpKind, Phase, SavedTensor
+from simulator.log_interval import total
 from simulator.memory.held import BlockBytes
 from simulator.traced.cost import Cost
 from simulator.traced.in_step import (
@@ -21,11 +22,10 @@ from simulator.traced.in_step import (
     in_step,
     message_in_step,
     paced,
-    plus,
     prices_in_step,
     starts,
 )
-from simulator.traced.kernel_errors import KindError, kind_errors
+from simulator.traced.kernel_errors import KindSeconds, kind_seconds
 from simulator.traced.op_cost import pricer_of
 from simulator.training_run.framework.executor_states import Software
 from simulator.values.plan import Recompute
@@ -45,7 +45,7 @@ class BlockCost(BlockBytes):
     tp_forward_s, tp_backward_s   exposed tensor-parallel communication (backward: with that of
                          the recomputed forward)
     methods              (name, method, source, seconds) of what the times rest on
-    errors               of forward and backward by kind of kernel; none of a measured block
+    by_kind              of forward and backward by kind of kernel; nothing of a measured block
     """
 
     forward: Interval
@@ -57,7 +57,7 @@ class BlockCost(BlockBytes):
     tp_forward_s: float
     tp_backward_s: float
     methods: tuple[tuple[str, str, str, float], ...]
-    errors: tuple[KindError, ...] = ()
+    by_kind: KindSeconds = field(default_factory=dict)
 
     @property
     def work_s(self) -> float:
@@ -91,9 +91,9 @@ def price_block(
     again = [forward_ops[index] for index in recomputed_ops(block, kind)]
     point = measured_block(device, block)
     modules_s = pricer_of(device).module_s() * _module_calls(block.forward_ops)
-    forward = plus(_sum(forward_ops), modules_s)
+    forward = _sum(forward_ops).plus(modules_s)
     accumulated_s = _accumulated_s(block, device) if software is Software.EXECUTOR else 0.0
-    backward = plus(_sum(backward_ops), accumulated_s)
+    backward = _sum(backward_ops).plus(accumulated_s)
     recomputed = _sum(again)
     if point is not None:
         share = recomputed.value / forward.value if forward.value else 0.0
@@ -103,7 +103,7 @@ def price_block(
         recomputed = forward.scaled(share * own_s / point.forward_s if point.forward_s else 0.0)
     if kind is not Recompute.NONE:
         # Of the forward too: here it is with what the choice costs.
-        recomputed = plus(recomputed, pricer_of(device).checkpoint_s())
+        recomputed = recomputed.plus(pricer_of(device).checkpoint_s())
     modules = frozenset(op.module for op, _ in again if op.matmul is not None)
     tp_forward, tp_again, tp_backward = _tp_seconds(block, modules, devices, cluster)
     waited_s = 0.0
@@ -117,7 +117,7 @@ def price_block(
         ) -> Interval:
             kernels, views = starts([op for op, _ in ops])
             host_s = 1e-6 * dispatch * (kernels * us + views * host.view_us)
-            return plus(paced(plus(work, message_s), host_s, device), -message_s)
+            return paced(work.plus(message_s), host_s, device).plus(-message_s)
 
         busy_s = forward.value + backward.value + recomputed.value
         forward = begun(forward, forward_ops, host.forward_us, tp_forward)
@@ -132,7 +132,7 @@ def price_block(
     back = saved_none - saved
     return BlockCost(
         forward=forward,
-        backward=_plus(backward, recomputed),
+        backward=total(backward, recomputed),
         recompute_s=recomputed.value,
         launch_s=waited_s
         + _launch_share(forward_ops, forward)
@@ -150,7 +150,7 @@ def price_block(
         parameter_count=sum(p.spec.num_elements for p in block.parameters),
         trained_count=sum(p.spec.num_elements for p in block.parameters if p.trainable),
         methods=_methods([*forward_ops, *backward_ops, *again], point, block),
-        errors=() if point else kind_errors([*forward_ops, *backward_ops, *again]),
+        by_kind={} if point else kind_seconds([*forward_ops, *backward_ops, *again]),
     )
 
 
@@ -256,11 +256,7 @@ def _for_weights(block: Block, kept: float) -> float:
 
 def _sum(costs: list[tuple[Op, Cost]]) -> Interval:
     """Ops one after another, as if all errors went together (kernel_errors.py has a stage's)."""
-    return Interval(
-        value=sum(cost.time_s for _, cost in costs),
-        low=sum(cost.low_s for _, cost in costs),
-        high=sum(cost.high_s for _, cost in costs),
-    )
+    return total(*(cost for _, cost in costs))
 
 
 def _module_calls(ops: Sequence[Op]) -> int:
@@ -290,10 +286,6 @@ def _accumulated_s(block: Block, device: Device) -> float:
     # Neutral: what was measured has it.
     moved = known.accumulation_bytes * sum(spec.num_elements for spec in trained)
     return known.level * known.optimizer * moved / pricer_of(device).light.bandwidth
-
-
-def _plus(a: Interval, b: Interval) -> Interval:
-    return Interval(value=a.value + b.value, low=a.low + b.low, high=a.high + b.high)
 
 
 def _launch_share(costs: list[tuple[Op, Cost]], whole: Interval) -> float:

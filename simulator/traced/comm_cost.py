@@ -17,7 +17,6 @@ from profiles.hardware.catalogue.cluster import Cluster, Level
 from profiles.hardware.catalogue.link import OPERATIONS, Link
 from profiles.hardware.kernels.collective_curve import ScaledCurves, curves_on
 from profiles.hardware.kernels.fit import Curve, CurveValue, fit_curve
-from profiles.sourced import Sourced
 from simulator.collectives import (
     Hop,
     cards_shared,
@@ -32,7 +31,7 @@ from simulator.traced.cost import Cost
 FORMULA_UNCERTAINTY = 0.25
 
 
-NOTHING = Cost(time_s=0.0, low_s=0.0, high_s=0.0, method="measured", source="one device")
+NOTHING = Cost(value=0.0, low=0.0, high=0.0, method="measured", source="one device")
 
 
 def price_collective(
@@ -60,10 +59,7 @@ def price_collective(
     time_s = collective(operation, size_bytes, hops).total_s
     measured = _measured(operation, size_bytes, len(devices), level.link)
     if measured is None:
-        curve = hops[0].curve
-        if curve is None:
-            return _from_formula(time_s, level.link)
-        return _from_curve(time_s, operation, hops, curve, level.link)
+        return _not_measured(time_s, operation, hops, level.link)
     read, group_size = measured
     if group_size == len(devices):
         method = "assumed" if read.method == "extrapolated" else read.method
@@ -82,48 +78,36 @@ def price_collective(
         ratio *= time_s / alone if alone > 0 else 1.0
     wider = 1.0 + (FORMULA_UNCERTAINTY if method == "assumed" else 0.0)
     return Cost(
-        time_s=read.value * ratio,
-        low_s=read.low * ratio / wider,
-        high_s=read.high * ratio * wider,
+        value=read.value * ratio,
+        low=read.low * ratio / wider,
+        high=read.high * ratio * wider,
         method=method,
         source=level.link.bandwidth_bytes_per_s.source,
     )
 
 
-def _from_curve(
-    time_s: float, operation: str, hops: tuple[Hop, ...], curve: ScaledCurves, link: Link
-) -> Cost:
-    """With the held-out error of the curve; a group that leaves the domain or that the curve
-    stands in for has the uncertainty of the formula and of its outermost link as well."""
-    measured = curve.curves.measured_groups(operation)
-    own = len(hops) == 1 and hops[0].members in measured and not curve.reason
-    width = curve.curves.half_width(operation, "sizes" if own else "groups")
-    if len(hops) > 1:
-        width += FORMULA_UNCERTAINTY + sum(number.uncertainty for number in _numbers(link))
-    elif not own:
-        width += FORMULA_UNCERTAINTY
+def _not_measured(time_s: float, operation: str, hops: tuple[Hop, ...], link: Link) -> Cost:
+    """With the uncertainty of the formula and of its outermost link. On a curve of such groups with
+    its held-out error instead; a group that leaves the domain, or that the curve stands in for, has
+    both."""
+    numbers = (link.bandwidth_bytes_per_s, link.efficiency, link.latency_s)
+    width, method = FORMULA_UNCERTAINTY, "assumed"
+    source, curve = link.bandwidth_bytes_per_s.source, hops[0].curve
+    if curve is None or len(hops) > 1:
+        width += sum(number.uncertainty for number in numbers)
+    if curve is not None:
+        known = hops[0].members in curve.curves.measured_groups(operation) and not curve.reason
+        own = known and len(hops) == 1
+        error = curve.curves.half_width(operation, "sizes" if own else "groups")
+        width, method = (error, "interpolated") if own else (error + width, method)
+        source = curve.curves.source if len(hops) == 1 else source
     return Cost(
-        time_s=time_s,
-        low_s=time_s / (1.0 + width),
-        high_s=time_s * (1.0 + width),
-        method="interpolated" if own else "assumed",
-        source=curve.curves.source if len(hops) == 1 else link.bandwidth_bytes_per_s.source,
+        value=time_s,
+        low=time_s / (1.0 + width),
+        high=time_s * (1.0 + width),
+        method=method,
+        source=source,
     )
-
-
-def _from_formula(time_s: float, link: Link) -> Cost:
-    width = math.log1p(FORMULA_UNCERTAINTY + sum(n.uncertainty for n in _numbers(link)))
-    return Cost(
-        time_s=time_s,
-        low_s=time_s * math.exp(-width),
-        high_s=time_s * math.exp(width),
-        method="assumed",
-        source=link.bandwidth_bytes_per_s.source,
-    )
-
-
-def _numbers(link: Link) -> tuple[Sourced, ...]:
-    return (link.bandwidth_bytes_per_s, link.efficiency, link.latency_s)
 
 
 def _rate(link: Link) -> float:

@@ -31,7 +31,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -40,13 +41,13 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from profiles.hardware.kernels.gemm_surface import load_surface
 from profiles.model.graph import Op, OpKind, Phase
-from simulator.kernel_speed import borrowed_from, flash_2, is_on_surfaces
+from simulator.kernel_speed import borrowed_from, flash_2
 from simulator.soft_maximum import exposed, larger
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.cost import Cost
 from simulator.traced.kernel_constants import module_constants
 from simulator.traced.kernel_seconds import kernels_costs, step_width
-from simulator.traced.op_cost import moved_cost, price_op, pricer_of
+from simulator.traced.op_cost import moved_cost, price_op, pricer_of, surfaces_of
 from simulator.training_run.framework.executor_states import Software
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step.coefficients import coefficient, matmul_coefficients
@@ -100,26 +101,15 @@ def in_step(device: Device) -> InStep:
 def _fitted(compiled: bool) -> InStep:
     """compiled  the device runs a step as one program: the host launches no kernel"""
     executor = load_framework("torch")
-    software = executor.coefficients_of
-    kinds = (
-        "inner",
-        "outer",
-        "congestion",
-        "tensor_exposed",
-        "gather_exposed",
-        "reduce_exposed",
-        "cut_step_us",
-        "optimizer",
-        "microbatch_ms",
-    )
-    shared = InStep(
-        level=coefficient("level", software, "frameworks.*"),
-        attention=coefficient("attention", f"{executor.attention}-kernels"),
-        accumulation_bytes=executor.accumulation_bytes,
-        tensor_dispatch=executor.tensor_dispatch,
-        step_ms=executor.step_ms or coefficient("step_ms", "*"),
-        **{kind: coefficient(kind, "*") for kind in kinds},
-    )
+    own = {
+        "level": coefficient("level", executor.coefficients_of, "frameworks.*"),
+        "attention": coefficient("attention", f"{executor.attention}-kernels"),
+        "accumulation_bytes": executor.accumulation_bytes,
+        "tensor_dispatch": executor.tensor_dispatch,
+        "step_ms": executor.step_ms or coefficient("step_ms", "*"),
+    }
+    kinds = [field.name for field in fields(InStep) if field.name not in own]
+    shared = InStep(**own, **{kind: coefficient(kind, "*") for kind in kinds})
     return replace(shared, step_ms=0.0, microbatch_ms=0.0) if compiled else shared
 
 
@@ -133,7 +123,7 @@ def prices_in_step(
     shared = {op.kernels: None for op in ops if op.kernels and is_kernel_priced(op, device)}
     costs = kernels_costs(list(shared), device, compiled=software is Software.COMPILED)
     by_kernels = {k: cost.scaled(level) for k, cost in zip(shared, costs, strict=True)}
-    nothing = price_op(_VIEW, device)
+    nothing = pricer_of(device).view(Phase.FORWARD)
 
     def priced(op: Op) -> Cost:
         if op.kind is OpKind.VIEW or op.kernels == ():
@@ -143,18 +133,6 @@ def prices_in_step(
         return price_op(op, device).scaled(level * _over_alone(op, device))
 
     return [priced(op) for op in ops]
-
-
-_VIEW = Op(
-    name="view",
-    kind=OpKind.VIEW,
-    phase=Phase.FORWARD,
-    module="",
-    dtype="float32",
-    work_flop=0,
-    read_bytes=0,
-    written_bytes=0,
-)
 
 
 def _over_alone(op: Op, device: Device) -> float:
@@ -175,14 +153,8 @@ def is_kernel_priced(op: Op, device: Device) -> bool:
     if op.kernels is None:  # traced for a CPU
         return False
     if op.attention is not None:
-        return not _surfaces_of(device)
+        return not surfaces_of(device)
     return op.kind is not OpKind.MATMUL or op.dtype not in _matmul_types(device)
-
-
-def _surfaces_of(device: Device) -> str:
-    """The device whose surfaces hold for this one: itself, or the one that it is a variant of."""
-    names = (device.name, device.efficiency_of)
-    return next((name for name in names if is_on_surfaces(name)), "")
 
 
 def level_of(software: Software, device: Device) -> float:
@@ -198,7 +170,7 @@ _NOT_MEASURED = frozenset(("float16", "float32", "tf32"))
 @functools.cache
 def _matmul_types(device: Device) -> frozenset[str]:
     """The types whose products were measured on this device."""
-    name = _surfaces_of(device)
+    name = surfaces_of(device)
     if not name or borrowed_from(name):
         return frozenset()
     return frozenset(load_surface(name).tables) - _NOT_MEASURED
@@ -227,28 +199,27 @@ def optimizer_s(moved_bytes: float, device: Device) -> float:
     return in_step(device).optimizer * moved_bytes / pricer_of(device).light.bandwidth
 
 
-def update_time(
-    moved_bytes: float, kernels: int, software: Software, device: Device
-) -> tuple[Interval, Cost]:
-    """Seconds of an optimizer's update that reads and writes so many bytes in so many kernels (0:
-    in one or a few), with what each step takes whatever its size; and the cost of the bytes."""
+def update_cost(moved_bytes: float, kernels: int, software: Software, device: Device) -> Cost:
+    """The cost of an optimizer's update that reads and writes so many bytes in so many kernels (0:
+    in one or a few), with the constant time of a step."""
     alone, known = moved_cost("optimizer", moved_bytes, device), in_step(device)
     if known is _NEUTRAL:
-        return Interval(value=alone.time_s, low=alone.low_s, high=alone.high_s), alone
+        return alone
     ratio = optimizer_s(moved_bytes, device) / alone.time_s if alone.time_s else 0.0
     cost = alone.scaled(level_of(software, device) * ratio)
-    time = Interval(value=cost.time_s, low=cost.low_s, high=cost.high_s)
     if software is Software.EXECUTOR:
-        return plus(time, 1e-3 * known.level * known.step_ms), cost
+        return cost.plus(1e-3 * known.level * known.step_ms)
     values, factor = module_constants().values, math.exp(step_width(device))
     device_s = cost.time_s + 1e-6 * values["start_us"] * kernels
-    host_s = 1e-6 * host_of(software, device).update_us * kernels
-    busy = Interval(value=device_s, low=device_s / factor, high=device_s * factor)
+    busy = replace(cost, value=device_s, low=device_s / factor, high=device_s * factor)
+    whole = paced(busy, 1e-6 * host_of(software, device).update_us * kernels, device)
     step = 1e-6 * values["step_us"]
-    whole = paced(busy, host_s, device)
-    return Interval(
-        value=whole.value + step, low=whole.low + step / factor, high=whole.high + step * factor
-    ), cost
+    return replace(
+        whole,
+        value=whole.value + step,
+        low=whole.low + step / factor,
+        high=whole.high + step * factor,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,18 +254,24 @@ def starts(ops: Sequence[Op]) -> tuple[int, int]:
     return len(ops) - views, views
 
 
-def paced(busy: Interval, host_s: float, device: Device) -> Interval:
+Seconds = TypeVar("Seconds", bound=Interval)
+
+
+def paced(busy: Seconds, host_s: float, device: Device) -> Seconds:
     """Seconds of a pass that keeps a device busy for so long, and of which the host takes so long
     to start the kernels; each end with both at theirs."""
     if not host_s:
         return busy
     factor = math.exp(step_width(device))
-    ends = {"value": 1.0, "low": 1 / factor, "high": factor}
-    return Interval(
-        **{
-            end: float(larger(np.asarray(getattr(busy, end)), np.asarray(host_s * ratio)))
-            for end, ratio in ends.items()
-        }
+
+    def slower(device_s: float, ratio: float) -> float:
+        return float(larger(np.asarray(device_s), np.asarray(host_s * ratio)))
+
+    return replace(
+        busy,
+        value=slower(busy.value, 1.0),
+        low=slower(busy.low, 1 / factor),
+        high=slower(busy.high, factor),
     )
 
 
@@ -315,7 +292,7 @@ def message_in_step(
     node = cluster.levels[0].domain_size
     factor = known.message(len({index // node for index in devices}))
     more_s = 1e-6 * known.cut_step_us * known.level if operation == "send" else 0.0
-    return cost.scaled(factor, more_s)
+    return cost.scaled(factor).plus(more_s)
 
 
 def exchange_in_step(
@@ -339,8 +316,3 @@ def exposed_seconds(message_s: float, compute_s: float, device: Device) -> float
     if known is _NEUTRAL:
         return message_s
     return float(exposed(np.asarray(compute_s), np.asarray(message_s), known.gather_exposed))
-
-
-def plus(time: Interval, more_s: float) -> Interval:
-    """So many seconds more."""
-    return Interval(value=time.value + more_s, low=time.low + more_s, high=time.high + more_s)

@@ -13,66 +13,54 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from profiles.hardware.catalogue.device import Measurements
 from profiles.model.graph import Op, OpKind
+from simulator.log_interval import total
 from simulator.traced.cost import Cost
 from simulator.traced.point_maps import conv_pass
+from simulator.values.prediction import Interval
 
 _REFERENCE = "layers"
+KindSeconds = Mapping[str, Interval]
+"""Seconds of kernels by kind: one curve or map gives the times of a kind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindError:
-    """Kernels of one kind: seconds, and seconds by which they may be less or more (90 %)."""
-
-    kind: str
-    time_s: float
-    less_s: float
-    more_s: float
-
-
-def kind_errors(costs: Iterable[tuple[Op, Cost]]) -> tuple[KindError, ...]:
-    """One entry per kind of kernel, in the order in which they come up."""
-    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+def kind_seconds(costs: Iterable[tuple[Op, Cost]]) -> KindSeconds:
+    """The seconds of ops by kind, in the order in which kinds come up."""
+    found: defaultdict[str, list[Interval]] = defaultdict(list)
     for op, cost in costs:
-        each = (cost.time_s, cost.time_s - cost.low_s, cost.high_s - cost.time_s)
-        sums[_kind(op)] = [a + b for a, b in zip(sums[_kind(op)], each, strict=True)]
-    return tuple(
-        KindError(kind=kind, time_s=time_s, less_s=less_s, more_s=more_s)
-        for kind, (time_s, less_s, more_s) in sums.items()
-    )
+        found[_kind(op)].append(cost)
+    return {kind: total(*own) for kind, own in found.items()}
 
 
-def joint_share(errors: Iterable[KindError], measured: Measurements | None) -> tuple[float, float]:
+def joint_share(parts: Iterable[KindSeconds], measured: Measurements | None) -> tuple[float, float]:
     """What part of the sum of all errors the whole may be off by, downwards and upwards: 1 where
     they all go together. More than 1 where the machine's speed is less certain than its kernels.
 
     measured  of the device; without reference kernels nothing is known of its speed, nor was it
               ever checked that errors of kinds are independent: they are taken to go together
     """
-    by_kind: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    time_s = 0.0
-    for error in errors:
-        time_s += error.time_s
-        so_far = by_kind[error.kind]
-        by_kind[error.kind] = [so_far[0] + error.less_s, so_far[1] + error.more_s]
     references = measured.references if measured is not None else ()
     speed = next((r.spread for r in references if r.kernel == _REFERENCE), None)
-    if speed is None or not time_s:
+    by_kind: defaultdict[str, list[Interval]] = defaultdict(list)
+    for part in parts:
+        for kind, seconds in part.items():
+            by_kind[kind].append(seconds)
+    if speed is None or not by_kind:
         return 1.0, 1.0
-    shares = []
-    for end in (0, 1):
-        parts = [ends[end] for ends in by_kind.values()]
-        joint = math.hypot(*parts, speed * time_s)
-        shares.append(joint / sum(parts) if sum(parts) else 1.0)
-    return shares[0], shares[1]
+    kinds = [total(*own) for own in by_kind.values()]
+    speed_s = speed * sum(each.value for each in kinds)
+
+    def share(errors: list[float]) -> float:
+        return math.hypot(*errors, speed_s) / sum(errors) if sum(errors) else 1.0
+
+    return share([x.value - x.low for x in kinds]), share([x.high - x.value for x in kinds])
 
 
 def _kind(op: Op) -> str:
-    """What is read off one curve or map (simulator/traced/op_cost.py)."""
+    """The name of the curve or map that gives an op's time (simulator/traced/op_cost.py)."""
     if op.kind is OpKind.VIEW:
         return "view"
     if op.conv is not None and op.matmul is not None:

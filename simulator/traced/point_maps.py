@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
 from profiles.hardware.catalogue.device import (
@@ -21,59 +20,33 @@ from simulator.traced.utilisation import UtilisationMap
 _BY_SIZE = frozenset({"grouped", "transposed", *RECURRENCES.values()})
 
 Key = TypeVar("Key", bound=Hashable)
-Row = tuple[tuple[float, ...], float]
+Axes = tuple[float, ...]
 
 
 def matmul_maps(points: Iterable[MatmulPoint], light: SpeedOfLight) -> dict[str, UtilisationMap]:
     """By data type, over batch, m, n and k."""
-    rows: dict[str, list[Row]] = {}
-    for p in points:
-        shape = MatmulShape(batch=p.batch, m=p.m, n=p.n, k=p.k)
-        used = light.matmul(shape, p.dtype) / p.time_s
-        rows.setdefault(p.dtype, []).append(((p.batch, p.m, p.n, p.k), used))
-    return _maps(rows)
+
+    def light_s(p: MatmulPoint) -> float:
+        return light.matmul(MatmulShape(batch=p.batch, m=p.m, n=p.n, k=p.k), p.dtype)
+
+    return _maps((p.dtype, (p.batch, p.m, p.n, p.k), light_s(p) / p.time_s) for p in points)
 
 
 def conv_maps(
     points: Iterable[ConvPoint], light: SpeedOfLight
 ) -> dict[tuple[str, str, str], UtilisationMap]:
     """By kind (ConvShape.kind), pass and data type, over `conv_axes`."""
-    rows: dict[tuple[str, str, str], list[Row]] = {}
-    for p in _as_today(tuple(points)):
-        used = light.of(p.work_flop, p.moved_bytes, p.dtype) / p.time_s
-        own = rows.setdefault((p.kind, p.phase, p.dtype), [])
-        own.append((conv_axes(p.kind, p.images, p.stride, (p.rows, p.channels, p.patch)), used))
-    return _maps(rows)
+    return _maps(
+        (
+            (p.kind, p.phase, p.dtype),
+            conv_axes(p.kind, p.images, p.stride, (p.rows, p.channels, p.patch)),
+            light.of(p.work_flop, p.moved_bytes, p.dtype) / p.time_s,
+        )
+        for p in points
+    )
 
 
-def _as_today(points: Sequence[ConvPoint]) -> Iterator[ConvPoint]:
-    """Points of files from before 2026-11-23 as later ones have them: lines and volumes were kinds
-    of their own, and the backward of groups was counted as torch does, each group's weights with
-    every input channel, where it is twice the work of its forward: a point that is so for some
-    forward of its layer is taken as one of today."""
-    forward: dict[tuple[object, ...], list[int]] = {}
-    for p in points:
-        if p.phase == Phase.FORWARD:
-            forward.setdefault(_layer_of(p), []).append(p.rows)
-    for p in points:
-        if p.kind in ("line", "volume"):
-            yield replace(p, kind="dense")
-            continue
-        own = 0
-        if p.phase == Phase.BACKWARD and p.kind in ("depthwise", "grouped"):
-            rows = forward.get(_layer_of(p), ())
-            if not any(2 * r == p.rows for r in rows):  # else counted as today
-                own = max((r for r in rows if p.rows % r == 0), default=0)
-        yield replace(p, rows=2 * own, work_flop=p.work_flop * 2 * own // p.rows) if own else p
-
-
-def _layer_of(p: ConvPoint) -> tuple[object, ...]:
-    return (p.kind, p.dtype, p.images, p.channels, p.patch)
-
-
-def conv_axes(
-    kind: str, images: int, stride: int, product: tuple[int, int, int]
-) -> tuple[float, ...]:
+def conv_axes(kind: str, images: int, stride: int, product: tuple[int, int, int]) -> Axes:
     """What the utilisation of a convolution depends on: m, n and k of the product that it equals,
     and the stride; of a pointwise one m, n and k of the product that each image is, and the images.
 
@@ -101,8 +74,8 @@ def attention_maps(
     points: Iterable[AttentionPoint], light: SpeedOfLight
 ) -> dict[tuple[str, str, bool], UtilisationMap]:
     """By data type, pass and mask, over `attention_axes`."""
-    rows: dict[tuple[str, str, bool], list[Row]] = {}
-    for p in points:
+
+    def of(p: AttentionPoint) -> tuple[tuple[str, str, bool], Axes, float]:
         shape = AttentionShape(
             batch=p.batch,
             heads=p.heads,
@@ -113,9 +86,9 @@ def attention_maps(
             causal=p.causal,
         )
         used = light.attention(shape, p.dtype, Phase(p.phase)) / p.time_s
-        own = rows.setdefault((p.dtype, p.phase, p.causal), [])
-        own.append((attention_axes(shape), used))
-    return _maps(rows)
+        return (p.dtype, p.phase, p.causal), attention_axes(shape), used
+
+    return _maps(map(of, points))
 
 
 def memory_curves(points: Iterable[MemoryPoint]) -> dict[tuple[str, str], Curve]:
@@ -130,12 +103,16 @@ def memory_curves(points: Iterable[MemoryPoint]) -> dict[tuple[str, str], Curve]
     }
 
 
-def attention_axes(shape: AttentionShape) -> tuple[float, ...]:
+def attention_axes(shape: AttentionShape) -> Axes:
     """What an attention call's utilisation depends on."""
     return (shape.batch * shape.heads, shape.q_len, shape.kv_len, shape.head_dim)
 
 
-def _maps(rows: Mapping[Key, list[Row]]) -> dict[Key, UtilisationMap]:
+def _maps(points: Iterable[tuple[Key, Axes, float]]) -> dict[Key, UtilisationMap]:
+    """By key, from the key, the shape and the utilisation of every point."""
+    rows: dict[Key, list[tuple[Axes, float]]] = {}
+    for key, axes, used in points:
+        rows.setdefault(key, []).append((axes, used))
     return {
         key: UtilisationMap([row[0] for row in own], [row[1] for row in own])
         for key, own in rows.items()

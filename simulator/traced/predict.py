@@ -14,8 +14,16 @@ from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing, in_order
 from profiles.sourced import Sourced
 from simulator.memory.blocks import plan_memory
+from simulator.memory.data_group import data_group
 from simulator.mfu import graph_model_flop
-from simulator.step_prediction import StepFacts, step_prediction, with_energy, with_price
+from simulator.step_prediction import (
+    StepFacts,
+    limit_words,
+    source_tags,
+    step_prediction,
+    with_energy,
+    with_price,
+)
 from simulator.traced.priced_replica import PricedReplica, price_replica, step_of
 from simulator.traced.step_tail import Tail, tail_of
 from simulator.training_run.framework.executor_states import ExecutorStates
@@ -27,7 +35,6 @@ from simulator.values.prediction import (
     Interval,
     Part,
     Prediction,
-    RankMemory,
     SourceTag,
     StagePrediction,
 )
@@ -80,7 +87,7 @@ def predict(
     if plan.pipelines is not None:
         whole = plan.parts
         parts = [
-            tail_of(whole, part, graph, cluster=cluster, stack=stack)
+            tail_of(whole, part, graph, data_group(whole, part, cluster, stack))
             for part in range(whole.degrees.pp)
         ]
     slowest = step_of(replicas, parts, "value")
@@ -137,11 +144,11 @@ def predict(
                 each.timelines["value"],
                 send_s=[0.0 if send is None else send.time_s for send in each.sends],
                 exchange_s=exchange_s,
-                optimizer_s=[tail.optimizer_s for tail in each.tails],
+                optimizer_s=[tail.optimizer.value for tail in each.tails],
             )
         ),
         sources=_sources(replicas),
-        limit=_limit(plan, components, ranks, critical.plan, slowest.rank),
+        limit=_limit(plan, made, critical.plan, slowest.rank),
         references=_references(plan, cluster),
     )
 
@@ -202,7 +209,7 @@ def _components(replica: PricedReplica, critical: int, exchange_s: float) -> tup
         Part.CUT: idle - bubble,
         Part.REDUCE: exchange_s + gather,
         Part.BUBBLE: bubble,
-        Part.OPTIMIZER: replica.tails[critical].optimizer_s,
+        Part.OPTIMIZER: replica.tails[critical].optimizer.value,
     }
     return tuple(Component(name=name, time_s=value) for name, value in parts.items())
 
@@ -217,7 +224,7 @@ def _stage_predictions(
             rank=plan.degrees.rank(pp=plan.pp_rank_of(s)),
             forward_s=cost.forward.value,
             backward_s=cost.backward.value,
-            optimizer_s=tails[plan.pp_rank_of(s)].optimizer_s,
+            optimizer_s=tails[plan.pp_rank_of(s)].optimizer.value,
             data_parallel_s=exchange_s[plan.pp_rank_of(s)],
             runtime_s=cost.runtime_s,
             receives=_receives(plan, s, graph),
@@ -260,49 +267,26 @@ def _sources(replicas: Sequence[PricedReplica]) -> tuple[SourceTag, ...]:
             if send is not None:
                 add("pipeline sends", send.method, send.source, 2 * micro * send.time_s)
         for tail in replica.tails:
-            add("optimizer", tail.method, tail.source, tail.optimizer_s)
-            if tail.data_parallel_s:
-                add(
-                    "data-parallel communication",
-                    "assumed",
-                    "link tables and formulas",
-                    tail.data_parallel_s,
-                )
-    total = sum(seconds.values()) or 1.0
-    ordered = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(
-        SourceTag(name=name, method=method, source=source, share=time_s / total)
-        for (name, method, source), time_s in ordered
-    )
+            update, exchange_s = tail.optimizer, tail.exchange.value
+            add("optimizer", update.method, update.source, update.value)
+            if exchange_s:
+                links = "link tables and formulas"
+                add("data-parallel communication", "assumed", links, exchange_s)
+    return source_tags(seconds)
 
 
 SHARED_SUMS = "sums of shared weights' gradients"
 """What `data_parallel_communication` is where there are no replicas: stages share weights."""
 
 
-def _limit(
-    plan: Plan,
-    components: tuple[Component, ...],
-    ranks: tuple[RankMemory, ...],
-    replica: Plan,
-    critical: int,
-) -> str:
-    tight = max(ranks, key=lambda rank: rank.use)
-    use = tight.use
-    if use > 1:
-        return f"memory of rank {tight.rank}: {use:.0%} of what the device has"
-    largest = max(components, key=lambda part: part.time_s)
-    total = sum(part.time_s for part in components)
-    name = largest.name.words
-    if plan.degrees.dp == 1 and largest.name is Part.REDUCE:
-        name = SHARED_SUMS
-    where = f"pipeline rank {critical}"
+def _limit(plan: Plan, made: Prediction, replica: Plan, critical: int) -> str:
+    tight = made.fullest
+    if tight.use > 1:
+        return f"memory of rank {tight.rank}: {tight.use:.0%} of what the device has"
+    where = f" of pipeline rank {critical}"
     if plan.pipelines is not None:
-        where = f"device {replica.degrees.rank(pp=critical)}"
-    return (
-        f"{name} of {where} ({largest.time_s / total:.0%} of the step); memory of "
-        f"rank {tight.rank} is {use:.0%} full"
-    )
+        where = f" of device {replica.degrees.rank(pp=critical)}"
+    return limit_words(made, where=where, exchange=SHARED_SUMS if plan.degrees.dp == 1 else "")
 
 
 def plan_hash(plan: Plan) -> str:

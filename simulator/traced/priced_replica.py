@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
+from simulator.memory.data_group import DataGroup, data_group
 from simulator.schedules.durations import Durations
-from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import Timeline, simulate
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.cost import Cost
@@ -26,7 +26,7 @@ from simulator.training_run.framework.executor_states import ExecutorStates, Sof
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
 
-_ENDS = {"value": "time_s", "low": "low_s", "high": "high_s"}
+_ENDS = ("value", "low", "high")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +57,17 @@ def price_replica(
     """A replica of a plan whose replicas are alike; graph  of its micro-batch and tp, in its
     order."""
     stages, degrees = range(len(plan.stages)), plan.degrees
+    groups = [data_group(plan, rank, cluster, stack) for rank in range(degrees.pp)]
     blocks = [_stage_blocks(plan, s, graph, cluster, stack.software) for s in stages]
     costs = [
         replace(
-            stage_cost(plan, s, blocks[s], cluster, stack),
+            stage_cost(blocks[s], groups[plan.pp_rank_of(s)]),
             weight_s=stage_weight_s(plan, s, graph, cluster),
         )
         for s in stages
     ]
     sends = [_send(plan, s, graph, cluster) for s in stages]
-    schedule = build_schedule(
-        plan.schedule,
-        num_ranks=degrees.pp,
-        num_microbatches=plan.num_microbatches,
-        stages_per_rank=degrees.vpp,
-    )
+    schedule = plan.actions
     timelines = {end: simulate(schedule, _durations(costs, sends, end)) for end in _ENDS}
     free = _durations(costs, [None for _ in sends], "value")
     return PricedReplica(
@@ -80,8 +76,8 @@ def price_replica(
         costs=costs,
         sends=sends,
         tails=[
-            _tail(plan, r, graph, cluster, stack, sum(costs[s].backward.value for s in stages))
-            for r in range(degrees.pp)
+            _tail(plan, rank, graph, group, sum(cost.backward.value for cost in costs))
+            for rank, group in enumerate(groups)
         ],
         timelines={**timelines, "free": simulate(schedule, free)},
     )
@@ -105,20 +101,13 @@ def _stage_blocks(
     ]
 
 
-def _tail(
-    plan: Plan,
-    rank: int,
-    graph: ModelGraph,
-    cluster: Cluster,
-    stack: ExecutorStates,
-    backward_s: float,
-) -> Tail:
+def _tail(plan: Plan, rank: int, graph: ModelGraph, group: DataGroup, backward_s: float) -> Tail:
     """A rank's tail; of an exchange during the backward, what outlasts it."""
-    tail = tail_of(plan, rank, graph, cluster=cluster, stack=stack)
-    if not stack.overlapped:
+    tail = tail_of(plan, rank, graph, group)
+    if not group.stack.overlapped:
         return tail
-    left = [max(0.0, getattr(tail.exchange, end) - backward_s) for end in _ENDS]
-    return replace(tail, exchange=Interval(**dict(zip(_ENDS, left, strict=True))))
+    left = {end: max(0.0, getattr(tail.exchange, end) - backward_s) for end in _ENDS}
+    return replace(tail, exchange=Interval(**left))
 
 
 def _send(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> Cost | None:
@@ -131,7 +120,7 @@ def _send(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> Cost |
 
 
 def _durations(costs: list[StageCost], sends: Sequence[Cost | None], end: str) -> Durations:
-    crossing = tuple(0.0 if s is None else float(getattr(s, _ENDS[end])) for s in sends)
+    crossing = tuple(0.0 if s is None else float(getattr(s, end)) for s in sends)
     forward = tuple(float(getattr(c.forward, end)) * c.slowest for c in costs)
     backward = tuple(float(getattr(c.backward, end)) * c.slowest for c in costs)
     shares = [c.weight_s / c.backward.value if c.backward.value else 0.0 for c in costs]

@@ -24,23 +24,21 @@ import functools
 import math
 from statistics import NormalDist
 
-from profiles.hardware.catalogue.cluster import Cluster
+from simulator.memory.data_group import DataGroup
 
 
-def slowest_rank(
-    cluster: Cluster, device: int, num_ranks: int, *, pipelined: bool, work_s: float
-) -> float:
-    """Time of the slowest of so many ranks over that of their mean, of devices like number `device`
-    of the cluster; 1 for one rank, and where it was not measured.
+def slowest_rank(group: DataGroup, work_s: float) -> float:
+    """Time of the slowest of a plan's ranks over that of their mean, of devices like those of
+    `group`; 1 for one rank, and where it was not measured.
 
     work_s  of a step without a pipeline: a rank's forwards and backwards without recomputation
     """
-    measured = cluster.device_at(device).measurements
-    if measured is None or min(num_ranks, cluster.num_devices) < 2:
+    measured, ranks = group.device.measurements, group.degrees.num_devices
+    together = group.cluster.num_devices
+    if measured is None or min(ranks, together) < 2:
         return 1.0
-    share = _expected_largest(num_ranks) / _expected_largest(cluster.num_devices)
-    share = min(1.0, share)
-    whole = None if pipelined else measured.step
+    share = min(1.0, _expected_largest(ranks) / _expected_largest(together))
+    whole = None if group.pipelined else measured.step
     if whole is None:
         return 1.0 + (measured.slowest - 1.0) * share
     if whole.outside is None or work_s <= 0:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.hardware.catalogue.device import Device, twin_type
+from profiles.hardware.kernels.attention_surface import BACKWARD_FLOP
 from profiles.model.graph import DTYPE_BYTES, AttentionShape, MatmulShape, Phase
-from simulator.traced.op_assumptions import BACKWARD_ATTENTION_FLOP_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +56,5 @@ class SpeedOfLight:
         moved = shape.batch * shape.head_dim * rows * DTYPE_BYTES.get(dtype, 4.0)
         if phase is Phase.BACKWARD:
             # It reads q, k, v, o and do and writes dq, dk and dv: twice the forward's tensors.
-            work, moved = BACKWARD_ATTENTION_FLOP_RATIO * work, 2 * moved
+            work, moved = BACKWARD_FLOP * work, 2 * moved
         return self.of(work, moved, dtype)

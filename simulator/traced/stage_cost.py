@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profiles.hardware.catalogue.cluster import Cluster
-from profiles.hardware.catalogue.device import ActionOverhead, Device
+from profiles.hardware.catalogue.device import ActionOverhead
+from simulator.memory.data_group import DataGroup
 from simulator.traced.block_cost import BlockCost
+from simulator.traced.cost import Cost
 from simulator.traced.in_step import exposed_seconds, in_step, message_in_step
 from simulator.traced.kernel_errors import joint_share
 from simulator.traced.op_cost import moved_cost
 from simulator.traced.slowest_rank import slowest_rank
-from simulator.training_run.framework.executor_states import (
-    ExecutorStates,
-    PrecisionBytes,
-    Software,
-)
-from simulator.values.plan import Plan
+from simulator.training_run.framework.executor_states import Software
 from simulator.values.prediction import Interval
 
 # Ends of the 90 % interval of communication inside blocks, as factors (assumed).
-MESSAGE_ENDS = {"value": 1.0, "low": 0.7, "high": 1.3}
+_MESSAGE_ENDS = (0.7, 1.3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,52 +41,19 @@ class StageCost:
     slowest: float = 1.0
 
 
-def stage_cost(
-    plan: Plan, stage: int, blocks: list[BlockCost], cluster: Cluster, stack: ExecutorStates
-) -> StageCost:
-    """The cost of a plan's stage, without its weights' gradients apart (`weight_s` is 0)."""
-    degrees = plan.degrees
-    group = degrees.group("dp", pp=plan.pp_rank_of(stage))
-    gather = sum(
-        gather_seconds(
-            b,
-            zero_stage=plan.zero_stage,
-            group=group,
-            precision=plan.workload.precision,
-            cluster=cluster,
-            stack=stack,
-            pipelined=plan.pipelined,
-            sharing=degrees.tp,
-        )
-        for b in blocks
-    )
-    device = cluster.device_at(group[0])
-    sizes = stack.bytes_of(plan.workload.precision)
-    sharded = plan.zero_stage >= 1 and degrees.dp > 1
-    copies = [
-        copy_seconds(
-            b,
-            sizes,
-            device,
-            sharded=sharded,
-            once_per_step=plan.pipelined or plan.zero_stage == 1,
-            num_microbatches=plan.num_microbatches,
-        )
-        for b in blocks
-    ]
+def stage_cost(blocks: list[BlockCost], group: DataGroup) -> StageCost:
+    """The cost of a stage of these blocks, without its weights' gradients apart (`weight_s` is 0).
+
+    group  its replicas
+    """
+    gather = sum(gather_seconds(b, group) for b in blocks)
+    copies = [copy_seconds(b, group) for b in blocks]
     tp_forward = sum(b.tp_forward_s for b in blocks)
     tp_backward = sum(b.tp_backward_s for b in blocks)
-    more = missing_overhead(
-        blocks,
-        pp=degrees.pp,
-        vpp=degrees.vpp,
-        num_microbatches=plan.num_microbatches,
-        device=device,
-        software=stack.software,
-    )
+    more = missing_overhead(blocks, group)
     forward_more = more.forward_cpu_s + more.forward_outside_s + sum(f for f, _ in copies)
     backward_more = more.backward_cpu_s + more.backward_outside_s + sum(b for _, b in copies)
-    joint = joint_share([e for b in blocks for e in b.errors], device.measurements)
+    joint = joint_share((b.by_kind for b in blocks), group.device.measurements)
     return StageCost(
         forward=_total(blocks, "forward", joint, tp_forward + gather / 2 + forward_more),
         backward=_total(blocks, "backward", joint, tp_backward + gather / 2 + backward_more),
@@ -101,84 +64,53 @@ def stage_cost(
         + more.backward_outside_s,
         tp_s=tp_forward + tp_backward,
         gather_s=gather,
-        slowest=slowest_rank(
-            cluster,
-            group[0],
-            degrees.num_devices,
-            pipelined=plan.pipelined,
-            work_s=plan.num_microbatches * sum(b.work_s for b in blocks),
-        ),
+        slowest=slowest_rank(group, group.num_microbatches * sum(b.work_s for b in blocks)),
     )
 
 
-def gather_seconds(
-    block: BlockCost,
-    *,
-    zero_stage: int,
-    group: tuple[int, ...],
-    precision: str,
-    cluster: Cluster,
-    stack: ExecutorStates,
-    pipelined: bool = True,
-    sharing: int = 1,
-) -> float:
+def gather_seconds(block: BlockCost, group: DataGroup) -> float:
     """Exposed seconds per micro-batch in which a block waits for its sharded parameters and for
     the sums of its sharded gradients, which frozen ones have none of.
 
-    pipelined  True under a pipeline schedule: torch's runtime leaves parameters whole after a
-               backward (PipelineStage.backward_maybe_with_nosync), so that ZeRO-3 gathers once
-               per micro-batch, after its forward freed them, and ZeRO-2 never; gradients are summed
-               once per step, of ZeRO-1 everywhere; ZeRO-3 gathers once more for the first
-               forward (both: step_tail.py). Without a pipeline FSDP2
-               frees parameters after each backward (ZeRO-3 gathers twice, ZeRO-2 once) and sums
-               gradients in each.
-    sharing    dp groups of the same nodes that communicate at the same time
-
-    A stack that prefetches hides a part of what fits under the block's own work
-    (in_step.exposed_seconds).
+    Under a pipeline ZeRO-3 gathers once per micro-batch, after its forward freed them, and once
+    more for the first forward (step_tail.py); without one it gathers twice, ZeRO-2 once. A stack
+    that prefetches hides a part of what fits under the block's own work (in_step.exposed_seconds).
     """
-    count = {2: 0 if pipelined else 1, 3: 1 if pipelined else 2}.get(zero_stage, 0)
-    if count == 0 or len(group) < 2:
+    if group.gathers == 0:
         return 0.0
-    sizes = stack.bytes_of(precision)
-    device = cluster.device_at(group[0])
-
-    def price(operation: str, size_bytes: float) -> float:
-        return message_in_step(operation, size_bytes, group, cluster, sharing=sharing).time_s
-
-    gather = price("all_gather", block.parameter_count * sizes.compute_bytes)
-    messages = [gather, gather if count == 2 else 0.0]
-    if not pipelined and block.trained_count:
-        messages[1] += price("reduce_scatter", block.trained_count * sizes.gradient_bytes)
+    gather = _message(group, "all_gather", block.parameter_count * group.sizes.compute_bytes)
+    messages = [gather.time_s, gather.time_s if group.gathers == 2 else 0.0]
+    if not group.pipelined and block.trained_count:
+        summed = block.trained_count * group.sizes.gradient_bytes
+        messages[1] += _message(group, "reduce_scatter", summed).time_s
     work = (block.forward.value, block.backward.value)
-    return sum(exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
+    return sum(exposed_seconds(m, w, group.device) for m, w in zip(messages, work, strict=True))
 
 
-def copy_seconds(
-    block: BlockCost,
-    sizes: PrecisionBytes,
-    device: Device,
-    *,
-    sharded: bool,
-    once_per_step: bool,
-    num_microbatches: int,
-) -> tuple[float, float]:
+def _message(group: DataGroup, operation: str, size_bytes: float) -> Cost:
+    """The cost of a collective of the group; those of its tensor-parallel neighbours run too."""
+    return message_in_step(
+        operation, size_bytes, group.devices, group.cluster, sharing=group.degrees.tp
+    )
+
+
+def copy_seconds(block: BlockCost, group: DataGroup) -> tuple[float, float]:
     """Seconds per micro-batch of mixed precision's passes over a block's parameters that its
     backward does not already contain, in its forward and in its backward; CPU only, which hides
     none. Its backward has the sum of gradients in the computing type, as many bytes as one cast.
     Frozen parameters are cast where they are sharded, and have no gradients.
 
-    sharded  by FSDP2: before the forward the weights are cast, gathered and taken apart, after the
-             backward the gradients are cast into one tensor, summed and divided (torch 2.13,
-             torch/distributed/fsdp/_fully_shard). With the copies' bandwidth of the profile this is
-             what a unit of 2 to 8 million parameters takes there within a third (one core,
-             2026-11-22)
-    once_per_step  weights stay cast through a step, as under a pipeline and of ZeRO 1: 0 where they
-             are sharded, since what is left once a step was not measured.
-             Where no parameter is sharded, the gradients of all micro-batches but the first are
-             added to sums in the gradients' type, which are read too (executor/working_copies.py);
-             blocks that were measured in a pipeline have that in their times.
+    Where FSDP2 shards them, before the forward the weights are cast, gathered and taken apart,
+    after the backward the gradients are cast into one tensor, summed and divided (torch 2.13,
+    torch/distributed/fsdp/_fully_shard). With the copies' bandwidth of the profile, a unit of 2
+    to 8 million parameters is predicted within a third (one core, 2026-11-22). Weights that stay
+    cast through a step cost 0: their copies once per step were not measured.
+
+    Where no parameter is sharded, the gradients of all micro-batches but the first are added to
+    sums in the gradients' type, which are read too (executor/working_copies.py); blocks that were
+    measured in a pipeline have that in their times.
     """
+    sizes, device = group.sizes, group.device
     if device.type != "cpu" or not sizes.working_copy_bytes or not block.parameter_count:
         return 0.0, 0.0
     weight, working, gradient = (
@@ -186,9 +118,8 @@ def copy_seconds(
         sizes.working_copy_bytes,
         sizes.gradient_bytes,
     )
-
-    if sharded:
-        if once_per_step:
+    if group.sharded:
+        if group.once_per_step:
             return 0.0, 0.0
         forward = block.parameter_count * ((weight + working) + 2 * working + 2 * working)
         backward = block.trained_count * ((working + gradient) + 2 * gradient + 2 * gradient)
@@ -197,18 +128,10 @@ def copy_seconds(
     if block.action is not None or not block.trained_count:
         return 0.0, 0.0
     read = moved_cost("copy", block.trained_count * gradient, device).time_s
-    return 0.0, read * (1 - 1 / num_microbatches)
+    return 0.0, read * (1 - 1 / group.num_microbatches)
 
 
-def missing_overhead(
-    blocks: Sequence[BlockCost],
-    *,
-    pp: int,
-    vpp: int,
-    num_microbatches: int,
-    device: Device,
-    software: Software = Software.EXECUTOR,
-) -> ActionOverhead:
+def missing_overhead(blocks: Sequence[BlockCost], group: DataGroup) -> ActionOverhead:
     """Overhead of a stage's actions that its blocks do not carry.
 
     Blocks are measured with one stage per rank, and carry equal shares of its actions' overhead. A
@@ -218,47 +141,44 @@ def missing_overhead(
     accelerator without such measurements it is our executor's work per micro-batch
     (`microbatch_ms`).
     """
-    measured = device.measurements
+    measured, pp = group.device.measurements, group.degrees.pp
     found = [b.action for b in blocks if b.action is not None]
-    if not found and measured is not None:
-        if pp > 1 and measured.action is not None:
-            return measured.action
-        if pp == 1 and measured.step is not None:
-            return ActionOverhead(
-                forward_cpu_s=0.0,
-                forward_outside_s=measured.step.forward_s + measured.step.step_s / num_microbatches,
-                backward_cpu_s=0.0,
-                backward_outside_s=measured.step.backward_s,
-            )
-    if not found:
-        known = in_step(device)
-        host_s = 1e-3 * known.level * known.microbatch_ms * (software is Software.EXECUTOR)
+    if found:
+        rest = (1 - 1 / group.degrees.vpp) / len(found)
         return ActionOverhead(
-            forward_cpu_s=host_s,
-            forward_outside_s=0.0,
-            backward_cpu_s=0.0,
-            backward_outside_s=0.0,
+            forward_cpu_s=rest * sum(a.forward_cpu_s for a in found),
+            forward_outside_s=rest * sum(a.forward_outside_s for a in found),
+            backward_cpu_s=rest * sum(a.backward_cpu_s for a in found),
+            backward_outside_s=rest * sum(a.backward_outside_s for a in found),
         )
-    rest = (1 - 1 / vpp) / len(found)
+    if measured is not None and measured.action is not None and pp > 1:
+        return measured.action
+    if measured is not None and measured.step is not None and pp == 1:
+        once = measured.step.step_s / group.num_microbatches
+        return ActionOverhead(
+            forward_cpu_s=0.0,
+            forward_outside_s=measured.step.forward_s + once,
+            backward_cpu_s=0.0,
+            backward_outside_s=measured.step.backward_s,
+        )
+    known, ours = in_step(group.device), group.stack.software is Software.EXECUTOR
     return ActionOverhead(
-        forward_cpu_s=rest * sum(a.forward_cpu_s for a in found),
-        forward_outside_s=rest * sum(a.forward_outside_s for a in found),
-        backward_cpu_s=rest * sum(a.backward_cpu_s for a in found),
-        backward_outside_s=rest * sum(a.backward_outside_s for a in found),
+        forward_cpu_s=1e-3 * known.level * known.microbatch_ms * ours,
+        forward_outside_s=0.0,
+        backward_cpu_s=0.0,
+        backward_outside_s=0.0,
     )
 
 
 def _total(blocks: list[BlockCost], of: str, joint: tuple[float, float], more_s: float) -> Interval:
     """Sum of the blocks' passes and of communication. joint  as `joint_share` gives it"""
-    value = less = more = 0.0
-    for block in blocks:
-        part: Interval = getattr(block, of)
-        low, high = joint if block.errors else (1.0, 1.0)
-        value += part.value
-        less += low * (part.value - part.low)
-        more += high * (part.high - part.value)
+    parts: list[Interval] = [getattr(block, of) for block in blocks]
+    ends = [joint if block.by_kind else (1.0, 1.0) for block in blocks]
+    value = sum(part.value for part in parts)
+    less = sum(low * (x.value - x.low) for x, (low, _) in zip(parts, ends, strict=True))
+    more = sum(high * (x.high - x.value) for x, (_, high) in zip(parts, ends, strict=True))
     return Interval(
         value=value + more_s,
-        low=max(0.0, value - less) + MESSAGE_ENDS["low"] * more_s,
-        high=value + more + MESSAGE_ENDS["high"] * more_s,
+        low=max(0.0, value - less) + _MESSAGE_ENDS[0] * more_s,
+        high=value + more + _MESSAGE_ENDS[1] * more_s,
     )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
-from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import BlockRef, ModelGraph
+from simulator.log_interval import total
+from simulator.memory.data_group import DataGroup
 from simulator.memory.held import GRADIENT_BUCKET_BYTES, Held, held_by_stages, parameter_name
 from simulator.traced.cost import Cost
-from simulator.traced.in_step import exchange_in_step, update_time
+from simulator.traced.in_step import exchange_in_step, update_cost
 from simulator.traced.op_cost import moved_cost
-from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
 
@@ -23,17 +23,7 @@ class Tail:
     """Seconds after the last backward: exchange of gradients, then the optimizer."""
 
     exchange: Interval
-    optimizer: Interval
-    method: str
-    source: str
-
-    @property
-    def data_parallel_s(self) -> float:
-        return self.exchange.value
-
-    @property
-    def optimizer_s(self) -> float:
-        return self.optimizer.value
+    optimizer: Cost
 
     @property
     def total_s(self) -> float:
@@ -76,36 +66,17 @@ def stages_of(plan: Plan, pp_rank: int, graph: ModelGraph) -> list[tuple[BlockRe
     return [graph.chain[cut.first_block : cut.last_block] for cut in cuts]
 
 
-def price_tie(
-    tie: Tie,
-    *,
-    shards: int,
-    precision: str,
-    cluster: Cluster,
-    stack: ExecutorStates,
-    sharing: int = 1,
-) -> Cost:
+def price_tie(tie: Tie, group: DataGroup) -> Cost:
     """The sum of a tied parameter's gradients over the ranks that hold it, each a share of it where
     replicas shard gradients (executor/rank.py, `_sum_tied_gradients`)."""
-    size = tie.elements * stack.bytes_of(precision).gradient_bytes / shards
-    return exchange_in_step("all_reduce", size, tie.devices, cluster, sharing=sharing)
+    shards = group.degrees.dp if group.sharded else 1
+    size = tie.elements * group.sizes.gradient_bytes / shards
+    return _exchange(replace(group, devices=tie.devices), "all_reduce", size)
 
 
-def price_tail(
-    held: Held,
-    *,
-    group: tuple[int, ...],
-    zero_stage: int,
-    precision: str,
-    optimizer: str,
-    cluster: Cluster,
-    stack: ExecutorStates,
-    pipelined: bool = True,
-    sharing: int = 1,
-    ties: Sequence[Tie] = (),
-) -> Tail:
-    """The tail of a rank that holds these parameters; `group` is its dp group, `ties` are what it
-    shares with other pipeline ranks.
+def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
+    """The tail of a rank that holds these parameters; `ties` are what it shares with other pipeline
+    ranks.
 
     Gradients are sent in the last backward, and priced behind it. ZeRO 0: all-reduce. 1, and 2 and
     3 under a pipeline: reduce-scatter, and one gather of the parameters for the next step, frozen
@@ -113,60 +84,52 @@ def price_tail(
     micro-batches (a pass behind a forward finds freed parameters, one behind a backward whole
     ones). Without a pipeline 2 and 3 sum gradients in each backward
     (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its size
-    (`step_ms`).
-    sharing: dp groups of the same nodes that communicate at the same time. On a CPU nothing hides
-    what the executor does one after the other: buckets are put together, summed, divided and
-    copied back, and under mixed precision the copies to compute with are made anew of trained
-    weights that no replica shards.
+    (`step_ms`). On a CPU nothing hides what the executor does one after the other: buckets are put
+    together, summed, divided and copied back, and under mixed precision the copies to compute with
+    are made anew of trained weights that no replica shards.
     """
     n = float(sum(held.trained))
-    dp = len(group)
-    sizes = stack.bytes_of(precision)
-    device = cluster.device_at(group[0])
+    sizes, device, stack = group.sizes, group.device, group.stack
     exchanges: list[Cost] = []
-    if dp > 1:
-
-        def price(operation: str, size_bytes: float) -> Cost:
-            return exchange_in_step(operation, size_bytes, group, cluster, sharing=sharing)
-
-        gradient = n * sizes.gradient_bytes
+    gradient = n * sizes.gradient_bytes
+    if group.once_per_step:
+        if n:
+            exchanges.append(_exchange(group, "reduce_scatter", gradient))
         weights = (n + held.frozen) * sizes.compute_bytes
-        if zero_stage == 0 and device.type == "cpu":
-            for size, count in exchange_buckets(gradient):
-                copies = _moved(size, device, "copy", "elementwise", "copy")
-                exchanges += [price("all_reduce", size), *copies] * count
-        elif zero_stage == 0 and n:
-            exchanges.append(price("all_reduce", gradient))
-        once_per_step = zero_stage == 1 or (zero_stage >= 2 and pipelined)
-        if once_per_step and n:
-            exchanges.append(price("reduce_scatter", gradient))
-        if once_per_step:
-            exchanges.append(price("all_gather", weights))
-    shards = dp if zero_stage >= 1 else 1
-    exchanges += [
-        price_tie(
-            tie, shards=shards, precision=precision, cluster=cluster, stack=stack, sharing=sharing
-        )
-        for tie in ties
-    ]
-    traffic = stack.optimizer_traffic_bytes.of(optimizer)
+        exchanges.append(_exchange(group, "all_gather", weights))
+    elif group.degrees.dp > 1 and group.zero_stage == 0 and device.type == "cpu":
+        for size, count in exchange_buckets(gradient):
+            copies = _moved(size, device, "copy", "elementwise", "copy")
+            exchanges += [_exchange(group, "all_reduce", size), *copies] * count
+    elif group.degrees.dp > 1 and group.zero_stage == 0 and n:
+        exchanges.append(_exchange(group, "all_reduce", gradient))
+    exchanges += [price_tie(tie, group) for tie in ties]
+    traffic = stack.optimizer_traffic_bytes.of(group.workload.optimizer)
+    shards = group.degrees.dp if group.sharded else 1
     if device.type == "cpu":
         # Torch updates one parameter after the other there.
         costs = [moved_cost("optimizer", traffic * c / shards, device) for c in held.trained]
-        if sizes.working_copy_bytes and (zero_stage == 0 or dp == 1):
+        if sizes.working_copy_bytes and not group.sharded:
             copied = sizes.parameter_bytes + sizes.working_copy_bytes
             costs += [moved_cost("copy", copied * c, device) for c in held.trained]
-        update = _interval(costs)
+        update = _in_turn(costs)
     else:
         kernels = stack.optimizer_kernels * len(held.trained)
-        update, cost = update_time(traffic * n / shards, kernels, stack.software, device)
-        costs = [cost]
-    return Tail(
-        exchange=_interval(exchanges),
-        optimizer=update,
-        method=costs[0].method if costs else "assumed",
-        source=costs[0].source if costs else "",
+        update = update_cost(traffic * n / shards, kernels, stack.software, device)
+    return Tail(exchange=total(*exchanges), optimizer=update)
+
+
+def _exchange(group: DataGroup, operation: str, size_bytes: float) -> Cost:
+    return exchange_in_step(
+        operation, size_bytes, group.devices, group.cluster, sharing=group.degrees.tp
     )
+
+
+def _in_turn(costs: Sequence[Cost]) -> Cost:
+    """The sum of costs, on the basis of the first."""
+    whole = total(*costs)
+    method, source = (costs[0].method, costs[0].source) if costs else ("assumed", "")
+    return Cost(value=whole.value, low=whole.low, high=whole.high, method=method, source=source)
 
 
 def exchange_buckets(total_bytes: float) -> list[tuple[float, int]]:
@@ -182,28 +145,7 @@ def _moved(size: float, device: Device, *families: str) -> list[Cost]:
     return [moved_cost(family, 2 * size, device) for family in families]
 
 
-def _interval(costs: Sequence[Cost]) -> Interval:
-    return Interval(
-        value=sum(cost.time_s for cost in costs),
-        low=sum(cost.low_s for cost in costs),
-        high=sum(cost.high_s for cost in costs),
-    )
-
-
-def tail_of(
-    plan: Plan, pp_rank: int, graph: ModelGraph, *, cluster: Cluster, stack: ExecutorStates
-) -> Tail:
-    """The tail of a pipeline rank of a plan."""
-    degrees = plan.degrees
-    return price_tail(
-        held_by_stages(graph, stages_of(plan, pp_rank, graph)),
-        group=degrees.group("dp", pp=pp_rank),
-        zero_stage=plan.zero_stage,
-        precision=plan.workload.precision,
-        optimizer=plan.workload.optimizer,
-        cluster=cluster,
-        stack=stack,
-        pipelined=plan.pipelined,
-        sharing=degrees.tp,
-        ties=ties_of(plan, pp_rank, graph),
-    )
+def tail_of(plan: Plan, pp_rank: int, graph: ModelGraph, group: DataGroup) -> Tail:
+    """The tail of a pipeline rank of a plan; `group` are its replicas."""
+    held = held_by_stages(graph, stages_of(plan, pp_rank, graph))
+    return price_tail(held, group, ties_of(plan, pp_rank, graph))

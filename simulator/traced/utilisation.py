@@ -38,11 +38,13 @@ class Utilisation:
     """log u of a kernel, and the half-width of its 90 % interval in log u.
 
     method  `measured`, `interpolated`, or `assumed` outside the measured shapes
+    source  of the number, "" where it is the device's own measurement
     """
 
     log_value: float
     log_half_width: float
     method: str
+    source: str = ""
 
 
 class UtilisationMap:

@@ -23,9 +23,15 @@ class Interval:
         if not self.low <= self.value <= self.high:
             raise InputError(f"interval [{self.low}, {self.high}] does not contain {self.value}")
 
-    def scaled(self, factor: float) -> Interval:
+    def scaled(self, factor: float) -> Self:
         """The interval times a factor of 0 or more."""
-        return Interval(value=self.value * factor, low=self.low * factor, high=self.high * factor)
+        return replace(
+            self, value=self.value * factor, low=self.low * factor, high=self.high * factor
+        )
+
+    def plus(self, more: float) -> Self:
+        """The interval with an exact number added."""
+        return replace(self, value=self.value + more, low=self.low + more, high=self.high + more)
 
 
 class PartGroup(StrEnum):

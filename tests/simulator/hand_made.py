@@ -24,6 +24,8 @@ from profiles.model.graph import (
 )
 from profiles.model.kernels import DeviceKernel
 from profiles.sourced import Sourced
+from simulator.memory.data_group import DataGroup
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
@@ -311,6 +313,33 @@ def plan(
             Stage(first_block=i, last_block=j, recompute=(recompute,) * (j - i))
             for i, j in pairwise(cuts)
         ),
+    )
+
+
+def replicas(
+    on: Cluster,
+    *,
+    dp: int = 1,
+    pp: int = 1,
+    vpp: int = 1,
+    zero_stage: int = 0,
+    pipelined: bool | None = None,
+    num_microbatches: int = 4,
+    precision: str = "bf16",
+    optimizer: str = "adamw",
+) -> DataGroup:
+    """The first `dp` devices as replicas of our executor."""
+    return DataGroup(
+        degrees=Degrees(pp=pp, vpp=vpp, dp=dp),
+        zero_stage=zero_stage,
+        pipelined=pp > 1 if pipelined is None else pipelined,
+        num_microbatches=num_microbatches,
+        workload=Workload(
+            global_batch=1, sequence_length=1, precision=precision, optimizer=optimizer
+        ),
+        stack=load_stack(),
+        devices=tuple(range(dp)),
+        cluster=on,
     )
 
 

@@ -12,7 +12,7 @@ from simulator.traced.predict import predict
 from simulator.traced.stage_cost import missing_overhead
 from simulator.values.plan import Recompute
 from simulator.values.prediction import Prediction
-from tests.simulator.hand_made import Traced, block_points, cluster, device, plan
+from tests.simulator.hand_made import Traced, block_points, cluster, device, plan, replicas
 
 MS = 1e-3
 MODEL = Traced(8)
@@ -77,23 +77,16 @@ def test_blocks_that_were_not_measured_take_the_devices_overhead():
         forward_cpu_s=1e-3, forward_outside_s=2e-3, backward_cpu_s=3e-3, backward_outside_s=4e-3
     )
     measured = Measurements(source="by hand", date="2026-11-22", action=action)
-    assert (
-        missing_overhead([], pp=2, vpp=1, num_microbatches=4, device=device(measurements=measured))
-        == action
-    )
-    assert (
-        missing_overhead([], pp=2, vpp=2, num_microbatches=4, device=device(measurements=measured))
-        == action
-    )
-    none = missing_overhead([], pp=2, vpp=1, num_microbatches=4, device=device())
+    on = cluster(of=device(measurements=measured))
+    for vpp in (1, 2):
+        assert missing_overhead([], replicas(on, pp=2, vpp=vpp)) == action
+    none = missing_overhead([], replicas(cluster(), pp=2))
     assert none.forward_cpu_s == none.backward_outside_s == 0.0
 
 
 def test_without_a_pipeline_no_pipeline_runtime_is_around_actions():
     measured = Measurements(source="by hand", date="2026-11-22", action=OVERHEAD)
-    alone = missing_overhead(
-        [], pp=1, vpp=1, num_microbatches=2, device=device(measurements=measured)
-    )
+    alone = missing_overhead([], replicas(cluster(of=device(measurements=measured))))
     assert alone.forward_cpu_s == alone.forward_outside_s == 0.0
     assert alone.backward_cpu_s == alone.backward_outside_s == 0.0
 

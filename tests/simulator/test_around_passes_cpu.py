@@ -18,10 +18,9 @@ from simulator.traced.block_cost import BlockCost, price_block
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.stage_cost import copy_seconds, gather_seconds
 from simulator.traced.step_tail import exchange_buckets, price_tail
-from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
 from simulator.values.prediction import Interval
-from tests.simulator.hand_made import cluster, device, layer
+from tests.simulator.hand_made import cluster, device, layer, replicas
 
 
 def points(op: str, seconds_per_byte: float, *, call_s: float = 0.0) -> tuple[MemoryPoint, ...]:
@@ -63,11 +62,16 @@ def test_mixed_precision_copies_parameters_once_per_micro_batch():
         once: bool = False,
         many: int = 4,
     ) -> tuple[float, float]:
-        sizes = load_stack().bytes_of(precision)
-        where = replace(cpus.device_at(0), type=on)
-        return copy_seconds(
-            cost, sizes, where, sharded=sharded, once_per_step=once, num_microbatches=many
+        where = cluster(of=replace(cpus.device_at(0), type=on))
+        group = replicas(
+            where,
+            dp=2,
+            zero_stage=2 if sharded else 0,
+            pipelined=once,
+            precision=precision,
+            num_microbatches=many,
         )
+        return copy_seconds(cost, group)
 
     # Weights 4 bytes, working copy 2, gradient 4: 6 + 4 + 4 before and 6 + 8 + 8 behind.
     count = cost.parameter_count
@@ -96,10 +100,7 @@ def test_frozen_parameters_are_cast_where_they_are_sharded_and_have_no_gradients
     assert (cost.parameter_count, cost.trained_count) == (4 * 1024 * 1024, 0)
 
     def seconds(*, sharded: bool) -> tuple[float, float]:
-        sizes, where = load_stack().bytes_of("bf16"), cpus.device_at(0)
-        return copy_seconds(
-            cost, sizes, where, sharded=sharded, once_per_step=False, num_microbatches=4
-        )
+        return copy_seconds(cost, replicas(cpus, dp=2, zero_stage=2 if sharded else 0))
 
     assert seconds(sharded=True) == pytest.approx((14e-9 * cost.parameter_count, 0.0))
     assert seconds(sharded=False) == (0.0, 0.0)
@@ -110,15 +111,7 @@ def test_frozen_parameters_are_cast_where_they_are_sharded_and_have_no_gradients
     both = replace(still, trained_count=cost.parameter_count)
 
     def gathered(of: BlockCost) -> float:
-        return gather_seconds(
-            of,
-            zero_stage=3,
-            group=(0, 1),
-            precision="bf16",
-            cluster=fast,
-            stack=load_stack(),
-            pipelined=False,
-        )
+        return gather_seconds(of, replicas(fast, dp=2, zero_stage=3))
 
     def collective(operation: str, bytes_each: float) -> float:
         size = bytes_each * cost.parameter_count
@@ -132,16 +125,9 @@ def test_frozen_parameters_are_neither_exchanged_nor_updated():
     cpus = cluster(2, of=cpu(*points("optimizer", 1e-10)))
 
     def tail(trained: tuple[int, ...], frozen: int, zero_stage: int = 0) -> tuple[float, float]:
-        found = price_tail(
-            Held(trained=trained, frozen=frozen),
-            group=(0, 1),
-            zero_stage=zero_stage,
-            precision="bf16",
-            optimizer="adamw",
-            cluster=cpus,
-            stack=load_stack(),
-        )
-        return found.data_parallel_s, found.optimizer_s
+        group = replicas(cpus, dp=2, zero_stage=zero_stage, pipelined=True)
+        found = price_tail(Held(trained=trained, frozen=frozen), group)
+        return found.exchange.value, found.optimizer.value
 
     assert tail((1000,), 10**8) == tail((1000,), 0)
     assert tail((), 10**8)[0] == 0.0
@@ -155,29 +141,17 @@ def test_blocks_without_parameters_copy_nothing():
     bare = replace(layer(), parameters=(), kind="bare")
     cost = price_block(bare, recompute=Recompute.NONE, devices=(0,), cluster=cpus)
     for sharded in (False, True):
-        assert copy_seconds(
-            cost,
-            load_stack().bytes_of("bf16"),
-            cpus.device_at(0),
-            sharded=sharded,
-            once_per_step=not sharded,
-            num_microbatches=4,
-        ) == (0.0, 0.0)
+        group = replicas(cpus, dp=2, zero_stage=2 if sharded else 0)
+        assert copy_seconds(cost, group) == (0.0, 0.0)
 
 
 def test_copies_to_compute_with_are_made_anew_behind_the_optimizer():
     cpus = cluster(of=cpu(*points("copy", 1e-9), *points("optimizer", 1e-10)))
 
     def seconds(precision: str, zero_stage: int) -> float:
-        return price_tail(
-            Held(trained=(50_000, 30_000), frozen=1_000_000),
-            group=(0, 1),
-            zero_stage=zero_stage,
-            precision=precision,
-            optimizer="adamw",
-            cluster=cpus,
-            stack=load_stack(),
-        ).optimizer_s
+        group = replicas(cpus, dp=2, zero_stage=zero_stage, precision=precision, pipelined=True)
+        held = Held(trained=(50_000, 30_000), frozen=1_000_000)
+        return price_tail(held, group).optimizer.value
 
     # 4 bytes are read and 2 written of each parameter, on every replica; shards need no copy here.
     assert seconds("bf16", 0) - seconds("fp32", 0) == pytest.approx(80_000 * 6e-9)

@@ -31,8 +31,8 @@ def test_without_recomputation_times_are_the_sums_of_the_ops():
     assert cost.forward.value == pytest.approx(sum(c.time_s for c in forward))
     assert cost.backward.value == pytest.approx(sum(c.time_s for c in backward))
     # Errors of one kind go together: the ends add up too.
-    assert cost.forward.low == pytest.approx(sum(c.low_s for c in forward))
-    assert cost.backward.high == pytest.approx(sum(c.high_s for c in backward))
+    assert cost.forward.low == pytest.approx(sum(c.low for c in forward))
+    assert cost.backward.high == pytest.approx(sum(c.high for c in backward))
     assert cost.recompute_s == 0.0
 
 

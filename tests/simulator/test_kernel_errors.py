@@ -7,7 +7,8 @@ import math
 import pytest
 
 from profiles.hardware.catalogue.device import Measurements, ReferencePoint
-from simulator.traced.kernel_errors import KindError, joint_share
+from simulator.traced.kernel_errors import KindSeconds, joint_share
+from simulator.values.prediction import Interval
 
 
 def watched(spread: float) -> Measurements:
@@ -15,8 +16,8 @@ def watched(spread: float) -> Measurements:
     return Measurements(source="by hand", date="2026-11-23", references=(point,))
 
 
-def error(kind: str, less_s: float, more_s: float) -> KindError:
-    return KindError(kind=kind, time_s=10.0, less_s=less_s, more_s=more_s)
+def error(kind: str, less_s: float, more_s: float) -> KindSeconds:
+    return {kind: Interval(value=10.0, low=10.0 - less_s, high=10.0 + more_s)}
 
 
 def test_unlike_kinds_are_off_by_the_root_of_their_squares():

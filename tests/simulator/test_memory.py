@@ -13,11 +13,10 @@ from simulator.memory.blocks import StageBytes, rank_memory, stage_bytes, stage_
 from simulator.memory.held import Elements, exchange_bytes, executor_static_bytes
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import Durations, simulate
-from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
 from tests.oracles.held_activations import stage_peaks
 from tests.planner.hand_made_model import HandMadeModel
-from tests.simulator.hand_made import layer, plan
+from tests.simulator.hand_made import cluster, layer, plan, replicas
 from tests.simulator.test_block_cost import price
 
 MIB = 2**20
@@ -25,15 +24,11 @@ N = 1000.0
 
 
 def static(precision="bf16", zero_stage=0, dp=1, pp=1, optimizer="adamw", trained=N):
-    return executor_static_bytes(
-        Elements(total=N, trained=trained, largest=N / 10, largest_trained=trained / 10),
-        stack=load_stack(),
-        precision=precision,
-        optimizer=optimizer,
-        zero_stage=zero_stage,
-        dp=dp,
-        pp=pp,
+    held = Elements(total=N, trained=trained, largest=N / 10, largest_trained=trained / 10)
+    group = replicas(
+        cluster(), dp=dp, pp=pp, zero_stage=zero_stage, precision=precision, optimizer=optimizer
     )
+    return executor_static_bytes(held, group)
 
 
 def test_bytes_per_parameter_by_hand():
@@ -88,10 +83,10 @@ def test_more_replicas_never_need_more(zero_stage, dp, pp, precision):
 
 def test_a_bucket_of_gradients_at_a_time_is_exchanged():
     """4 bytes of each, at most the 25 MiB of a bucket; nothing where FSDP2 reduces them."""
-    few, many = (exchange_bytes(count, zero_stage=0, dp=2) for count in (1e6, 1e9))
+    few, many = (exchange_bytes(count, replicas(cluster(), dp=2)) for count in (1e6, 1e9))
     assert (few, many) == (4e6, 25 * MIB)
-    assert exchange_bytes(1e9, zero_stage=1, dp=2) == 0.0
-    assert exchange_bytes(1e9, zero_stage=0, dp=1) == 0.0
+    assert exchange_bytes(1e9, replicas(cluster(), dp=2, zero_stage=1)) == 0.0
+    assert exchange_bytes(1e9, replicas(cluster(), dp=1)) == 0.0
 
 
 def one_stage_each(p, kept, forward_peak, backward_peak):

@@ -15,7 +15,7 @@ from profiles.published.module_table import ModuleRow
 from simulator.traced.in_step import in_step
 from simulator.traced.kernel_arrays import kernel_arrays
 from simulator.traced.kernel_constants import module_constants
-from simulator.traced.kernel_seconds import grouped, kernel_rates, kernel_seconds
+from simulator.traced.kernel_seconds import grouped, kernel_seconds
 from simulator.traced.module_row import (
     ModuleSetting,
     module_framework,
@@ -44,9 +44,8 @@ class _Plain(dict[str, float]):
 def seconds(
     kernel: DeviceKernel, values: Mapping[str, float], *, device: str = "a100-sxm-80gb"
 ) -> float:
-    arrays = kernel_arrays([kernel])
-    rates = kernel_rates(arrays, get_device(device))
-    return float(kernel_seconds(grouped(arrays, rates), values)[0])
+    arrays = kernel_arrays([kernel], get_device(device))
+    return float(kernel_seconds(grouped(arrays), values)[0])
 
 
 def matmul(m: int, n: int, k: int, dtype: str = "float16", **more: Any) -> DeviceKernel:

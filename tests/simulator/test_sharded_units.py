@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simulator.memory.sharded_units import unit_buffers
 from simulator.traced.predict import predict
-from simulator.training_run.framework.framework import load_stack
 from tests.planner.hand_made_model import VOCABULARY, WIDTH, HandMadeModel
-from tests.simulator.hand_made import cluster, plan
+from tests.simulator.hand_made import cluster, device, plan, replicas
 
 V, L = VOCABULARY * WIDTH, 8 * WIDTH**2  # elements of the table, the head, and of a layer
 
 
 def buffers(zero_stage, *, on_cpu=False, num_microbatches=2, dp=4, tied=False):
     """Of the table's block, the layers' and the head's; bf16: 2 bytes gathered, 4 summed."""
-    return unit_buffers(
-        HandMadeModel(2, tied=tied).at(1),
-        zero_stage=zero_stage,
-        dp=dp,
-        num_microbatches=num_microbatches,
-        sizes=load_stack().bytes_of("bf16"),
-        on_cpu=on_cpu,
-    )
+    on = cluster(of=replace(device(), type="cpu" if on_cpu else "gpu"))
+    group = replicas(on, dp=dp, zero_stage=zero_stage, num_microbatches=num_microbatches)
+    return unit_buffers(HandMadeModel(2, tied=tied).at(1), group)
 
 
 def test_units_are_gathered_flat_and_taken_apart():

@@ -12,7 +12,7 @@ from profiles.hardware.catalogue.device import Measurements, StepOverhead
 from simulator.traced.predict import predict
 from simulator.traced.slowest_rank import slowest_rank
 from simulator.values.prediction import Prediction
-from tests.simulator.hand_made import Traced, block_points, cluster, device, plan
+from tests.simulator.hand_made import Traced, block_points, cluster, device, plan, replicas
 
 MODEL = Traced(8)
 
@@ -89,9 +89,11 @@ def test_in_steps_without_a_pipeline_waiting_grows_like_the_works_root() -> None
 
 def test_fewer_ranks_than_were_measured_together_wait_less() -> None:
     """The largest of 2 and of 4 normal draws: 0.564 and 1.029 standard deviations."""
-    many = machine(1.1, 4)
-    assert slowest_rank(many, 0, 4, pipelined=True, work_s=0.0) == pytest.approx(1.1)
-    two = 1 + 0.1 * 0.564 / 1.029
-    assert slowest_rank(many, 0, 2, pipelined=True, work_s=0.0) == pytest.approx(two, abs=0.002)
-    assert slowest_rank(machine(1.0, 4), 0, 4, pipelined=True, work_s=0.0) == 1.0
-    assert slowest_rank(cluster(), 0, 8, pipelined=True, work_s=0.0) == 1.0
+
+    def slowest(on: Cluster, ranks: int) -> float:
+        return slowest_rank(replicas(on, dp=ranks, pipelined=True), work_s=0.0)
+
+    assert slowest(machine(1.1, 4), 4) == pytest.approx(1.1)
+    assert slowest(machine(1.1, 4), 2) == pytest.approx(1 + 0.1 * 0.564 / 1.029, abs=0.002)
+    assert slowest(machine(1.0, 4), 4) == 1.0
+    assert slowest(cluster(), 8) == 1.0

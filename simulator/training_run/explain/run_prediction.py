@@ -17,7 +17,7 @@ from simulator.memory.footprint import Footprint
 from simulator.mfu import mfu, model_flop_per_token
 from simulator.schedules.schedule import ActionKind, build_schedule
 from simulator.schedules.timeline import Durations, Timeline, simulate
-from simulator.step_prediction import StepFacts, step_prediction
+from simulator.step_prediction import StepFacts, limit_words, source_tags, step_prediction
 from simulator.training_run.fit.memory_interval import memory_interval
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import Features
@@ -98,8 +98,6 @@ def with_timeline(made: Prediction, run: TrainingRun, plan: Plan) -> Prediction:
     timeline = _timeline(plan, step.durations)
     exchange_s = seconds.get(Part.REDUCE, 0.0)
     ranks = tuple(_with_course(rank, number, timeline) for number, rank in enumerate(made.ranks))
-    tight = max(ranks, key=lambda rank: rank.use)
-    largest = max(made.components, key=lambda part: part.time_s)
     return replace(
         made,
         stages=tuple(
@@ -127,8 +125,7 @@ def with_timeline(made: Prediction, run: TrainingRun, plan: Plan) -> Prediction:
             optimizer_s=[step.last_s] * degrees.pp,
         ),
         sources=_sources(run, seconds),
-        limit=f"{largest.name.words} ({largest.time_s / made.step_time_s.value:.0%} of the step); "
-        f"memory of rank {tight.rank} is {tight.use:.0%} full",
+        limit=limit_words(made),
     )
 
 
@@ -258,14 +255,10 @@ def _sources(run: TrainingRun, seconds: Mapping[Part, float]) -> tuple[SourceTag
     surfaces = f"measured kernels of {run.device} or its nearest relative; {_FITTED}"
     rates = f"measured collectives and link rates; {_FITTED}"
     words = {"kernels": surfaces, "messages": rates, "optimizer and host": _FITTED}
-    shares = dict.fromkeys(words, 0.0)
+    found: dict[tuple[str, str, str], float] = {}
     for part, time_s in seconds.items():
         kernels = part in (Part.COMPUTE, Part.BUBBLE)
         name = "kernels" if kernels else "optimizer and host" if part in _LAST else "messages"
-        shares[name] += time_s / sum(seconds.values())
-    tags = [
-        SourceTag(name=name, method="interpolated", source=words[name], share=share)
-        for name, share in shares.items()
-        if share > 0
-    ]
-    return tuple(sorted(tags, key=lambda tag: -tag.share))
+        key = (name, "interpolated", words[name])
+        found[key] = found.get(key, 0.0) + time_s
+    return tuple(tag for tag in source_tags(found) if tag.share > 0)

@@ -15,6 +15,17 @@ class Software(StrEnum):
     COMPILED = "a compiled graph"
 
 
+def gathers_per_micro_batch(zero_stage: int, *, pipelined: bool) -> int:
+    """How often a micro-batch gathers the sharded parameters of a layer. Without a pipeline, where
+    it gathers at all, it also sums the gradients.
+
+    ZeRO 3 gathers for the forward and for the backward, ZeRO 2 for the forward (FSDP2 frees them
+    after each backward). Under torch's pipeline runtime parameters stay whole after a backward
+    (PipelineStage.backward_maybe_with_nosync): ZeRO 3 gathers once, ZeRO 2 never.
+    """
+    return max(0, zero_stage - 1 - pipelined)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionBytes:
     """Bytes per parameter: the stored weight, its working copy for computation, the gradient."""
@@ -45,8 +56,7 @@ class OptimizerBytes:
 class ExecutorStates:
     """Bytes per parameter kept and moved by our executor, or by a training loop on one device.
 
-    Used by the block-by-block model of memory and step (simulator/memory/held.py,
-    traced/step_tail.py).
+    Used by the block-by-block model of memory and step (simulator/memory/data_group.py).
 
     optimizer_kernels  kernels per parameter in an update; 0 if one kernel updates many parameters
     overlapped         gradients are reduced during the backward

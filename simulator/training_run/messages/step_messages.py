@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.collectives import NOTHING, CollectiveTime
+from simulator.training_run.framework.executor_states import gathers_per_micro_batch
 from simulator.training_run.framework.framework import Framework
 from simulator.training_run.messages.gradient_buckets import gradient_buckets
 from simulator.training_run.messages.gradient_exchange import (
@@ -37,11 +38,8 @@ def data_messages(
     """(messages per layer and micro-batch, messages per step). ZeRO 3 has the former: two gathers
     and one reduction.
 
-    Our executor (executor/parallelize.py, rank.py; FSDP2) without a pipeline frees the tensors
-    sharded by ZeRO 2 and 3 after each backward and reduces gradients in it. Stage 2 gathers for the
-    forward, stage 3 for the backward too. Under torch's pipeline runtime weights stay gathered
-    after a backward. There stage 3 gathers once per micro-batch, stage 2 once per step, and
-    gradients are reduced once per step, as of its ZeRO 1.
+    Our executor gathers and reduces as executor_states.gathers_per_micro_batch has it, or once per
+    step.
     """
     group = data_group(run)
     if group.ranks < 2:
@@ -93,9 +91,9 @@ def _per_micro_batch(run: TrainingRun, stack: Framework) -> tuple[float, float]:
     """(gathers of a layer, reductions of its gradients) per micro-batch."""
     if not stack.own_executor:
         return (2.0, 1.0) if run.zero_stage == 3 else (0.0, 0.0)
-    if run.degrees.pp > 1:
-        return (1.0 if run.zero_stage == 3 else 0.0), 0.0
-    return {2: (1.0, 1.0), 3: (2.0, 1.0)}.get(run.zero_stage, (0.0, 0.0))
+    pipelined = run.degrees.pp > 1
+    gathers = gathers_per_micro_batch(run.zero_stage, pipelined=pipelined)
+    return float(gathers), float(gathers > 0 and not pipelined)
 
 
 def _compressed(run: TrainingRun, stack: Framework) -> list[tuple[GradientMessage, RankGroup]]:

@@ -11,6 +11,7 @@ import shardwright
 from profiles.model.graph import ModelGraph, Phase
 from profiles.model.tracing.block_order import crossing_bytes, in_order
 from profiles.model.tracing.traced import TracedModel
+from simulator.memory.data_group import data_group
 from simulator.schedules.schedule import ActionKind as ActionKind
 from simulator.traced import step_tail
 from simulator.traced.block_cost import price_block, recomputed_ops
@@ -46,7 +47,7 @@ def priced_messages(plan: Plan, traced: TracedModel, rank: int) -> Totals:
     at = degrees.coordinates(rank)
     found: Counter[tuple[str, str]] = Counter()
     with _exchanges() as seen:
-        step_tail.tail_of(plan, at.pp, graph, cluster=cluster, stack=stack)
+        step_tail.tail_of(plan, at.pp, graph, data_group(plan, at.pp, cluster, stack))
     group = degrees.group("dp", pp=at.pp)
     for operation, size, devices in seen:
         found["dp" if tuple(devices) == group else "tie", operation] += size

@@ -1,0 +1,80 @@
+"""`DataGroup`: data-parallel ranks of our executor, and how they share states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.hardware.catalogue.cluster import Cluster
+from profiles.hardware.catalogue.device import Device
+from simulator.training_run.framework.executor_states import (
+    ExecutorStates,
+    PrecisionBytes,
+    gathers_per_micro_batch,
+)
+from simulator.values.degrees import Degrees
+from simulator.values.plan import Plan
+from simulator.values.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How data-parallel ranks share states.
+
+    pipelined  under a pipeline schedule, which leaves parameters whole after a backward and sums
+               gradients once per step (executor_states.gathers_per_micro_batch)
+    """
+
+    degrees: Degrees
+    zero_stage: int
+    pipelined: bool
+    num_microbatches: int
+    workload: Workload
+    stack: ExecutorStates
+
+    @property
+    def sizes(self) -> PrecisionBytes:
+        """Bytes per parameter."""
+        return self.stack.bytes_of(self.workload.precision)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether parameters are stored in shards: from ZeRO 1 on."""
+        return self.zero_stage >= 1 and self.degrees.dp > 1
+
+    @property
+    def gathers(self) -> int:
+        """How often a micro-batch gathers the parameters of a block."""
+        alone = self.degrees.dp == 1
+        return 0 if alone else gathers_per_micro_batch(self.zero_stage, pipelined=self.pipelined)
+
+    @property
+    def once_per_step(self) -> bool:
+        """Whether gradients are summed in shards once per step, and parameters gathered."""
+        return self.sharded and (self.pipelined or self.zero_stage == 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataGroup(Sharing):
+    """Data-parallel ranks with equal blocks. devices  their numbers in the cluster"""
+
+    devices: tuple[int, ...]
+    cluster: Cluster
+
+    @property
+    def device(self) -> Device:
+        """The device of the first rank."""
+        return self.cluster.device_at(self.devices[0])
+
+
+def data_group(plan: Plan, pp_rank: int, cluster: Cluster, stack: ExecutorStates) -> DataGroup:
+    """The replicas of a pipeline rank of a plan."""
+    return DataGroup(
+        degrees=plan.degrees,
+        zero_stage=plan.zero_stage,
+        pipelined=plan.pipelined,
+        num_microbatches=plan.num_microbatches,
+        workload=plan.workload,
+        stack=stack,
+        devices=plan.degrees.group("dp", pp=pp_rank),
+        cluster=cluster,
+    )
