@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from planner.axes import Axes
@@ -13,6 +12,7 @@ from planner.costs.priced_model import PricedModel, Traced
 from planner.heterogeneous.parts import Part, parts_of
 from planner.heterogeneous.stage_prices import StagePrices, check_rates
 from planner.heterogeneous.unlike_search import MOST_STAGES, search_unlike, unlike_keys
+from planner.search.answer import SearchOptions
 from planner.search.search import search
 from planner.space import divisors
 from planner.tolerances import status_of
@@ -56,26 +56,25 @@ def plan_mixed(
     space: Axes,
     stack: ExecutorStates,
     usd_per_hour: Mapping[str, Sourced],
-    solver: str = "auto",
-    seed: int = 0,
-    time_limit_s: float | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    options: SearchOptions | None = None,
 ) -> PlanFile:
     """The best plan, its bound, and the comparison of all kinds of plans.
 
     usd_per_hour  of a device of each type, as far as known
-    time_limit_s  for all searches together: of what is left each has an equal share
+    options       the time limit is of all searches together: each has an equal share of the rest
 
     Searched are plans with replicas alike on each part of the cluster (`parts`) and, for 1F1B,
     replicas that differ (`unlike_search`). Raises InputError where a device has no rate for the
     precision and where the pins leave nothing to search.
     """
-    start = clock()
+    options = options or SearchOptions()
+    start, limit_s = options.clock(), options.time_limit_s
 
-    def left_s(share: int = 1) -> float | None:
-        if time_limit_s is None:
-            return None
-        return max(0.0, start + time_limit_s - clock()) / share
+    def left(share: int = 1) -> SearchOptions:
+        """The options with a share of the time that is left."""
+        if limit_s is None:
+            return options
+        return replace(options, time_limit_s=max(0.0, start + limit_s - options.clock()) / share)
 
     check_rates(cluster, workload.precision, workload.compute_dtype)
     prices = _prices(traced, cluster, workload, space=space, stack=stack)
@@ -85,8 +84,8 @@ def plan_mixed(
 
     def alike(part: Part, share: int) -> _Found:
         """The answer on a part in an equal share of the time that is left."""
-        limit_s = left_s(share)
-        if limit_s == 0.0:
+        part_options = left(share)
+        if part_options.time_limit_s == 0.0:
             return _Found(part=part, why_not="not searched: the time limit was reached")
         one_type = len(set(part.devices)) == 1
         try:
@@ -96,11 +95,8 @@ def plan_mixed(
                 workload,
                 space=part.space,
                 stack=stack,
-                solver=solver,
                 price=usd_per_hour.get(part.devices[0]) if one_type else None,
-                seed=seed,
-                time_limit_s=limit_s,
-                clock=clock,
+                options=part_options,
             )
         except InputError as error:
             return _Found(part=part, why_not=str(error))
@@ -120,8 +116,8 @@ def plan_mixed(
         prices,
         keys,
         below_s=min(each.step_time_s for each in found),
-        clock=clock,
-        time_limit_s=left_s(),
+        clock=options.clock,
+        time_limit_s=left().time_limit_s,
     )
     used = unlike.plan.devices if unlike.plan is not None else ()
     found.append(
@@ -157,7 +153,7 @@ def plan_mixed(
             keys_solved=unlike.cells_refined,
         ),
     )
-    return replace(answer, search_time_s=clock() - start)
+    return replace(answer, search_time_s=options.clock() - start)
 
 
 def _prices(

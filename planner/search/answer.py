@@ -56,6 +56,11 @@ class Setting:
 class SearchOptions:
     """How to search.
 
+    solver     `dp`, `ilp`, or `auto`: the dynamic program, with the integer program as the
+               certificate of the best cell where that is cheap
+    progress   called with bound, incumbent, gap and seconds after every cell
+    time_limit_s   ends the search with the best plan so far; so does an interrupt
+    clock      seconds; only for the limit, for progress and for `search_time_s`
     layouts    the answer of the search over layouts to the same question: a plan that is a layout
                has that layout's price and is looked for there alone, so that here those are left
                out (`is_layout`) and only faster plans are sought

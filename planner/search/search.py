@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from planner.axes import Axes
-from planner.best_first import Progress
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel, Traced
 from planner.search.answer import SearchOptions, Setting, search_setting
@@ -21,7 +18,6 @@ from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_d
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
 from simulator.training_run.framework.executor_states import ExecutorStates
-from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
@@ -33,32 +29,21 @@ def search(
     *,
     space: Axes,
     stack: ExecutorStates,
-    solver: str = "auto",
     price: Sourced | None = None,
-    progress: Progress | None = None,
-    seed: int = 0,
-    time_limit_s: float | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    layouts: PlanFile | None = None,
-    is_layout: Callable[[Plan], bool] = lambda plan: False,
+    options: SearchOptions | None = None,
 ) -> PlanFile:
     """The best plan of the space on the cluster, its bound, its gap and its runners-up; or why
     there is none and what would change that.
 
     space     what each axis may be; pins are constraints
-    solver    `dp`, `ilp`, or `auto`: the dynamic programme, with the integer programme as the
-              certificate of the best cell where that is cheap
     price     US dollars per device-hour
-    progress  called with bound, incumbent, gap and seconds after every cell
-    time_limit_s   ends the search with the best plan so far; so does an interrupt
-    clock     seconds; only for the limit, for progress and for `search_time_s`
-    layouts, is_layout   as in SearchOptions
 
     Equal inputs give equal plan files, but for `search_time_s`.
     Raises InputError where the space holds no legal cell, where no device has a rate for the
     precision, or where the limit ended the search before any plan was found. Of mixed devices only
     plans are searched whose stages keep to one type; `plan_mixed` searches all.
     """
+    options = options or SearchOptions()
     if not cluster.homogeneous:
         space = _keeping_to_types(space, cluster)
     space = _that_run(space, traced, workload)
@@ -75,7 +60,7 @@ def search(
             strategies=changed.strategies,
             micro_batches=tuple(sorted(sizes)),
         )
-        costs = SimulatorCosts(model, price=price, seed=seed)
+        costs = SimulatorCosts(model, price=price, seed=options.seed)
         return Setting(context=context, costs=costs)
 
     def change(changed: Axes, on: Cluster) -> Setting | None:
@@ -87,15 +72,7 @@ def search(
     answer = search_setting(
         setting(space, cluster),
         space,
-        options=SearchOptions(
-            solver=solver,
-            seed=seed,
-            time_limit_s=time_limit_s,
-            progress=progress,
-            clock=clock,
-            layouts=layouts,
-            is_layout=is_layout,
-        ),
+        options=options,
         candidates=candidates(
             space,
             cluster,

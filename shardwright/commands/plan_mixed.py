@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from planner.heterogeneous.parts import only
 from planner.heterogeneous.plan_mixed import plan_mixed
+from planner.search.answer import SearchOptions
 from profiles.errors import InfeasibleError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
@@ -48,9 +49,9 @@ def plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
             space=space,
             stack=load_stack(),
             usd_per_hour=prices_of(cluster, request),
-            solver=options.solver,
-            seed=options.seed,
-            time_limit_s=request.time_limit_s,
+            options=SearchOptions(
+                solver=options.solver, seed=options.seed, time_limit_s=request.time_limit_s
+            ),
         )
     answer = replace(answer, assumptions=(*assumed, *answer.assumptions))
     if output.file is not None:

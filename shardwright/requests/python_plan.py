@@ -196,6 +196,7 @@ def plan(
             f"traced with {model.sequence_length}; make them equal"
         )
     from planner.layout.executable import run_of_plan
+    from planner.search.answer import SearchOptions
     from planner.search.search import search
 
     # A plan that is a layout has that layout's price, whichever solver is named.
@@ -211,17 +212,19 @@ def plan(
         where,
         work,
         space=space,
-        solver=solver,
-        seed=seed,
         stack=load_stack(),
         price=_price(price, where),
-        time_limit_s=(
-            None if time_limit_s is None else max(0.0, start + time_limit_s - time.monotonic())
-        ),
-        progress=progress,
-        layouts=layouts,
-        is_layout=lambda plan: (
-            figures is not None and run_of_plan(plan, figures, where) is not None
+        options=SearchOptions(
+            solver=solver,
+            seed=seed,
+            time_limit_s=(
+                None if time_limit_s is None else max(0.0, start + time_limit_s - time.monotonic())
+            ),
+            progress=progress,
+            layouts=layouts,
+            is_layout=lambda plan: (
+                figures is not None and run_of_plan(plan, figures, where) is not None
+            ),
         ),
     )
 

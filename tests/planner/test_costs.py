@@ -18,6 +18,7 @@ from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.mesh.cell_solver import CellSolver
 from planner.mesh.timeline_search import TimelineSearch
+from planner.search.answer import SearchOptions
 from planner.search.search import search
 from planner.search.space import block_rules, legal_cells
 from planner.space import LayoutContext
@@ -212,8 +213,7 @@ def run_search(model, cluster, batch, space=ALL, **options):
         Workload(global_batch=batch, sequence_length=TOKENS),
         space=space,
         stack=STACK,
-        clock=lambda: 0.0,
-        **options,
+        options=SearchOptions(clock=lambda: 0.0, **options),
     )
 
 

@@ -10,6 +10,7 @@ from planner.heterogeneous.parts import levelled, only
 from planner.heterogeneous.plan_mixed import UNLIKE, plan_mixed
 from planner.heterogeneous.stage_prices import Key, StagePrices, device_types
 from planner.heterogeneous.unlike_search import search_unlike, unlike_keys
+from planner.search.answer import SearchOptions
 from planner.search.search import one_type_stages, search
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
@@ -157,7 +158,7 @@ def planned(model, cluster, batch, space, **more):
         space=space,
         stack=STACK,
         usd_per_hour=more,
-        clock=lambda: 0.0,
+        options=SearchOptions(clock=lambda: 0.0),
     )
 
 

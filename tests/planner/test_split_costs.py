@@ -20,6 +20,7 @@ from planner.costs.split_problem import (
 )
 from planner.mesh.cell_solver import CellSolver
 from planner.mesh.timeline_search import TimelineSearch
+from planner.search.answer import SearchOptions
 from planner.search.search import search
 from planner.search.space import block_rules, legal_cells
 from planner.space import LayoutContext
@@ -121,7 +122,7 @@ def test_a_named_schedule_is_planned_beside_others():
         Workload(global_batch=8, sequence_length=2048),
         space=Axes(schedule=("zbv", "1f1b"), pp=(2,)),
         stack=load_stack(),
-        clock=lambda: 0.0,
+        options=SearchOptions(clock=lambda: 0.0),
     )
     assert answer.bound <= answer.step_time_s
     assert {answer.plan.schedule, *(o.plan.schedule for o in answer.alternatives)} == {

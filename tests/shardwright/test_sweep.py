@@ -30,6 +30,7 @@ from planner.batch.sweep import (
     verdict_of,
     with_price,
 )
+from planner.search.answer import SearchOptions
 from planner.search.search import search
 from profiles.document import decode, encode, to_json
 from profiles.errors import InputError, UnknownNameError
@@ -151,7 +152,7 @@ def test_a_task_survives_its_text_and_the_price_put_in_later_is_the_searched_one
             space=task.space,
             stack=load_stack(),
             price=price,
-            clock=lambda: 0.0,
+            options=SearchOptions(clock=lambda: 0.0),
         )
         for price in (None, posed.price)
     ]

@@ -11,6 +11,7 @@ import pytest
 from planner.axes import Axes
 from planner.layout.layout_question import LayoutQuestion, context_of, solve_layouts
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, legal_layouts
+from planner.search.answer import SearchOptions
 from planner.search.search import search
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
@@ -79,7 +80,7 @@ def test_a_schedule_is_one_function(late: str) -> None:
         Workload(global_batch=8, sequence_length=2048),
         space=Axes(schedule=(late,), pp=(2,)),
         stack=load_stack(),
-        clock=lambda: 0.0,
+        options=SearchOptions(clock=lambda: 0.0),
     )
     # Timelines of any order are searched, not proven.
     assert answer.plan is not None
