@@ -17,8 +17,7 @@ from evidence.targets import utilisation
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import Measured
 from shardwright.commands.tables.predicted_run import PredictedRun
-from simulator.training_run.explain.predict_runs import unfitted_s
-from simulator.training_run.fit.interval import step_interval, widened
+from simulator.training_run.fit.interval import step_intervals
 from simulator.training_run.fit.step_spread import step_spreads
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
@@ -167,9 +166,5 @@ def left_out(
 
 def intervals(table: FitTable, left: LeftOut) -> tuple[Interval, ...]:
     """[runs] 90 % intervals of left-out step times, wider for options without a measured run."""
-    times = left.time_s.tolist()
-    rows = zip(table.runs, times, left.spread.tolist(), unfitted_s(table.runs, times), strict=True)
-    return tuple(
-        widened(step_interval(run, time_s, spread), unfitted)
-        for run, time_s, spread, unfitted in rows
-    )
+    times, spreads = left.time_s.tolist(), left.spread.tolist()
+    return tuple(step_intervals(table.runs, times, spreads))

@@ -16,14 +16,13 @@ from simulator.goodput.reliability import Reliability, reliability
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.memory.footprint import footprint
 from simulator.step_prediction import with_energy, with_price
-from simulator.training_run.explain.predict_runs import unfitted_s
 from simulator.training_run.explain.run_prediction import run_prediction
-from simulator.training_run.fit.interval import step_interval, widened
-from simulator.training_run.fit.logged_source import Calibration, calibrated_interval
+from simulator.training_run.fit.interval import run_intervals
+from simulator.training_run.fit.logged_source import Calibration
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.step.priced_runs import price_runs
-from simulator.values.prediction import Component, Interval, Prediction
+from simulator.values.prediction import Component, Prediction
 
 
 def choice_of(
@@ -62,9 +61,9 @@ def layout_prediction(
     Raises InputError where the framework's file does not describe the run's memory.
     """
     coefficients = coefficients or shipped_coefficients()
-    parts = price_runs([run], coefficients).parts
-    step = _step(run, float(parts.total_s[0]), coefficients, calibration)
-    made = run_prediction(run, step, parts.components(), footprint(run))
+    priced = price_runs([run], coefficients)
+    (step,) = run_intervals(priced, coefficients, calibration)
+    made = run_prediction(run, step, priced.parts.components(), footprint(run))
     made = with_energy(made, cluster, power_mfu(run, made.mfu.value, cluster.num_devices))
     return with_price(made, cluster.num_devices, price)
 
@@ -117,19 +116,6 @@ def power_mfu(run: TrainingRun, mfu: float, num_devices: int) -> float:
     device = get_device(run.device)
     low_precision = device.peak(run.precision).value / device.peak_or_twins("bfloat16").value
     return mfu * max(1.0, low_precision) * run.degrees.num_devices / num_devices
-
-
-def _step(
-    run: TrainingRun, time_s: float, coefficients: CoefficientFile, calibration: Calibration | None
-) -> Interval:
-    """The interval of a step as wide as its coefficients are uncertain, or as the residuals of the
-    calibration's own runs; wider on either side by half of the seconds that no fitted run had."""
-    found = (
-        step_interval(run, time_s)
-        if calibration is None
-        else calibrated_interval(run, time_s, calibration)
-    )
-    return widened(found, unfitted_s([run], [time_s], coefficients)[0])
 
 
 def why_not_first(layout: PricedLayout, best: PricedLayout) -> str:

@@ -18,7 +18,6 @@ from profiles.published.run_table import read_runs
 from shardwright.cli import app
 from shardwright.commands.tables.calibrate import (
     calibrate,
-    calibrated_rows,
     explain_row,
     timed_runs,
 )
@@ -63,7 +62,9 @@ def test_a_slower_cluster_is_learned_written_and_used(
     assert made.left_out_error < made.error_before
     assert made.error_before == pytest.approx(1 - 1 / 1.15, abs=2e-4)
     runs = read_runs(source)
-    for before, after in zip(predicted_runs(runs), calibrated_rows(runs, made), strict=True):
+    for before, after in zip(
+        predicted_runs(runs), predicted_runs(runs, calibration=made), strict=True
+    ):
         assert before.step_time_s is not None
         assert after.step_time_s is not None
         assert 1.0 < after.step_time_s / before.step_time_s < 1.3

@@ -16,10 +16,12 @@ from simulator.memory.footprint import footprint
 from simulator.training_run.explain.explain_memory import explain_memory
 from simulator.training_run.explain.explain_run import RunExplanation, explain_run
 from simulator.training_run.explain.predict_runs import predict_runs
-from simulator.training_run.fit.logged_source import Calibration, calibrated_interval
+from simulator.training_run.fit.interval import run_intervals
+from simulator.training_run.fit.logged_source import Calibration, calibrated
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.training_run.step.priced_runs import price_runs
 from tests.simulator.described_runs import GPT_RUN, changed
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "runs.csv"
@@ -169,7 +171,8 @@ def test_a_calibration_shows_in_values_origins_and_interval() -> None:
     assert own[name].origin == "fitted"
     assert changed[name].spread == pytest.approx(0.01)
     value = found.step.interval.value
-    assert found.step.interval == calibrated_interval(run, value, made)
+    file = calibrated(shipped_coefficients(), made)
+    assert [found.step.interval] == run_intervals(price_runs([run], file), file, made)
     assert sum(line.time_s for line in found.lines) == pytest.approx(value, rel=1e-9)
 
 

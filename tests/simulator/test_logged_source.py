@@ -12,13 +12,12 @@ from evidence.groups import source_of
 from profiles.errors import InputError, UnknownNameError
 from profiles.published.run import FIGURES
 from profiles.published.run_table import read_runs
-from simulator.training_run.fit.interval import step_interval
+from simulator.training_run.fit.interval import run_intervals, step_interval
 from simulator.training_run.fit.logged_source import (
     ROW_SPREAD,
     Calibration,
     Recalibration,
     calibrated,
-    calibrated_interval,
     calibrated_knowledge,
     recalibrate,
 )
@@ -32,8 +31,10 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients
 from simulator.training_run.step.features import features
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_time import step_parts
+from simulator.values.prediction import Interval
 
 
 def some_runs(prefix: str, count: int) -> list[TrainingRun]:
@@ -50,6 +51,12 @@ def a_source() -> str:
 def times(runs: list[TrainingRun], file: CoefficientFile) -> np.ndarray:
     assigned = assign(runs)
     return step_parts(features(runs), assigned.of(assigned.from_file(file))).total_s
+
+
+def interval_of(run: TrainingRun, made: Calibration) -> Interval:
+    file = calibrated(shipped_coefficients(), made)
+    (found,) = run_intervals(price_runs([run], file), file, made)
+    return found
 
 
 def calibration_of(found: Recalibration) -> Calibration:
@@ -113,7 +120,7 @@ def test_a_slower_cluster_is_learned_from_one_log_and_more_surely_from_four() ->
         made = calibration_of(found)
         after = times(runs[4:], calibrated(shipped, made))[0]
         errors.append(abs(after / (1.3 * last) - 1))
-        band = calibrated_interval(runs[4], after, made)
+        band = interval_of(runs[4], made)
         widths.append(band.high / band.low)
     unknown = step_interval(runs[4], last)
     assert max(errors) < 0.05
@@ -160,7 +167,7 @@ def test_a_run_of_another_device_and_framework_stays_as_uncertain() -> None:
         device="mi300x" if runs[0].device != "mi300x" else "h200-sxm",
         stack="torch-fsdp" if runs[0].stack != "torch-fsdp" else "megatron-core",
     )
-    before, after = step_interval(other, 2.0), calibrated_interval(other, 2.0, made)
+    before, after = step_interval(other, 2.0), interval_of(other, made)
     assert after.high / after.low > 1 + 0.6 * (before.high / before.low - 1)
 
 

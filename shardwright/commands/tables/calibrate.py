@@ -17,11 +17,9 @@ from profiles.errors import (
     ShardwrightError,
     UnknownNameError,
 )
-from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_measured, read_runs
 from profiles.units import format_percent
 from shardwright.commands.tables.predict_runs import predicted_runs, write_predictions
-from shardwright.commands.tables.predicted_run import PredictedRun
 from shardwright.console.output import note, show
 from shardwright.reports.brief.brief_terminal import brief_report
 from shardwright.reports.brief.explanation import explanation_brief
@@ -32,8 +30,6 @@ from simulator.training_run.fit.logged_source import (
     METHOD,
     Calibration,
     Recalibration,
-    calibrated,
-    calibrated_interval,
     read_calibration,
     recalibrate,
     shipped_hash,
@@ -41,7 +37,6 @@ from simulator.training_run.fit.logged_source import (
 from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
-from simulator.training_run.step.priced_runs import price_runs
 
 # Measured by bench/one_log.py: whole sources left out of the shipped coefficients, one run of each
 # cluster taken as its log.
@@ -247,7 +242,7 @@ def predict_calibrated(path: Path, output: Path, calibration_path: Path) -> None
     """`shardwright predict --runs --calibration`: the table of predictions; `-` is stdout."""
     made = loaded_calibration(calibration_path)
     runs = read_runs(path, lenient=True)
-    supported = write_predictions(output, calibrated_rows(runs, made))
+    supported = write_predictions(output, predicted_runs(runs, calibration=made))
     note(f"predicted {supported} of {len(runs)} runs with {calibration_path}")
 
 
@@ -260,30 +255,6 @@ def loaded_calibration(path: Path) -> Calibration:
             f"shardwright profile --from {made.source} -o {path}"
         )
     return made
-
-
-def calibrated_rows(
-    runs: Sequence[PublishedRun], calibration: Calibration
-) -> tuple[PredictedRun, ...]:
-    """The predictions of runs, their step times under a calibration; memory is untouched by it."""
-    rows = predicted_runs(runs)
-    timed = [
-        (i, complete_run(run))
-        for i, (run, row) in enumerate(zip(runs, rows, strict=True))
-        if row.step_time_s is not None
-    ]
-    if not timed:
-        return rows
-    completed = [run for _, run in timed]
-    file = calibrated(shipped_coefficients(), calibration)
-    totals = price_runs(completed, file).parts.total_s
-    found = list(rows)
-    for (i, run), total in zip(timed, totals.tolist(), strict=True):
-        band = calibrated_interval(run, total, calibration)
-        found[i] = replace(
-            found[i], step_time_s=band.value, step_time_low_s=band.low, step_time_high_s=band.high
-        )
-    return tuple(found)
 
 
 def explain_row(path: Path, run_id: str, calibration_path: Path | None) -> None:

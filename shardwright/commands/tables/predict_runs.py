@@ -12,6 +12,7 @@ from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, Pre
 from shardwright.console.output import note, write_or_print
 from shardwright.plugins.plugin import Hook, hook
 from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
+from simulator.training_run.fit.logged_source import Calibration
 from simulator.training_run.run.training_run import TrainingRun
 
 _GIB = 2**30
@@ -36,13 +37,17 @@ def write_predictions(output: Path, found: Sequence[PredictedRun]) -> int:
 
 
 def predicted_runs(
-    runs: Sequence[PublishedRun], *, altered: Callable[[TrainingRun], TrainingRun] | None = None
+    runs: Sequence[PublishedRun],
+    *,
+    altered: Callable[[TrainingRun], TrainingRun] | None = None,
+    calibration: Calibration | None = None,
 ) -> tuple[PredictedRun, ...]:
     """The predictions of runs as the rows of a table.
 
-    altered  changes a completed run before its prediction
+    altered      changes a completed run before its prediction
+    calibration  replaces coefficients
     """
-    return tuple(_as_row(prediction) for prediction in predict_runs(runs, altered=altered))
+    return tuple(map(_as_row, predict_runs(runs, altered=altered, calibration=calibration)))
 
 
 def _as_row(made: PredictedRow) -> PredictedRun:

@@ -14,8 +14,7 @@ from profiles.hardware.kernels.attention_surface import load_attention_surface
 from profiles.hardware.kernels.gemm_surface import load_surface
 from simulator.training_run.explain.explain_memory import MemoryExplanation, explain_memory
 from simulator.training_run.explain.explain_step import StepLine, step_lines
-from simulator.training_run.explain.predict_runs import unfitted_s
-from simulator.training_run.fit.interval import step_interval, widened
+from simulator.training_run.fit.interval import step_intervals
 from simulator.training_run.fit.logged_source import (
     Calibration,
     calibrated,
@@ -119,7 +118,12 @@ def explain_run(
     return RunExplanation(
         run=run,
         lines=step_lines(x, c),
-        step=_step(run, total, spread, shipped),
+        step=IntervalUsed(
+            interval=step_intervals([run], [total], [spread], file)[0],
+            basis="the fitted model",
+            rows=shipped.runs,
+            spread=spread,
+        ),
         coefficients=tuple(
             CoefficientUsed(
                 name=name,
@@ -150,16 +154,6 @@ def _origin(
     if name in shipped.values:
         return "fitted"
     return "of its family" if family in shipped.values else "assumed"
-
-
-def _step(run: TrainingRun, time_s: float, spread: float, shipped: CoefficientFile) -> IntervalUsed:
-    return IntervalUsed(
-        # Options without a measured run widen the interval, as in batch predictions.
-        interval=widened(step_interval(run, time_s, spread), unfitted_s([run], [time_s])[0]),
-        basis="the fitted model",
-        rows=shipped.runs,
-        spread=spread,
-    )
 
 
 def _peak(run: TrainingRun, peak_bytes: float) -> IntervalUsed:

@@ -7,10 +7,13 @@ The interval follows from the fitted model (step_spread.py). Its half width in s
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from simulator.training_run.fit.step_spread import run_spreads
+from simulator.training_run.fit.logged_source import Calibration, calibrated_knowledge
+from simulator.training_run.fit.step_spread import run_spreads, step_spreads
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.training_run.step.priced_runs import PricedRuns, price_runs
 from simulator.values.prediction import Interval
 
 # Relative uncertainty of the seconds that no fitted run informs: levels beyond the network, host
@@ -18,6 +21,8 @@ from simulator.values.prediction import Interval
 # Assumed. The optimizer in host memory was within 13 % of its measurement (host_offload.py) and
 # Mamba-2 layers within about 20 %; the others were never measured.
 UNFITTED_UNCERTAINTY = 0.5
+# Rule of Mamba-2, measured through runs of Nemotron 3 in the fit.
+_MEASURED_RULE = "ssd"
 
 
 def step_interval(run: TrainingRun, time_s: float, spread: float | None = None) -> Interval:
@@ -31,8 +36,68 @@ def step_interval(run: TrainingRun, time_s: float, spread: float | None = None) 
     return Interval(value=time_s, low=time_s / factor, high=time_s * factor)
 
 
-def widened(found: Interval, unfitted_s: float) -> Interval:
-    """The interval of a step, wider on either side by half of the seconds without a fitted run."""
-    off_s = UNFITTED_UNCERTAINTY * abs(unfitted_s)
-    low = max(found.low - off_s, min(found.low, 0.5 * found.value))
-    return Interval(value=found.value, low=low, high=found.high + off_s)
+def run_intervals(
+    priced: PricedRuns,
+    coefficients: CoefficientFile | None = None,
+    calibration: Calibration | None = None,
+) -> list[Interval]:
+    """The 90 % interval of each run's predicted step time.
+
+    coefficients  that price the runs, the shipped ones if None;  calibration  what changed them
+    """
+    spreads = step_spreads(priced, calibrated_knowledge(calibration)).tolist()
+    return step_intervals(priced.runs, priced.parts.total_s.tolist(), spreads, coefficients)
+
+
+def step_intervals(
+    runs: Sequence[TrainingRun],
+    times_s: Sequence[float],
+    spreads: Sequence[float],
+    coefficients: CoefficientFile | None = None,
+) -> list[Interval]:
+    """The 90 % interval of each run's predicted step time, wider on either side by half of the
+    seconds without a fitted run.
+
+    spreads       of the logarithms of the times (step_spread.py)
+    coefficients  that predict the times, the shipped ones if None
+    """
+    unfitted = unfitted_s(runs, times_s, coefficients)
+    found = []
+    for run, time_s, spread, part_s in zip(runs, times_s, spreads, unfitted, strict=True):
+        off_s = UNFITTED_UNCERTAINTY * abs(part_s)
+        plain = step_interval(run, time_s, spread)
+        low = max(plain.low - off_s, min(plain.low, 0.5 * time_s))
+        found.append(Interval(value=time_s, low=low, high=plain.high + off_s))
+    return found
+
+
+def unfitted_s(
+    runs: Sequence[TrainingRun],
+    totals: Sequence[float],
+    coefficients: CoefficientFile | None = None,
+) -> list[float]:
+    """Seconds of each run's step outside the fitted data: the effect of its unusual options, and
+    recurrences of an unmeasured kind.
+
+    coefficients  used for the totals, the shipped ones if None
+    """
+    seconds = [0.0] * len(runs)
+    unusual = [place for place, run in enumerate(runs) if run.as_published() != run]
+    if unusual:
+        published = [runs[place].as_published() for place in unusual]
+        usual = price_runs(published, coefficients).parts.total_s
+        for place, time_s in zip(unusual, usual.tolist(), strict=True):
+            seconds[place] = abs(totals[place] - time_s)
+    for place, run in enumerate(runs):
+        state = run.model.state
+        if state is not None and state.rule != _MEASURED_RULE:
+            seconds[place] += _state_s(run, coefficients)
+    return seconds
+
+
+def _state_s(run: TrainingRun, coefficients: CoefficientFile | None) -> float:
+    """Seconds per step of the recurrences of the busiest stage's layers."""
+    priced = price_runs([run], coefficients)
+    x = priced.x
+    each = priced.c["state"] * (x.state_forward + x.state_backward)
+    return float((x.microbatches * x.layers * each)[0])

@@ -20,20 +20,17 @@ from numpy.typing import NDArray
 
 from profiles.document import content_hash, read_document
 from profiles.errors import InputError, UnknownNameError
-from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.step_spread import (
     Knowledge,
     coefficient_spreads,
     shipped_knowledge,
-    step_spreads,
 )
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
-from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
+from simulator.training_run.step.coefficients import CoefficientFile
 from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_time import step_parts
-from simulator.values.prediction import Interval
 
 Array = NDArray[np.float64]
 
@@ -325,10 +322,3 @@ class _Table:
             if change < _CONVERGED:
                 break
         return moves, covariance - gain @ jacobian @ covariance
-
-
-def calibrated_interval(run: TrainingRun, time_s: float, calibration: Calibration) -> Interval:
-    """The interval of a step that was predicted with a calibration."""
-    priced = price_runs([run], calibrated(shipped_coefficients(), calibration), all_fit=True)
-    spread = step_spreads(priced, calibrated_knowledge(calibration))
-    return step_interval(run, time_s, float(spread[0]))
