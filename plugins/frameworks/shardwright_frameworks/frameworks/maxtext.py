@@ -130,6 +130,10 @@ def collect_maxtext(
         for about in _abouts(key):
             collected.leave_open(about)
         given = {name: each for name, each in given.items() if name != key}
+    for key, about in (("train_micro_batch_size", "micro_batch"), ("batch_size", "global_batch")):
+        if key in given and "per_device_batch_size" not in given:
+            why = "prompts of reinforcement learning, each with several texts"
+            collected.leave_open(about, key, why, given[key][1])
     for key, (value, place) in given.items():
         if key in _KEYS:
             name, reader = _KEYS[key]
