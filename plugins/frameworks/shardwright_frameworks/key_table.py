@@ -80,6 +80,6 @@ class KeyTable:
 
 
 def register(table: KeyTable) -> None:
-    """Adds a framework to those that are read and written."""
+    """Adds a framework to the readable and writable ones."""
     FRAMEWORKS[table.name] = KeyedFramework(recognizes=table.recognizes, collect=table.collect)
     TARGETS[table.name] = Target(words=table.words, export=table.export, config=CONFIG)

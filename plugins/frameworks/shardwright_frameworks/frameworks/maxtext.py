@@ -172,8 +172,8 @@ def _degree(given: Given, name: str) -> tuple[int | None, Place | None]:
 
 
 def _cores(collected: Collected) -> int:
-    """What JAX counts of one chip: TPU7x shows as two (docs.cloud.google.com/tpu/docs/tpu7x),
-    the catalogue's device is the chip."""
+    """The devices of one chip, as JAX counts them: TPU7x has two
+    (docs.cloud.google.com/tpu/docs/tpu7x), the catalogue's device is the chip."""
     return 2 if collected.get("device") == "tpu-v7x" else 1
 
 

@@ -128,6 +128,9 @@ def collect_megatron(options: Options, collected: Collected) -> None:
     _sharding(options, collected)
     _model(options, collected)
     _schedule(options, collected)
+    for option in options.of("step_batch_size_schedule"):
+        why = "the batch grows during the run"
+        collected.leave_open("global_batch", option.name, why, option.place)
     for option in options.of("model_name"):  # of forks that keep the figures themselves
         collected.set("model.name", options.value_of(option, collected), option.place, option.name)
     optimizer = options.last("optimizer")

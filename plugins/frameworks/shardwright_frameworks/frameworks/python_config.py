@@ -181,6 +181,7 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
         del parts["model"]  # NeMo's strategy has the degrees
     _leave_parts_open(found, parts, collected)
     collect_nemo([values, *overrides], collected)
+    collected.default("Megatron-Core v0.14, transformer_config.py", recompute="none")
     for path, (value, place) in found.defaults.items():
         about, reader = NEMO_KEYS.get(path[-1], ("", degree_of))
         if about.startswith("model.") and about not in collected.open_keys:

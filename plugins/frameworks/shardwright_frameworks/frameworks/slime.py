@@ -23,7 +23,7 @@ def collect_slime(options: Options, collected: Collected) -> None:
         _SOURCE, precision="bf16", distributed_optimizer=True, zero_stage=1, devices_per_node=8
     )
     megatron.collect_megatron(options, collected)
-    collected.unknown.clear()  # reinforcement learning and SGLang have options of their own
+    collected.unknown.clear()  # options of reinforcement learning and SGLang
     options.collect_counts(
         collected, {"actor_num_nodes": "nodes", "actor_num_gpus_per_node": "devices_per_node"}
     )

@@ -182,7 +182,12 @@ def _collect_nemo(source: KeyedSource) -> str:
     ):
         return "flagscale"
     batch = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
-    return "megatron-bridge" if batch or not _is_nemo_of(source) else "nemo"
+    if not batch and _is_nemo_of(source):
+        return "nemo"
+    if not file.has("model", "pipeline_model_parallel_size"):
+        why = "the file changes a recipe, which the command that starts the run names"
+        source.collected.report_missing("recipe", why, Place(file.name, 1))
+    return "megatron-bridge"
 
 
 def _is_nemo_of(source: KeyedSource) -> bool:

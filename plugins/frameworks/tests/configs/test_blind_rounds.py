@@ -162,3 +162,20 @@ def test_batches_of_maxtext_s_reinforcement_learning_are_open(tmp_path: Path) ->
     run = read(tmp_path, "a.sh", command + "\n")
     assert (run.micro_batch, run.global_batch, run.seq_len) == (None, None, 512)
     assert {each.option for each in run.unresolved} == {"batch_size", "train_micro_batch_size"}
+
+
+def test_overrides_of_an_unnamed_recipe_have_no_defaults(tmp_path: Path) -> None:
+    text = (
+        "model: {seq_length: 8192, tensor_model_parallel_size: 8}\n"
+        "train: {global_batch_size: 16, micro_batch_size: 1}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.framework, run.tp, run.global_batch) == ("megatron-bridge", 8, 16)
+    assert not {"pp", "cp", "ep"} & run.defaults.keys()
+    assert [each.option for each in run.unresolved] == ["recipe"]
+
+
+def test_a_batch_that_grows_is_open(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.sh", f"{MEGATRON} --step-batch-size-schedule '0:384 200B:768'\n")
+    assert (run.global_batch, "global_batch" in run.defaults) == (None, False)
+    assert "--step-batch-size-schedule" in [each.option for each in run.unresolved]
