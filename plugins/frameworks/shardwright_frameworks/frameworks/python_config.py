@@ -135,6 +135,9 @@ def collect_python_torchtitan(
             for word, converter in _CONVERTERS.items():
                 if word in kind.lower():
                     values[("model", "converters")] = ([converter], place)
+    if ("hf_model",) in values:  # of its backend for models of transformers
+        values[("model", "name")] = values[("hf_model",)]
+        values.pop(("model", "flavor"), None)
     _leave_parts_open(found, _TITAN_PARTS, collected)
     collect_torchtitan([values, *overrides], collected, check=False)
 

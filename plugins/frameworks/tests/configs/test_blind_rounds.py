@@ -179,3 +179,26 @@ def test_a_batch_that_grows_is_open(tmp_path: Path) -> None:
     run = read(tmp_path, "a.sh", f"{MEGATRON} --step-batch-size-schedule '0:384 200B:768'\n")
     assert (run.global_batch, "global_batch" in run.defaults) == (None, False)
     assert "--step-batch-size-schedule" in [each.option for each in run.unresolved]
+
+
+def test_the_model_of_torchtitan_s_backend_for_transformers(tmp_path: Path) -> None:
+    path = tmp_path / "config_registry.py"
+    path.write_text(
+        "from . import model_registry\n\ndef full() -> Backend:\n"
+        '    return Backend(hf_model="Qwen/Qwen3-30B-A3B", model_spec=model_registry("full"),\n'
+        "        training=TrainingConfig(max_context_length=2048))\n"
+    )
+    run = read_config(f"{path}:full")
+    assert (run.model.name, run.model.flavor) == ("Qwen/Qwen3-30B-A3B", None)
+    assert run.model.num_layers == 48
+
+
+def test_llama_factory_has_no_precision_without_a_type(tmp_path: Path) -> None:
+    text = (
+        "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: full\n"
+        "use_badam: true\ncutoff_len: 2048\nper_device_train_batch_size: 1\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.optimizer, run.precision) == (None, None)
+    assert not {"optimizer", "precision"} & run.defaults.keys()
+    assert [each.option for each in run.unused] == ["use_badam"]
