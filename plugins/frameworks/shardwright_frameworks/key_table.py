@@ -80,6 +80,6 @@ class KeyTable:
 
 
 def register(table: KeyTable) -> None:
-    """Registers a framework for reading and writing."""
+    """Adds a framework to the readable and writable ones."""
     FRAMEWORKS[table.name] = KeyedFramework(recognizes=table.recognizes, collect=table.collect)
     TARGETS[table.name] = Target(words=table.words, export=table.export, config=CONFIG)

@@ -32,7 +32,9 @@ _ELSEWHERE = re.compile(
 # Of states and gradients, which are in fp32 unless another type is given.
 _STATE_TYPES = re.compile(r"^(main_grads|main_params|exp_avg|exp_avg_sq)_dtype$")
 # Of checkpoints, of messages between stages, and of Muon's steps.
-_OTHER_NAMES = re.compile(r"^(ckpt|dist_ckpt|save|load)_|^pipeline_dtype$|^muon_")
+_OTHER_NAMES = re.compile(
+    r"^(ckpt|dist_ckpt|save|load)_|^pipeline_dtype$|^muon_|^sglang_|^fp8_(interval$|margin$|amax_)"
+)
 _FP32 = ("fp32", "float32", "torch.float32")
 # Values that switch nothing on.
 _NEUTRAL = ("", "none", "null", "no", "false", "auto", "0", "-1", "[]", "false,")
@@ -42,7 +44,7 @@ Keys = Iterable[tuple[tuple[str, ...], Any, Place]]
 def report_unused(keys: Keys, collected: Collected) -> None:
     """Reports the keys that no value was taken from, with their places."""
     for path, value, place in keys:
-        name = path[-1].lower().replace("-", "_") if path else ""
+        name = path[-1].lower().lstrip("-").replace("-", "_") if path else ""
         if len(path) == 1 and path[0].isupper():
             continue  # a constant of a Python file
         if not _ABOUT.search(name) or _OTHER_NAMES.search(name):

@@ -124,8 +124,8 @@ def _collect_pipeline(file: KeyedFile, collected: Collected) -> None:
 
 
 def _collect_chunks(path: Key, file: KeyedFile, collected: Collected) -> None:
-    """Chunks of a rank by the layers of each: a whole number for every rank, rounded by the setting
-    (components/distributed/pipelining/functional.py)."""
+    """Chunks of a rank by the layers of each: a whole number for every rank, rounded as the file
+    has it (components/distributed/pipelining/functional.py)."""
     layers, each = collected.count("model.num_layers"), degree_of(file.get(*path))
     ranks = collected.count("pp") or 1
     rounding = (*path[:-1], "round_virtual_stages_to_pp_multiple")

@@ -36,6 +36,12 @@ def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -
     if str(file.get("finetuning_type")) == "lora" and "model.lora_rank" not in collected.placed:
         place = file.place(("finetuning_type",))
         collected.set("model.lora_rank", _LORA_RANK, place, "finetuning_type")
+    if any(
+        truth_of(file.get(f"use_{name}")) for name in ("badam", "galore", "apollo", "adam_mini")
+    ):
+        collected.leave_open("optimizer")  # the key is listed: its states are not priced
+    # Without a type it is that of the checkpoint or of the device (model/model_utils/misc.py).
+    collected.defaults.pop("precision", None)
     if not is_megatron:
         collected.defaults.pop("recompute", None)
         collected.default(_FIRST, recompute="full")

@@ -130,6 +130,10 @@ def collect_maxtext(
         for about in _abouts(key):
             collected.leave_open(about)
         given = {name: each for name, each in given.items() if name != key}
+    for key, about in (("train_micro_batch_size", "micro_batch"), ("batch_size", "global_batch")):
+        if key in given and "per_device_batch_size" not in given:
+            why = "prompts of reinforcement learning, each with several texts"
+            collected.leave_open(about, key, why, given[key][1])
     for key, (value, place) in given.items():
         if key in _KEYS:
             name, reader = _KEYS[key]
@@ -168,8 +172,8 @@ def _degree(given: Given, name: str) -> tuple[int | None, Place | None]:
 
 
 def _cores(collected: Collected) -> int:
-    """What JAX counts of one chip: TPU7x shows as two (docs.cloud.google.com/tpu/docs/tpu7x),
-    the catalogue's device is the chip."""
+    """The devices of one chip, as JAX counts them: TPU7x has two
+    (docs.cloud.google.com/tpu/docs/tpu7x), the catalogue's device is the chip."""
     return 2 if collected.get("device") == "tpu-v7x" else 1
 
 

@@ -12,7 +12,7 @@ import re
 
 from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import Option, Options, whole
+from shardwright_frameworks.configs.command_options import Option, Options, option_key, whole
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.shell.text_marks import Place, unknown_numbers
 from simulator.values.pipeline_layout import layout_stages
@@ -80,6 +80,13 @@ _OWN = _MARKS - {
     "num_layers",
     "seq_length",
 }
+_FIELDS = {
+    "num_layers_per_virtual_pipeline_stage": "vpp",
+    "pipeline_model_parallel_layout": "vpp",
+    "recompute_granularity": "recompute",
+    "optimizer": "optimizer",
+    "fp8_format": "precision",
+}
 # Its programs (github.com/NVIDIA/Megatron-LM).
 _PROGRAM = re.compile(r"(^|/)pretrain_(gpt|bert|t5|mamba|hybrid|ict|vlm|retro|ft)\w*\.py$")
 # Parsers of programs around Megatron-LM have further options behind these.
@@ -92,6 +99,13 @@ def is_megatron(options: Options, program: str = "") -> bool:
     keys = {option.key for option in options.given}
     is_specific = bool(keys & _OWN) or bool(_PROGRAM.search(program))
     return len(keys & _MARKS) >= 3 and is_specific
+
+
+def field_of(option: str) -> str | None:
+    """The field of a run that an option decides, alone or with others."""
+    key = option_key(option)
+    alone = _COUNTS.get(key) or (_FLAGS[key][0] if key in _FLAGS else None)
+    return alone or _FIELDS.get(key)
 
 
 def collect_megatron(options: Options, collected: Collected) -> None:
@@ -114,6 +128,9 @@ def collect_megatron(options: Options, collected: Collected) -> None:
     _sharding(options, collected)
     _model(options, collected)
     _schedule(options, collected)
+    for option in options.of("step_batch_size_schedule"):
+        why = "the batch grows during the run"
+        collected.leave_open("global_batch", option.name, why, option.place)
     for option in options.of("model_name"):  # of forks that keep the figures themselves
         collected.set("model.name", options.value_of(option, collected), option.place, option.name)
     optimizer = options.last("optimizer")

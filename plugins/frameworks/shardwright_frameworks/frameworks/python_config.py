@@ -135,6 +135,9 @@ def collect_python_torchtitan(
             for word, converter in _CONVERTERS.items():
                 if word in kind.lower():
                     values[("model", "converters")] = ([converter], place)
+    if ("hf_model",) in values:  # of its backend for models of transformers
+        values[("model", "name")] = values[("hf_model",)]
+        values.pop(("model", "flavor"), None)
     _leave_parts_open(found, _TITAN_PARTS, collected)
     collect_torchtitan([values, *overrides], collected, check=False)
 
@@ -181,6 +184,7 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
         del parts["model"]  # NeMo's strategy has the degrees
     _leave_parts_open(found, parts, collected)
     collect_nemo([values, *overrides], collected)
+    collected.default("Megatron-Core v0.14, transformer_config.py", recompute="none")
     for path, (value, place) in found.defaults.items():
         about, reader = NEMO_KEYS.get(path[-1], ("", degree_of))
         if about.startswith("model.") and about not in collected.open_keys:

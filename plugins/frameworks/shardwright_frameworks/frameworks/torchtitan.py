@@ -79,14 +79,14 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "enable_fp8_linear": ("precision", _flag_precision("fp8")),
     "ngpu": ("devices", degree_of),
 }
-# What two keys of the same last name mean, by section.
+# Keys of the same last name, by section.
 _SECTIONED: dict[tuple[str, str], tuple[str, Reader]] = {
     ("model", "name"): ("model.name", text_of),
     ("optimizer", "name"): ("optimizer", word_of),
     ("param_groups", "optimizer_name"): ("optimizer", _optimizer),
     ("activation_checkpoint", "mode"): ("recompute", word_of),
 }
-# What of a run these decide together with others.
+# Fields of a run that these decide together with others.
 _ABOUTS = {
     "local_batch_size": ("micro_batch", "global_batch"),
     "batch_size": ("micro_batch", "global_batch"),

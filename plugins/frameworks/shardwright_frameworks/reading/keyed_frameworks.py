@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from profiles.errors import DocumentError
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.interpolation import Key
+from shardwright_frameworks.configs.command_options import Option, Options
+from shardwright_frameworks.configs.interpolation import Key, resolved
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.frameworks import (
     accelerate,
@@ -18,6 +19,7 @@ from shardwright_frameworks.frameworks import (
     hf_trainer,
     llama_factory,
     maxtext,
+    megatron,
     nanotron,
     nemo,
     nemo_rl,
@@ -27,7 +29,7 @@ from shardwright_frameworks.frameworks import (
     torchtune,
 )
 from shardwright_frameworks.shell.config_folder import ConfigFolder
-from shardwright_frameworks.shell.text_marks import Place
+from shardwright_frameworks.shell.text_marks import Place, Word
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,7 +182,12 @@ def _collect_nemo(source: KeyedSource) -> str:
     ):
         return "flagscale"
     batch = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
-    return "megatron-bridge" if batch or not _is_nemo_of(source) else "nemo"
+    if not batch and _is_nemo_of(source):
+        return "nemo"
+    if not file.has("model", "pipeline_model_parallel_size"):
+        why = "the file changes a recipe, which the command that starts the run names"
+        source.collected.report_missing("recipe", why, Place(file.name, 1))
+    return "megatron-bridge"
 
 
 def _is_nemo_of(source: KeyedSource) -> bool:
@@ -223,6 +230,26 @@ def _with_deepspeed(source: KeyedSource, named: str | None, framework: str) -> s
     elif file.has("deepspeed") and deepspeed_config.is_deepspeed(inside):
         deepspeed_config.collect_deepspeed(inside, collected)
     return framework
+
+
+def _collect_megatron_lm(source: KeyedSource) -> str:
+    """Megatron-LM's options as keys (its tests, and Megatron-MoE-ModelZoo)."""
+    file, given = source.file, list[Option]()
+    for path, value in file.values.items():
+        if path[0] != "MODEL_ARGS" or len(path) != 2 or value is False or value is None:
+            continue
+        place = file.place(path)
+        text = str(resolved(path, file.values, source.folder.environment))
+        if isinstance(value, str) and "$" in value:
+            about = megatron.field_of(path[1])
+            if about is not None:
+                why = f"{value!r} is filled in elsewhere"
+                source.collected.leave_open(about, path[1], why, place)
+            continue
+        words = () if value is True else tuple(Word(each, place) for each in text.split())
+        given.append(Option(path[1], words, place))
+    megatron.collect_megatron(Options(tuple(given), ()), source.collected)
+    return "megatron-lm"
 
 
 def _collect_primus(source: KeyedSource) -> str:
@@ -295,6 +322,9 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
         collect=_collect_llama_factory,
     ),
     "axolotl": KeyedFramework(recognizes=axolotl.is_axolotl, collect=_collect_axolotl),
+    "megatron-lm": KeyedFramework(
+        recognizes=lambda file: bool(file.sections("MODEL_ARGS")), collect=_collect_megatron_lm
+    ),
     "nemo": KeyedFramework(recognizes=_is_nemo, collect=_collect_nemo, inherits=True),
     "maxtext": KeyedFramework(recognizes=_is_maxtext, collect=_collect_maxtext),
     # Files of others have keys of these, too.

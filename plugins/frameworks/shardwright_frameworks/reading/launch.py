@@ -104,12 +104,13 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
     begin = 0
     while begin < len(texts) and re.match(r"[A-Za-z_]\w*=", texts[begin]):
         begin += 1
-    if begin >= len(texts) or texts[begin].rsplit("/", 1)[-1] in _QUIET:
-        return None
     for place in range(begin, len(texts) - 1):
         # Programs that submit a job have its command behind `--`.
-        if texts[place] == "--" and texts[place + 1].rsplit("/", 1)[-1] in _LAUNCHERS:
+        following = texts[place + 1].rsplit("/", 1)[-1]
+        if texts[place] == "--" and (following in _LAUNCHERS or following.startswith("python")):
             return launch_of(replace(command, words=command.words[place + 1 :]), unknowns)
+    if begin >= len(texts) or texts[begin].rsplit("/", 1)[-1] in _QUIET:
+        return None
     program, behind = "", len(texts)
     at = begin
     while at < len(texts):

@@ -151,7 +151,7 @@ def _of_script(name: str, folder: ConfigFolder) -> Collected | None:
     if not launches:
         return read_loose_options(reading, folder, name)
     collected = read_launch(launches, reading, folder, name)
-    # The devices of an unknown program are no evidence of training.
+    # The devices of an unknown program are not those of a training run.
     return collected if collected.get("framework") is not None else None
 
 

@@ -22,6 +22,7 @@ from shardwright_frameworks.frameworks import (
     megatron,
     nemo,
     openrlhf,
+    slime,
     torchtune,
     verl,
 )
@@ -255,9 +256,9 @@ def _collect_arguments(
     if swift is not None:
         named = _named_files(launch, options, folder)
         launch = replace(launch, program="megatron" if swift[1] or swift[2] else "swift")
-        trainer = collect_swift_launch(launch, options, folder, collected)
+        started = collect_swift_launch(launch, options, folder, collected)
         _collect_named(named, folder, collected, launch)  # accelerate's
-        return trainer
+        return started
     if "colossalai" in launch.words:
         colossalai.collect_colossalai(options, collected)
         return "colossalai"
@@ -267,6 +268,9 @@ def _collect_arguments(
     if verl.is_verl(program, hydra):
         verl.collect_verl(hydra, program, options.text("config_name") or "", collected)
         return "verl"
+    if slime.is_slime(options):
+        slime.collect_slime(options, collected)
+        return "slime"
     recipe = "model_recipe_name" in keys
     if not recipe and megatron.is_megatron(options, launch.program):
         return _collect_megatron(launch, options, folder, collected)

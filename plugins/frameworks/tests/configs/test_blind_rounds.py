@@ -126,3 +126,79 @@ def test_adapters_of_the_second_llama_factory(tmp_path: Path) -> None:
         "dist_config: {name: fsdp2}\ntrain_dataset: a.yaml\nmicro_batch_size: 1\ncutoff_len: 2048\n"
     )
     assert read(tmp_path, "a.yaml", text).model.lora_rank == 16
+
+
+def test_slime_trains_in_bf16_with_sharded_states(tmp_path: Path) -> None:
+    command = (
+        "ray job submit -- python3 train.py --actor-num-nodes ${NODES:-4} --colocate "
+        "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --num-layers 4 "
+        "--hidden-size 64 --num-attention-heads 4 --rollout-batch-size 32 "
+        "--n-samples-per-prompt 8 --num-steps-per-rollout 2 --use-dynamic-batch-size "
+        "--rollout-max-response-len 8192 --rollout-num-gpus-per-engine 8"
+    )
+    run = read(tmp_path, "a.sh", command + "\n")
+    assert (run.framework, run.devices, run.tp, run.pp, run.dp) == ("slime", 32, 4, 2, 4)
+    assert (run.global_batch, run.micro_batch, run.unknown) == (128, None, ())
+    found = [run.defaults[key].value for key in ("precision", "zero_stage")]
+    assert found == ["bf16", 1]
+
+
+def test_options_of_megatron_as_keys(tmp_path: Path) -> None:
+    text = (
+        "MODEL_ARGS:\n  --num-layers: 12\n  --tensor-model-parallel-size: 2\n  --bf16: true\n"
+        "  --pipeline-model-parallel-size: ${PP}\n  --use-distributed-optimizer: true\n"
+        "  --swiglu: false\n"
+    )
+    run = read(tmp_path, "model_config.yaml", text)
+    assert (run.framework, run.tp, run.pp, run.precision) == ("megatron-lm", 2, None, "bf16")
+    assert (run.zero_stage, run.model.num_layers, run.model.gated_mlp) == (1, 12, None)
+    assert [each.option for each in run.unresolved] == ["--pipeline-model-parallel-size"]
+    assert "pp" not in run.defaults
+
+
+def test_batches_of_maxtext_s_reinforcement_learning_are_open(tmp_path: Path) -> None:
+    words = "model_name=llama3.1-8b batch_size=4 train_micro_batch_size=1 max_target_length=512"
+    command = f"python3 -m maxtext.trainers.post_train.rl.train_rl {words} remat_policy=full"
+    run = read(tmp_path, "a.sh", command + "\n")
+    assert (run.micro_batch, run.global_batch, run.seq_len) == (None, None, 512)
+    assert {each.option for each in run.unresolved} == {"batch_size", "train_micro_batch_size"}
+
+
+def test_overrides_of_an_unnamed_recipe_have_no_defaults(tmp_path: Path) -> None:
+    text = (
+        "model: {seq_length: 8192, tensor_model_parallel_size: 8}\n"
+        "train: {global_batch_size: 16, micro_batch_size: 1}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.framework, run.tp, run.global_batch) == ("megatron-bridge", 8, 16)
+    assert not {"pp", "cp", "ep"} & run.defaults.keys()
+    assert [each.option for each in run.unresolved] == ["recipe"]
+
+
+def test_a_batch_that_grows_is_open(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.sh", f"{MEGATRON} --step-batch-size-schedule '0:384 200B:768'\n")
+    assert (run.global_batch, "global_batch" in run.defaults) == (None, False)
+    assert "--step-batch-size-schedule" in [each.option for each in run.unresolved]
+
+
+def test_the_model_of_torchtitan_s_backend_for_transformers(tmp_path: Path) -> None:
+    path = tmp_path / "config_registry.py"
+    path.write_text(
+        "from . import model_registry\n\ndef full() -> Backend:\n"
+        '    return Backend(hf_model="Qwen/Qwen3-30B-A3B", model_spec=model_registry("full"),\n'
+        "        training=TrainingConfig(max_context_length=2048))\n"
+    )
+    run = read_config(f"{path}:full")
+    assert (run.model.name, run.model.flavor) == ("Qwen/Qwen3-30B-A3B", None)
+    assert run.model.num_layers == 48
+
+
+def test_llama_factory_has_no_precision_without_a_type(tmp_path: Path) -> None:
+    text = (
+        "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: full\n"
+        "use_badam: true\ncutoff_len: 2048\nper_device_train_batch_size: 1\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.optimizer, run.precision) == (None, None)
+    assert not {"optimizer", "precision"} & run.defaults.keys()
+    assert [each.option for each in run.unused] == ["use_badam"]
