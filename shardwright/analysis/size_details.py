@@ -15,6 +15,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.energy.grid_carbon import grid_of
 from profiles.units import format_count, format_percent, format_rate, format_time
 from shardwright.analysis.layout_memory import layout_memory
+from simulator import scaling_law
 from simulator.energy import power_words
 from simulator.goodput.reliability_inputs import SOURCES
 from simulator.goodput.time_to_train import TimeToTrain
@@ -58,7 +59,24 @@ def size_details(
             part.words: seconds for part, seconds in best.plan.prediction.seconds.items()
         },
         "sources": _sources(question, best),
+        "scaling_law": _scaling_law(question, answer.flop, run.tokens),
     }
+
+
+def _scaling_law(question: SizeQuestion, flop: float, tokens: float) -> str:
+    """Predicted loss, and the best use of the compute; "" where the law does not hold."""
+    if question.model.num_experts or question.lora_rank:
+        return ""
+    best = scaling_law.optimum_of_compute(flop)
+    parameters = question.model.parameters
+    far = ", here extrapolated" if scaling_law.outside_range(parameters, tokens) else ""
+    return (
+        f"{scaling_law.predicted_loss(parameters, tokens):.3f} nats; least for this FLOP "
+        f"{best.loss:.3f} with {format_count(best.parameters)} on {format_count(best.tokens)} "
+        f"tokens; this model's compute is best spent on "
+        f"{format_count(scaling_law.optimal_tokens(parameters))} tokens ({scaling_law.SOURCE}; "
+        f"{scaling_law.RANGE_WORDS}{far})"
+    )
 
 
 def _swing(

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group
+from rich.text import Text
 
 from profiles.document import encode, to_json, write_text
 from profiles.errors import InfeasibleError
@@ -89,13 +91,8 @@ def size(
     from shardwright.analysis.size_details import size_details
     from shardwright.analysis.size_json import size_json
     from shardwright.analysis.size_versus import replaced, versus_json
-    from shardwright.reports.sizing.size_compare import (
-        diff_report,
-        owned_report,
-        owning_report,
-        versus_report,
-    )
-    from shardwright.reports.sizing.size_report import size_report
+    from shardwright.reports.brief.brief_terminal import brief_report, section_report
+    from shardwright.reports.brief.size_brief import compared_sections, size_brief
     from shardwright.reports.sizing.size_summary import size_summary
     from shardwright.requests.sizing.largest_model import (
         is_list,
@@ -169,22 +166,15 @@ def size(
     if json_output:
         print_json(data)
     else:
-        brief = not explain and sized.answer.best is not None
-        compared = list(zip(versus or (), others, strict=True))
-        if brief:
-            show(size_summary(sized, compared, largest=largest))
-        else:
+        if explain or sized.answer.best is None:
             if largest:
                 show(labelled("Model   ", largest))
-            show(size_report(sized, explain=explain))
-            for text, other in compared:
-                show(versus_report(text, sized, other))
-        if before is not None:
-            show(diff_report(changes_since(before, data)))
-        if beside is not None:
-            show(owned_report(beside))
-        if bought is not None and sized.answer.best is not None:
-            show(owning_report(bought, sized.answer.best.run.choice.price_words))
+            show(brief_report(size_brief(data)))
+        else:
+            compared = list(zip(versus or (), others, strict=True))
+            show(size_summary(sized, compared, largest=largest))
+            for section in compared_sections(data | {"versus": None}):
+                show(Group(Text(""), section_report(section)))
         if output is not None:
             note(f"written: {output}")
     if sized.answer.best is None:

@@ -8,8 +8,10 @@ from rich.console import RenderableType
 
 from planner.sizing.run_outlook import RunOutlook
 from shardwright.analysis.size_json import size_json
+from shardwright.reports.brief.brief_terminal import brief_report
+from shardwright.reports.brief.size_brief import size_brief
 from shardwright.reports.brief.size_table import SIZE_COLUMNS, size_rows
-from shardwright.reports.sizing.size_report import size_report
+from shardwright.reports.sizing.size_summary import size_summary
 from shardwright.requests.sizing.sized import Sized
 from shardwright.results.result import Result
 
@@ -25,7 +27,9 @@ class SizeResult(Result, Sized):
         return self.answer.best
 
     def report(self) -> RenderableType:
-        return size_report(self)
+        if self.best is not None:
+            return size_summary(self)
+        return brief_report(size_brief(size_json(self.question, self.answer, self.published)))
 
     def table(self) -> list[dict[str, Any]]:
         rows = size_rows(size_json(self.question, self.answer, self.published))

@@ -16,10 +16,9 @@ from profiles.hardware.prices.owning import read_owning
 from shardwright.analysis.size_json import size_json
 from shardwright.cli import app
 from shardwright.options.size_options import SizeOptions
+from shardwright.reports.brief.brief_terminal import brief_report
 from shardwright.reports.brief.size_brief import size_brief
 from shardwright.reports.brief.size_charts import cost_parts, waterfall
-from shardwright.reports.sizing.size_compare import owning_report
-from shardwright.reports.sizing.size_report import size_report
 from shardwright.reports.terminal_console import console
 from shardwright.requests.sizing.owned import owned_beside
 from shardwright.requests.sizing.owning_beside import owning_beside
@@ -99,7 +98,7 @@ def test_outputs_name_whose_prices_of_storage(plain: Sized) -> None:
     assert data["usd"] == pytest.approx(data["rent_usd"] + data["storage_usd"] + data["egress_usd"])
     words = plain.question.storage.price.words
     assert data["storage_price"] == words
-    assert words in text_of(size_report(plain))
+    assert words in text_of(brief_report(size_brief(data)))
     chart = waterfall(data)
     assert words in chart.note
     assert {"storage of data and checkpoints", "egress"} <= {bar.name for bar in chart.bars}
@@ -139,7 +138,9 @@ def test_buying_beside_renting(plain: Sized, tmp_path: Path) -> None:
     hours = found.use.value * found.years * 8760 * 8
     assert found.runs == pytest.approx(hours / best.device_hours.value, rel=1e-6)
     price = best.run.choice.price_words
-    assert price in text_of(owning_report(found, price))
+    data = size_json(plain.question, plain.answer) | {"owning": encode(found)}
+    (section,) = (one for one in size_brief(data).sections if one.title.startswith("Bought"))
+    assert price in section.note
 
 
 @pytest.mark.parametrize(("rent_usd", "told"), [(1e9, False), (1e3, True), (None, False)])

@@ -37,9 +37,13 @@ def printed_sections(sections: Iterable[Section], *, short: bool = False) -> lis
         lines += [Text(""), Text(section.title, style="bold")]
         for number, one in enumerate(tables):
             lines += [*([Text("")] if number else []), printed_table(one)]
-            lines += [Text(one.note, style="dim")] if one.note else []
-        lines += [Text(section.note, style="dim")] if section.note else []
+            lines += _note(one.note)
+        lines += _note(section.note)
     return lines
+
+
+def _note(text: str) -> list[RenderableType]:
+    return [Text(" ".join(text.split()), style="dim")] if text else []
 
 
 def section_report(section: Section) -> RenderableType:

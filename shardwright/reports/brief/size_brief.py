@@ -8,7 +8,7 @@ from typing import Any
 
 from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.reports.brief import size_charts as charts
-from shardwright.reports.brief.brief import BarChart, Brief, Fact, Section, Table
+from shardwright.reports.brief.brief import BarChart, Brief, Fact, Section, Table, between
 from shardwright.reports.brief.size_words import (
     days,
     headline,
@@ -17,8 +17,9 @@ from shardwright.reports.brief.size_words import (
     value_of,
     with_range,
 )
-from shardwright.reports.sizing.size_report import GOAL_WORDS
+from shardwright.reports.sizing.size_summary import GOAL_WORDS
 
+_FRONT_ROWS = 6
 _FLAG = re.compile(r"--[a-z][\w-]*")
 
 
@@ -28,7 +29,7 @@ def size_brief(data: Mapping[str, Any], *, command: str = "", version: str = "")
     sections = [
         _decision(data),
         *([_outlook(data), _money(data), _memory(data), _sensitivity(data)] if solved else []),
-        *_compared(data),
+        *compared_sections(data),
         _compute(data),
         *_assumed(data),
     ]
@@ -53,7 +54,8 @@ def _subtitle(data: Mapping[str, Any]) -> str:
     goal += f" {' and '.join(limits)}" if limits else ""
     considered = f"{format_count(data['considered'])} layouts considered"
     if data.get("device") is None:
-        return f"{goal}. {considered}."
+        binds = f" {data['binds']}." if data.get("binds") else ""
+        return f"{goal}. {considered}.{binds}"
     proof = (
         "proven best of the listed devices"
         if data["status"] == "optimal"
@@ -101,13 +103,16 @@ def _decision(data: Mapping[str, Any]) -> Section:
         ">in budget": "probability_of_budget",
     }
     limits = {head: key for head, key in limits.items() if data.get(key) is not None}
+    better = {">P(better)": "probability_better"}
+    if not any(run.get("probability_better") is not None for run in _others(data)):
+        better = {}
     heads = (
         *("device", ">nodes", ">devices", "framework", ">time", ">cost", ">energy"),
-        *(*limits, "why not first"),
+        *(*limits, *better, "why not first"),
     )
     rows: list[tuple[str, ...]] = []
     chosen = data.get("device") is not None
-    for run in [data, *data["alternatives"]] if chosen else []:
+    for run in [data, *_others(data)] if chosen else []:
         rows.append(
             (
                 run["device"],
@@ -118,6 +123,7 @@ def _decision(data: Mapping[str, Any]) -> Section:
                 with_range(run, "usd"),
                 with_range(run, "kwh"),
                 *(probability(run.get(key)) for key in limits.values()),
+                *(probability(run.get(key)) for key in better.values()),
                 run.get("why_not_first") or "chosen",
             )
         )
@@ -145,17 +151,57 @@ def _decision(data: Mapping[str, Any]) -> Section:
         )
     note = ""
     if chosen:
+        idle = data["plan"]["devices_idle"] if data.get("plan") else 0
         note = (
-            f"Chosen layout: {data['layout']}; {data['global_batch']:,} sequences per step, "
-            f"{data['steps']:,.0f} steps. Prices: {_prices(data)}."
+            f"Chosen layout: {data['layout']}{f', {idle:,} devices idle' if idle else ''}; "
+            f"{data['global_batch']:,} sequences per step, {data['steps']:,.0f} steps. "
+            f"Prices: {_prices(data)}."
         )
     return Section(title="Decision", tables=tuple(tables), note=note)
+
+
+def _others(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The best runs of other types of devices, then of other frameworks."""
+    return [*data["alternatives"], *(data.get("frameworks") or ())]
+
+
+def _trade_offs(data: Mapping[str, Any]) -> Table | None:
+    """The first points of the Pareto front of days, dollars, kWh and devices."""
+    points = data["front"][:_FRONT_ROWS]
+    if len(points) < 2:
+        return None
+    rows = tuple(
+        (
+            one["device"],
+            f"{one['devices']:,}",
+            value_of(one, "days"),
+            value_of(one, "usd"),
+            value_of(one, "kwh"),
+            one["layout"].partition(",")[0],
+        )
+        for one in points
+    )
+    heads = ("trade-off", ">devices", ">time", ">cost", ">energy", "layout")
+    return Table(heads=heads, rows=rows)
+
+
+def _published(data: Mapping[str, Any]) -> str:
+    """The published run of the model, and its prediction."""
+    known = data.get("published")
+    if not known:
+        return ""
+    run, hours = known["run"], known["predicted_device_hours"]
+    ends = between(hours["low"], hours["high"], format_count)
+    return (
+        f" Published: {run['name']} took {format_count(run['device_hours'])} {run['device']} hours "
+        f"({run['source']}); the prediction for it is {format_count(hours['value'])} [{ends}]."
+    )
 
 
 def _prices(data: Mapping[str, Any]) -> str:
     """Dollars per device-hour of every device in the table, with provider, kind and dates."""
     prices = {}
-    for run in [data, *data["alternatives"]]:
+    for run in [data, *_others(data)]:
         if run.get("usd_per_device_hour") is None:
             prices[run["device"]] = f"{run['device']} none known"
         else:
@@ -167,21 +213,26 @@ def _prices(data: Mapping[str, Any]) -> str:
 def _outlook(data: Mapping[str, Any]) -> Section:
     pictures = (charts.front_picture(data), charts.completion(data))
     lost = sorted(data["lost"].items(), key=lambda one: -one[1])
+    trade_offs = _trade_offs(data)
     causes = ", ".join(f"{name} {format_percent(share)}" for name, share in lost if share >= 5e-4)
     return Section(
         title="Cost against time, and duration",
         pictures=tuple(one for one in pictures if one is not None),
+        tables=() if trade_offs is None else (trade_offs,),
         note=f"Productive share of the time: {with_range(data, 'productive_time')}. Lost to: "
         f"{causes or 'nothing'}. {data['interruptions']:.0f} unexpected interruptions, a "
         f"checkpoint every {format_time(data['checkpoint_every_s'])}, {data['spare_nodes']} spare "
-        "nodes in addition to the rented ones.",
+        f"nodes in addition to the rented ones.{_published(data)}",
     )
 
 
 def _money(data: Mapping[str, Any]) -> Section | None:
     chart = charts.waterfall(data)
+    spare = ""
+    if data.get("spare_usd"):
+        spare = f"Spare nodes are {format_usd(data['spare_usd'])} of the rent. "
     note = (
-        f"Energy {with_range(data, 'kwh')}, CO2e {with_range(data, 'tco2e')}"
+        f"{spare}Energy {with_range(data, 'kwh')}, CO2e {with_range(data, 'tco2e')}"
         f"{_where(data)}; a rent includes the energy, an owner pays it separately."
     )
     return Section(title="Cost by part", bars=_present(chart), note=note)
@@ -212,8 +263,8 @@ def _present(*bars: BarChart | None) -> tuple[BarChart, ...]:
     return tuple(chart for chart in bars if chart is not None)
 
 
-def _compared(data: Mapping[str, Any]) -> list[Section]:
-    """Comparisons with other answers: --versus, --owned, --diff."""
+def compared_sections(data: Mapping[str, Any]) -> list[Section]:
+    """Comparisons with other answers: --versus, --owned, --owning, --diff."""
     sections = []
     if data.get("versus"):
         heads = (
@@ -311,6 +362,7 @@ def _versus(one: Mapping[str, Any]) -> tuple[str, ...]:
 def _compute(data: Mapping[str, Any]) -> Section | None:
     if not data.get("flop"):
         return None
+    law = data.get("scaling_law")
     heads = ("threshold", ">FLOP", "this run", "state", "source")
     rows = tuple(
         (
@@ -325,7 +377,7 @@ def _compute(data: Mapping[str, Any]) -> Section | None:
     return Section(
         title=f"Compute: {data['flop']:.2e} FLOP",
         tables=(Table(heads=heads, rows=rows),),
-        note=f"Method: {data['flop_method']}.",
+        note=f"Method: {data['flop_method']}." + (f" Scaling law: {law}." if law else ""),
     )
 
 

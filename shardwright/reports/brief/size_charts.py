@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from profiles.units import format_percent, format_usd
+from profiles.units import format_energy, format_percent, format_usd
 from shardwright.reports.brief.brief import BLUE, GREEN, ORANGE, RED, Bar, BarChart, between
 from shardwright.reports.brief.curve import completion_picture
 from shardwright.reports.brief.layout_charts import memory_chart, parts_chart
 from shardwright.reports.brief.scatter import AxisWords, Point, scatter
-from shardwright.reports.brief.size_words import days, energy, value_of, with_range
+from shardwright.reports.brief.size_words import days, value_of, with_range
 from shardwright.reports.picture import Picture
 from simulator.values.prediction import Interval
 
@@ -21,7 +21,7 @@ def front_picture(data: Mapping[str, Any]) -> Picture | None:
     """Pareto front of days against dollars, or against energy without prices."""
     runs = [data, *data["alternatives"], *data["front"]] if data.get("device") else []
     priced = any(run.get("usd") is not None for run in runs)
-    key, written = ("usd", format_usd) if priced else ("kwh", energy)
+    key, written = ("usd", format_usd) if priced else ("kwh", format_energy)
     seen: set[tuple[object, ...]] = set()
     points = []
     for number, run in enumerate(runs):

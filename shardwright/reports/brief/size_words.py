@@ -5,32 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from profiles.units import format_count, format_percent, format_time, format_usd
+from profiles.units import format_count, format_energy, format_percent, format_time, format_usd
 from shardwright.reports.brief.brief import between
 from shardwright.reports.brief.columns import ends_of
+from shardwright.reports.sizing.size_summary import tonnes_words
+
+_FEW_DAYS = 2.0
 
 
 def days(value: float) -> str:
-    """`44.7 days`."""
+    """`44.7 days`, or hours below two days."""
+    if value < _FEW_DAYS:
+        return format_time(86400.0 * value)
     return f"{value:.3g} days"
-
-
-def energy(kwh: float) -> str:
-    """`4.26 GWh`, `31.2 MWh`."""
-    return f"{kwh / 1e6:.3g} GWh" if kwh >= 1e5 else f"{kwh / 1e3:.3g} MWh"
-
-
-def carbon(tonnes: float) -> str:
-    """`2.03 kt`, `155 t`."""
-    return f"{tonnes / 1e3:.3g} kt" if tonnes >= 1e3 else f"{tonnes:.3g} t"
 
 
 # Formatter of each number with an interval.
 WRITTEN: Mapping[str, Callable[[float], str]] = {
     "days": days,
     "usd": format_usd,
-    "kwh": energy,
-    "tco2e": carbon,
+    "kwh": format_energy,
+    "tco2e": tonnes_words,
     "device_hours": format_count,
     "productive_time": format_percent,
     "step_time_s": format_time,

@@ -10,27 +10,36 @@ from rich.text import Text
 from planner.layout.layout_answer import layout_title
 from planner.sizing.run_outlook import RunOutlook
 from planner.sizing.size_answer import SizeAnswer
-from planner.sizing.size_question import SizeQuestion
+from planner.sizing.size_question import TOKENS, SizeQuestion
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.units import format_count, format_energy, format_percent, format_usd
-from shardwright.analysis.size_better import is_tie, probability_better
-from shardwright.reports.one_line import WIDTH, one_line, some_of
-from shardwright.reports.sizing.size_compare import versus_lines
-from shardwright.reports.sizing.size_report import (
-    GOAL_WORDS,
-    by_words,
-    days_words,
-    published_words,
-    tonnes_words,
+from profiles.units import (
+    format_count,
+    format_days,
+    format_energy,
+    format_percent,
+    format_usd,
 )
+from shardwright.analysis.size_better import is_tie, probability_better, versus_of
+from shardwright.reports.one_line import WIDTH, one_line, some_of
 from shardwright.reports.terminal import format_interval, memory_words
 from shardwright.requests.compared_frameworks import is_supported
+from shardwright.requests.sizing.published_comparison import PublishedComparison
 from shardwright.requests.sizing.sized import Sized
 from simulator.training_run.fit.evidence import evidence_words
+from simulator.values.prediction import Interval
 
+GOAL_WORDS = {
+    "cost": "cheapest",
+    "time": "fastest",
+    "devices": "fewest devices",
+    "energy": "least energy",
+    TOKENS: "most tokens",
+}
 # Lines of other types of devices and other frameworks on the chosen devices.
 _NEXT = 3
 _LABEL = 8
+_FEW_DAYS = 2.0
+"""Below these days, times are in hours."""
 
 
 def size_summary(
@@ -58,7 +67,7 @@ def size_summary(
     )
     basis = evidence_words(run.layout.run)
     assumptions = [each for each in answer.assumptions if each != basis]
-    known = [] if sized.published is None else [published_words(sized.published)]
+    known = [] if sized.published is None else [_published_words(sized.published)]
     model = [one_line("Model   ", largest)] if largest else []
     return Group(
         *model,
@@ -78,8 +87,8 @@ def size_summary(
         ),
         one_line(
             "Time    ",
-            days_words(best.days),
-            *by_words(question, best),
+            _days_words(best.days),
+            *_by_words(question, best),
             f"{format_count(run.tokens)} tokens in {run.steps:,.0f} steps",
         ),
         one_line("Cost    ", *_cost(question, best)),
@@ -89,7 +98,7 @@ def size_summary(
             format_interval(best.kwh, format_energy),
             f"{format_interval(best.tco2e, tonnes_words)} CO2e",
         ),
-        *(line for text, other in versus for line in versus_lines(text, sized, other)),
+        *(line for text, other in versus for line in _versus_lines(text, sized, other)),
         *_next(answer, _NEXT - len(known) - len(model) - 2 * len(versus)),
         *(one_line("Known   ", words) for words in known),
         one_line("Basis   ", evidence_words(run.layout.run, short=True), _little(best)),
@@ -152,7 +161,7 @@ def _next(answer: SizeAnswer, room: int) -> list[Text]:
         if not device:
             little = _little(other)
             name = f"{other.run.stack} ({little})" if little else other.run.stack
-        figure = days_words(other.days)
+        figure = _days_words(other.days)
         if answer.minimised == "cost" and other.usd is not None:
             figure = format_interval(other.usd, format_usd)
         elif answer.minimised == "energy":
@@ -184,3 +193,59 @@ def _little(outlook: RunOutlook) -> str:
     if not run.choice.preferred or is_supported(run.stack, run.choice.device):
         return ""
     return "little evidence"
+
+
+def _days_words(days: Interval) -> str:
+    if days.value < _FEW_DAYS:
+        return format_interval(days.scaled(86400.0))
+    return f"{format_days(days.value)} days [{format_days(days.low)} - {format_days(days.high)}]"
+
+
+def _by_words(question: SizeQuestion, best: RunOutlook) -> list[str]:
+    if question.deadline_s is None or best.probability_of_deadline is None:
+        return []
+    end = f"{format_days(question.deadline_s / 86400)} d"
+    return [f"within {end} with {_chance(best.probability_of_deadline)}"]
+
+
+def tonnes_words(tonnes: float) -> str:
+    """`2.03 kt`, `155 t`, `9.6 kg`."""
+    if tonnes < 1:
+        return f"{tonnes * 1e3:.3g} kg"
+    return f"{tonnes / 1e3:.3g} kt" if tonnes >= 1e3 else f"{tonnes:.3g} t"
+
+
+def _published_words(published: PublishedComparison) -> str:
+    """`Llama 3 70B took 6.40 M h100-sxm-80gb hours (published); prediction 5.90 M [...]`."""
+    hours = format_interval(published.predicted_device_hours, format_count)
+    run = published.run
+    return (
+        f"{run.name} took {format_count(run.device_hours)} {run.device} hours (published); "
+        f"prediction {hours}"
+    )
+
+
+def _chance(probability: float) -> str:
+    """`probability 93 %`; `probability > 99 %` beyond that, `< 1 %` below."""
+    if probability > 0.99:
+        return "probability > 99 %"
+    if probability < 0.01:
+        return "probability < 1 %"
+    return f"probability {format_percent(probability)}"
+
+
+def _versus_lines(text: str, first: Sized, second: Sized) -> list[Text]:
+    """Two lines on another answer."""
+    one, other = first.answer.best, second.answer.best
+    if one is None or other is None:
+        return [one_line("Versus  ", f"{text}: nothing keeps the limits")]
+    found, run = versus_of(one, other), other.run
+    usd = format_interval(other.usd, format_usd) if other.usd is not None else "no price"
+    said = [f"the first is faster with {_chance(found.faster)}"]
+    if found.cheaper is not None:
+        said.append(f"cheaper with {_chance(found.cheaper)}")
+    days = format_interval(other.days.scaled(86400.0))
+    return [
+        one_line("Versus  ", f"{text}: {run.devices:,} {run.choice.asked}", days, usd),
+        one_line("        ", *said),
+    ]
