@@ -14,7 +14,7 @@ from typing import Any
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
 from simulator.training_run.framework.framework import FrameworkRules
-from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
+from simulator.training_run.framework.run_conditions import BLOCK_SCALED, LOW_PRECISIONS
 from simulator.training_run.run.compression import REDUCTIONS, compression_of
 from simulator.training_run.run.documents import Lengths
 from simulator.training_run.run.low_bits import FROZEN_TYPES, MUON, USUAL_OPTIMIZER, moments_bytes
@@ -23,7 +23,6 @@ from simulator.values.degrees import AXIS_ORDERS
 
 # MX formats and NVFP4 came with the same tensor cores (NVIDIA Blackwell architecture brief, 2024;
 # AMD CDNA 4 white paper, 2025): a device without an FP4 rate scales no blocks.
-_BLOCK_SCALED = ("mxfp8", "nvfp4")
 _FP4 = PRECISION_TYPES["nvfp4"]
 # Narrowest first; of equal width the faster ones.
 _BY_WIDTH = ("nvfp4", "mxfp8", "fp8", "int8", "bf16", "fp16", "fp32")
@@ -320,7 +319,7 @@ def _offered(name: str, rules: FrameworkRules, device: Device) -> bool:
 
 
 def _has(device: Device, precision: str) -> bool:
-    if precision in _BLOCK_SCALED and _FP4 not in device.peak_flop_per_s:
+    if precision in BLOCK_SCALED and _FP4 not in device.peak_flop_per_s:
         return False
     return PRECISION_TYPES[precision] in device.peak_flop_per_s
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.training_run.framework.framework import Framework
-from simulator.training_run.framework.kept_tensor import KeptTensor
+from simulator.training_run.framework.kept_tensor import DENSE_PARTS, EXPERT_PARTS, KeptTensor
 from simulator.training_run.framework.run_conditions import run_conditions
 from simulator.training_run.framework.tensor_width import (
     TOKEN_WIDTHS,
@@ -22,9 +22,6 @@ from simulator.training_run.framework.tensor_width import (
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.recompute_kind import recompute_kind
 
-_BOTH = ("input", "norm", "normed", "attention", "attention-again", "projected", "core")
-_DENSE_PARTS = (*_BOTH, "mlp", "mlp-again", "activation")
-_EXPERT_PARTS = (*_BOTH, "routing", "experts", "expert-activation", "shared")
 # Of an element of bf16 or fp16.
 _HALF_BYTES = 2.0
 
@@ -112,16 +109,16 @@ class RunTensors:
     def layer(self, recompute: str) -> LayerBytes:
         """A layer under a recompute kind (`TrainingRun.recompute`); computed once."""
         if recompute not in self._layers:
-            parts = dict.fromkeys((*_DENSE_PARTS, *_EXPERT_PARTS), 0.0)
+            parts = dict.fromkeys((*DENSE_PARTS, *EXPERT_PARTS), 0.0)
             for tensor in self.memory.layers:
                 parts[tensor.part] += self.bytes_of(tensor)
             kind = recompute_kind(recompute)
             freed = kind.frees if kind.suits(self._run.model) else ()
             self._layers[recompute] = LayerBytes(
-                dense=sum(parts[name] for name in _DENSE_PARTS if name not in freed),
-                expert=sum(parts[name] for name in _EXPERT_PARTS if name not in freed),
-                dense_rerun=sum(parts[name] for name in _DENSE_PARTS if name in freed),
-                expert_rerun=sum(parts[name] for name in _EXPERT_PARTS if name in freed),
+                dense=sum(parts[name] for name in DENSE_PARTS if name not in freed),
+                expert=sum(parts[name] for name in EXPERT_PARTS if name not in freed),
+                dense_rerun=sum(parts[name] for name in DENSE_PARTS if name in freed),
+                expert_rerun=sum(parts[name] for name in EXPERT_PARTS if name in freed),
             )
         return self._layers[recompute]
 

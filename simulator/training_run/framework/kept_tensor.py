@@ -9,23 +9,10 @@ from profiles.errors import InputError, UnknownNameError
 from simulator.training_run.framework.run_conditions import CONDITIONS, RANK_CONDITIONS
 from simulator.training_run.framework.tensor_width import WIDTHS
 
-PARTS = (
-    "",
-    "input",
-    "norm",
-    "normed",
-    "attention",
-    "attention-again",
-    "projected",
-    "core",
-    "mlp",
-    "mlp-again",
-    "activation",
-    "routing",
-    "experts",
-    "expert-activation",
-    "shared",
-)
+_BOTH = ("input", "norm", "normed", "attention", "attention-again", "projected", "core")
+DENSE_PARTS = (*_BOTH, "mlp", "mlp-again", "activation")
+EXPERT_PARTS = (*_BOTH, "routing", "experts", "expert-activation", "shared")
+PARTS = ("", *DENSE_PARTS, *EXPERT_PARTS)
 SPLITS = ("tp", "sequence", "none")
 PLACES = ("layer", "head", "embedding", "step")
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from profiles.errors import InputError
 from profiles.model.figures.transformer import Transformer
 from profiles.published.run import PublishedRun
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
-from simulator.training_run.run.unsupported import UnsupportedRunError
 
 
 def refuse_idle_options(
     run: PublishedRun, model: Transformer, recompute: str, precision: str
 ) -> None:
-    """Raises UnsupportedRunError for an option that nothing in the run answers to.
+    """Raises InputError for an option that nothing in the run answers to.
 
     model, recompute, precision  of the run, completed
     """
@@ -48,4 +48,4 @@ def refuse_idle_options(
     )
     for is_idle, why in idle:
         if is_idle:
-            raise UnsupportedRunError(run.id, why)
+            raise InputError(why)

@@ -233,7 +233,7 @@ def _pipeline_layout(run: PublishedRun, model: Transformer, degrees: Degrees) ->
 
 
 def _check(row: DescribedRow, done: TrainingRun) -> None:
-    """Raises UnsupportedRunError for what cannot be run at all."""
+    """Raises InputError for what cannot be run at all."""
     run, degrees = row.run, done.degrees
     heads, kv_heads = done.model.num_heads, done.model.num_kv_heads
     if heads % degrees.tp:

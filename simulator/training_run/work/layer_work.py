@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.device import PRECISION_TYPES
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import Framework
 from simulator.training_run.framework.graph_compiler import attention_kernel
@@ -20,18 +21,6 @@ from simulator.training_run.framework.tensor_width import padded_vocabulary as p
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.matmul import Matmul, cast_bytes
 from simulator.training_run.work.state_work import StateWork, state_work
-
-# Data types that the matmuls of a layer run in; attention and head stay in 16 bits
-# (Transformer Engine's recipes leave both in bf16).
-_MATMUL_TYPES = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp8": "float8_e4m3fn",
-    "int8": "int8",
-    "mxfp8": "float8_e4m3fn",
-    "nvfp4": "float4_e2m1fn_x2",
-}
-_WIDE_TYPES = {"fp16": "float16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +71,15 @@ class LayerWork:
 
 def matmul_type(run: TrainingRun) -> str:
     """torch's name of the data type of a run's layer matmuls."""
-    return _fp32_type(run) if run.precision == "fp32" else _MATMUL_TYPES[run.precision]
+    return _fp32_type(run) if run.precision == "fp32" else PRECISION_TYPES[run.precision]
 
 
 def wide_type(run: TrainingRun) -> str:
-    """torch's name of the 16-bit type of attention and head; for fp32 runs, that of fp32."""
+    """torch's name of the 16-bit type of attention and head, which stay in 16 bits (Transformer
+    Engine's recipes leave both in bf16); for fp32 runs, that of fp32."""
     if run.precision == "fp32":
         return _fp32_type(run)
-    return _WIDE_TYPES.get(run.precision, "bfloat16")
+    return PRECISION_TYPES["fp16" if run.precision == "fp16" else "bf16"]
 
 
 def _fp32_type(run: TrainingRun) -> str:
