@@ -24,6 +24,7 @@ from shardwright.options.plan_options import PlanOptions
 from shardwright.reports.brief.brief_terminal import brief_report
 from shardwright.reports.brief.plan_answers import planned_plan
 from shardwright.reports.brief.plan_brief import plan_brief
+from shardwright.reports.plan_summary import plan_summary
 from shardwright.requests.cached_answer import answered, how_it_came_about
 from shardwright.requests.layout_answers import why_no_layouts
 from shardwright.requests.places import answer_cache
@@ -109,8 +110,11 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     if output.json:
         print_json(answer_json(answer) | {"price_notes": list(request.price_notes)})
     else:
-        show(brief_report(plan_brief(planned), short=not output.explain))
-        tell_price(request.price_notes)
+        if output.explain or answer.plan is None:
+            show(brief_report(plan_brief(planned)))
+            tell_price(request.price_notes)
+        else:
+            show(plan_summary(answer, request.price_notes))
         if said := how_it_came_about(found, request.time_limit_s):
             show(said)
         if output.file is not None and answer.plan is not None:

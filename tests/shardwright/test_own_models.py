@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import shardwright as public
 from profiles.errors import DocumentError, InputError, TraceError
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright import api
+from shardwright.cli import app
 from shardwright.requests.named_model import sample_of
 from shardwright.requests.opened_plan import open_plan
 from shardwright.requests.plan_request import default_precision
@@ -194,3 +196,15 @@ def test_public_names_are_listed_and_are_no_modules() -> None:
     for name in public.__all__:
         assert getattr(public, name) is not None
     assert "megatron-core" in public.frameworks()
+
+
+def test_the_answer_for_an_own_model_is_short() -> None:
+    asked = ["plan", f"{HERE}:small", "--on", "4xh100-sxm", "--global-batch", "8"]
+    done = CliRunner().invoke(app, asked, catch_exceptions=False)
+    lines = done.output.splitlines()
+    assert max(map(len, lines)) <= 100
+    labels = [line[:8].strip() for line in lines]
+    assert labels[:6] == ["Best", "Step", "Memory", "Limit", "Stages", "Cost"]
+    assert labels.index("Assumed") < 12
+    longer = CliRunner().invoke(app, [*asked, "--explain"], catch_exceptions=False).output
+    assert len(longer.splitlines()) > len(lines)
