@@ -28,7 +28,7 @@ class RecordedCalls(TorchDispatchMode):
 
 
 def recorded_call(name: str, forward: Callable[[], Any]) -> Call:
-    """The first call of the op `name` in a forward, or in its backward if the name says so.
+    """The first call of the op `name` in a forward, or in its backward for the name of a backward.
 
     The arguments are detached, so that the call can be repeated.
     """
