@@ -187,12 +187,11 @@ class KernelSurface:
     """Kernel times of one device.
 
     kind          name of the surfaces in paths and schemas
-    tables        of type KernelTable
     measured_on   the measured device: `device`, or a relative (method `assumed`, with a `reason`)
     """
 
     kind: ClassVar[str]
-    tables: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, KernelTable] = field(default_factory=dict)
     device: str
     measured_on: str
     sm_count: int

@@ -41,8 +41,10 @@ _RECURRENCES = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 def op_call(case: Case, device: torch.device) -> TimedCall:
     """The timed call of a case on existing tensors."""
     dtype: torch.dtype = getattr(torch, case.dtype)
-    if case.family in ("attention", "recurrence"):
-        return TimedCall(_pass(*_layer(case, dtype, device), case.phase))
+    if isinstance(case.shape, AttentionShape):
+        return TimedCall(_pass(*_attention(case.shape, case.phase, dtype, device), case.phase))
+    if isinstance(case.shape, RecurrenceCase):
+        return TimedCall(_pass(*_recurrence(case.shape, dtype, device), case.phase))
     if case.family == "launch":
         one = torch.ones(1, device=device)
         return TimedCall(lambda: one.add(one))
@@ -82,11 +84,13 @@ def moved_bytes(case: Case) -> int:
 def _op(case: Case, dtype: torch.dtype, device: torch.device) -> Call:
     if isinstance(case.shape, MatmulShape):
         return _matmul(case.shape, dtype, device)
-    if case.shape is not None:
-        forward, _ = _layer(case, dtype, device)
-        name = {"conv": "convolution"}.get(case.family, f"{getattr(case.shape, 'kind', '')}_layer")
+    if isinstance(case.shape, ConvCase):
+        forward = _convolution(case.shape, dtype, device)
+        return recorded_call(f"convolution{_BACKWARD[case.phase]}", forward)
+    if isinstance(case.shape, RecurrenceCase):
+        forward, _ = _recurrence(case.shape, dtype, device)
         with FusedRecurrence():
-            return recorded_call(f"{name}{_BACKWARD[case.phase]}", forward)
+            return recorded_call(f"{case.shape.kind}_layer{_BACKWARD[case.phase]}", forward)
     if case.family == "aten":
         return aten_call(case.op, case.num_elements, dtype, device)
     return _memory_op(case, device)
@@ -104,15 +108,6 @@ def _matmul(shape: MatmulShape, dtype: torch.dtype, device: torch.device) -> Cal
 
 # A forward, and the tensors whose gradients its backward computes.
 Layer = tuple[Callable[[], Tensor], tuple[Tensor, ...]]
-
-
-def _layer(case: Case, dtype: torch.dtype, device: torch.device) -> Layer:
-    if isinstance(case.shape, AttentionShape):
-        return _attention(case.shape, case.phase, dtype, device)
-    if isinstance(case.shape, ConvCase):
-        return _convolution(case.shape, dtype, device)
-    assert isinstance(case.shape, RecurrenceCase)
-    return _recurrence(case.shape, dtype, device)
 
 
 def _attention(
@@ -137,7 +132,7 @@ def _recurrence(shape: RecurrenceCase, dtype: torch.dtype, device: torch.device)
     return lambda: layer(x)[0], (x, *layer.parameters())
 
 
-def _convolution(shape: ConvCase, dtype: torch.dtype, device: torch.device) -> Layer:
+def _convolution(shape: ConvCase, dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
     def tensor(*sizes: int) -> Tensor:
         made = torch.randn(sizes, device=device).to(dtype)
         layout = torch.channels_last if shape.last and made.dim() == 4 else torch.contiguous_format
@@ -151,7 +146,7 @@ def _convolution(shape: ConvCase, dtype: torch.dtype, device: torch.device) -> L
     call = getattr(F, f"conv{'_transpose' if shape.transposed else ''}{dims}d")
     more = {"stride": shape.stride, "groups": shape.groups}
     more["padding"] = 0 if shape.transposed else shape.window // 2
-    return lambda: call(x, weight, bias, **more), (x, weight, bias)
+    return lambda: call(x, weight, bias, **more)
 
 
 def _pass(

@@ -28,7 +28,7 @@ class RecordedCalls(TorchDispatchMode):
 
 
 def recorded_call(name: str, forward: Callable[[], Any]) -> Call:
-    """The first call of the op `name` in a forward, or of a backward op in its backward.
+    """The first call of the op `name` in a forward, or in its backward for the name of a backward.
 
     The arguments are detached, so that the call can be repeated.
     """
