@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
@@ -19,7 +19,7 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
 from simulator.training_run.step.priced_runs import price_runs
-from simulator.values.prediction import Interval, Prediction
+from simulator.values.prediction import Component, Interval, Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,27 +83,28 @@ def predict_runs(
     parts, steps = priced.parts, run_intervals(priced, coefficients, calibration)
     rows = [PredictedRow(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
     for index, (place, run) in enumerate(ready.items()):
-        made = PredictedRow(id=run.id, run=run)
-        memory = None
-        try:
-            memory = footprint(run)
-        except ShardwrightError as error:
-            # No file describes the framework with this sharding, or the schedule cannot run these
-            # chunks or micro-batches.
-            made = replace(made, why_no_memory=str(error))
-        else:
-            device = get_device(run.device)
-            made = replace(
-                made,
-                shown_memory_bytes=memory_interval(run, memory.shown_bytes),
-                memory_counted=fit_words(memory, device),
-                out_of_memory_probability=out_of_memory_probability(
-                    run, memory.needed_bytes, device.usable_bytes
-                ),
-            )
-        prediction = run_prediction(run, steps[index], parts.components(index), memory)
-        rows[place] = replace(made, prediction=prediction)
+        rows[place] = _predicted(run, steps[index], parts.components(index))
     return tuple(rows)
+
+
+def _predicted(run: TrainingRun, step: Interval, parts: tuple[Component, ...]) -> PredictedRow:
+    try:
+        memory = footprint(run)
+    except ShardwrightError as error:
+        # No file describes the framework with this sharding, or the schedule cannot run these
+        # chunks or micro-batches.
+        prediction = run_prediction(run, step, parts, None)
+        return PredictedRow(id=run.id, run=run, prediction=prediction, why_no_memory=str(error))
+    device = get_device(run.device)
+    needed, usable = memory.needed_bytes, device.usable_bytes
+    return PredictedRow(
+        id=run.id,
+        run=run,
+        prediction=run_prediction(run, step, parts, memory),
+        shown_memory_bytes=memory_interval(run, memory.shown_bytes),
+        out_of_memory_probability=out_of_memory_probability(run, needed, usable),
+        memory_counted=fit_words(memory, device),
+    )
 
 
 def _impossible(runs: Mapping[int, TrainingRun]) -> dict[int, str]:
