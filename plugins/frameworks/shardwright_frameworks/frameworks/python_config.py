@@ -68,6 +68,8 @@ def python_framework(file: PythonFile) -> str | None:
         "training", "parallelism"
     } <= keys:  # fmt: skip
         return "torchtitan"
+    if any(module.startswith("nanotron.config") for module in file.modules):
+        return "nanotron"
     top = file.keys()
     if {"parallel", "data"} <= top and top & {"micro_bsz", "micro_num"}:
         return "internevo"

@@ -45,7 +45,7 @@ _TRAINS = re.compile(
     r"train|finetune|fine_tune|sft|run_clm|run_mlm|recipe|experiment|main|benchmark_runner", re.I
 )
 _NOT = re.compile(
-    r"preprocess|convert|tokeniz|eval|infer|generat|download|prepare|merge|export|serve|"
+    r"preprocess|convert|conversion|tokeniz|eval|infer|generat|download|prepare|merge|export|serve|"
     r"(^|[/_])tests?[/_.]|checkpoint_util|ckpt|index|server|monitor|plot|clean|setup\.py|make_",
     re.I,
 )
@@ -89,6 +89,8 @@ class Launch:
     def weight(self) -> int:
         """How much the command looks like a training run: 0 where it does not."""
         name = self.program.rsplit("/", 1)[-1]
+        if "conversion/" in self.program:
+            return 0
         if _NOT.search(name) and not name.startswith(("pretrain", "train", "finetune")):
             return 0
         trains = bool(_TRAINS.search(self.program)) or self.program in _PROGRAMS

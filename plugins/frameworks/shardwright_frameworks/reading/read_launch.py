@@ -235,6 +235,8 @@ def _collect_arguments(
     program = launch.program.lower()
     keys = {option.key for option in options.given}
     pairs = maxtext.given_by_words(launch.arguments, reading.unknowns, Collected())
+    if "chatlearn" in program:
+        return None  # its settings are those of several models
     if program.endswith("benchmark_runner"):
         # MaxText's configurations by name (github.com/AI-Hypercomputer/maxtext benchmarks).
         for option in options.of("model_name"):
@@ -384,6 +386,10 @@ def _collect_nemo(
         collected.report_missing(
             "--factory", "the recipe that it calls is not in the folder", factory.place
         )
+    group, place = hydra.get(("training",), (None, launch.place))
+    if isinstance(group, str) and "/" in group:  # NeMo's launcher
+        why = f"the configuration {group!r} is in the launcher's files"
+        collected.report_missing("training", why, place)
     for name in named:
         collected.files.append(name)
         if name.endswith((".yaml", ".yml")):
