@@ -176,7 +176,8 @@ def values_of_words(
             found[path] = (Open(unknown.reason), word.place)
             continue
         plain = value.strip("'\"")
-        if path in found and found[path][0] != plain and path[-1] in KEYS:
+        was_known = path in found and not isinstance(found[path][0], Open)
+        if was_known and found[path][0] != plain and path[-1] in KEYS:
             collected.report_repeated(KEYS[path[-1]][0], key, found[path], (plain, word.place))
         found[path] = (plain, word.place)
     return found

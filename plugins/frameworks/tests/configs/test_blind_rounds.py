@@ -254,3 +254,26 @@ def test_a_conversion_of_weights_is_no_run(tmp_path: Path) -> None:
     program = "examples/conversion/roundtrip_multi_gpu.py"
     with pytest.raises(DocumentError, match="no configuration of a framework"):
         read(tmp_path, "a.sh", f"torchrun --nproc_per_node=4 {program} --tp 2 --pp 2\n")
+
+
+def test_arguments_of_nemo_s_performance_scripts(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        "from nemo.collections.llm.recipes import llama31_70b\n\ndef recipe():\n"
+        "    pretrain = llama31_70b.pretrain_recipe(performance_mode=True)\n"
+        "    pretrain = set_primary_perf_configs(pretrain, num_nodes=16, num_gpus_per_node=4,\n"
+        "        mbs=1, gbs=2048, tp_size=2, pp_size=1, cp_size=1, compute_dtype='fp8')\n"
+        "    return pretrain\n"
+    )
+    run = read_config(f"{path}:recipe")
+    assert (run.tp, run.pp, run.devices, run.precision) == (2, 1, 64, "fp8")
+    assert (run.micro_batch, run.global_batch) == (1, 2048)
+    assert "recompute" not in run.defaults  # the recipe that it changes is not there
+
+
+def test_axolotl_multiplies_in_fp8(tmp_path: Path) -> None:
+    text = (
+        "base_model: meta-llama/Llama-3.2-3B\ndatasets: [{path: a, type: alpaca}]\nbf16: true\n"
+        "fp8: true\nsequence_len: 512\nmicro_batch_size: 16\n"
+    )
+    assert read(tmp_path, "a.yaml", text).precision == "fp8"
