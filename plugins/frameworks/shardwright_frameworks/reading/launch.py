@@ -35,6 +35,7 @@ _PROGRAMS = {
     "megatron": "ms-swift",
     "nemo": "nemo",
     "trl": "transformers",
+    "primus-cli": "primus",
 }
 _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _EACH = ("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
@@ -132,7 +133,7 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
         if "tune" in names and is_recipe(text):
             program, behind = text, at + 1
             break
-        if base in _PROGRAMS and at == begin + bool(names):
+        if base in _PROGRAMS and (at == begin + bool(names) or base == "primus-cli"):
             program, behind = base, at + 1
             break
         if base in _LAUNCHERS and at - begin <= 60 and not text.startswith("-"):

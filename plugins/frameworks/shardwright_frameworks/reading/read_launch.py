@@ -12,6 +12,7 @@ from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, read_options
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
+from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import read_keyed
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
@@ -273,6 +274,8 @@ def _collect_arguments(
     if slime.is_slime(options):
         slime.collect_slime(options, collected)
         return "slime"
+    if program.endswith(("primus-cli", "primus/cli/main.py")):
+        return _collect_primus(launch, options, folder, collected)
     recipe = "model_recipe_name" in keys
     if not recipe and megatron.is_megatron(options, launch.program):
         return _collect_megatron(launch, options, folder, collected)
@@ -351,6 +354,29 @@ def _collect_megatron(
     if yaml is not None:
         _collect_named([yaml], folder, collected, launch)
     return "megatron-deepspeed" if deepspeed else "megatron-lm"
+
+
+def _collect_primus(
+    launch: Launch, options: Options, folder: ConfigFolder, collected: Collected
+) -> str | None:
+    """Primus's command: a file, whose overrides its further options replace."""
+    collected.default("Primus, examples/run_pretrain.sh", nodes=1, devices_per_node=8)
+    values = {
+        ("overrides", option.key): (
+            options.value_of(option, collected) or Open("its value is unknown"),
+            option.place,
+        )
+        for option in options.given
+        if option.key != "config"
+    }
+    nemo.collect_nemo([values], collected)
+    collected.defaults = {
+        key: value for key, value in collected.defaults.items() if key.endswith(("node", "nodes"))
+    }
+    named = _named_files(launch, options, folder)
+    if not named:
+        collected.report_missing("--config", "the file that it names is not there", launch.place)
+    return _collect_named(named, folder, collected, launch) or "primus"
 
 
 def _collect_maxtext(

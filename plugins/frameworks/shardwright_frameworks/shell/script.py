@@ -243,7 +243,12 @@ class _Reader:
             self._source(words[1:], scope, place)
             return True
         called = _called_script(words)
-        if called is not None and self._folder.find(called[0][0].text, near=scope.script):
+        is_program = called is not None and called[0][0].plain.endswith("primus-cli")
+        if (
+            called is not None
+            and not is_program
+            and self._folder.find(called[0][0].text, near=scope.script)
+        ):
             self._call_script(called[0], {**environment, **called[1]}, scope, place)
         if self._runs_document(words, simple, scope):
             return None

@@ -277,3 +277,22 @@ def test_axolotl_multiplies_in_fp8(tmp_path: Path) -> None:
         "fp8: true\nsequence_len: 512\nmicro_batch_size: 16\n"
     )
     assert read(tmp_path, "a.yaml", text).precision == "fp8"
+
+
+def test_primus_s_command_replaces_overrides_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text(
+        "modules:\n  pre_trainer:\n    framework: megatron\n    model: qwen3_8B.yaml\n"
+        "    overrides:\n      micro_batch_size: 2\n      global_batch_size: 64\n"
+        "      seq_length: 4096\n      tensor_model_parallel_size: ${PRIMUS_TP:1}\n"
+        "      pipeline_model_parallel_size: ${PRIMUS_PP:1}\n"
+    )
+    script = (
+        "export NNODES=2\nexport PRIMUS_TP=4\n"
+        "bash ./primus-cli direct -- train pretrain --config exp.yaml --micro_batch_size 8 "
+        "--pipeline_model_parallel_size 2\n"
+    )
+    run = read(tmp_path, "a.sh", script)
+    assert (run.framework, run.tp, run.pp, run.devices) == ("primus", 4, 2, 16)
+    assert (run.micro_batch, run.global_batch, run.seq_len) == (8, 64, 4096)
+    assert run.defaults["zero_stage"].value == 1
+    assert run.contradictions == ()
