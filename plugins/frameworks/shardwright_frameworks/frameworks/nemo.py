@@ -138,7 +138,10 @@ _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params"
 REGISTRY = "src/megatron/bridge/recipes/__init__.py"
 """Megatron-Bridge's recipes, by the name of their functions."""
 _RECIPE = re.compile(r"(\w+?)_(pretrain|sft|peft|finetune|lora)_\w+")
-_OPTIMIZERS = (("optim", "name"), ("optimizer", "optimizer"), ("config", "optimizer"))
+_OPTIMIZERS = (
+    ("optim", "name"),
+    *((section, "optimizer") for section in ("optimizer", "config", "overrides")),
+)
 _MARKS = frozenset(
     {"tensor_model_parallel_size", "pipeline_model_parallel_size", "tensor_parallelism",
      "pipeline_parallelism", "micro_batch_size", "context_parallel_size"}

@@ -46,6 +46,7 @@ from shardwright_frameworks.reading.torchtitan_launch import (
     is_torchtitan_launch,
 )
 from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment
+from shardwright_frameworks.shell.script import starts_primus
 from shardwright_frameworks.shell.script_reading import HERE, ScriptReading
 from shardwright_frameworks.shell.text_marks import (
     Place,
@@ -274,7 +275,7 @@ def _collect_arguments(
     if slime.is_slime(options):
         slime.collect_slime(options, collected)
         return "slime"
-    if program.endswith(("primus-cli", "primus/cli/main.py")):
+    if starts_primus(program, launch.command.environment):
         return _collect_primus(launch, options, folder, collected)
     recipe = "model_recipe_name" in keys
     if not recipe and megatron.is_megatron(options, launch.program):
@@ -374,6 +375,9 @@ def _collect_primus(
         key: value for key, value in collected.defaults.items() if key.endswith(("node", "nodes"))
     }
     named = _named_files(launch, options, folder)
+    if not named and (experiment := launch.command.environment.get("EXP")) is not None:
+        found = folder.find(experiment.text, near=launch.command.script)
+        named = [found] if found is not None else []
     if not named:
         collected.report_missing("--config", "the file that it names is not there", launch.place)
     return _collect_named(named, folder, collected, launch) or "primus"

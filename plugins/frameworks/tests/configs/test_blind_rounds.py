@@ -296,3 +296,9 @@ def test_primus_s_command_replaces_overrides_of_its_file(tmp_path: Path) -> None
     assert (run.micro_batch, run.global_batch, run.seq_len) == (8, 64, 4096)
     assert run.defaults["zero_stage"].value == 1
     assert run.contradictions == ()
+    script = (
+        "export NNODES=2\nexport EXP=exp.yaml\n"
+        "bash examples/run_slurm_pretrain.sh --optimizer muon --expert_model_parallel_size 4\n"
+    )
+    run = read(tmp_path, "b.sh", script)
+    assert (run.framework, run.devices, run.optimizer, run.ep) == ("primus", 16, "muon", 4)
