@@ -362,7 +362,7 @@ def _collect_primus(
 ) -> str | None:
     """Primus's command: a file, whose overrides its further options replace."""
     collected.default("Primus, examples/run_pretrain.sh", nodes=1, devices_per_node=8)
-    values = {
+    values: nemo.Values = {
         ("overrides", option.key): (
             options.value_of(option, collected) or Open("its value is unknown"),
             option.place,
