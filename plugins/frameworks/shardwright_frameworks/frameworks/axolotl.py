@@ -53,6 +53,9 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
         collected.set("precision", "bf16", file.place(("bf16",)), "bf16")
     if str(file.get("bf16")).lower() == "auto":
         collected.default("axolotl's auto: bf16 where the device has it", precision="bf16")
+    if truth_of(file.get("fp8")):  # the matmuls alone
+        collected.placed.pop("precision", None)
+        collected.set("precision", "fp8", file.place(("fp8",)), "fp8")
     if str(file.get("gradient_checkpointing")).lower() in ("offload", "offload_disk", "unsloth"):
         key = "gradient_checkpointing"  # activations are in host memory
         collected.set("recompute", "full", file.place((key,)), key)

@@ -138,7 +138,10 @@ _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params"
 REGISTRY = "src/megatron/bridge/recipes/__init__.py"
 """Megatron-Bridge's recipes, by the name of their functions."""
 _RECIPE = re.compile(r"(\w+?)_(pretrain|sft|peft|finetune|lora)_\w+")
-_OPTIMIZERS = (("optim", "name"), ("optimizer", "optimizer"), ("config", "optimizer"))
+_OPTIMIZERS = (
+    ("optim", "name"),
+    *((section, "optimizer") for section in ("optimizer", "config", "overrides")),
+)
 _MARKS = frozenset(
     {"tensor_model_parallel_size", "pipeline_model_parallel_size", "tensor_parallelism",
      "pipeline_parallelism", "micro_batch_size", "context_parallel_size"}
@@ -176,7 +179,8 @@ def values_of_words(
             found[path] = (Open(unknown.reason), word.place)
             continue
         plain = value.strip("'\"")
-        if path in found and found[path][0] != plain and path[-1] in KEYS:
+        was_known = path in found and not isinstance(found[path][0], Open)
+        if was_known and found[path][0] != plain and path[-1] in KEYS:
             collected.report_repeated(KEYS[path[-1]][0], key, found[path], (plain, word.place))
         found[path] = (plain, word.place)
     return found

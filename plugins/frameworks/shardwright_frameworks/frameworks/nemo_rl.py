@@ -61,7 +61,10 @@ _DTENSOR: Mapping[str, tuple[str, Reader]] = {
 
 def is_nemo_rl(file: KeyedFile) -> bool:
     """Whether a file is one of NeMo RL's, or changes one."""
-    return bool(file.sections("policy") & _OF_POLICY) or ({"defaults", "policy"} <= file.sections())
+    changes = file.has("defaults") and (
+        file.has("policy") or file.has("checkpointing", "checkpoint_dir")
+    )
+    return changes or bool(file.sections("policy") & _OF_POLICY)
 
 
 def inherited(file: KeyedFile, folder: ConfigFolder) -> tuple[list[KeyedFile], list[str]]:
@@ -123,6 +126,7 @@ def collect_nemo_rl(file: KeyedFile, folder: ConfigFolder, collected: Collected)
         for path in part.values:
             is_off = any(path[: len(each)] == each for each in off)
             is_other = path[:2] in (other, ("policy", "generation"), ("policy", "draft"))
+            is_other |= path[0] == "value"  # a second model
             if is_off or is_other or (path in values and part.place(path) != values[path][1]):
                 collected.use(path[-1], part.place(path))
     return files

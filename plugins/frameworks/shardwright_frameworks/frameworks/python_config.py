@@ -55,6 +55,13 @@ _NEMO_PARTS: Mapping[str, Keys] = {
     "mixed_precision": ("precision",),
     "plugins": ("precision",),
 }
+# Arguments of NeMo's performance scripts, by the keys that they set.
+_PERFORMANCE = {
+    "tp_size": "tensor_model_parallel_size", "pp_size": "pipeline_model_parallel_size",
+    "cp_size": "context_parallel_size", "vp_size": "virtual_pipeline_model_parallel_size",
+    "ep_size": "expert_model_parallel_size", "etp_size": "expert_tensor_parallel_size",
+    "mbs": "micro_batch_size", "gbs": "global_batch_size",
+}  # fmt: skip
 # NeMo's and Megatron-Bridge's classes of models (Llama3Config70B, Qwen3ModelProvider).
 _MODEL_CLASS = re.compile(r"\d\w*(Config|Provider)|(Config|Provider)\d")
 _CONVERTERS = {"nvfp4": "nvfp4", "mxfp8": "mx", "float8": "float8"}
@@ -68,6 +75,8 @@ def python_framework(file: PythonFile) -> str | None:
         "training", "parallelism"
     } <= keys:  # fmt: skip
         return "torchtitan"
+    if any(module.startswith("nanotron.config") for module in file.modules):
+        return "nanotron"
     top = file.keys()
     if {"parallel", "data"} <= top and top & {"micro_bsz", "micro_num"}:
         return "internevo"
@@ -174,6 +183,10 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
             collected.set("model.name", recipe[1], place, name)
             collect_figures(recipe[1], "", collected, place, name)
             found.opened.pop(path, None)
+        if kind == "set_primary_perf_configs":  # scripts/performance/helpers.py of NeMo
+            for short, key in _PERFORMANCE.items():
+                if (*path, short) in values:
+                    values[(*path, key)] = values.pop((*path, short))
         if kind == "default_peft_config" and str(arguments[:1]) not in ("()", "(None,)"):
             adapters = (name, place)
             found.opened.pop(path, None)
@@ -184,7 +197,8 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
         del parts["model"]  # NeMo's strategy has the degrees
     _leave_parts_open(found, parts, collected)
     collect_nemo([values, *overrides], collected)
-    collected.default("Megatron-Core v0.14, transformer_config.py", recompute="none")
+    if not collected.is_incomplete:
+        collected.default("Megatron-Core v0.14, transformer_config.py", recompute="none")
     for path, (value, place) in found.defaults.items():
         about, reader = NEMO_KEYS.get(path[-1], ("", degree_of))
         if about.startswith("model.") and about not in collected.open_keys:

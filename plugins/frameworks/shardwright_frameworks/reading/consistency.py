@@ -211,7 +211,7 @@ def _shares(collected: Collected) -> None:
     _without_effect(collected)
     ep, experts = collected.count("ep"), collected.count("model.num_experts")
     open_ = any("experts" in each.option for each in collected.unresolved)
-    if ep and ep > 1 and not experts and not open_ and collected.count("model.num_layers"):
+    if ep and ep > 1 and not experts and not open_ and collected.count("model.hidden_size"):
         collected.report_contradiction(
             "ep", f"ep {ep} ({collected.place('ep')}), but the model has no experts",
             collected.place("ep"),

@@ -20,6 +20,7 @@ from shardwright_frameworks.frameworks import (
     llama_factory,
     maxtext,
     megatron,
+    ms_swift,
     nanotron,
     nemo,
     nemo_rl,
@@ -97,7 +98,7 @@ def _has_ending(row: KeyedFramework, file: KeyedFile) -> bool:
 
 
 # Frameworks with a Megatron engine or adapter that takes Megatron-Core's names.
-_TAKES_NEMO = ("llama-factory", "nemo-rl")
+_TAKES_NEMO = ("llama-factory", "nemo-rl", "ms-swift")
 
 
 def _top(file: KeyedFile) -> set[str]:
@@ -252,6 +253,12 @@ def _collect_megatron_lm(source: KeyedSource) -> str:
     return "megatron-lm"
 
 
+def _collect_swift(source: KeyedSource) -> str:
+    """A Ray job of ms-swift."""
+    ms_swift.collect_ray_job(source.file, source.collected)
+    return "ms-swift"
+
+
 def _collect_primus(source: KeyedSource) -> str:
     """Collects the overrides of the framework that Primus starts, over Primus's own defaults, and
     gives its name; `primus` for Primus's Megatron-Core."""
@@ -325,6 +332,7 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
     "megatron-lm": KeyedFramework(
         recognizes=lambda file: bool(file.sections("MODEL_ARGS")), collect=_collect_megatron_lm
     ),
+    "ms-swift": KeyedFramework(recognizes=ms_swift.is_ray_job, collect=_collect_swift),
     "nemo": KeyedFramework(recognizes=_is_nemo, collect=_collect_nemo, inherits=True),
     "maxtext": KeyedFramework(recognizes=_is_maxtext, collect=_collect_maxtext),
     # Files of others have keys of these, too.

@@ -35,6 +35,7 @@ _PROGRAMS = {
     "megatron": "ms-swift",
     "nemo": "nemo",
     "trl": "transformers",
+    "primus-cli": "primus",
 }
 _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _EACH = ("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
@@ -45,7 +46,7 @@ _TRAINS = re.compile(
     r"train|finetune|fine_tune|sft|run_clm|run_mlm|recipe|experiment|main|benchmark_runner", re.I
 )
 _NOT = re.compile(
-    r"preprocess|convert|tokeniz|eval|infer|generat|download|prepare|merge|export|serve|"
+    r"preprocess|convert|conversion|tokeniz|eval|infer|generat|download|prepare|merge|export|serve|"
     r"(^|[/_])tests?[/_.]|checkpoint_util|ckpt|index|server|monitor|plot|clean|setup\.py|make_",
     re.I,
 )
@@ -89,6 +90,8 @@ class Launch:
     def weight(self) -> int:
         """How much the command looks like a training run: 0 where it does not."""
         name = self.program.rsplit("/", 1)[-1]
+        if "conversion/" in self.program:
+            return 0
         if _NOT.search(name) and not name.startswith(("pretrain", "train", "finetune")):
             return 0
         trains = bool(_TRAINS.search(self.program)) or self.program in _PROGRAMS
@@ -130,7 +133,7 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
         if "tune" in names and is_recipe(text):
             program, behind = text, at + 1
             break
-        if base in _PROGRAMS and at == begin + bool(names):
+        if base in _PROGRAMS and (at == begin + bool(names) or base == "primus-cli"):
             program, behind = base, at + 1
             break
         if base in _LAUNCHERS and at - begin <= 60 and not text.startswith("-"):

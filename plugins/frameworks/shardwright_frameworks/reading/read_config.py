@@ -62,7 +62,7 @@ def read_config(path: str | Path, *, devices: int | None = None) -> ImportedRun:
             "Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed, accelerate, transformers' "
             "Trainer, nanotron, MaxText, NeMo, NeMo Automodel, NeMo RL, Megatron-Bridge, "
             "GPT-NeoX, LLaMA-Factory, axolotl, llm-foundry, OLMo, InternEvo, torchtune, "
-            "ColossalAI, OpenRLHF, verl, ms-swift, FlagScale, Primus. "
+            "ColossalAI, OpenRLHF, verl, slime, ms-swift, FlagScale, Primus. "
             "If a script starts the run in a way that is not followed, give the command that it "
             "starts: shardwright import --command 'torchrun ...'"
         )

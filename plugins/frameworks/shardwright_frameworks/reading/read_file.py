@@ -12,9 +12,11 @@ from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import degree_of
 from shardwright_frameworks.configs.python_file import read_python
 from shardwright_frameworks.configs.python_recipe import PythonRecipes
+from shardwright_frameworks.configs.python_values import PythonValues
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
     model_config,
+    nanotron,
     nemo,
     other_yaml,
     python_config,
@@ -118,6 +120,20 @@ def read_python_config(
     return collected
 
 
+def _collect_python_nanotron(name: str, values: PythonValues, collected: Collected) -> str:
+    """Collects nanotron's configuration as the YAML that it is saved as."""
+    keyed = KeyedFile(
+        name=name,
+        values={path: value for path, (value, _) in values.values.items()},
+        lines={path: place.line for path, (_, place) in values.values.items()},
+    )
+    for path, (_, why, place) in values.opened.items():
+        if path[:1] in ((), ("parallelism",), ("tokens",)):
+            collected.report_missing(".".join(path) or "config", why, place)
+    nanotron.collect_nanotron(keyed, collected)
+    return "nanotron"
+
+
 def collect_python(
     name: str,
     folder: ConfigFolder,
@@ -153,6 +169,13 @@ def collect_python(
         python_config.collect_internevo(values, collected)
         report_unused(((p, v, place) for p, (v, place) in values.values.items()), collected)
         return framework
+    if framework == "nanotron":
+        found = (
+            recipes.top(path, file)
+            if requested is None
+            else recipes.configuration(path, file, requested)
+        )
+        return _collect_python_nanotron(name, found, collected)
     function, names = python_config.chosen_function(file, requested)
     if function is None and names:
         listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

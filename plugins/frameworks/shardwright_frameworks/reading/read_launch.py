@@ -12,6 +12,7 @@ from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, read_options
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
+from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import read_keyed
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
@@ -45,6 +46,7 @@ from shardwright_frameworks.reading.torchtitan_launch import (
     is_torchtitan_launch,
 )
 from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment
+from shardwright_frameworks.shell.script import starts_primus
 from shardwright_frameworks.shell.script_reading import HERE, ScriptReading
 from shardwright_frameworks.shell.text_marks import (
     Place,
@@ -235,6 +237,8 @@ def _collect_arguments(
     program = launch.program.lower()
     keys = {option.key for option in options.given}
     pairs = maxtext.given_by_words(launch.arguments, reading.unknowns, Collected())
+    if "chatlearn" in program:
+        return None  # its settings are those of several models
     if program.endswith("benchmark_runner"):
         # MaxText's configurations by name (github.com/AI-Hypercomputer/maxtext benchmarks).
         for option in options.of("model_name"):
@@ -271,6 +275,8 @@ def _collect_arguments(
     if slime.is_slime(options):
         slime.collect_slime(options, collected)
         return "slime"
+    if starts_primus(program, launch.command.environment):
+        return _collect_primus(launch, options, folder, collected)
     recipe = "model_recipe_name" in keys
     if not recipe and megatron.is_megatron(options, launch.program):
         return _collect_megatron(launch, options, folder, collected)
@@ -351,6 +357,32 @@ def _collect_megatron(
     return "megatron-deepspeed" if deepspeed else "megatron-lm"
 
 
+def _collect_primus(
+    launch: Launch, options: Options, folder: ConfigFolder, collected: Collected
+) -> str | None:
+    """Primus's command: a file, whose overrides its further options replace."""
+    collected.default("Primus, examples/run_pretrain.sh", nodes=1, devices_per_node=8)
+    values: nemo.Values = {
+        ("overrides", option.key): (
+            options.value_of(option, collected) or Open("its value is unknown"),
+            option.place,
+        )
+        for option in options.given
+        if option.key != "config"
+    }
+    nemo.collect_nemo([values], collected)
+    collected.defaults = {
+        key: value for key, value in collected.defaults.items() if key.endswith(("node", "nodes"))
+    }
+    named = _named_files(launch, options, folder)
+    if not named and (experiment := launch.command.environment.get("EXP")) is not None:
+        found = folder.find(experiment.text, near=launch.command.script)
+        named = [found] if found is not None else []
+    if not named:
+        collected.report_missing("--config", "the file that it names is not there", launch.place)
+    return _collect_named(named, folder, collected, launch) or "primus"
+
+
 def _collect_maxtext(
     launch: Launch, reading: ScriptReading, folder: ConfigFolder, collected: Collected
 ) -> str:
@@ -384,6 +416,10 @@ def _collect_nemo(
         collected.report_missing(
             "--factory", "the recipe that it calls is not in the folder", factory.place
         )
+    group, place = hydra.get(("training",), (None, launch.place))
+    if isinstance(group, str) and "/" in group:  # NeMo's launcher
+        why = f"the configuration {group!r} is in the launcher's files"
+        collected.report_missing("training", why, place)
     for name in named:
         collected.files.append(name)
         if name.endswith((".yaml", ".yml")):

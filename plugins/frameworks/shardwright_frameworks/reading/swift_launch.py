@@ -4,10 +4,8 @@ Trainer, `megatron sft` with Megatron's names."""
 from __future__ import annotations
 
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import Options, option_key
-from shardwright_frameworks.configs.known_options import is_known
-from shardwright_frameworks.frameworks import hf_trainer, megatron
-from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.configs.command_options import Options
+from shardwright_frameworks.frameworks import hf_trainer, ms_swift
 from shardwright_frameworks.reading.keyed_frameworks import collect_deepspeed_file
 from shardwright_frameworks.reading.launch import Launch
 from shardwright_frameworks.shell.config_folder import ConfigFolder
@@ -22,30 +20,7 @@ def collect_swift_launch(
     """The values of a command; NPROC_PER_NODE and NNODES (default 1) replace torchrun's options."""
     collected.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
     if launch.program == "megatron":
-        # torch_dtype is that of the checkpoint, bf16 in models of these years.
-        collected.default(
-            "ms-swift 3.x and 4.x, swift/megatron/arguments/megatron_args.py",
-            distributed_optimizer=True,
-            zero_stage=1,
-            precision="bf16",
-            micro_batch=1,
-            global_batch=16,
-            recompute="selective",
-        )
-        # --model_name is how the trained assistant calls itself.
-        named = tuple(option for option in options.given if option.key != "model_name")
-        options = Options(named, options.unknowns)
-        megatron.collect_megatron(options, collected)
-        # ms-swift has options in addition to Megatron's.
-        collected.unknown = [
-            each for each in collected.unknown if not is_known("ms-swift", option_key(each.option))
-        ]
-        options.collect_counts(collected, {"max_length": "seq_len", "lora_rank": "model.lora_rank"})
-        for option in options.of("model"):
-            model = options.value_of(option, collected)
-            collected.set("model.name", model, option.place, option.name)
-            if model:
-                collect_figures(model, "", collected, option.place, option.name)
+        ms_swift.collect_megatron(options, collected)
         return "ms-swift"
     given = hf_trainer.given_by_options(options, collected)
     deepspeed = hf_trainer.collect_trainer(given, collected, defaults=False)

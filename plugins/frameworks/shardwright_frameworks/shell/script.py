@@ -243,6 +243,9 @@ class _Reader:
             self._source(words[1:], scope, place)
             return True
         called = _called_script(words)
+        exported = {**scope.exported(), **environment}
+        if called is not None and starts_primus(called[0][0].plain, exported):
+            called = None  # its options are read, not the wrapper
         if called is not None and self._folder.find(called[0][0].text, near=scope.script):
             self._call_script(called[0], {**environment, **called[1]}, scope, place)
         if self._runs_document(words, simple, scope):
@@ -337,6 +340,12 @@ class _Reader:
 def _documents(simple: Simple, scope: Scope) -> list[Reference]:
     tokens = [token for sign, token in simple.redirections if sign == "<<"]
     return [document for token in tokens for document in documents_of(token, scope)]
+
+
+def starts_primus(program: str, environment: Mapping[str, Variable]) -> bool:
+    """Whether a program starts Primus, on the file that an option or `EXP` names."""
+    wrapper = program.endswith("_pretrain.sh") and "EXP" in environment
+    return wrapper or program.endswith(("primus-cli", "primus/cli/main.py"))
 
 
 def _read_parts(

@@ -202,3 +202,103 @@ def test_llama_factory_has_no_precision_without_a_type(tmp_path: Path) -> None:
     assert (run.optimizer, run.precision) == (None, None)
     assert not {"optimizer", "precision"} & run.defaults.keys()
     assert [each.option for each in run.unused] == ["use_badam"]
+
+
+def test_nanotron_s_configuration_in_python(tmp_path: Path) -> None:
+    path = tmp_path / "config.py"
+    path.write_text(
+        "import os\nfrom nanotron.config import Config, LlamaConfig, ParallelismArgs\n"
+        "layers = LlamaConfig(hidden_size=16, num_hidden_layers=2)\n"
+        "parallelism = ParallelismArgs(dp=2, pp=2, tp=int(os.environ['TP']))\n"
+        "config = Config(model=ModelArgs(model_config=layers), parallelism=parallelism,\n"
+        "    tokens=TokensArgs(micro_batch_size=2, sequence_length=256))\n"
+    )
+    run = read_config(path)
+    assert (run.framework, run.dp, run.pp, run.tp) == ("nanotron", 2, 2, None)
+    assert (run.micro_batch, run.model.num_layers, run.devices) == (2, 2, None)
+    assert "tp" not in run.defaults
+
+
+def test_a_ray_job_of_ms_swift(tmp_path: Path) -> None:
+    text = (
+        "model: Qwen/Qwen3-8B\nmicro_batch_size: 2\nglobal_batch_size: 16\nmax_length: 4096\n"
+        "train: {gpus: 4, tensor_model_parallel_size: 2, pipeline_model_parallel_size: 1}\n"
+        "rollout: {gpus: 2, vllm_tensor_parallel_size: 2}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.framework, run.devices, run.tp, run.dp) == ("ms-swift", 4, 2, 2)
+    assert (run.seq_len, run.global_batch, run.model.name) == (4096, 16, "Qwen/Qwen3-8B")
+
+
+def test_a_change_of_another_model_of_nemo_rl_is_no_trainer_s(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(
+        "policy:\n  model_name: Qwen/Qwen3-8B\n  megatron_cfg:\n    enabled: true\n"
+        "    tensor_model_parallel_size: 2\ncluster: {num_nodes: 1, gpus_per_node: 8}\n"
+    )
+    text = (
+        "defaults: base.yaml\ncheckpointing: {checkpoint_dir: a}\nvalue:\n  megatron_cfg:\n"
+        "    pipeline_model_parallel_size: 4\n    context_parallel_size: 2\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.framework, run.tp, run.pp, run.defaults["pp"].value) == ("nemo-rl", 2, None, 1)
+
+
+def test_a_configuration_of_nemo_s_launcher_has_no_defaults(tmp_path: Path) -> None:
+    command = "python3 launcher_scripts/main.py stages=[training] training=gpt3/5b"
+    run = read(tmp_path, "a.sh", f"{command} training.trainer.num_nodes=2\n")
+    assert (run.framework, run.nodes) == ("nemo", 2)
+    assert not {"tp", "pp", "ep"} & run.defaults.keys()
+
+
+def test_a_conversion_of_weights_is_no_run(tmp_path: Path) -> None:
+    program = "examples/conversion/roundtrip_multi_gpu.py"
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read(tmp_path, "a.sh", f"torchrun --nproc_per_node=4 {program} --tp 2 --pp 2\n")
+
+
+def test_arguments_of_nemo_s_performance_scripts(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        "from nemo.collections.llm.recipes import llama31_70b\n\ndef recipe():\n"
+        "    pretrain = llama31_70b.pretrain_recipe(performance_mode=True)\n"
+        "    pretrain = set_primary_perf_configs(pretrain, num_nodes=16, num_gpus_per_node=4,\n"
+        "        mbs=1, gbs=2048, tp_size=2, pp_size=1, cp_size=1, compute_dtype='fp8')\n"
+        "    return pretrain\n"
+    )
+    run = read_config(f"{path}:recipe")
+    assert (run.tp, run.pp, run.devices, run.precision) == (2, 1, 64, "fp8")
+    assert (run.micro_batch, run.global_batch) == (1, 2048)
+    assert "recompute" not in run.defaults  # the recipe that it changes is not there
+
+
+def test_axolotl_multiplies_in_fp8(tmp_path: Path) -> None:
+    text = (
+        "base_model: meta-llama/Llama-3.2-3B\ndatasets: [{path: a, type: alpaca}]\nbf16: true\n"
+        "fp8: true\nsequence_len: 512\nmicro_batch_size: 16\n"
+    )
+    assert read(tmp_path, "a.yaml", text).precision == "fp8"
+
+
+def test_primus_s_command_replaces_overrides_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text(
+        "modules:\n  pre_trainer:\n    framework: megatron\n    model: qwen3_8B.yaml\n"
+        "    overrides:\n      micro_batch_size: 2\n      global_batch_size: 64\n"
+        "      seq_length: 4096\n      tensor_model_parallel_size: ${PRIMUS_TP:1}\n"
+        "      pipeline_model_parallel_size: ${PRIMUS_PP:1}\n"
+    )
+    script = (
+        "export NNODES=2\nexport PRIMUS_TP=4\n"
+        "bash ./primus-cli direct -- train pretrain --config exp.yaml --micro_batch_size 8 "
+        "--pipeline_model_parallel_size 2\n"
+    )
+    run = read(tmp_path, "a.sh", script)
+    assert (run.framework, run.tp, run.pp, run.devices) == ("primus", 4, 2, 16)
+    assert (run.micro_batch, run.global_batch, run.seq_len) == (8, 64, 4096)
+    assert run.defaults["zero_stage"].value == 1
+    assert run.contradictions == ()
+    script = (
+        "export NNODES=2\nexport EXP=exp.yaml\n"
+        "bash examples/run_slurm_pretrain.sh --optimizer muon --expert_model_parallel_size 4\n"
+    )
+    run = read(tmp_path, "b.sh", script)
+    assert (run.framework, run.devices, run.optimizer, run.ep) == ("primus", 16, "muon", 4)
