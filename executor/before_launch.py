@@ -66,12 +66,16 @@ def check_main_memory(path: str, plan: Plan, prediction: Prediction | None) -> N
     """Raises InputError where the ranks, all on this machine's CPU, need more than is free."""
     each = plan.degrees.dp * plan.degrees.tp
     needed = each * sum(predicted_bytes(prediction, rank) for rank in range(plan.degrees.pp))
-    free = available_memory_bytes()
+    where = f"main memory on {plan.degrees.num_devices} ranks"
+    check_free(path, needed, where, available_memory_bytes())
+
+
+def check_free(path: str, needed: float, where: str, free: float) -> None:
+    """Raises InputError where so many bytes are more than those that are free."""
     if needed > free:
         raise InputError(
-            f"{path} is predicted to take {format_bytes(needed)} of main memory on "
-            f"{plan.degrees.num_devices} ranks, and {format_bytes(free)} are free; "
-            f"{LESS_MEMORY}, or end other programs"
+            f"{path} is predicted to take {format_bytes(needed)} of {where}, and "
+            f"{format_bytes(free)} are free; {LESS_MEMORY}, or end other programs"
         )
 
 

@@ -70,12 +70,6 @@ class Gap:
     after_message: bool
 
 
-def any_undisturbed(logs: Sequence[RankLog]) -> bool:
-    """Whether some counted step was undisturbed on all ranks."""
-    counted = range(logs[0].warm_up, len(logs[0].steps))
-    return any(all(log.steps[i].delay_fraction <= DELAY_LIMIT for log in logs) for i in counted)
-
-
 def quiet_steps(logs: Sequence[RankLog]) -> tuple[int, ...]:
     """The middle half by length of the counted steps that no rank's wait for a core disturbed.
 
@@ -154,7 +148,7 @@ def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tupl
         (forward, forward_runtime), (backward, backward_runtime) = (
             map(fmean, zip(*found[kind, letter], strict=True)) for letter in "FB"
         )
-        low, _, high = _quantiles(samples[kind])
+        low, high = np.quantile(samples[kind], (0.05, 0.95)).tolist()
         points.append(
             BlockPoint(
                 kind=graph.kinds[kind].kind,
@@ -184,7 +178,7 @@ def whole_points(
     for kind, block in enumerate(graph.kinds):
         places = [b for b, ref in enumerate(graph.chain) if ref.kind == kind]
         times = {letter: [x for b in places for x in own[b, letter]] for letter in "FB"}
-        found = {letter: _quantiles(times[letter]) for letter in "FB"}
+        found = {x: np.quantile(times[x], (0.05, 0.5, 0.95)).tolist() for x in "FB"}
         points.append(
             BlockPoint(
                 kind=block.kind,
@@ -256,12 +250,6 @@ def weight_shares(graph: ModelGraph, logs: Sequence[RankLog]) -> dict[str, float
         kind.kind: seconds[n, "W"] / (seconds[n, "I"] + seconds[n, "W"]) if seconds[n, "W"] else 0.0
         for n, kind in enumerate(graph.kinds)
     }
-
-
-def _quantiles(samples: Sequence[float]) -> tuple[float, float, float]:
-    """5 %, median and 95 %."""
-    low, median, high = np.quantile(samples, (0.05, 0.5, 0.95))
-    return float(low), float(median), float(high)
 
 
 def _action(

@@ -20,8 +20,8 @@ from typing import Any
 
 from executor.pipeline_times import (
     RankLog,
-    any_undisturbed,
     block_points,
+    quiet_steps,
     step_overhead,
     weight_shares,
     whole_points,
@@ -30,6 +30,7 @@ from profiles.document import decode, encode
 from profiles.errors import InputError, ModelError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint
+from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
 from profiles.hardware.probe.fingerprint import available_memory_bytes
 from profiles.hardware.probe.measured_blocks import with_blocks
 from profiles.hardware.probe.probe_reference import combined_references, time_references
@@ -39,6 +40,7 @@ from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.traced import TracedModel
 from profiles.units import format_bytes
 from simulator.traced.block_cost import price_block
+from simulator.traced.predict import predict
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
@@ -47,8 +49,6 @@ from simulator.values.workload import Workload
 WARM_UP_STEPS = 2
 # A pipeline without one undisturbed step is measured anew.
 _ATTEMPTS = 3
-# AdamW: in fp32 a weight, its gradient and two moments; in 16 bits the weight's copy in fp32 too.
-_BYTES_PER_WEIGHT = 16.0
 # Interpreter, torch and transformers of one process (measured: 0.23 GiB with torch alone).
 _PROCESS_BYTES = 0.5 * 2**30
 logger = logging.getLogger(__name__)
@@ -145,15 +145,17 @@ class BlockProbe:
         the model does not fit into memory once per device.
         """
         graph = self.traced.at(micro_batch, 1)
-        self._check_memory(graph)
-        (logs,), _ = self._timed({self._whole_plan(micro_batch): num_steps})
+        plan = self._whole_plan(micro_batch)
+        self._check_memory(graph, plan)
+        (logs,), _ = self._timed({plan: num_steps})
         wall = self.threads_per_device > 1 or self.cluster.device_at(0).type != "cpu"
         return whole_points(graph, logs, wall=wall)
 
-    def _check_memory(self, graph: ModelGraph) -> None:
+    def _check_memory(self, graph: ModelGraph, plan: Plan) -> None:
         """Raises ModelError if the processes need more memory than is available."""
         count, device = self.cluster.num_devices, self.cluster.device_at(0)
-        each = training_bytes(graph) + _PROCESS_BYTES
+        (rank,) = predict(plan, self.traced, self.cluster).ranks
+        each = rank.peak_bytes + _PROCESS_BYTES
         available = (
             available_memory_bytes() if device.type == "cpu" else count * device.usable_bytes
         )
@@ -190,7 +192,8 @@ class BlockProbe:
                 [decode(RankLog, answer["logs"][index], where="rank") for answer in answers]
                 for index in range(len(plans))
             ]
-            if any_undisturbed(logs[0]):
+            quiet = quiet_steps(logs[0])  # all steps where none was undisturbed
+            if all(log.steps[i].delay_fraction <= DELAY_LIMIT for log in logs[0] for i in quiet):
                 break
         else:
             logger.warning(
@@ -242,30 +245,18 @@ class BlockProbe:
         )
 
     def _block_seconds(self, graph: ModelGraph) -> list[float]:
-        """By the ops' prices: blocks measured earlier, by whatever way, would make the cuts
-        wander."""
-        groups = []
-        for group in self.cluster.groups:
-            measured = group.device.measurements
-            if measured is not None:
-                measured = replace(measured, blocks=())
-            groups.append(replace(group, device=replace(group.device, measurements=measured)))
-        plain = replace(self.cluster, groups=tuple(groups))
+        """By the ops' prices: under their own names the blocks would have those that were measured
+        earlier, by whatever way, and the cuts would wander."""
         costs = [
-            price_block(kind, recompute=Recompute.NONE, devices=(0,), cluster=plain)
+            price_block(
+                replace(kind, kind=""),
+                recompute=Recompute.NONE,
+                devices=(0,),
+                cluster=self.cluster,
+            )
             for kind in graph.kinds
         ]
         return [costs[r.kind].forward.value + costs[r.kind].backward.value for r in graph.chain]
-
-
-def training_bytes(graph: ModelGraph) -> float:
-    """Bytes that one process needs to train the whole model: weights with gradients and states of
-    the optimizer (tied ones once), the saved tensors, and the largest working set of a block."""
-    blocks = graph.blocks
-    weights = sum(block.parameter_count for block in blocks)
-    saved = sum(block.saved_bytes for block in blocks)
-    working = max(max(b.forward_peak_bytes, b.backward_peak_bytes) for b in blocks)
-    return _BYTES_PER_WEIGHT * weights + saved + working
 
 
 def even_stages(times_s: Sequence[float], count: int) -> tuple[Stage, ...]:

@@ -37,7 +37,6 @@ def run_rank(work: Callable[[], None], errors: str) -> NoReturn:
             "kind": type(error).__name__,
             "message": str(error) or type(error).__name__,
             "ours": isinstance(error, ShardwrightError),
-            "traceback": text,
         }
         if errors:
             write_text(Path(errors) / f"rank{rank}.json", json.dumps(entry))

@@ -93,7 +93,6 @@ class Messages:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._spare: dict[tuple[torch.Size, torch.dtype, bool], Tensor] = {}
         self._sending: tuple[str, int, int] | None = None
         self._sent: dict[tuple[str, int, int], list[Any]] = {}
 
@@ -148,28 +147,20 @@ class Messages:
         for info in infos:
             if like := getattr(info, "shardwright_like", None):
                 shape, dtype, requires_grad = like
-                buffer = self._spare.pop(like, None)
-                if buffer is None:
-                    buffer = torch.empty(
-                        shape, dtype=dtype, device=self.device, requires_grad=requires_grad
-                    )
-                info.buffer = info.shardwright_own = buffer
+                info.buffer = torch.empty(
+                    shape, dtype=dtype, device=self.device, requires_grad=requires_grad
+                )
 
     def zeros(self, info: Any) -> Tensor:
         """In place of a message that is not sent."""
         shape, dtype, _ = info.shardwright_like
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
-    def release(self, infos: Any, *, again: bool) -> None:
-        """Take the buffers back and, where they may be used again, keep one of a kind for the next
-        receive."""
+    def release(self, infos: Any) -> None:
+        """Let the buffers go: what still reads one (a product that waits for its W) keeps it."""
         for info in infos:
-            if like := getattr(info, "shardwright_like", None):
-                own = getattr(info, "shardwright_own", None)
-                if again and own is not None and info.buffer is own:
-                    own.grad = None
-                    self._spare.setdefault(like, own)
-                info.buffer = info.shardwright_own = None
+            if hasattr(info, "shardwright_like"):
+                info.buffer = None
 
 
 class _Stage(PipelineStage):
@@ -230,10 +221,8 @@ class _Stage(PipelineStage):
             super().backward_one_chunk(chunk, loss, full_backward, last_backward)
             if module.copies is not None:
                 module.copies.keep_gradients()
-        # A product that waits for its W may still read what came: no other may be written there,
-        # and it goes when the product does.
         for infos in (self.args_recv_info, self.grad_recv_info):
-            self._messages.release(infos.get(chunk, ()), again=full_backward)
+            self._messages.release(infos.get(chunk, ()))
 
     def backward_maybe_with_nosync(
         self, backward_type: Any, bwd_kwargs: Any, last_backward: bool = False
@@ -287,8 +276,7 @@ class _Stage(PipelineStage):
         )
 
     def clear_runtime_states(self) -> None:
-        # Torch's own then reads each buffer's gradient, and the buffers are gone. Those that are
-        # used again lose theirs in `release`.
+        # Torch's own then reads each buffer's gradient, and the buffers are gone.
         self.fwd_cache.clear()
         self.output_chunks.clear()
 

@@ -20,7 +20,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from executor.before_launch import LESS_MEMORY, predicted_bytes
+from executor.before_launch import LESS_MEMORY, check_free, predicted_bytes
 from executor.check import check_gradients
 from executor.clocks import Clock
 from executor.memory import PeakWatch, allocated_and_total, is_out_of_memory
@@ -32,7 +32,7 @@ from executor.rank import Rank
 from executor.rank_errors import run_rank
 from executor.recorder import ACTION, Recorder
 from profiles.document import content_hash, write_document
-from profiles.errors import InputError, MismatchError, RunError
+from profiles.errors import MismatchError, RunError
 from profiles.hardware.catalogue.device import ReferencePoint
 from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
 from profiles.hardware.probe.fingerprint import cpu_model
@@ -82,7 +82,9 @@ def _run(options: argparse.Namespace) -> None:
     mesh = make_mesh(plan, device.type)
     _check_ranks_agree(options, plan)
     predicted = predicted_bytes(answer.prediction, mesh.at.pp)
-    _check_device_memory(options.plan, predicted, device)
+    if device.type != "cpu":  # main memory was looked at by the launcher
+        free = torch.accelerator.get_memory_info(device)[0]
+        check_free(options.plan, predicted, str(device), free)
     recorder = Recorder(Clock(device))
     try:
         _measure(options, plan, spec, mesh, device, recorder)
@@ -109,19 +111,6 @@ def _check_ranks_agree(options: argparse.Namespace, plan: Plan) -> None:
                 f"rank {rank} has another {key} than rank 0: {theirs[key]}, not {everyone[0][key]} "
                 f"({options.plan}); give every node the same files, flags and torch"
             )
-
-
-def _check_device_memory(path: str, predicted: float, device: torch.device) -> None:
-    """Raises InputError where an accelerator has less memory free than the plan is predicted to
-    take; main memory was looked at by the launcher."""
-    if device.type == "cpu":
-        return
-    free = torch.accelerator.get_memory_info(device)[0]
-    if predicted > free:
-        raise InputError(
-            f"{path} is predicted to take {format_bytes(predicted)} on {device}, of which "
-            f"{format_bytes(free)} are free; {LESS_MEMORY}, or end other programs"
-        )
 
 
 def _lack_of_memory(
@@ -170,7 +159,7 @@ def _measure(
     during = combined_references(gather_all(combined_references(readings, median)))
     after = references_of_all(device)
     steps = recorder.steps[WARM_UP_STEPS:]
-    measurement = _gather(plan, mesh, steps, watch.peak_bytes, check, device)
+    measurement = _gather(plan, steps, watch.peak_bytes, check, device)
     if measurement is not None:
         measurement = replace(
             measurement,
@@ -232,31 +221,28 @@ def _finite_everywhere(rank: Rank, recorder: Recorder) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _RankRecord:
-    """The part of a measurement that a rank sends; timelines of the first replica are kept."""
+    """The part of a measurement that a rank sends."""
 
     rank: int
-    in_first_replica: bool
     peak_bytes: float
     steps: list[StepLog]
 
 
 def _gather(
     plan: Plan,
-    mesh: Mesh,
     steps: list[StepLog],
     peak_bytes: float,
     check: GradientCheck | None,
     device: torch.device,
 ) -> Measurement | None:
-    """The measurement on rank 0; None elsewhere."""
-    first = mesh.at.dp == 0 and mesh.at.tp == 0
-    records = gather_all(_RankRecord(dist.get_rank(), first, peak_bytes, steps))
+    """The measurement on rank 0, with the timeline of the first replica; None elsewhere."""
+    records = gather_all(_RankRecord(dist.get_rank(), peak_bytes, steps))
     if dist.get_rank() != 0:
         return None
     samples = tuple(map(_step_sample, zip(*(each.steps for each in records), strict=True)))
     chosen = quiet_steps([step.delay_fraction for step in samples])
     middle = sorted(chosen, key=lambda i: samples[i].wall_s)[len(chosen) // 2]
-    replica = [each for each in records if each.in_first_replica]
+    replica = [records[plan.degrees.rank(pp=rank)] for rank in range(plan.degrees.pp)]
     return Measurement(
         plan_hash=content_hash(plan),
         backend=dist.get_backend(),

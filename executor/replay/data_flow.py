@@ -148,9 +148,13 @@ class _Recording:
     def __init__(self, module: nn.Module, entries: tuple[str, ...], units: tuple[str, ...]) -> None:
         self._modules = dict(module.named_modules())
         self._entries, self._units = entries, units
-        # id of a weight -> the unit that holds it, or its name in none
-        self._owners = {id(p): name for name, p in module.named_parameters()}
-        self._owners |= {id(p): u for u in units for p in self._modules[u].parameters()}
+        # id of a weight -> the units that hold it, or its name in none
+        self._owners: dict[int, list[str]] = {}
+        for unit in units:
+            for p in self._modules[unit].parameters():
+                self._owners.setdefault(id(p), []).append(unit)
+        for name, p in module.named_parameters():
+            self._owners.setdefault(id(p), [name])
         self._reads: dict[str, set[int]] = {}
         self._casts: set[str] = set()
         self._differentiated: set[str] = set()
@@ -231,12 +235,13 @@ class _Recording:
 
     def _note_reads(self, inputs: Sequence[Any], *, depends: bool = True) -> None:
         """Weights among these are read here; of its own a unit reads inside."""
-        for path in {self._owners[id(x)] for x in inputs if id(x) in self._owners}:
-            if self._depth == 0 or path != self._running:
+        for x in inputs:
+            owners = self._owners.get(id(x), ())
+            if owners and not (self._depth and self._running in owners):
                 # What depends on nothing that is trained, every stage makes itself.
                 here = depends or self._depth
                 blocks = {self._block} if here else set(range(len(self._entries)))
-                self._reads.setdefault(path, set()).update(blocks)
+                self._reads.setdefault(owners[0], set()).update(blocks)
 
     def _note(
         self, function: Any, inputs: Sequence[Any], out: Any, *, writes: bool = False
@@ -275,7 +280,7 @@ class _Recording:
             Value(made[n], tuple(x.shape), x.dtype, x.requires_grad, frozenset(taken.get(n, ())))
             for n, x in enumerate(self._made)
         ]
-        nowhere = {path: {0} for path in self._owners.values() if path not in self._units}
+        nowhere = {path: {0} for path, *_ in self._owners.values() if path not in self._units}
         return DataFlow(
             self._entries,
             self._units,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.probe_pipeline import BlockProbe, training_bytes
+from executor.probe_pipeline import BlockProbe
 from profiles.errors import InputError, ModelError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import BlockPoint
@@ -97,14 +97,6 @@ def test_a_model_that_cannot_fit_is_refused_with_its_bytes(factory: str) -> None
     # Hidden activations of 2^28 samples.
     with pytest.raises(ModelError, match=r"at micro-batch 268435456 needs .* \(2 processes of"):
         BlockProbe(spec, traced, machine(2)).in_whole(2**28)
-
-
-def test_memory_of_training_a_model(factory: str) -> None:
-    graph = model(f"{factory}:build")[1].at(4)
-    weights = sum(2 * 32 * width + width + 32 for width in (32, 2048, 64))
-    working = max(max(b.forward_peak_bytes, b.backward_peak_bytes) for b in graph.kinds)
-    saved = sum(block.saved_bytes for block in graph.blocks)
-    assert training_bytes(graph) == 16 * weights + saved + working
 
 
 def test_nothing_to_measure(factory: str) -> None:

@@ -121,6 +121,22 @@ def test_a_stage_holds_what_its_code_reads_of_the_weights_that_stand_in_no_layer
     assert worst_error(plan) <= _TOLERANCE
 
 
+def test_a_stage_does_not_hold_a_layer_for_a_weight_that_it_shares_with_its_own() -> None:
+    """Four layers hold one projection. The first stage kept the last layer whole, with gradients
+    and optimizer states, since that was taken for the projection's only owner."""
+    entries = ("", *(f"layers.{i}" for i in range(4)), "scores")
+    plan = make_plan("tests.executor.weight_zoo:tied", entries, pp=2, schedule="1f1b")
+    first, last = (
+        {name for name, _ in stage.model.named_parameters() if ".mlp." in name}
+        for stage in stages_of(plan)
+    )
+    assert {name.split(".")[1] for name in first} == {"0", "1"}
+    assert {name.split(".")[1] for name in last} == {"2", "3"}
+    shared = (tuple(f"layers.{i}.shared.{key}" for i in range(4)) for key in ("weight", "bias"))
+    tied = (("words.weight", "scores.weight"), *shared)
+    assert worst_error(replace(plan, tied_parameters=tied)) <= _TOLERANCE
+
+
 def test_a_stage_of_the_head_alone_knows_the_type_of_the_bodys_weights() -> None:
     """As XLNet's code asks for it: the stage failed with a StopIteration."""
     entries = ("", "body.layers.1", "body.layers.2", "head")
