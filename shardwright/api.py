@@ -34,15 +34,16 @@ from shardwright.requests.python_plan import frameworks as frameworks
 from shardwright.requests.python_plan import target_of as target_of
 from shardwright.requests.python_plan import tp_degrees_for as tp_degrees_for
 from shardwright.requests.python_plan import trace as trace
-from shardwright.results.compared import ComparisonResult, DiffResult
-from shardwright.results.planned import (
+from shardwright.results.result import Result, as_result
+from shardwright.results.results import (
+    ComparisonResult,
+    DiffResult,
     FitResult,
     LayoutResult,
     PlanResult,
     PredictionResult,
     StepResult,
 )
-from shardwright.results.result import Result, as_result
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile

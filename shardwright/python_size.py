@@ -13,7 +13,7 @@ from shardwright.requests.sizing.largest_model import is_list, largest_model, mo
 from shardwright.requests.sizing.size_flags import size_flags
 from shardwright.requests.sizing.sized import SizeSolver
 from shardwright.results.result import as_result
-from shardwright.results.sized import SizeResult
+from shardwright.results.results import SizeResult
 
 
 def size(

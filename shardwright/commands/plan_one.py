@@ -22,7 +22,7 @@ from shardwright.console.report_files import write_plan_reports
 from shardwright.options.option import options_of
 from shardwright.options.plan_options import PlanOptions
 from shardwright.reports.brief.brief_terminal import brief_report
-from shardwright.reports.brief.plan_answers import planned_plan
+from shardwright.reports.brief.plan_answers import planned_mixed, planned_plan
 from shardwright.reports.brief.plan_brief import plan_brief
 from shardwright.reports.plan_summary import plan_summary
 from shardwright.requests.cached_answer import answered, how_it_came_about
@@ -32,7 +32,8 @@ from shardwright.requests.plan_choices import need_framework
 from shardwright.requests.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.requests.price_request import price_for
 from shardwright.requests.provenance import provenance
-from shardwright.requests.solve_task import task_of
+from shardwright.requests.solve_task import task_of, trace_task
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan_file import PlanFile, write_plan_file
 
 if TYPE_CHECKING:
@@ -50,12 +51,9 @@ def plan_one(request: PlanRequest, output: AnswerOutput) -> None:
         return
     _refuse_of_layouts(request, why)
     if request.cluster.homogeneous:
-        plan_traced(request, output)
-        return
-    # Here, since only this branch needs replicas that differ.
-    from shardwright.commands.plan_mixed import plan_on_mixed
-
-    plan_on_mixed(request, output)
+        _plan_traced(request, output)
+    else:
+        _plan_on_mixed(request, output)
 
 
 def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
@@ -70,7 +68,7 @@ def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
     request.axes.for_blocks()
 
 
-def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
+def _plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     """The best plan of a traced model on devices of one type, for our own executor."""
     space = request.axes.for_blocks()
     work, assumed = workload_of(request)
@@ -103,24 +101,68 @@ def plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
             time_limit_s=request.time_limit_s,
         )
     answer = replace(found.answer, assumptions=(*assumed, *found.answer.assumptions))
+    _give(answer, request, output, how_it_came_about(found, request.time_limit_s))
+
+
+def _plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
+    """The best plan on devices of several types, for our own executor."""
+    # Here, since only this branch needs replicas that differ.
+    from planner.heterogeneous.parts import only
+    from planner.heterogeneous.plan_mixed import plan_mixed
+    from planner.search.answer import SearchOptions
+
+    space, cluster, options = request.axes.for_blocks(), request.cluster, request.options
+    work, assumed = workload_of(request)
+    spec = resolve_model(options.model)
+    prices = {
+        name: price_for(only(cluster, name), options.price, request.offers)
+        for name in sorted({group.device.name for group in cluster.groups})
+    }
+    words = f"tracing {options.model} and searching on mixed devices"
+    with Heartbeat(words, quiet=output.quiet or output.json):
+        task = task_of(spec, cluster, work, space, solver=options.solver, seed=options.seed)
+        answer = plan_mixed(
+            trace_task(task),
+            cluster,
+            work,
+            space=space,
+            stack=load_stack(),
+            usd_per_hour={name: each for name, each in prices.items() if each is not None},
+            options=SearchOptions(
+                solver=options.solver, seed=options.seed, time_limit_s=request.time_limit_s
+            ),
+        )
+    _give(replace(answer, assumptions=(*assumed, *answer.assumptions)), request, output)
+
+
+def _give(answer: PlanFile, request: PlanRequest, output: AnswerOutput, remark: str = "") -> None:
+    """Writes and prints the answer, with a remark on the search; raises InfeasibleError if nothing
+    fits."""
+    options, plan = request.options, answer.plan
     if output.file is not None:
         write_plan_file(output.file, answer, provenance=provenance(request.cluster))
-    planned = planned_plan(answer, options.model, options.on)
+    planned = (
+        planned_plan(answer, options.model, options.on)
+        if answer.comparison is None
+        else planned_mixed(answer, answer.comparison)
+    )
     write_plan_reports(output.reports, lambda: planned, request.price_notes)
     if output.json:
         print_json(answer_json(answer) | {"price_notes": list(request.price_notes)})
     else:
-        if output.explain or answer.plan is None:
-            show(brief_report(plan_brief(planned)))
+        if output.explain or plan is None or answer.comparison is not None:
+            show(brief_report(plan_brief(planned), short=not output.explain))
             tell_price(request.price_notes)
         else:
             show(plan_summary(answer, request.price_notes))
-        if said := how_it_came_about(found, request.time_limit_s):
-            show(said)
-        if output.file is not None and answer.plan is not None:
-            path = output.file
-            note(f"written: {path}. Next: shardwright predict {path} --html report.html")
-    if answer.plan is None:
+        if remark:
+            show(remark)
+        if output.file is not None and plan is not None:
+            after = f"Next: shardwright predict {output.file} --html report.html"
+            if plan.pipelines is not None:
+                after = "Replicas differ, which our executor does not run: it is for other runtimes"
+            note(f"written: {output.file}. {after}")
+    if plan is None:
         why = answer.infeasibility
         what = f"{why.term} of stage {why.stage}" if why else "the pins"
         raise InfeasibleError(f"no plan of {options.model} fits on {options.on}: {what}")

@@ -18,12 +18,12 @@ from shardwright.analysis.breakdown import (
     predicted_parts,
 )
 from shardwright.reports.brief.plan_page import report_html
+from shardwright.reports.brief.roofline_picture import roof_flop_per_s, roofline_picture
 from shardwright.reports.memory_picture import memory_picture
 from shardwright.reports.picture import WIDTH, apart, even_ticks
 from shardwright.reports.reproduce import plan_command, recipe
 from shardwright.reports.roofline import Roofline, roofline
 from shardwright.reports.roofline_inputs import find_roofline
-from shardwright.reports.roofline_picture import roof_flop_per_s, roofline_picture
 from shardwright.reports.timeline_picture import MOST_RANKS, timeline_picture
 from simulator.values.plan import Recompute
 from simulator.values.prediction import Event

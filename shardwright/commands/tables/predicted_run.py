@@ -2,23 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-PREDICTED_COLUMNS = (
-    "id",
-    "step_time_s",
-    "step_time_low_s",
-    "step_time_high_s",
-    "peak_memory_gib",
-    "peak_memory_low_gib",
-    "peak_memory_high_gib",
-    "fits",
-    "status",
-    "defaults",
-    "memory_left_gib",
-    "out_of_memory_probability",
-    "memory_counted",
-)
 OK = "ok"
 
 
@@ -45,3 +30,7 @@ class PredictedRun:
     memory_left_gib: float | None = None
     out_of_memory_probability: float | None = None
     memory_counted: str = ""
+
+
+PREDICTED_COLUMNS = tuple(each.name for each in fields(PredictedRun))
+"""Of the table of predictions, in their order."""

@@ -12,7 +12,7 @@ from rich.text import Text
 from shardwright.reports.brief.brief import Brief, Section, Table
 from shardwright.reports.terminal import table
 
-_WORD = 16  # columns of a word of the first column that is never broken
+_WORD = 16  # longest word that is never broken
 
 
 def brief_report(brief: Brief, *, short: bool = False) -> RenderableType:
@@ -42,6 +42,10 @@ def printed_sections(sections: Iterable[Section], *, short: bool = False) -> lis
     return lines
 
 
+def _is_word(cell: str) -> bool:
+    return len(cell) <= _WORD and " " not in cell
+
+
 def _note(text: str) -> list[RenderableType]:
     return [Text(" ".join(text.split()), style="dim")] if text else []
 
@@ -55,10 +59,10 @@ def printed_table(made: Table) -> RichTable:
     """The table in text; long words are folded, never cut."""
     rows = table(*made.heads)
     rows.show_header = any(made.heads)
-    for column in rows.columns:
+    for number, column in enumerate(rows.columns):
         column.overflow = "fold"
-    words = (word for row in made.rows for word in row[0].split())
-    rows.columns[0].min_width = min(_WORD, max(map(len, words), default=0))
+        names = [row[number] for row in made.rows]
+        column.no_wrap = not made.heads[number].startswith(">") and all(map(_is_word, names))
     for number, row in enumerate(made.rows):
         rows.add_row(*map(Text, row), style="bold" if made.chosen and not number else "")
     return rows

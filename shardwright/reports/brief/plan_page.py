@@ -13,10 +13,10 @@ from shardwright.reports.brief.brief import Brief, Fact, Section, Table
 from shardwright.reports.brief.brief_html import brief_html
 from shardwright.reports.brief.comparison_section import comparison_section, signed_percent
 from shardwright.reports.brief.plan_answers import answer_brief
+from shardwright.reports.brief.roofline_picture import op_rows, roofline_picture
 from shardwright.reports.memory_picture import memory_picture
 from shardwright.reports.reproduce import recipe
 from shardwright.reports.roofline import Roofline
-from shardwright.reports.roofline_picture import op_rows, roofline_picture
 from shardwright.reports.timeline_picture import timeline_note, timeline_picture
 from simulator.values.measurement import Measurement
 from simulator.values.plan import Plan

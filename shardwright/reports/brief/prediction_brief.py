@@ -8,24 +8,29 @@ from profiles.units import format_bytes, format_count, format_percent, format_ti
 from shardwright.analysis.plan_sheet import MEMORY_PARTS
 from shardwright.reports.brief.brief import Brief, Section, Table
 from shardwright.reports.terminal import format_interval, format_share
-from simulator.values.prediction import Prediction
+from simulator.values.prediction import Interval, Prediction
 
 
 def prediction_brief(
-    prediction: Prediction, *, title: str = "Prediction", assumptions: Sequence[str] = ()
+    prediction: Prediction,
+    peak: Interval | None,
+    *,
+    title: str = "Prediction",
+    assumptions: Sequence[str] = (),
 ) -> Brief:
-    """Step time by part, memory by rank, and assumptions."""
+    """Step time by part, memory by rank, and assumptions; peak  in bytes, None if not known."""
     kwh, unit = prediction.kwh_per_million, prediction.counted_in
     figures = [
         f"step {format_interval(prediction.step_time_s)}",
         f"MFU {format_share(prediction.mfu)}",
         f"{format_count(prediction.per_s.value)} {unit}/s",
-        f"peak {format_interval(prediction.peak, format_bytes)}",
+        *([f"peak {format_interval(peak, format_bytes)}"] if peak is not None else []),
         *([f"{kwh.value:.3g} kWh per M {unit}"] if kwh is not None else []),
     ]
+    ranks = (rank_table(prediction),) if prediction.ranks else ()
     section = Section(
         title="Step and memory",
-        tables=(_part_table(prediction), rank_table(prediction)),
+        tables=(_part_table(prediction), *ranks),
         note=f"Assumed: {'; '.join(assumptions)}" if assumptions else "",
     )
     return Brief(

@@ -53,17 +53,17 @@ def scatter(
     points = [one for one in points if one.x > 0 and one.y > 0]
     if not points:
         return None
-    x_axis = _axis([one.x for one in points], LEFT, WIDTH - RIGHT)
-    y_axis = _axis([one.y for one in points], HEIGHT - BOTTOM, TOP)
+    x_axis = log_axis([one.x for one in points], LEFT, WIDTH - RIGHT)
+    y_axis = log_axis([one.y for one in points], HEIGHT - BOTTOM, TOP)
     groups = list(dict.fromkeys(one.group for one in points))
     grid, labels = frame(across, up)
-    for value in _ticks(x_axis):
+    for value in log_ticks(x_axis):
         x = x_axis.at(value)
         grid.append(Path(data=line(x, TOP, x, HEIGHT - BOTTOM), colour=GRID, width=1))
         labels.append(
             Label(x=x, y=HEIGHT - BOTTOM + 20, text=across.written(value), anchor="middle")
         )
-    for value in _ticks(y_axis):
+    for value in log_ticks(y_axis):
         y = y_axis.at(value)
         grid.append(Path(data=line(LEFT, y, WIDTH - RIGHT, y), colour=GRID, width=1))
         labels.append(Label(x=LEFT - 8, y=y + 5, text=up.written(value), anchor="end"))
@@ -76,9 +76,10 @@ def scatter(
         x, y = x_axis.at(one.x), y_axis.at(one.y)
         number = groups.index(one.group)
         colour = COLOURS[number % len(COLOURS)]
-        marks.append(Path(data=shape(number, x, y), colour=colour, filled=True, title=one.title))
+        kind = _SHAPES[number % len(_SHAPES)]
+        marks.append(Path(data=mark(kind, x, y), colour=colour, filled=True, title=one.title))
         if one.chosen:
-            marks.append(Path(data=_ring(x, y, _SIZE + 6, 24), colour=INK, width=2))
+            marks.append(Path(data=_polygon(x, y, _SIZE + 6, 24), colour=INK, width=2))
         if one.label and (placed := _placed(one, x, y, taken)) is not None:
             labels.append(placed)
     return Picture(
@@ -114,20 +115,14 @@ def frame(across: AxisWords, up: AxisWords) -> tuple[list[Path], list[Label]]:
 _SHAPES = ("ring", "square", "diamond", "ring", "square", "diamond")
 
 
-def shape(number: int, x: float, y: float) -> str:
-    """Path data of a circle, a square or a diamond, as a polygon."""
-    kind = _SHAPES[number % len(_SHAPES)]
-    if kind == "ring":
-        return _ring(x, y, _SIZE, 20)
-    turn = 0.0 if kind == "diamond" else math.pi / 4
-    return _polygon(x, y, _SIZE * 1.2, 4, turn)
+def mark(shape: str, x: float, y: float, size: float = _SIZE) -> str:
+    """Path data of a ring, a square or a diamond, as a polygon."""
+    if shape == "ring":
+        return _polygon(x, y, size, 20)
+    return _polygon(x, y, size * 1.2, 4, 0.0 if shape == "diamond" else math.pi / 4)
 
 
-def _ring(x: float, y: float, radius: float, corners: int) -> str:
-    return _polygon(x, y, radius, corners, 0.0)
-
-
-def _polygon(x: float, y: float, radius: float, corners: int, turn: float) -> str:
+def _polygon(x: float, y: float, radius: float, corners: int, turn: float = 0.0) -> str:
     spots = [
         (
             x + radius * math.cos(turn + 2 * math.pi * k / corners),
@@ -138,13 +133,14 @@ def _polygon(x: float, y: float, radius: float, corners: int, turn: float) -> st
     return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in spots) + "Z"
 
 
-def _axis(values: list[float], begin: float, end: float) -> Axis:
+def log_axis(values: list[float], begin: float, end: float) -> Axis:
+    """A logarithmic axis with room around positive values."""
     low, high = min(values), max(values)
     room = max(1.15, (high / low) ** 0.12)
     return Axis(low=low / room, high=high * room, begin=begin, end=end, log=True)
 
 
-def _ticks(axis: Axis) -> list[float]:
+def log_ticks(axis: Axis) -> list[float]:
     """At most _MOST_TICKS round values within a logarithmic axis."""
     if axis.high < _FEW_DECADES * axis.low:
         # On a short axis even steps look almost even on a logarithmic scale too.

@@ -1,4 +1,4 @@
-"""Results of `fit`, `plan` and `predict` in Python."""
+"""Results of the functions of the Python API."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ from typing import Any
 from rich.console import RenderableType
 
 from planner.layout.layout_answer import LayoutFile
+from planner.sizing.run_outlook import RunOutlook
 from profiles.document import encode
-from shardwright.reports.brief.brief_terminal import brief_report
+from shardwright.analysis.comparison import Comparison, comparison_data
+from shardwright.analysis.plan_diff import PlanDiff, plan_diff_data
+from shardwright.analysis.size_json import size_json
+from shardwright.reports.brief.brief_terminal import brief_report, section_report
+from shardwright.reports.brief.comparison_section import comparison_section, diff_section
 from shardwright.reports.brief.plan_answers import answer_brief
 from shardwright.reports.brief.plan_table import layout_rows, plan_rows
 from shardwright.reports.brief.prediction_brief import prediction_brief
+from shardwright.reports.brief.size_brief import size_brief
+from shardwright.reports.brief.size_table import SIZE_COLUMNS, size_rows
 from shardwright.reports.capacity import Fit, fit_report
 from shardwright.reports.layout_summary import layout_summary
+from shardwright.reports.sizing.size_summary import size_summary
 from shardwright.requests.planned_step import PlannedStep
+from shardwright.requests.sizing.sized import Sized
 from shardwright.results.result import Result
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction
@@ -52,7 +61,7 @@ class PredictionResult(Result, Prediction):
     __slots__ = ()
 
     def report(self) -> RenderableType:
-        return brief_report(prediction_brief(self))
+        return brief_report(prediction_brief(self, self.peak_memory_bytes))
 
     def table(self) -> list[dict[str, Any]]:
         step_s = self.step_time_s.value
@@ -68,8 +77,14 @@ class StepResult(Result, PlannedStep):
     __slots__ = ()
 
     def report(self) -> RenderableType:
+        gib = self.peak_memory_gib
         return brief_report(
-            prediction_brief(self.prediction, title=self.title, assumptions=self.assumed)
+            prediction_brief(
+                self.prediction,
+                None if gib is None else gib.scaled(2.0**30),
+                title=self.title,
+                assumptions=self.assumed,
+            )
         )
 
     def table(self) -> list[dict[str, Any]]:
@@ -90,3 +105,51 @@ class FitResult(Result, Fit):
 
     def table(self) -> list[dict[str, Any]]:
         return [encode(device) for device in self.devices]
+
+
+class ComparisonResult(Result, Comparison):
+    """Comparison of a plan with its run; one row per quantity, in its `unit`, errors as shares."""
+
+    __slots__ = ()
+
+    def report(self) -> RenderableType:
+        return section_report(comparison_section(self))
+
+    def table(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = comparison_data(self)["rows"]
+        return rows
+
+
+class DiffResult(Result, PlanDiff):
+    """Two plans beside each other; a row per number that either has, in its `unit`."""
+
+    __slots__ = ()
+
+    def report(self) -> RenderableType:
+        return section_report(diff_section(self))
+
+    def table(self) -> list[dict[str, Any]]:
+        data = plan_diff_data(self)
+        return [
+            {"of": of, **change} for of in ("figures", "parts", "memory") for change in data[of]
+        ]
+
+
+class SizeResult(Result, Sized):
+    """Devices to rent for a run; one row per answer, the chosen first (columns of `size --csv`)."""
+
+    __slots__ = ()
+
+    @property
+    def best(self) -> RunOutlook | None:
+        """The chosen run; None if no listed devices keep the limits."""
+        return self.answer.best
+
+    def report(self) -> RenderableType:
+        if self.best is not None:
+            return size_summary(self)
+        return brief_report(size_brief(size_json(self.question, self.answer, self.published)))
+
+    def table(self) -> list[dict[str, Any]]:
+        rows = size_rows(size_json(self.question, self.answer, self.published))
+        return [{one.name: row.get(one.name) for one in SIZE_COLUMNS} for row in rows]

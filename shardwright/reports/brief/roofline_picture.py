@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from profiles.units import format_flop, format_percent, format_rate, format_time
+from shardwright.reports.brief.scatter import log_axis, log_ticks, mark
 from shardwright.reports.picture import (
     GRID,
     INK,
@@ -23,7 +24,6 @@ from shardwright.reports.roofline import Roofline, RooflinePoint
 
 HEIGHT = 380.0
 _TOP, _BOTTOM = 22.0, 44.0
-_MARGIN = 1.6  # of the axes around the outermost points
 MOST_OPS = 400  # distinct ops drawn, by time, to keep the page small
 MOST_ROWS = 8
 METHOD_COLOURS = {"measured": "#1f7a4d", "interpolated": "#4c78a8", "assumed": "#e08214"}
@@ -43,15 +43,15 @@ def roofline_picture(roofline: Roofline) -> Picture | None:
     bandwidth = roofline.bandwidth_bytes_per_s.value
     peaks = [peak.value for _, peak in roofline.peaks]
     ridges = [peak / bandwidth for peak in peaks]
-    across = _around([p.intensity for p in points] + ridges, LEFT, WIDTH)
-    down = _around([p.rate_flop_per_s for p in points] + peaks, HEIGHT - _BOTTOM, _TOP)
+    across = log_axis([p.intensity for p in points] + ridges, LEFT, WIDTH)
+    down = log_axis([p.rate_flop_per_s for p in points] + peaks, HEIGHT - _BOTTOM, _TOP)
     paths, labels = _ceilings(roofline, across, down)
     grid, ticks = _axes(across, down)
     for point in sorted(points, key=lambda p: ("op", "block", "stage").index(p.level)):
         place = across.at(point.intensity), down.at(point.rate_flop_per_s)
         paths.append(
             Path(
-                data=_mark(_SHAPES[point.level], *place),
+                data=mark(_SHAPES[point.level], *place, size=4.0),
                 colour=METHOD_COLOURS.get(point.method, "#888888"),
                 title=title_of(point, roofline),
                 filled=True,
@@ -109,29 +109,14 @@ def _note(roofline: Roofline, left_out: int) -> str:
     return text + (f" The {left_out} ops with the least time are omitted." if left_out else "")
 
 
-def _around(values: list[float], begin: float, end: float) -> Axis:
-    """A logarithmic axis with a margin around positive values."""
-    low, high = min(values) / _MARGIN, max(values) * _MARGIN
-    return Axis(low=low, high=high, begin=begin, end=end, log=True)
-
-
-def _ticks(axis: Axis) -> list[float]:
-    """1, 2 and 5 times the powers of ten within an axis; on a long one fewer."""
-    first, last = math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high))
-    factors = (1.0, 2.0, 5.0) if last - first <= 4 else (1.0,)
-    powers = range(first, last + 1, max(1, (last - first) // 8))
-    ticks = [factor * 10.0**power for power in powers for factor in factors]
-    return [tick for tick in ticks if axis.low <= tick <= axis.high]
-
-
 def _axes(across: Axis, down: Axis) -> tuple[list[Path], list[Label]]:
     bottom = HEIGHT - _BOTTOM
     grid, labels = [], []
-    for tick in _ticks(across):
+    for tick in log_ticks(across):
         x = across.at(tick)
         grid.append(Path(data=line(x, _TOP, x, bottom), colour=GRID, width=1))
         labels.append(tick_below(x, bottom + 15, f"{tick:g}"))
-    for tick in _ticks(down):
+    for tick in log_ticks(down):
         path, label = level(down.at(tick), _rate_name(tick))
         grid.append(path)
         labels.append(label)
@@ -192,15 +177,6 @@ def _ceilings(roofline: Roofline, across: Axis, down: Axis) -> tuple[list[Path],
             )
         )
     return paths, labels
-
-
-def _mark(shape: str, x: float, y: float) -> str:
-    """Path data of a mark around a position."""
-    if shape == "diamond":
-        return f"M{x} {y - 7}l6 7l-6 7l-6-7z"
-    if shape == "square":
-        return f"M{x - 5} {y - 5}h10v10h-10z"
-    return f"M{x - 4} {y}a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"
 
 
 def op_rows(roofline: Roofline) -> tuple[tuple[str, ...], ...]:
