@@ -90,7 +90,8 @@ def python_framework(file: PythonFile) -> str | None:
 def chosen_function(file: PythonFile, requested: str | None) -> tuple[str | None, tuple[str, ...]]:
     """The function that gives the configuration, and the names of all; None without a
     requested one of several."""
-    marks = NEMO_KEYS.keys() | _TITAN_SECTIONS
+    is_titan = python_framework(file) == "torchtitan"
+    marks = _TITAN_SECTIONS if is_titan else NEMO_KEYS.keys() | _TITAN_SECTIONS
     names = tuple(
         name for name in file.functions if file.keys(name) & marks or file.changes_another(name)
     )
