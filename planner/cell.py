@@ -27,6 +27,11 @@ class Cell:
         """Micro-batches per step and replica."""
         return self.global_batch // (self.degrees.dp * self.micro_batch)
 
+    @property
+    def shares(self) -> int:
+        """To how many replicas a weight's states are dealt, as of `Plan.shares`."""
+        return self.degrees.dp if self.zero_stage else 1
+
     def rank_of(self, stage: int) -> int:
         """Pipeline rank of a virtual stage."""
         return schedule_kind(self.schedule).rank_of(self.degrees.pp, stage)

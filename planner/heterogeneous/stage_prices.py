@@ -241,6 +241,8 @@ class StagePrices:
         others = [index for index in spread if index != own]
         ends = (own, *others[len(others) - (degrees.dp - 1) :])
 
+        shares = degrees.dp if zero_stage else 1
+
         def seconds(count: float, trained: float) -> float:
             held = Held(trained=(int(trained),), frozen=int(count - trained))
             return self.model.tail(
@@ -249,8 +251,8 @@ class StagePrices:
 
         return of_each(
             seconds,
-            self._memory.parameters(degrees.tp).count,
-            self._memory.trained(degrees.tp).count,
+            self._memory.parameters(degrees.tp, shares).count,
+            self._memory.trained(degrees.tp, shares).count,
         )
 
 

@@ -14,7 +14,6 @@ from simulator.memory.held import (
     elements_of,
     exchange_bytes,
     executor_static_bytes,
-    held_by_stages,
 )
 from simulator.memory.sharded_units import unit_buffers
 from simulator.memory.static import StaticBytes
@@ -225,25 +224,26 @@ def plan_memory(
         num_microbatches=plan.num_microbatches,
         sizes=stack.bytes_of(work.precision),
         on_cpu=cluster.device_at(0).type == "cpu",
+        tied=plan.tied_parameters,
     )
     refs = [graph.chain[cut.first_block : cut.last_block] for cut in plan.stages]
     blocks = [
-        [buffers[ref.kind].beside(block) for ref, block in zip(mine, own, strict=True)]
-        for mine, own in zip(refs, blocks, strict=True)
+        [buffers[cut.first_block + at].beside(block) for at, block in enumerate(own)]
+        for cut, own in zip(plan.stages, blocks, strict=True)
     ]
     found = []
     for rank in range(degrees.pp):
         stages = plan.stages_of(rank)
-        held = held_by_stages(graph, [refs[s] for s in stages])
         # Without a pipeline what FSDP2 gathers and sums goes with the blocks.
         units = [block for s in stages for block in blocks[s]] if plan.pipelined else []
+        held = elements_of(graph, [refs[s] for s in stages], units, plan.shares)
         found.append(
             rank_memory(
                 plan,
                 rank,
                 stages={s: stage_memory(graph, plan, s, blocks[s]) for s in stages},
                 static=executor_static_bytes(
-                    elements_of(held, units),
+                    held,
                     stack=stack,
                     precision=work.precision,
                     optimizer=work.optimizer,
@@ -256,7 +256,7 @@ def plan_memory(
                 timeline=timeline,
                 capacity_bytes=cluster.device_at(degrees.rank(pp=rank)).usable_bytes,
                 exchange_bytes=exchange_bytes(
-                    float(sum(held.trained)), zero_stage=plan.zero_stage, dp=degrees.dp
+                    held.gradients, zero_stage=plan.zero_stage, dp=degrees.dp
                 ),
             )
         )

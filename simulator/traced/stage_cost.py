@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -146,10 +147,12 @@ def gather_seconds(
     def price(operation: str, size_bytes: float) -> float:
         return message_in_step(operation, size_bytes, group, cluster, sharing=sharing).time_s
 
-    gather = price("all_gather", block.parameter_count * sizes.compute_bytes)
+    # Without a pipeline a weight that several blocks share is gathered, and summed, once.
+    held = functools.partial(block.elements, tied=pipelined, shares=len(group))
+    gather = price("all_gather", held() * sizes.compute_bytes)
     messages = [gather, gather if count == 2 else 0.0]
     if not pipelined and block.trained_count:
-        messages[1] += price("reduce_scatter", block.trained_count * sizes.gradient_bytes)
+        messages[1] += price("reduce_scatter", held(trained=True) * sizes.gradient_bytes)
     work = (block.forward.value, block.backward.value)
     return sum(exposed_seconds(m, w, device) for m, w in zip(messages, work, strict=True))
 

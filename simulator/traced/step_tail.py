@@ -9,7 +9,13 @@ from itertools import chain
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import BlockRef, ModelGraph
-from simulator.memory.held import GRADIENT_BUCKET_BYTES, Held, held_by_stages, parameter_name
+from simulator.memory.held import (
+    GRADIENT_BUCKET_BYTES,
+    Held,
+    dealt_elements,
+    held_by_stages,
+    parameter_name,
+)
 from simulator.traced.cost import Cost
 from simulator.traced.in_step import exchange_in_step, update_time
 from simulator.traced.op_cost import moved_cost
@@ -42,8 +48,8 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tie:
-    """A trained parameter that several pipeline ranks hold: its elements, the first device of each
-    of them."""
+    """A trained parameter that several pipeline ranks hold: its elements, as they are dealt to
+    replicas, the first device of each of them."""
 
     elements: int
     devices: tuple[int, ...]
@@ -61,7 +67,7 @@ def ties_of(plan: Plan, pp_rank: int, graph: ModelGraph) -> tuple[Tie, ...]:
             for parameter in graph.kinds[ref.kind].parameters:
                 if parameter.trainable:
                     name = parameter_name(ref, parameter)
-                    sizes[name] = parameter.spec.num_elements
+                    sizes[name] = dealt_elements(parameter.spec, plan.shares)
                     holders.setdefault(name, {})[degrees.rank(pp=rank)] = None
     return tuple(
         Tie(elements=sizes[name], devices=tuple(devices))
@@ -142,6 +148,9 @@ def price_tail(
             exchanges.append(price("reduce_scatter", gradient))
         if once_per_step:
             exchanges.append(price("all_gather", weights))
+        if zero_stage and held.single:
+            # In fp32, each with a flag of whether the replica has it (replica_gradients.py).
+            exchanges.append(price("all_reduce", 2 * 4.0 * held.single))
     shards = dp if zero_stage >= 1 else 1
     exchanges += [
         price_tie(
@@ -196,7 +205,7 @@ def tail_of(
     """The tail of a pipeline rank of a plan."""
     degrees = plan.degrees
     return price_tail(
-        held_by_stages(graph, stages_of(plan, pp_rank, graph)),
+        held_by_stages(graph, stages_of(plan, pp_rank, graph), plan.shares),
         group=degrees.group("dp", pp=pp_rank),
         zero_stage=plan.zero_stage,
         precision=plan.workload.precision,
