@@ -148,7 +148,7 @@ def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tupl
         (forward, forward_runtime), (backward, backward_runtime) = (
             map(fmean, zip(*found[kind, letter], strict=True)) for letter in "FB"
         )
-        low, high = np.quantile(samples[kind], (0.05, 0.95)).tolist()
+        low, high = map(float, np.quantile(samples[kind], (0.05, 0.95)))
         points.append(
             BlockPoint(
                 kind=graph.kinds[kind].kind,
@@ -178,7 +178,7 @@ def whole_points(
     for kind, block in enumerate(graph.kinds):
         places = [b for b, ref in enumerate(graph.chain) if ref.kind == kind]
         times = {letter: [x for b in places for x in own[b, letter]] for letter in "FB"}
-        found = {x: np.quantile(times[x], (0.05, 0.5, 0.95)).tolist() for x in "FB"}
+        found = {x: [*map(float, np.quantile(times[x], (0.05, 0.5, 0.95)))] for x in "FB"}
         points.append(
             BlockPoint(
                 kind=block.kind,

@@ -32,6 +32,11 @@ class Cell:
         """Whether gradients are exchanged once per step, and parameters stay gathered."""
         return self.degrees.pp > 1
 
+    @property
+    def shares(self) -> int:
+        """To how many replicas a weight's states are dealt, as of `Plan.shares`."""
+        return self.degrees.dp if self.zero_stage else 1
+
     def rank_of(self, stage: int) -> int:
         """Pipeline rank of a virtual stage."""
         return schedule_kind(self.schedule).rank_of(self.degrees.pp, stage)

@@ -22,7 +22,13 @@ from planner.costs.priced_model import (
 )
 from profiles.model.graph import ModelGraph
 from simulator.memory.blocks import MESSAGE_COUNTS
-from simulator.memory.held import Elements, Figures, exchange_bytes, executor_static_bytes
+from simulator.memory.held import (
+    Elements,
+    Figures,
+    dealt_elements,
+    exchange_bytes,
+    executor_static_bytes,
+)
 from simulator.schedules.in_flight import in_flight as held_by_ranks
 
 # The moments of a step that `CellMemory.moments` counts, in the order of its static bytes.
@@ -59,7 +65,7 @@ class CellMemory:
             float(held.count[0, -1]) / degrees.pp
             for held in (self.parameters(degrees.tp), self.trained(degrees.tp))
         )
-        mean = sum(self.states(cell, Elements(total=total, trained=trained)))
+        mean = sum(self.states(cell, Elements(total=total, trained=trained, gradients=trained)))
         if mean > room:
             # Surely too much: what else it lacks is estimated from the smallest micro-batch.
             smallest = self.model.micro_batches[0]
@@ -71,35 +77,42 @@ class CellMemory:
         crossing = 0.0 if least.max() > room else self._least_crossing(cell, cell.micro_batch)
         return max(mean, running) - room, crossing
 
-    def parameters(self, tp: int) -> HeldParameters:
-        """What every range of blocks holds at a tp degree."""
-        return self._known.once(
-            ("held", tp), lambda: held_in_ranges(self._graph(tp), lattice=self._lattice)
-        )
+    def parameters(self, tp: int, shares: int = 1) -> HeldParameters:
+        """What every range of blocks holds at a tp degree, dealt to so many replicas."""
 
-    def trained(self, tp: int) -> HeldParameters:
+        def find() -> HeldParameters:
+            every = (p.spec for kind in self._graph(tp).kinds for p in kind.parameters)
+            if shares > 1 and all(dealt_elements(p, shares) == p.num_elements for p in every):
+                return self.parameters(tp)
+            return held_in_ranges(self._graph(tp), shares=shares, lattice=self._lattice)
+
+        return self._known.once(("held", tp, shares), find)
+
+    def trained(self, tp: int, shares: int = 1) -> HeldParameters:
         """The same of those that are not frozen."""
 
         def find() -> HeldParameters:
             every = (p.trainable for kind in self._graph(tp).kinds for p in kind.parameters)
-            held = self.parameters(tp)
-            return (
-                held
-                if all(every)
-                else held_in_ranges(self._graph(tp), trained=True, lattice=self._lattice)
+            held = self.parameters(tp, shares)
+            if all(every):
+                return held
+            return held_in_ranges(
+                self._graph(tp), trained=True, shares=shares, lattice=self._lattice
             )
 
-        return self._known.once(("trained", tp), find)
+        return self._known.once(("trained", tp, shares), find)
 
     def _graph(self, tp: int) -> ModelGraph:
         return self.model.graph(self.model.micro_batches[0], tp)
 
-    def elements(self, tp: int, ranges: tuple[tuple[int, int], ...]) -> Elements:
-        """What a rank with these ranges of blocks holds."""
-        total, trained = self.parameters(tp), self.trained(tp)
+    def elements(self, cell: Cell, ranges: tuple[tuple[int, int], ...]) -> Elements:
+        """What a rank of a cell with these ranges of blocks holds."""
+        tp, shares = cell.degrees.tp, cell.shares
+        total, trained = self.parameters(tp, shares), self.trained(tp, shares)
         return Elements(
             total=total.of(ranges),
             trained=trained.of(ranges),
+            gradients=self.trained(tp).of(ranges),
             largest=max(float(total.largest[i, j]) for i, j in ranges),
             largest_trained=max(float(trained.largest[i, j]) for i, j in ranges),
         )
@@ -171,13 +184,21 @@ class CellMemory:
         degrees = cell.degrees
 
         def find() -> tuple[Array, Array]:
-            held, trained = self.parameters(degrees.tp), self.trained(degrees.tp)
+            held = self.parameters(degrees.tp, cell.shares)
+            trained = self.trained(degrees.tp, cell.shares)
             found = of_each(
-                lambda total, largest, own, widest: self.states(
+                lambda total, largest, own, widest, gradients: self.states(
                     cell,
-                    Elements(total=total, trained=own, largest=largest, largest_trained=widest),
+                    Elements(
+                        total=total,
+                        trained=own,
+                        gradients=gradients,
+                        largest=largest,
+                        largest_trained=widest,
+                    ),
                 ),
                 *(held.count, held.largest, trained.count, trained.largest),
+                self.trained(degrees.tp).count,
             )
             return found[..., 0], found[..., 1]
 
@@ -194,7 +215,7 @@ class CellMemory:
 
         def find() -> Array:
             blocks = range(len(self.parameters(degrees.tp).count))
-            alone = (self.elements(degrees.tp, ((block, block + 1),)) for block in blocks)
+            alone = (self.elements(cell, ((block, block + 1),)) for block in blocks)
             states = [self.states(cell, held) for held in alone]
             return np.asarray([f + (g if several else 0.0) for f, g in states])
 

@@ -16,7 +16,7 @@ from planner.costs.placement import Places
 from planner.costs.priced_model import ChainCosts, Known, PricedModel, chain_costs, of_each
 from planner.costs.split_problem import Ranges
 from simulator.memory.held import Held
-from simulator.memory.sharded_units import unit_buffers
+from simulator.memory.sharded_units import most_of_kinds, unit_buffers
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.in_step import message_in_step
 from simulator.traced.slowest_rank import slowest_rank
@@ -46,10 +46,11 @@ class CellTimes:
             return alone
 
         def sharded() -> ChainCosts:
-            buffers = unit_buffers(self._model.graph(cell.micro_batch, degrees.tp), group)
+            graph = self._model.graph(cell.micro_batch, degrees.tp)
+            buffers = unit_buffers(graph, group, tied=self._model.traced.tied_parameters)
             blocks = tuple(
                 tuple(unit.beside(cost) for cost in row)
-                for unit, row in zip(buffers, alone.blocks, strict=True)
+                for unit, row in zip(most_of_kinds(graph, buffers), alone.blocks, strict=True)
             )
             return chain_costs(blocks, branched=alone.branched)
 
@@ -164,8 +165,8 @@ class CellTails:
         def found() -> Array:
             seconds = of_each(
                 lambda count, trained: self.of_count(cell, rank, count, trained),
-                self._memory.parameters(degrees.tp).count,
-                self._memory.trained(degrees.tp).count,
+                self._memory.parameters(degrees.tp, cell.shares).count,
+                self._memory.trained(degrees.tp, cell.shares).count,
             )
             if self._on_cpu(cell, rank):
                 seconds = seconds + self._cpu_optimizer(cell, rank)
@@ -179,7 +180,7 @@ class CellTails:
     def of_blocks(self, cell: Cell, rank: int) -> Array:
         """[n] seconds that each block adds, at least, to those of the rank that holds it: a CPU's
         optimizer, with what several blocks hold counted with the first of them."""
-        trained = self._memory.trained(cell.degrees.tp)
+        trained = self._memory.trained(cell.degrees.tp, cell.shares)
         seconds = np.zeros(len(trained.own))
         if self._on_cpu(cell, rank):
             seconds = np.diagonal(self._cpu_optimizer(cell, rank), offset=1).copy()
@@ -189,8 +190,8 @@ class CellTails:
 
     def of_rank(self, cell: Cell, rank: int, ranges: Ranges) -> float:
         """Seconds of a rank that holds several ranges of blocks."""
-        trained = self._memory.trained(cell.degrees.tp)
-        count = self._memory.parameters(cell.degrees.tp).of(ranges)
+        trained = self._memory.trained(cell.degrees.tp, cell.shares)
+        count = self._memory.parameters(cell.degrees.tp, cell.shares).of(ranges)
         seconds = self.of_count(cell, rank, count, trained.of(ranges))
         if self._on_cpu(cell, rank):
             optimizer = self._cpu_optimizer(cell, rank)
@@ -204,7 +205,8 @@ class CellTails:
         """Seconds in which the ranks at the chain's two ends sum the gradients of what both hold; a
         tie of other ranks is in predictions alone, which no price of a cell may exceed."""
         ends = (cell.rank_of(0), cell.rank_of(cell.degrees.num_stages - 1))
-        sizes = self._memory.trained(cell.degrees.tp).at_ends if ends[0] != ends[1] else ()
+        trained = self._memory.trained(cell.degrees.tp, cell.shares)
+        sizes = trained.at_ends if ends[0] != ends[1] else ()
         devices = tuple(cell.degrees.rank(pp=rank) for rank in ends)
         group = self._model.group(cell, ends[0])
         return sum(price_tie(Tie(elements=size, devices=devices), group).time_s for size in sizes)
@@ -214,7 +216,7 @@ class CellTails:
 
     def _cpu_optimizer(self, cell: Cell, rank: int) -> Array:
         """[m - 1, m] seconds of the optimizer on a CPU."""
-        return self._memory.trained(cell.degrees.tp).ranged(
+        return self._memory.trained(cell.degrees.tp, cell.shares).ranged(
             lambda size: self._price(cell, rank, size).optimizer.value
         )
 

@@ -238,7 +238,7 @@ class SimulatorCosts:
 
         @functools.cache
         def states(ranges: Ranges) -> tuple[float, float]:
-            return self.memory.states(cell, self.memory.elements(cell.degrees.tp, ranges))
+            return self.memory.states(cell, self.memory.elements(cell, ranges))
 
         def exchange(ranges: Ranges) -> float:
             return self.memory.exchange_bytes(cell, trained.of(ranges))

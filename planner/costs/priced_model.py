@@ -22,7 +22,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.memory.data_group import DataGroup
-from simulator.memory.held import parameter_name
+from simulator.memory.held import dealt_elements, parameter_name
 from simulator.traced.block_cost import BlockCost, price_block
 from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Recompute
@@ -207,10 +207,15 @@ class HeldParameters:
 
 
 def held_in_ranges(
-    graph: ModelGraph, *, trained: bool = False, lattice: BlockLattice | None = None
+    graph: ModelGraph,
+    *,
+    trained: bool = False,
+    shares: int = 1,
+    lattice: BlockLattice | None = None,
 ) -> HeldParameters:
     """The parameters of every stage, or those of them that are trained.
 
+    shares   replicas that they are dealt to
     lattice  the cuts, None for those of a chain
     """
     lattice = lattice or prefixes(len(graph.chain))
@@ -218,13 +223,13 @@ def held_in_ranges(
         [p for p in graph.kinds[ref.kind].parameters if p.trainable or not trained]
         for ref in graph.chain
     ]
-    whole = [float(sum(p.spec.num_elements for p in parameters)) for parameters in kept]
+    whole = [float(sum(dealt_elements(p.spec, shares) for p in parameters)) for parameters in kept]
     holders: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
     for position, (ref, parameters) in enumerate(zip(graph.chain, kept, strict=True)):
         for parameter in parameters:
             name = parameter_name(ref, parameter)
-            sizes[name] = parameter.spec.num_elements
+            sizes[name] = dealt_elements(parameter.spec, shares)
             blocks = holders.setdefault(name, [])
             if position not in blocks:
                 blocks.append(position)

@@ -255,6 +255,7 @@ class StagePrices:
             global_batch=degrees.dp,
         )
         group = replace(self.model.group(cell, 0), devices=ends)
+        shares = degrees.dp if zero_stage else 1
 
         def seconds(count: float, trained: float) -> float:
             held = Held(trained=(int(trained),), frozen=int(count - trained))
@@ -262,6 +263,6 @@ class StagePrices:
 
         return of_each(
             seconds,
-            self._memory.parameters(degrees.tp).count,
-            self._memory.trained(degrees.tp).count,
+            self._memory.parameters(degrees.tp, shares).count,
+            self._memory.trained(degrees.tp, shares).count,
         )

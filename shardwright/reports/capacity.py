@@ -92,9 +92,11 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
     kept = sum(b.saved_bytes for b in blocks) + inputs
     again = inputs + max(b.saved_bytes for b in blocks)
     n = graph.full_parameter_count
+    trained = float(sum(_trained_count(block) for block in blocks))
     held = Elements(
         total=float(n),
-        trained=float(sum(_trained_count(block) for block in blocks)),
+        trained=trained,
+        gradients=trained,
         largest=float(max(block.full_parameter_count for block in blocks)),
         largest_trained=float(max(_trained_count(block) for block in blocks)),
     )

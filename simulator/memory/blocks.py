@@ -15,7 +15,6 @@ from simulator.memory.held import (
     elements_of,
     exchange_bytes,
     executor_static_bytes,
-    held_by_stages,
 )
 from simulator.memory.sharded_units import unit_buffers
 from simulator.memory.static import StaticBytes
@@ -219,27 +218,27 @@ def plan_memory(
     graph   of the plan's micro-batch and tp;  blocks  those of each virtual stage
     """
     groups = [data_group(plan, rank, cluster, stack) for rank in range(plan.degrees.pp)]
-    buffers = unit_buffers(graph, groups[0])
+    buffers = unit_buffers(graph, groups[0], tied=plan.tied_parameters)
     refs = [graph.chain[cut.first_block : cut.last_block] for cut in plan.stages]
     blocks = [
-        [buffers[ref.kind].beside(block) for ref, block in zip(mine, own, strict=True)]
-        for mine, own in zip(refs, blocks, strict=True)
+        [buffers[cut.first_block + at].beside(block) for at, block in enumerate(own)]
+        for cut, own in zip(plan.stages, blocks, strict=True)
     ]
     found = []
     for rank, group in enumerate(groups):
         stages = plan.stages_of(rank)
-        held = held_by_stages(graph, [refs[s] for s in stages])
         # Without a pipeline what FSDP2 gathers and sums goes with the blocks.
         units = [block for s in stages for block in blocks[s]] if plan.pipelined else []
+        held = elements_of(graph, [refs[s] for s in stages], units, plan.shares)
         found.append(
             rank_memory(
                 plan,
                 rank,
                 stages={s: stage_memory(graph, plan, s, blocks[s]) for s in stages},
-                static=executor_static_bytes(elements_of(held, units), group),
+                static=executor_static_bytes(held, group),
                 timeline=timeline,
                 capacity_bytes=group.device.usable_bytes,
-                exchange_bytes=exchange_bytes(float(sum(held.trained)), group),
+                exchange_bytes=exchange_bytes(held.gradients, group),
             )
         )
     return tuple(found)

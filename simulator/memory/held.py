@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from profiles.model.graph import BlockRef, ModelGraph, Parameter
+from profiles.model.graph import BlockRef, ModelGraph, Parameter, TensorSpec
 from simulator.memory.data_group import Sharing
 from simulator.memory.static import State, StaticBytes, static_bytes
 
@@ -17,6 +17,17 @@ Figures = TypeVar("Figures", float, npt.NDArray[np.float64])
 
 # Gradients are summed in pieces of this size, as DDP does (bucket_cap_mb, torch documentation).
 GRADIENT_BUCKET_BYTES = 25 * 2**20
+
+
+def dealt_elements(spec: TensorSpec, shares: int) -> int:
+    """Elements of a parameter on so many replicas together, where FSDP2 deals its rows to them: as
+    many to each as to the first, with zeros in the missing rows. A single number is dealt to
+    none (executor/parallelize.py, `kept_whole`).
+    """
+    if not spec.shape or not spec.num_elements:
+        return spec.num_elements
+    rows = spec.shape[0]
+    return -(-rows // shares) * shares * (spec.num_elements // rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +41,7 @@ class BlockBytes:
     input_bytes, output_bytes   the tensors that cross the cuts before and behind the block
     forward_transient_bytes, backward_transient_bytes   highest bytes alive while the block runs,
                          beyond what is kept of it (backward: with gradients of its boundaries)
-    parameter_count, trained_count   elements of all its parameters, and of those not frozen
+    parameters           of the block
     """
 
     saved_bytes: float
@@ -39,8 +50,26 @@ class BlockBytes:
     output_bytes: float
     forward_transient_bytes: float
     backward_transient_bytes: float
-    parameter_count: int
-    trained_count: int
+    parameters: tuple[Parameter, ...]
+
+    def elements(self, *, trained: bool = False, tied: bool = True, shares: int = 1) -> int:
+        """Of all its parameters, of the trained ones, or without the ones tied to an earlier block,
+        dealt to so many replicas."""
+        return sum(
+            dealt_elements(p.spec, shares)
+            for p in self.parameters
+            if (p.trainable or not trained) and (tied or not p.tied_to)
+        )
+
+    @property
+    def parameter_count(self) -> int:
+        """Elements of all its parameters."""
+        return self.elements()
+
+    @property
+    def trained_count(self) -> int:
+        """Elements of those not frozen."""
+        return self.elements(trained=True)
 
     @property
     def kept_bytes(self) -> float:
@@ -50,10 +79,15 @@ class BlockBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Elements of the parameters that a rank holds: of each trained one, of the frozen together."""
+    """Elements of the parameters that a rank holds: of each trained one, of the frozen together.
+    Where replicas share them, those of all replicas together.
+
+    single  how many of those trained are a single number, which replicas do not share
+    """
 
     trained: tuple[int, ...]
     frozen: int
+    single: int = 0
 
 
 def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
@@ -62,25 +96,29 @@ def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
     return parameter.tied_to or parameter.whole_name or own
 
 
-def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef]) -> Held:
-    """What a rank with these blocks holds, shared parameters once."""
+def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef], shares: int = 1) -> Held:
+    """The parameters of these blocks, shared ones once, dealt to so many replicas."""
     found: dict[str, Parameter] = {}
     for ref in refs:
         for parameter in graph.kinds[ref.kind].parameters:
             found.setdefault(parameter_name(ref, parameter), parameter)
     return Held(
-        trained=tuple(p.spec.num_elements for p in found.values() if p.trainable),
-        frozen=sum(p.spec.num_elements for p in found.values() if not p.trainable),
+        trained=tuple(dealt_elements(p.spec, shares) for p in found.values() if p.trainable),
+        frozen=sum(dealt_elements(p.spec, shares) for p in found.values() if not p.trainable),
+        single=sum(p.trainable and not p.spec.shape for p in found.values()),
     )
 
 
-def held_by_stages(graph: ModelGraph, stages: Iterable[Sequence[BlockRef]]) -> Held:
-    """What a rank with these stages holds: each has a copy of its own of what they share
-    (executor/rank.py)."""
-    each = [held_parameters(graph, refs) for refs in stages]
+def held_by_stages(
+    graph: ModelGraph, stages: Iterable[Sequence[BlockRef]], shares: int = 1
+) -> Held:
+    """The parameters of these stages, dealt to so many replicas: each stage has its own copy of the
+    shared ones (executor/rank.py)."""
+    each = [held_parameters(graph, refs, shares) for refs in stages]
     return Held(
         trained=tuple(size for held in each for size in held.trained),
         frozen=sum(held.frozen for held in each),
+        single=sum(held.single for held in each),
     )
 
 
@@ -88,24 +126,35 @@ def held_by_stages(graph: ModelGraph, stages: Iterable[Sequence[BlockRef]]) -> H
 class Elements:
     """Elements of the parameters that a rank holds, after tensor-parallel sharding.
 
-    total, trained  of all of them, and of those that are not frozen
+    total, trained  of all of them, and of those that are not frozen, of all replicas together
     largest, largest_trained  of its largest block
+    gradients   of those not frozen, as a backward makes them: without rows of zeros
     """
 
     total: float
     trained: float
+    gradients: float
     largest: float = 0.0
     largest_trained: float = 0.0
 
 
-def elements_of(held: Held, blocks: Sequence[BlockBytes]) -> Elements:
-    """What is held, and the largest of these blocks."""
+def elements_of(
+    graph: ModelGraph,
+    stages: Sequence[Sequence[BlockRef]],
+    blocks: Sequence[BlockBytes],
+    shares: int,
+) -> Elements:
+    """The parameters of these stages and the largest of these blocks, dealt to so many replicas."""
+    held = held_by_stages(graph, stages, shares)
     trained = float(sum(held.trained))
     return Elements(
         total=trained + held.frozen,
         trained=trained,
-        largest=float(max((block.parameter_count for block in blocks), default=0)),
-        largest_trained=float(max((block.trained_count for block in blocks), default=0)),
+        gradients=float(sum(held_by_stages(graph, stages).trained)),
+        largest=float(max((b.elements(shares=shares) for b in blocks), default=0)),
+        largest_trained=float(
+            max((b.elements(trained=True, shares=shares) for b in blocks), default=0)
+        ),
     )
 
 
@@ -129,7 +178,7 @@ def executor_static_bytes(held: Elements, sharing: Sharing) -> StaticBytes:
     else:
         stored = sizes.parameter_bytes + sizes.working_copy_bytes
         parameters = [State(sizes.compute_bytes, n - trained), State(stored, trained)]
-    gradients = [State(sizes.gradient_bytes, trained)]
+    gradients = [State(sizes.gradient_bytes, held.gradients)]
     if sharing.zero_stage >= 2 and not sharing.pipelined:
         gradients = [
             State(sizes.gradient_bytes, trained, shared_from=2),

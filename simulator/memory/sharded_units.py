@@ -3,13 +3,15 @@
 The executor gives FSDP2 a unit per module that holds weights and no cut (executor/parallelize.py);
 weights that several blocks read, or that stand in no such module, are the root's. Of a unit of P
 elements, T of them trained, on dp replicas, with c bytes a weight as it is computed with and g a
-gradient as it is summed (torch 2.13, torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`,
-`_fsdp_collectives.py`):
+gradient as it is summed, P and T with the zeros that fill rows (held.dealt_elements; torch 2.13,
+torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`, `_fsdp_collectives.py`):
 
     gathered   c P in one flat tensor and c P taken out of it; in the forward the flat one goes when
-               the next unit's is taken apart; gloo, on a CPU, gathers into c P more
-    backward   c P, the flat tensor of the unit before, which is fetched ahead (ZeRO 3), and the g T
-               of the unit behind that were sent to be summed
+               the next unit's is taken apart, the last with its end; gloo, on a CPU, gathers into
+               c P more
+    backward   c P, the flat tensor of the unit before, which is fetched ahead (ZeRO 3), the g T of
+               the unit behind that were sent to be summed, and of the c T of its gradients one as
+               large as the largest: when all are made the activations are freed
     summed     g T as they are sent, g T / dp as they come, on a CPU gloo's copy of the g T, and of
                the gradients c T the last parameter's, which a variable of torch's loop still names
 
@@ -28,7 +30,7 @@ from typing import NamedTuple, TypeVar
 
 from profiles.model.graph import Block, BlockRef, ModelGraph, Parameter
 from simulator.memory.data_group import DataGroup
-from simulator.memory.held import BlockBytes, parameter_name
+from simulator.memory.held import BlockBytes, dealt_elements, parameter_name
 
 AnyBlock = TypeVar("AnyBlock", bound=BlockBytes)
 
@@ -38,18 +40,27 @@ class UnitBuffers(NamedTuple):
     all weights).
 
     forward, backward   while the block's ops run;  gathering, summing  while they do not
+    loss_forward, loss_backward   while a loss runs, before which ZeRO 3 has freed the units
     """
 
     forward: float = 0.0
     gathering: float = 0.0
     backward: float = 0.0
     summing: float = 0.0
+    loss_forward: float = 0.0
+    loss_backward: float = 0.0
 
     def beside(self, block: AnyBlock) -> AnyBlock:
         """The block with them: before its forward and behind its backward nothing is saved of
-        it."""
+        it. The block with the loss needs most in the loss, when its weights are not gathered."""
         forward, saved = block.forward_transient_bytes + self.forward, block.saved_bytes
         backward = block.backward_transient_bytes + self.backward
+        if not block.output_bytes:
+            products = block.weight_bytes
+            of_loss = block.forward_transient_bytes + self.loss_forward
+            forward = min(forward, max(of_loss, products + self.forward))
+            of_loss = block.backward_transient_bytes + self.loss_backward
+            backward = min(backward, max(of_loss, products + self.backward))
         return replace(
             block,
             forward_transient_bytes=max(forward, self.gathering - saved),
@@ -58,12 +69,14 @@ class UnitBuffers(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """Elements: of all parameters, of those trained, of the largest and of the last of these.
+    """Elements: of all parameters, as they are gathered, of those trained, as they are sent to be
+    summed and as their gradients are made, of the largest and of the last of these.
 
     late  it is summed when the backward is over
     """
 
     total: int = 0
+    sent: int = 0
     trained: int = 0
     widest: int = 0
     last: int = 0
@@ -73,15 +86,20 @@ class _Unit(NamedTuple):
 _NONE = _Unit()
 
 
-def unit_buffers(graph: ModelGraph, group: DataGroup) -> tuple[UnitBuffers, ...]:
-    """Of each kind of block the most over its places in the chain; 0 where nothing is sharded, and
-    under a pipeline, which keeps parameters whole."""
+def unit_buffers(
+    graph: ModelGraph, group: DataGroup, *, tied: Sequence[Sequence[str]] = ()
+) -> tuple[UnitBuffers, ...]:
+    """Of each block of the chain; 0 where nothing is sharded, and under a pipeline, which keeps
+    parameters whole.
+
+    tied  names of the parameters that share their storage
+    """
     if group.pipelined or not group.sharded:
-        return (UnitBuffers(),) * len(graph.kinds)
+        return (UnitBuffers(),) * len(graph.chain)
     c, g, dp = group.sizes.compute_bytes, group.sizes.gradient_bytes, group.degrees.dp
     on_cpu = group.device.type == "cpu"
     stays_whole = group.zero_stage <= 2
-    root, read, blocks = _units(graph)
+    root, read, blocks = _units(graph, dp, frozenset(name for names in tied for name in names))
     # Elements gathered for a unit, and those of the units that stay whole while others run.
     copies = (2 if on_cpu else 1) + (1 / dp if group.sizes.working_copy_bytes else 0.0)
     kept = [[unit.total * stays_whole for unit in units] for units in blocks]
@@ -92,13 +110,13 @@ def unit_buffers(graph: ModelGraph, group: DataGroup) -> tuple[UnitBuffers, ...]
         gradient, which is counted by itself."""
         if not unit.trained:
             return 0.0
-        sent = g * unit.trained
-        share = g * unit.trained / dp * (group.num_microbatches > 1)
+        sent = g * unit.sent
+        share = sent / dp * (group.num_microbatches > 1)
         return sent + max(c * unit.trained, share + sent * on_cpu + c * unit.last)
 
-    most: dict[int, UnitBuffers] = {}
+    buffers = []
     before, earlier = root, 0
-    for position, (ref, units) in enumerate(zip(graph.chain, blocks, strict=True)):
+    for position, units in enumerate(blocks):
         later = [unit for block in blocks[position + 1 :] for unit in block]
         waiting = sum(unit.total + unit.trained for unit in later if unit.late)
         made = _root_made(read, position)
@@ -122,17 +140,28 @@ def unit_buffers(graph: ModelGraph, group: DataGroup) -> tuple[UnitBuffers, ...]
         own = sum(unit.total for unit in units) if stays_whole else run.total
         weights = c * (root.total + earlier + own)
         ahead = 0 if stays_whole or before is root else before.total
-        made = _root_made(read, position, running=True) + run.trained - run.widest
+        made = _root_made(read, position, running=True) + min(run.trained - run.widest, run.widest)
+        flat = run.total if units else before.total
+        left = weights - c * own * (not stays_whole)
         behind = next((unit for unit in later if not unit.late), _NONE)
         here = (
-            weights + c * run.total,
+            weights + c * flat,
             gathering,
-            weights + c * (ahead + waiting + made) + g * behind.trained,
+            weights + c * (ahead + waiting + made) + g * behind.sent,
             summing,
+            left + c * flat,
+            left,
         )
-        found = UnitBuffers(*(size - static for size in here))
-        most[ref.kind] = UnitBuffers(*map(max, most.get(ref.kind, found), found))
+        buffers.append(UnitBuffers(*(size - static for size in here)))
         before, earlier = previous, earlier + sum(kept[position])
+    return tuple(buffers)
+
+
+def most_of_kinds(graph: ModelGraph, buffers: Sequence[UnitBuffers]) -> tuple[UnitBuffers, ...]:
+    """Of each kind of block the most over its places in the chain."""
+    most: dict[int, UnitBuffers] = {}
+    for ref, here in zip(graph.chain, buffers, strict=True):
+        most[ref.kind] = UnitBuffers(*map(max, most.get(ref.kind, here), here))
     return tuple(most.get(kind, UnitBuffers()) for kind in range(len(graph.kinds)))
 
 
@@ -146,7 +175,9 @@ def _root_made(read: Sequence[dict[str, int]], position: int, *, running: bool =
     return sum(before.values()) + sum(here) - max(here, default=0) * running
 
 
-def _units(graph: ModelGraph) -> tuple[_Unit, list[dict[str, int]], list[list[_Unit]]]:
+def _units(
+    graph: ModelGraph, dp: int, tied: frozenset[str]
+) -> tuple[_Unit, list[dict[str, int]], list[list[_Unit]]]:
     """The root; elements of its trained parameters by name that each block reads; the units of each
     block in the order of their parameters."""
     opening = {ref.entry for ref in graph.chain if ref.entry} or {""}
@@ -166,6 +197,8 @@ def _units(graph: ModelGraph) -> tuple[_Unit, list[dict[str, int]], list[list[_U
         for path, group in groups.items()
         if not path or any(readers[name] > 1 for name in group)
     }
+    # A unit that shares one weight is left to the root whole (parallelize.without_shared_weights).
+    roots |= {_unit_path(name, opening, above) for name in tied}
     root: dict[str, Parameter] = {}
     read: list[dict[str, int]] = []
     blocks = []
@@ -179,20 +212,25 @@ def _units(graph: ModelGraph) -> tuple[_Unit, list[dict[str, int]], list[list[_U
         block = graph.kinds[ref.kind]
         blocks.append(
             [
-                _unit(group, late=first or _is_table(path, block, ref))
+                _unit(group, dp, late=first or _is_table(path, block, ref))
                 for path, group in groups.items()
                 if path not in roots
             ]
         )
         first = first and not groups
-    return _unit(root), read, blocks
+    return _unit(root, dp), read, blocks
 
 
-def _unit(group: dict[str, Parameter], *, late: bool = False) -> _Unit:
-    sizes = [p.spec.num_elements for p in group.values()]
-    trained = [p.spec.num_elements for p in group.values() if p.trainable] or [0]
+def _unit(group: dict[str, Parameter], dp: int, *, late: bool = False) -> _Unit:
+    specs = [p.spec for p in group.values() if p.trainable]
+    trained = [spec.num_elements for spec in specs] or [0]
     return _Unit(
-        total=sum(sizes), trained=sum(trained), widest=max(trained), last=trained[-1], late=late
+        total=sum(dealt_elements(p.spec, dp) for p in group.values()),
+        sent=sum(dealt_elements(spec, dp) for spec in specs),
+        trained=sum(trained),
+        widest=max(trained),
+        last=trained[-1],
+        late=late,
     )
 
 

@@ -147,8 +147,7 @@ def price_block(
         output_bytes=outputs,
         forward_transient_bytes=max(0.0, block.forward_peak_bytes - saved) + outputs,
         backward_transient_bytes=block.backward_peak_bytes + back,
-        parameter_count=sum(p.spec.num_elements for p in block.parameters),
-        trained_count=sum(p.spec.num_elements for p in block.parameters if p.trainable),
+        parameters=block.parameters,
         methods=_methods([*forward_ops, *backward_ops, *again], point, block),
         by_kind={} if point else kind_seconds([*forward_ops, *backward_ops, *again]),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -78,10 +79,12 @@ def gather_seconds(block: BlockCost, group: DataGroup) -> float:
     """
     if group.gathers == 0:
         return 0.0
-    gather = _message(group, "all_gather", block.parameter_count * group.sizes.compute_bytes)
+    # Without a pipeline a weight that several blocks share is gathered, and summed, once.
+    held = functools.partial(block.elements, tied=group.pipelined, shares=group.degrees.dp)
+    gather = _message(group, "all_gather", held() * group.sizes.compute_bytes)
     messages = [gather.time_s, gather.time_s if group.gathers == 2 else 0.0]
     if not group.pipelined and block.trained_count:
-        summed = block.trained_count * group.sizes.gradient_bytes
+        summed = held(trained=True) * group.sizes.gradient_bytes
         messages[1] += _message(group, "reduce_scatter", summed).time_s
     work = (block.forward.value, block.backward.value)
     return sum(exposed_seconds(m, w, group.device) for m, w in zip(messages, work, strict=True))

@@ -10,7 +10,13 @@ from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import BlockRef, ModelGraph
 from simulator.log_interval import total
 from simulator.memory.data_group import DataGroup
-from simulator.memory.held import GRADIENT_BUCKET_BYTES, Held, held_by_stages, parameter_name
+from simulator.memory.held import (
+    GRADIENT_BUCKET_BYTES,
+    Held,
+    dealt_elements,
+    held_by_stages,
+    parameter_name,
+)
 from simulator.traced.cost import Cost
 from simulator.traced.in_step import exchange_in_step, update_cost
 from simulator.traced.op_cost import moved_cost
@@ -32,8 +38,8 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tie:
-    """A trained parameter that several pipeline ranks hold: its elements, the first device of each
-    of them."""
+    """A trained parameter that several pipeline ranks hold: its elements, as they are dealt to
+    replicas, the first device of each of them."""
 
     elements: int
     devices: tuple[int, ...]
@@ -51,7 +57,7 @@ def ties_of(plan: Plan, pp_rank: int, graph: ModelGraph) -> tuple[Tie, ...]:
             for parameter in graph.kinds[ref.kind].parameters:
                 if parameter.trainable:
                     name = parameter_name(ref, parameter)
-                    sizes[name] = parameter.spec.num_elements
+                    sizes[name] = dealt_elements(parameter.spec, plan.shares)
                     holders.setdefault(name, {})[degrees.rank(pp=rank)] = None
     return tuple(
         Tie(elements=sizes[name], devices=tuple(devices))
@@ -103,6 +109,9 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
             exchanges += [_exchange(group, "all_reduce", size), *copies] * count
     elif group.degrees.dp > 1 and group.zero_stage == 0 and n:
         exchanges.append(_exchange(group, "all_reduce", gradient))
+    if group.sharded and held.single:
+        # In fp32, each with a flag of whether the replica has it (replica_gradients.py).
+        exchanges.append(_exchange(group, "all_reduce", 2 * 4.0 * held.single))
     exchanges += [price_tie(tie, group) for tie in ties]
     traffic = stack.optimizer_traffic_bytes.of(group.workload.optimizer)
     shards = group.degrees.dp if group.sharded else 1
@@ -147,5 +156,5 @@ def _moved(size: float, device: Device, *families: str) -> list[Cost]:
 
 def tail_of(plan: Plan, pp_rank: int, graph: ModelGraph, group: DataGroup) -> Tail:
     """The tail of a pipeline rank of a plan; `group` are its replicas."""
-    held = held_by_stages(graph, stages_of(plan, pp_rank, graph))
+    held = held_by_stages(graph, stages_of(plan, pp_rank, graph), plan.shares)
     return price_tail(held, group, ties_of(plan, pp_rank, graph))

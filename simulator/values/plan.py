@@ -201,6 +201,11 @@ class Plan:
         return self.schedule != "none"
 
     @property
+    def shares(self) -> int:
+        """To how many replicas a weight's states are dealt."""
+        return self.degrees.dp if self.zero_stage else 1
+
+    @property
     def replicas(self) -> tuple[Plan, ...]:
         """The plan itself if all replicas are equal; otherwise one plan per replica.
 

@@ -23,8 +23,6 @@ ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
     ("memory.py", "allocated_and_total"): ("float",),
     ("memory.py", "PeakWatch.measured"): ("float",),
     ("memory.py", "peak_of_trace"): ("float",),
-    ("pipeline_times.py", "block_points"): ("tolist",),
-    ("pipeline_times.py", "whole_points"): ("tolist",),
     # Once, before the first step or behind the last.
     ("mesh.py", "gather_all"): ("all_gather_object",),
     ("mesh.py", "Mesh.group_of"): ("new_group",),

@@ -20,6 +20,7 @@ CALLERS = {
         "simulator/traced/module_row.py",
         "planner/costs/costs.py",
         "planner/heterogeneous/unlike_search.py",
+        "executor/probe_pipeline.py",
         "shardwright/requests/predicted_plan.py",
     ),
     # Whether a question is one of layouts: for single questions, sweeps, the page and predictions.

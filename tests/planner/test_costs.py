@@ -186,9 +186,9 @@ def test_parameters_of_several_ranges_are_those_that_the_simulator_counts(name):
     n = len(graph.chain)
     for ranges in (((0, 1), (n - 1, n)), ((0, 2), (4, 6)), ((1, 3), (n - 2, n)), ((0, n),)):
         held = held_by_stages(graph, [graph.chain[i:j] for i, j in ranges])
-        found = memory.elements(1, ranges)
-        assert found.trained == sum(held.trained)
-        assert found.total == found.trained + held.frozen
+        trained = memory.trained(1).of(ranges)
+        assert trained == sum(held.trained)
+        assert memory.parameters(1).of(ranges) == trained + held.frozen
 
 
 def test_an_even_1f1b_plan_is_predicted_as_the_objective_says():

@@ -108,7 +108,8 @@ def test_frozen_parameters_are_cast_where_they_are_sharded_and_have_no_gradients
     fast = cluster(2, of=device())
     idle = Interval(value=0.0, low=0.0, high=0.0)  # no work hides a message
     still = replace(cost, forward=idle, backward=idle)
-    both = replace(still, trained_count=cost.parameter_count)
+    trained = tuple(replace(parameter, trainable=True) for parameter in cost.parameters)
+    both = replace(still, parameters=trained)
 
     def gathered(of: BlockCost) -> float:
         return gather_seconds(of, replicas(fast, dp=2, zero_stage=3))

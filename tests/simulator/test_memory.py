@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiles.model.graph import TensorSpec
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.memory.blocks import StageBytes, rank_memory, stage_bytes, stage_memory
-from simulator.memory.held import Elements, exchange_bytes, executor_static_bytes
+from simulator.memory.held import (
+    Elements,
+    dealt_elements,
+    exchange_bytes,
+    executor_static_bytes,
+)
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import Durations, simulate
 from simulator.values.plan import Recompute
@@ -23,8 +29,39 @@ MIB = 2**20
 N = 1000.0
 
 
+@pytest.mark.parametrize(
+    ("shape", "replicas", "elements"),
+    [
+        ((32, 4), 8, 128),
+        ((4, 6, 2), 8, 8 * 12),  # four experts: the other four replicas hold rows of zeros
+        ((10, 3), 4, 12 * 3),
+        ((), 4, 1),  # a single number, which FSDP2 is not given
+        ((5, 0), 4, 0),
+    ],
+)
+def test_rows_are_dealt_to_replicas_and_filled_up(shape, replicas, elements):
+    assert dealt_elements(TensorSpec(shape=shape, dtype="float32"), replicas) == elements
+
+
+def test_whole_gradients_have_no_rows_of_zeros():
+    held = Elements(total=16.0, trained=16.0, gradients=10.0)
+
+    def gradients(pp):
+        group = replicas(cluster(), dp=8, pp=pp, zero_stage=2, precision="fp32")
+        return executor_static_bytes(held, group).gradients
+
+    assert gradients(pp=2) == 4 * 10
+    assert gradients(pp=1) == 4 * 16 / 8
+
+
 def static(precision="bf16", zero_stage=0, dp=1, pp=1, optimizer="adamw", trained=N):
-    held = Elements(total=N, trained=trained, largest=N / 10, largest_trained=trained / 10)
+    held = Elements(
+        total=N,
+        trained=trained,
+        gradients=trained,
+        largest=N / 10,
+        largest_trained=trained / 10,
+    )
     group = replicas(
         cluster(), dp=dp, pp=pp, zero_stage=zero_stage, precision=precision, optimizer=optimizer
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.memory.sharded_units import unit_buffers
+from simulator.memory.sharded_units import most_of_kinds, unit_buffers
 from simulator.traced.predict import predict
 from tests.planner.hand_made_model import VOCABULARY, WIDTH, HandMadeModel
 from tests.simulator.hand_made import cluster, device, plan, replicas
@@ -15,10 +15,12 @@ V, L = VOCABULARY * WIDTH, 8 * WIDTH**2  # elements of the table, the head, and 
 
 
 def buffers(zero_stage, *, on_cpu=False, num_microbatches=2, dp=4, tied=False):
-    """Of the table's block, the layers' and the head's; bf16: 2 bytes gathered, 4 summed."""
+    """The most of the table's block, the layers' and the head's; bf16: 2 bytes gathered, 4
+    summed."""
     on = cluster(of=replace(device(), type="cpu" if on_cpu else "gpu"))
     group = replicas(on, dp=dp, zero_stage=zero_stage, num_microbatches=num_microbatches)
-    return unit_buffers(HandMadeModel(2, tied=tied).at(1), group)
+    graph = HandMadeModel(2, tied=tied).at(1)
+    return most_of_kinds(graph, unit_buffers(graph, group))
 
 
 def test_units_are_gathered_flat_and_taken_apart():

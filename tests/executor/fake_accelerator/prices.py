@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import shardwright
@@ -62,11 +63,12 @@ def priced_messages(plan: Plan, traced: TracedModel, rank: int) -> Totals:
                 block, recompute=kind, devices=degrees.group("tp", pp=at.pp), cluster=cluster
             )
             if degrees.dp > 1 and plan.zero_stage >= 2:
+                held = partial(cost.elements, tied=plan.pipelined, shares=degrees.dp)
                 times = micro * gathers[plan.zero_stage]
-                found["dp", "all_gather"] += times * cost.parameter_count * sizes.compute_bytes
+                found["dp", "all_gather"] += times * held() * sizes.compute_bytes
                 if not plan.pipelined:
                     found["dp", "reduce_scatter"] += (
-                        micro * cost.trained_count * sizes.gradient_bytes
+                        micro * held(trained=True) * sizes.gradient_bytes
                     )
             if degrees.tp > 1:
                 ops = [block.forward_ops[i] for i in recomputed_ops(block, kind)]

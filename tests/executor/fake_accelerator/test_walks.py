@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
@@ -195,53 +194,48 @@ def test_every_rank_runs_on_the_device(case: Case) -> None:
         assert walk.build_peak <= MOST_WHILE_BUILT * walk.built + walk.unit
 
 
-# Measured beside priced, on 2026-11-24.
-AHEAD = "below the price of what FSDP2 gathers ahead; not taken apart yet"
-ASIDE = "an I sets aside more than is priced of the block that runs"
+# What is not priced as it is, measured on 2026-11-28, and why.
 HELD = {
     "llama-1f1b-pp8-fp32": "-4.8 % on the first rank: its messages are priced as all under way",
-    "llama-dp8-zero3-fp32": f"-4.8 %: {AHEAD}",
-    "llama-dp8-zero3-bf16": f"-10.0 %: {AHEAD}",
-    "llama-zb-h2-pp2-dp4-zero1-fp32": f"+3.9 %: {ASIDE}",
-    "llama-v-min-pp2-dp4-vpp2-zero2-fp32": f"+3.1 %: {ASIDE}",
+    "llama-dp8-zero3-bf16": "-3.4 %: what the loss saved is gone when the head's weights come",
 }
+SENT: dict[str, str] = {}
 
 
-def _holds(case: Case) -> Any:
-    """The case, with why it holds other than what is priced."""
-    reason = HELD.get(case.name)
-    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-    return pytest.param(case, id=case.name, marks=marks)
+def _agrees(case: Case, known: dict[str, str], off: dict[object, str]) -> None:
+    """Nothing is off; of a known case something is. A walk that fails is no such case."""
+    if case.name in known and off:
+        pytest.xfail(f"{known[case.name]} ({off})")
+    assert not off
+    assert case.name not in known, "it is priced as it is by now"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [_holds(case) for case in ALL])
+@EVERY
 def test_every_rank_holds_what_is_priced(case: Case) -> None:
+    """The fullest replica of each pipeline rank: where there are fewer rows than replicas (experts)
+    the others have no optimizer states of them."""
     plan, walks, peaks, _ = walked(case)
-    for rank, walk in whole(walks).items():
-        priced = peaks[plan.degrees.coordinates(rank).pp]
-        assert walk.step_peak == pytest.approx(priced, rel=NEAR), rank
-
-
-SENT = {"gpt2-dp4-tp2-zero2-fp32": "9 % less is gathered and scattered; not taken apart yet"}
-
-
-def _sends(case: Case) -> Any:
-    """The case, with why what it sends is not what is priced."""
-    reason = SENT.get(case.name, "")
-    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-    return pytest.param(case, id=case.name, marks=marks)
+    found = whole(walks)
+    off: dict[object, str] = {}
+    for pp_rank, priced in enumerate(peaks):
+        held = [w.step_peak for r, w in found.items() if plan.degrees.coordinates(r).pp == pp_rank]
+        if abs(max(held) / priced - 1) > NEAR:
+            off[pp_rank] = f"{max(held) / priced - 1:+.1%}"
+    _agrees(case, HELD, off)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [_sends(case) for case in ALL])
+@EVERY
 def test_every_rank_sends_what_is_priced(case: Case) -> None:
     plan, walks, _, priced = walked(case)
+    off: dict[object, str] = {}
     for rank, walk in whole(walks).items():
         counted = counted_messages(plan, walk.number, list(walk.messages))
-        assert {" ".join(key): size for key, size in counted.items()} == pytest.approx(
-            priced[rank], rel=0.01
-        ), rank
+        sent = {" ".join(key): size for key, size in counted.items()}
+        if sent != pytest.approx(priced[rank], rel=0.01):
+            off[rank] = f"{sent}, priced {priced[rank]}"
+    _agrees(case, SENT, off)
 
 
 def test_there_are_enough_plans() -> None:

@@ -17,6 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from executor.mesh import make_mesh
 from executor.rank import Rank
+from executor.unit_gradients import _groups
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
@@ -41,7 +42,8 @@ class Walk:
     found, messages  of the last step;  waits  how often the host waited for the device in it
     backwards        of it, W among them
     build_peak, built  the most while the rank was built, and what it then held
-    unit             the weights of its largest unit, whole and in fp32
+    unit             the weights of its largest unit, whole and in fp32; units that share a weight
+                     are one (parallelize.without_shared_weights)
     step_peak        the most in the last step
     left             when the rank was gone;  alive  how many of its objects then still were
     groups           process groups that were made while it was built
@@ -170,4 +172,6 @@ def _largest_unit(rank: Rank) -> int:
         for path in stage.flow.units:
             held = {id(p): p.numel() for p in modules[path].parameters()}
             sizes.append(4 * sum(held.values()))
+        for group in _groups(stage):
+            sizes.append(4 * sum(held._orig_size.numel() for held in group.fsdp_params))
     return max(sizes)
