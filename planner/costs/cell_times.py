@@ -146,8 +146,7 @@ class CellTimes:
         )
 
     def block_costs(self, cell: Cell, rank: int, at: Index, *, last: bool) -> BlockCosts:
-        """Costs of the blocks whose kinds are `at` [n], with what a rank's devices gather;
-        `last`: at the last stage."""
+        """Costs of blocks of the kinds `at` [n] on a rank, with its gathering of parameters."""
         chain = self.chain(cell, rank)
         before, behind = self.gathers(cell, rank)
         slowest = self.slowest(cell, rank)
