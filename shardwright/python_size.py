@@ -29,7 +29,7 @@ def size(
 
     model          a model; of a list (`qwen3-8b,qwen3-32b`) or pattern (`qwen3-*`) the largest that
                    budget and deadline allow
-    on             types of devices: `h100-sxm,b200`; without it those that most providers rent
+    on             types of devices: `h100-sxm,b200`; by default the ones of most providers
     time_limit_s   of each search;  workers  processes of this machine
     options        as the flags of `shardwright size` (docs/options.md): `tokens="15T"`,
                    `deadline="60d"`, `budget="20M$"`, `sure="80%"`, `nodes="16..2048"`

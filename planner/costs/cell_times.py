@@ -108,8 +108,10 @@ class CellTimes:
         return slowest_rank(self._model.group(cell, rank), work_s)
 
     def block_costs(self, cell: Cell, rank: int, at: Index, *, last: bool) -> BlockCosts:
-        """Costs of the blocks whose kinds are `at` [n], with the gathers of a rank's devices;
-        `last`: at the last stage."""
+        """Costs of blocks of the kinds `at` [n] on a rank, with its gathering of parameters.
+
+        last  at the last stage
+        """
         chain = self.chain(cell, rank)
         before, behind = self.gathers(cell, rank)
         slowest = self.slowest(cell, rank)

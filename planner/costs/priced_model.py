@@ -105,8 +105,8 @@ class ChainCosts:
         return np.asarray(whole.min(axis=1) - self.input_bytes)
 
     def block_costs(self, at: Index, *, last: bool) -> BlockCosts:
-        """Costs of the blocks whose kinds are `at` [n]; `last`: at the last stage, which sends
-        nothing on, so that its forward peak may count for more."""
+        """Costs of blocks of the kinds `at` [n]. The last stage sends no output, so its forward
+        peak may count for more."""
         leaving: float | Array = self.output_bytes[:, None]  # among what is kept
         if not self.branched:
             leaving = 0.0 if last else float(self.output_bytes[at[:-1]].min(initial=0.0))

@@ -1,4 +1,4 @@
-"""What `plan` prints without --explain for a plan block by block: at most twelve lines."""
+"""The short answer of `plan` for a plan block by block: at most twelve lines."""
 
 from __future__ import annotations
 
