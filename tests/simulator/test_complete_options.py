@@ -107,7 +107,8 @@ def test_what_cannot_be_says_why(changes: dict[str, object], words: str) -> None
 def test_a_layout_of_stages_is_kept_where_there_are_stages() -> None:
     row = replace(RUN, pp=2, dp=32, vpp=1, pipeline_layout="Et*20|t*12,L")
     assert complete_run(row).pipeline_layout == "Et*20|t*12L"
-    assert complete_run(replace(row, pp=1, dp=64)).pipeline_layout == ""
+    with pytest.raises(UnsupportedRunError, match="has 2 stages, for pp of 2; the run has pp 1"):
+        complete_run(replace(row, pp=1, dp=64))
 
 
 def test_options_widen_the_interval_by_half_of_what_they_change() -> None:

@@ -218,7 +218,7 @@ def _local_workers(row: DescribedRow, dp: int) -> int:
 def _pipeline_layout(run: PublishedRun, model: Transformer, degrees: Degrees) -> str:
     """The row's layout of stages, in canonical form; raises InputError if it is of another model or
     number of stages."""
-    if not run.pipeline_layout or degrees.pp == 1:
+    if not run.pipeline_layout:
         return ""
     where = "pipeline_layout"
     stages = stages_of_layout(run.pipeline_layout, model.num_layers, model.predicted_ahead, where)
