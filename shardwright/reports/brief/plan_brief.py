@@ -231,13 +231,15 @@ def _money(planned: Planned, best: Mapping[str, Any]) -> Section | None:
     if kept:
         whole = usd / kept
         lost = {name: whole * share for name, share in planned.lost.items() if share > 5e-4}
+        # Medians of the parts may add up to more than the median of the whole loss.
+        scale = min(1.0, (whole - usd) / sum(lost.values())) if lost else 1.0
+        lost = {name: part * scale for name, part in lost.items()}
         parts += [(f"lost: {name}", part, ORANGE) for name, part in lost.items()]
         rest = whole - usd - sum(lost.values())
-        if abs(rest) > 1e-3 * usd:
+        if rest > 1e-3 * usd:
             parts.append(("lost: other", rest, ORANGE))
     for name, part, colour in parts:
-        words = f"{'-' if part < 0 else ''}${abs(part):.3g}"
-        bars.append(Bar(name=name, low=at, high=at + part, words=words, colour=colour))
+        bars.append(Bar(name=name, low=at, high=at + part, words=f"${part:.3g}", colour=colour))
         at += part
     bars.append(Bar(name="total", low=0.0, high=at, words=f"${at:.3g}", colour=GREEN))
     per = f"productive {best['counted_in']}" if kept else best["counted_in"]
