@@ -22,6 +22,7 @@ FORMATS = (".pdf", ".png", ".svg")
 _WIDTH = 8.27  # inches, of A4
 _PICTURE_INCHES, _BAR_INCHES, _CHART_INCHES = 2.9, 0.21, 0.85
 _TITLE_INCHES = 0.8
+_LABELS_INCHES, _WORDS_INCHES = 1.9, 1.1  # left and right of bars
 _ROOM = 11.69 - _TITLE_INCHES
 _STEP = re.compile(r"([MLHVhvZz])([-\d. ]*)")
 
@@ -104,22 +105,38 @@ def _page(brief: Brief, rows: list[_Row], most: float) -> Figure:
     """One page as a matplotlib figure."""
     from matplotlib.figure import Figure
 
-    heights = [row.height for row in rows]
-    used = sum(heights)
-    if math.isfinite(most) and used < most:
-        heights.append(most - used)
+    used = _TITLE_INCHES + sum(row.height for row in rows)
+    height = max(used, most + _TITLE_INCHES) if math.isfinite(most) else used
     title = textwrap.fill(brief.title, 90)
     headline = textwrap.fill(brief.headline, 118)
-    figure = Figure(figsize=(_WIDTH, sum(heights) + _TITLE_INCHES), layout="constrained")
-    figure.suptitle(f"{title}\n{headline}", fontsize=9, x=0.02, ha="left", parse_math=False)
-    grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
-    for number, row in enumerate(rows):
+    figure = Figure(figsize=(_WIDTH, height))
+    figure.suptitle(
+        f"{title}\n{headline}",
+        fontsize=9,
+        x=0.02,
+        y=1 - 0.1 / height,
+        ha="left",
+        va="top",
+        parse_math=False,
+    )
+
+    def axes(left: float, right: float, foot: float, head: float) -> Any:
+        # All in inches. A layout engine would place them differently from one run to the next.
+        return figure.add_axes(
+            (left / _WIDTH, foot / height, (right - left) / _WIDTH, (head - foot) / height)
+        )
+
+    head = height - _TITLE_INCHES
+    for row in rows:
+        foot = head - row.height
         if row.chart is not None:
-            _draw_bars(figure.add_subplot(grid[number]), row.chart)
-            continue
-        inner = grid[number].subgridspec(1, 1 if row.pictures[0].wide else 2)
+            place = (_LABELS_INCHES, _WIDTH - _WORDS_INCHES, foot + 0.42, head - 0.26)
+            _draw_bars(axes(*place), row.chart)
+        width = (_WIDTH - 0.2) / (1 if row.pictures and row.pictures[0].wide else 2)
         for column, picture in enumerate(row.pictures):
-            _draw_picture(figure.add_subplot(inner[column]), picture)
+            left = 0.1 + column * width
+            _draw_picture(axes(left, left + width, foot, head - 0.1), picture)
+        head = foot
     return figure
 
 
