@@ -401,7 +401,7 @@ def _quiet_transformers() -> None:
     """Hide notes of transformers, such as those about missing CUDA kernels, which are no errors."""
     from transformers.utils import logging
 
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call] # untyped there
 
 
 def _only_class(file: Any, end: str) -> Any:

@@ -25,7 +25,7 @@ def call_image_and_text(module: nn.Module, images: Tensor, tokens: Tensor) -> Te
     seen = image_features(core, images).to(words.dtype)
     inputs = torch.cat([seen.reshape(words.shape[0], -1, words.shape[-1]), words], dim=1)
     output = core.language_model(inputs_embeds=inputs, use_cache=False)
-    return module.lm_head(output.last_hidden_state)  # type: ignore[operator, no-any-return]
+    return module.lm_head(output.last_hidden_state)  # type: ignore[operator, no-any-return] # a submodule
 
 
 def image_features(core: Any, images: Tensor) -> Tensor:

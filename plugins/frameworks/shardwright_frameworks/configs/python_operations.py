@@ -288,7 +288,8 @@ def _is_instance(arguments: list[Any], keywords: Built, place: Place, unsure: st
         return False if all(name in _TYPES for name in names) and value.call else _UNKNOWN
     if not is_literal(value):
         return _UNKNOWN
-    return any(isinstance(value, _TYPES[name]) for name in names if name in _TYPES)  # type: ignore[arg-type]
+    types = tuple(_TYPES[name] for name in names if name in _TYPES)
+    return isinstance(value, types)  # type: ignore[arg-type] # the table holds types alone
 
 
 def _plain(function: Callable[..., Any]) -> Callable[[list[Any], Built, Place, str], Any]:
