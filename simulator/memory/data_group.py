@@ -20,8 +20,8 @@ from simulator.values.workload import Workload
 class Sharing:
     """How data-parallel ranks share states.
 
-    pipelined  under a pipeline schedule, which leaves parameters whole after a backward and sums
-               gradients once per step (executor_states.gathers_per_micro_batch)
+    pipelined  under a pipeline schedule, which sums gradients once per step, and but for ZeRO 3
+               gathers parameters once (executor_states.gathers_per_micro_batch)
     """
 
     degrees: Degrees
@@ -49,7 +49,8 @@ class Sharing:
 
     @property
     def once_per_step(self) -> bool:
-        """Whether gradients are summed in shards once per step, and parameters gathered."""
+        """Whether gradients are summed in shards once per step, and parameters gathered where no
+        micro-batch gathers them."""
         return self.sharded and (self.pipelined or self.zero_stage == 1)
 
 

@@ -89,8 +89,8 @@ _NONE = _Unit()
 def unit_buffers(
     graph: ModelGraph, group: DataGroup, *, tied: Sequence[Sequence[str]] = ()
 ) -> tuple[UnitBuffers, ...]:
-    """Of each block of the chain; 0 where nothing is sharded, and under a pipeline, which keeps
-    parameters whole.
+    """Of each block of the chain; 0 where nothing is sharded, and under a pipeline, where
+    `held.executor_static_bytes` counts two gathered blocks and whole gradients.
 
     tied  names of the parameters that share their storage
     """
