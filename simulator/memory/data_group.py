@@ -48,6 +48,11 @@ class Sharing:
         return 0 if alone else gathers_per_micro_batch(self.zero_stage, pipelined=self.pipelined)
 
     @property
+    def moves_blocks(self) -> bool:
+        """Whether weights or gradients of blocks come and go while micro-batches run."""
+        return self.sharded and (self.zero_stage == 3 or not self.pipelined)
+
+    @property
     def once_per_step(self) -> bool:
         """Whether gradients are summed in shards once per step, and parameters gathered where no
         micro-batch gathers them."""
