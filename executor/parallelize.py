@@ -34,6 +34,7 @@ from executor.mesh import Mesh, local
 from executor.replay.data_flow import written_units
 from executor.stages import StageModule
 from executor.starting_weights import StartingWeights
+from executor.weight_products import outside_weights
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import Rule, matches
@@ -214,13 +215,8 @@ def kept_whole(p: Tensor) -> bool:
 
 
 def _without_weights(module: nn.Module, args: Any, output: Any) -> Any:
-    """Weights of the unit that it gives back (learned latents, expanded) as tensors of their own:
-    FSDP2 frees the memory of a unit's weights behind it."""
-    return tree_map_only(
-        Tensor,
-        lambda x: x.clone() if isinstance(x if x._base is None else x._base, nn.Parameter) else x,
-        output,
-    )
+    """Weights that the unit gives back (learned latents, expanded) as tensors of their own."""
+    return tree_map_only(Tensor, outside_weights, output)
 
 
 def _without_views(module: nn.Module, args: Any, output: Any) -> Any:

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from executor.replay.mode_switch import HandingMode
-from executor.weight_products import Product, Target, recognise, target_of
+from executor.weight_products import Product, Target, outside_weights, recognise, target_of
 from profiles.errors import RunError
 
 Around = Callable[[Any], AbstractContextManager[None]]
@@ -190,7 +190,7 @@ class _Split(torch.autograd.Function):
             dw, db = ctx.product.of_weight(x, dy, weight, want=now)
         if any(target is not None for target in later):
             # x goes without its graph; dy as the very tensor, which autograd then sees is in use.
-            x = x.detach()
+            x = outside_weights(x).detach()
             versions = x._version, dy._version
             product, (w, b), like = ctx.product, later, weight.detach()
             ctx.split.waits.append(Pending(product, x, dy, w, b, like, versions, ctx.label))
