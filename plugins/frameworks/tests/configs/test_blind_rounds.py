@@ -302,3 +302,135 @@ def test_primus_s_command_replaces_overrides_of_its_file(tmp_path: Path) -> None
     )
     run = read(tmp_path, "b.sh", script)
     assert (run.framework, run.devices, run.optimizer, run.ep) == ("primus", 16, "muon", 4)
+
+
+def test_a_suite_of_nemo_rl_runs_the_configuration_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    recipes, suite = tmp_path / "examples/configs/recipes/llm", tmp_path / "tests/suites/llm"
+    recipes.mkdir(parents=True)
+    suite.mkdir(parents=True)
+    (tmp_path / "examples/configs/base.yaml").write_text(
+        "policy:\n  model_name: Qwen/Qwen3-8B\n  train_micro_batch_size: 2\n"
+        "  dynamic_batching: {enabled: true}\n  megatron_cfg:\n    enabled: true\n"
+        "    tensor_model_parallel_size: 2\n    pipeline_model_parallel_size: 1\n"
+        "cluster: {num_nodes: 1, gpus_per_node: 8}\n"
+    )
+    (recipes / "sft-a.yaml").write_text("defaults: ../../base.yaml\npolicy: {precision: float16}\n")
+    (suite / "sft-a.sh").write_text(
+        "CONFIG=$(echo $DIR/sft-a.yaml | sed 's#a#b#')\n"
+        "uv run examples/run_sft.py --config $CONFIG cluster.num_nodes=2 $@\n"
+    )
+    run = read_config(suite / "sft-a.sh")
+    assert (run.framework, run.tp, run.pp, run.precision) == ("nemo-rl", 2, 1, "fp16")
+    assert (run.devices, run.micro_batch, run.overridden[0].field) == (16, None, "num_nodes")
+    assert [one.option for one in run.unresolved] == ["policy.dynamic_batching.enabled"]
+    (suite / "sft-b.sh").write_text("uv run examples/run_sft.py --config $CONFIG policy.x=2\n")
+    run = read_config(suite / "sft-b.sh")
+    assert (run.framework, run.tp, "tp" in run.defaults) == ("nemo-rl", None, False)
+
+
+def test_primus_reads_its_own_files_of_trainer_and_model(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    for name, text in {
+        "modules/megatron/base.yaml": "micro_batch_size: 2\nglobal_batch_size: 128\nbf16: true\n",
+        "modules/megatron/pre_trainer.yaml": (
+            "extends:\n  - base.yaml\nglobal_batch_size: 16\nuse_distributed_optimizer: true\n"
+        ),
+        "models/megatron/small.yaml": (
+            "num_layers: 12\nhidden_size: 64\nsequence_parallel: true\nlinear_num_key_heads: 4\n"
+        ),
+    }.items():
+        path = tmp_path / "primus/configs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "exp").mkdir()
+    text = (
+        "modules:\n  pre_trainer:\n    framework: megatron\n    config: pre_trainer.yaml\n"
+        "    model: small.yaml\n    overrides:\n      tensor_model_parallel_size: 2\n"
+        "      hidden_size: 128\n"
+    )
+    run = read(tmp_path / "exp", "a.yaml", text)
+    assert (run.micro_batch, run.global_batch, run.zero_stage) == (2, 16, 1)
+    assert (run.model.num_layers, run.model.hidden_size, run.sequence_parallel) == (12, 128, True)
+    assert [one.option for one in run.unused] == ["linear_num_key_heads"]
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "pyproject.toml").unlink()
+    run = read(tmp_path / "alone", "a.yaml", text)
+    found = [run.defaults[key].value for key in ("global_batch", "seq_len", "sequence_parallel")]
+    assert found == [16, 1024, True]
+
+
+def test_primus_names_a_model_of_torchtitan_with_its_flavor(tmp_path: Path) -> None:
+    text = (
+        "modules:\n  pre_trainer:\n    framework: torchtitan\n    model: deepseek_v3_236b.yaml\n"
+        "    overrides:\n      parallelism: {tensor_parallel_degree: 2}\n"
+    )
+    assert read(tmp_path, "a.yaml", text).model.num_layers == 60  # DeepSeek-V2
+
+
+def test_lengths_of_torchtitan_s_validation_are_no_trainer_s(tmp_path: Path) -> None:
+    text = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 8192\n'
+        "[parallelism]\ntensor_parallel_degree = 2\n[validation]\nseq_len = 512\n"
+    )
+    assert read(tmp_path, "a.toml", text).seq_len == 8192
+
+
+def test_an_axis_of_maxtext_that_takes_the_rest_is_open(tmp_path: Path) -> None:
+    words = "ici_fsdp_parallelism=1 ici_expert_parallelism=-1 per_device_batch_size=1"
+    command = f"python3 -m maxtext.trainers.pre_train.train base.yml {words}"
+    run = read(tmp_path, "a.sh", f"{command} max_target_length=2048 remat_policy=full\n")
+    assert (run.ep, run.dp, run.zero_stage) == (None, None, None)
+    assert "ep" not in run.defaults
+    assert [one.option for one in run.unresolved] == ["ici_expert_parallelism"]
+
+
+def test_a_job_of_gke_has_the_devices_of_its_topology(tmp_path: Path) -> None:
+    text = """kind: JobSet
+spec:
+  replicatedJobs:
+    - replicas: 2
+      template:
+        nodeSelector:
+          cloud.google.com/gke-tpu-accelerator: KIND
+          cloud.google.com/gke-tpu-topology: 4x4
+        command: [bash, -c, "python3 -m maxtext.train base.yml per_device_batch_size=2
+          max_target_length=2048 ici_fsdp_parallelism=16 dcn_data_parallelism=-1"]
+"""
+    run = read(tmp_path, "a.yaml", text.replace("KIND", "tpu-v6e-slice"))
+    assert (run.device, run.devices, run.global_batch) == ("tpu-v6e", 32, 64)
+    run = read(tmp_path, "a.yaml", text.replace("KIND", "tpu-v5-lite-podslice"))
+    assert (run.device, run.devices) == ("tpu-v5e", 32)
+
+
+def test_the_launcher_of_a_chart_has_its_values(tmp_path: Path) -> None:
+    values = (
+        "workload:\n  gpus: 16\n  configFile: recipe.py\n  envs:\n"
+        "  - {name: SCRIPT, value: /workload/configs/recipe.py}\n"
+    )
+    with pytest.raises(DocumentError, match=r"a Helm chart; .* 'recipe.py'"):
+        read(tmp_path, "values.yaml", values)
+    (tmp_path / "recipe.py").write_text(
+        "from nemo.collections.llm.recipes import llama31_70b\n\ndef recipe():\n"
+        "    pretrain = llama31_70b.pretrain_recipe()\n"
+        "    pretrain = set_primary_perf_configs(pretrain, mbs=1, gbs=32, tp_size=4, pp_size=2)\n"
+        "    return pretrain\n"
+    )
+    (tmp_path / "launcher.sh").write_text(
+        'torchrun --nproc-per-node=8 --nnodes="$NNODES" $SCRIPT --factory "recipe()" '
+        "trainer.num_nodes=2\n"
+    )
+    run = read(tmp_path, "values.yaml", values)
+    assert (run.framework, run.tp, run.pp, run.devices) == ("nemo", 4, 2, 16)
+    assert (run.micro_batch, run.global_batch, run.unused) == (1, 32, ())
+    assert "sequence_parallel" not in run.defaults
+
+
+def test_a_program_of_no_framework_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match=r"starts chatlearn/entrypoint.py \(a.sh:1\)"):
+        read(tmp_path, "a.sh", "torchrun chatlearn/entrypoint.py grpo --config-file a.yaml\n")
+
+
+def test_layers_of_other_kinds_are_named(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.sh", f"{MEGATRON} --hybrid-attention-ratio 0.1 --spec a b\n")
+    assert [one.option for one in run.unused] == ["hybrid_attention_ratio", "spec"]
