@@ -112,7 +112,7 @@ def _read_arguments(
     variables: Variables,
     header: SlurmHeader,
 ) -> Collected:
-    collected = Collected(files=[name for name in reading.sourced if not name.endswith(HERE)])
+    collected = Collected(files=[name for name in reading.sourced if HERE not in name])
     collect_ranks(launch, header, collected)
     framework = _collect_arguments(launch, reading, folder, collected, variables)
     if framework is None:
@@ -212,8 +212,8 @@ def _header(launch: Launch, reading: ScriptReading, folder: ConfigFolder) -> Slu
     """The header of the file with the command, otherwise the first header; options given to
     `sbatch` override both."""
     options: dict[str, tuple[str, Place]] = {}
-    for name in (launch.command.script, *reading.sourced):
-        found = slurm_header(name.removesuffix(HERE), folder.text(name) or "").options
+    for name in (launch.command.text, launch.command.script, *reading.sourced):
+        found = slurm_header(name.partition(HERE)[0], folder.text(name) or "").options
         if found:
             options = found
             break

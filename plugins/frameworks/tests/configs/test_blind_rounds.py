@@ -434,3 +434,21 @@ def test_a_program_of_no_framework_is_named(tmp_path: Path) -> None:
 def test_layers_of_other_kinds_are_named(tmp_path: Path) -> None:
     run = read(tmp_path, "a.sh", f"{MEGATRON} --hybrid-attention-ratio 0.1 --spec a b\n")
     assert [one.option for one in run.unused] == ["hybrid_attention_ratio", "spec"]
+
+
+def test_options_that_yq_prints_are_those_of_each_job(tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text(
+        "ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  # sizes\n  --num-layers: 7\n  --hidden-size: 64\n"
+        "  --num-attention-heads: 4\n  --tensor-model-parallel-size: ${TP}\n  --bf16: true\n"
+        "  --pipeline-model-parallel-size: 4\n  --num-layers-per-virtual-pipeline-stage: 1\n"
+        "  --account-for-loss-in-pipeline-split: true\n  --swiglu: false\n"
+    )
+    (tmp_path / "job.sh").write_text(
+        "envsubst < model.yaml > model.yaml.tmp\n"
+        "P=$(yq '... | .MODEL_ARGS | to_entries | .[]' model.yaml.tmp | tr '\\n' ' ')\n"
+        "sbatch <<EOF\n#!/bin/bash\n#SBATCH --nodes=$NODES\n#SBATCH --ntasks-per-node=8\n"
+        "srun python pretrain_gpt.py $P\nEOF\n"
+    )
+    run = read(tmp_path, "a.sh", "TP=2 NODES=4 bash job.sh\nTP=4 NODES=16 bash job.sh\n")
+    assert (run.tp, run.devices, run.runs, run.precision) == (2, 32, 2, "bf16")
+    assert (run.vpp, run.model.gated_mlp, run.contradictions) == (2, None, ())
