@@ -184,6 +184,8 @@ def _collect_nemo(source: KeyedSource) -> str:
     if ("experiment", "runner") in {path[:2] for path in values} or (
         {"system", "model", "data"} <= file.sections() and not file.has("trainer")
     ):
+        collected = source.collected
+        collected.default("Megatron-LM core_v0.14", optimizer="adam", recompute="none")
         return "flagscale"
     batch = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
     if not batch and _is_nemo_of(source):
@@ -207,6 +209,8 @@ def _collect_axolotl(source: KeyedSource) -> str:
 def _collect_trainer(source: KeyedSource) -> str:
     given = hf_trainer.given_by_file(source.file, source.collected)
     named = hf_trainer.collect_trainer(given, source.collected)
+    if source.collected.defaults.pop("zero_stage", None):
+        source.collected.leave_open("zero_stage")  # the command names accelerate's file
     return _with_deepspeed(source, named, "transformers")
 
 

@@ -117,7 +117,10 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
         # Programs that submit a job have its command behind `--`.
         following = texts[place + 1].rsplit("/", 1)[-1]
         if texts[place] == "--" and (following in _LAUNCHERS or following.startswith("python")):
-            return launch_of(replace(command, words=command.words[place + 1 :]), unknowns)
+            words = command.words[place + 1 :]
+            if any(text.endswith("mason.py") for text in texts[:place]):
+                words = _on_all_nodes(command.words[:place], words, unknowns)
+            return launch_of(replace(command, words=words), unknowns)
     if begin >= len(texts) or texts[begin].rsplit("/", 1)[-1] in _QUIET:
         return None
     program, behind = "", len(texts)
@@ -163,6 +166,19 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
         arguments=tuple(arguments),
         command=command,
     )
+
+
+def _on_all_nodes(
+    before: Sequence[Word], words: tuple[Word, ...], unknowns: Sequence[UnknownValue]
+) -> tuple[Word, ...]:
+    """A command whose processes are those of one node (github.com/allenai/open-instruct, mason.py
+    multiplies `--num_processes` by `--num_nodes`)."""
+    nodes = read_options(before, unknowns).number("num_nodes") or 1
+    at = next((n for n, word in enumerate(words) if word.plain == "--num_processes"), len(words))
+    each = whole(words[at + 1].plain) if at + 1 < len(words) else None
+    if each is None:
+        return words
+    return (*words[: at + 1], Word(str(each * nodes), words[at + 1].place), *words[at + 2 :])
 
 
 def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> None:

@@ -42,6 +42,7 @@ _ENDS = ("exit", "return", "break", "continue")
 _STARTS_SCRIPT = ("srun", "exec", "nohup", "mpirun")
 _PRINTS_OPTIONS = re.compile(r"yq '[^']*\.(\w+) \| to_entries[^']*' (\S+)")
 _OPTION_LINE = re.compile(r" +(--[\w-]+): *(.*?) *(?:#.*)?$")
+_REPLACES = re.compile(r"s([/#|,])([\w-]+)\1([^/#|,]*)\1g?")
 _SUCCEEDS = frozenset({"true", ":", "echo", "mkdir", "cd", "set", "pushd", "popd"})
 # Options of programs that submit a job; their text holds its commands.
 _TEXT_OPTIONS = ("--command", "--wrap", "--cmd")
@@ -82,6 +83,7 @@ class _Reader:
         self.functions: dict[str, tuple[Token, ...]] = {}
         self._open: list[str] = []
         self._depth = self._texts = 0
+        self._piped: str | None = None
 
     # -- files and texts
 
@@ -364,6 +366,9 @@ class _Reader:
                 target, written = expand_text(writes[0], scope), self._folder.text(source) or ""
                 self._folder.write(target, written, scope.script, 1)
             return True
+        if name == "sed":
+            self._replaces_text(words, simple, scope)
+            return True
         if name not in ("cat", "echo", "printf", "tee"):
             return False
         target = words[-1].text if name == "tee" and len(words) > 1 else ""
@@ -379,6 +384,22 @@ class _Reader:
         if target and text is not None:
             self._folder.write(target, without_place_marks(text), scope.script, line)
         return True
+
+    def _replaces_text(self, words: Sequence[Word], simple: Simple, scope: Scope) -> None:
+        """`sed "s/STAGE/1/" template.json | sed ... > file`, with plain words to replace."""
+        scripts = [_REPLACES.fullmatch(without_place_marks(word.text)) for word in words[1:]]
+        named = [word.text for word, found in zip(words[1:], scripts, strict=True)
+                 if found is None and not word.plain.startswith("-")]  # fmt: skip
+        if named:
+            source = self._folder.find(named[0], near=scope.script)
+            self._piped = self._folder.text(source) if source is not None else None
+        for found in scripts:
+            if found is not None and self._piped is not None:
+                known = not unknown_numbers(found[3])
+                self._piped = self._piped.replace(found[2], found[3]) if known else None
+        for sign, token in simple.redirections:
+            if sign == ">" and self._piped is not None:
+                self._folder.write(expand_text(token, scope), self._piped, scope.script, 1)
 
     def _runs_document(self, words: Sequence[Word], simple: Simple, scope: Scope) -> bool:
         """`sbatch <<EOF`, `bash <<EOF`: the document is a script."""

@@ -452,3 +452,56 @@ def test_options_that_yq_prints_are_those_of_each_job(tmp_path: Path) -> None:
     run = read(tmp_path, "a.sh", "TP=2 NODES=4 bash job.sh\nTP=4 NODES=16 bash job.sh\n")
     assert (run.tp, run.devices, run.runs, run.precision) == (2, 32, 2, "bf16")
     assert (run.vpp, run.model.gated_mlp, run.contradictions) == (2, None, ())
+
+
+def test_processes_of_a_node_are_those_of_all_that_mason_takes(tmp_path: Path) -> None:
+    command = (
+        "python mason.py --num_nodes 4 --gpus 8 -- accelerate launch --num_processes 8 "
+        "finetune.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1\n"
+    )
+    assert read(tmp_path, "a.sh", command).devices == 32
+
+
+def test_a_recipe_of_trl_is_sharded_as_its_command_says(tmp_path: Path) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-4B\nper_device_train_batch_size: 1\nbf16: true\n"
+    run = read(tmp_path, "sft.yaml", text)
+    assert (run.framework, run.zero_stage, "zero_stage" in run.defaults) == (
+        "transformers", None, False,
+    )  # fmt: skip
+    (tmp_path / "zero3.yaml").write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {zero_stage: 3}\n"
+    )
+    command = "accelerate launch --config_file zero3.yaml sft.py --config sft.yaml\n"
+    run = read(tmp_path, "a.sh", command)
+    assert (run.zero_stage, run.devices, run.precision) == (3, 8, "bf16")
+
+
+def test_verl_s_megatron_has_no_default_that_changed(tmp_path: Path) -> None:
+    command = (
+        "python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer "
+        "actor_rollout_ref.model.path=Qwen/Qwen3-4B trainer.n_gpus_per_node=8 trainer.nnodes=1"
+    )
+    run = read(tmp_path, "a.sh", f"{command}\n")
+    assert (run.tp, "tp" in run.defaults, run.dp) == (None, False, None)
+    option = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"
+    assert read(tmp_path, "a.sh", f"{command} {option}\n").dp == 4
+
+
+def test_a_sourced_file_of_the_folder_above(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "env.sh").write_text("export NPROC=4\n")
+    (tmp_path / "a").mkdir()
+    script = (
+        'DIR="$(cd "$(dirname "$0")" && pwd)"\nsource "$DIR/../env.sh"\n'
+        f"{MEGATRON.replace('8', '$NPROC')}\n"
+    )
+    assert read(tmp_path / "a", "a.sh", script).devices == 4
+
+
+def test_flagscale_has_the_defaults_of_megatron(tmp_path: Path) -> None:
+    text = (
+        "system: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 1}\n"
+        "model: {num_layers: 4, micro_batch_size: 1}\ndata: {split: 1}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert [run.defaults[key].value for key in ("optimizer", "recompute")] == ["adam", "none"]
