@@ -55,7 +55,8 @@ class CellTimes:
             return chain_costs(blocks, branched=alone.branched)
 
         several = cell.num_microbatches > 1
-        return self._known.once((*key, cell.zero_stage, degrees.dp, several), sharded)
+        sharing = (cell.zero_stage, degrees.dp, cell.shares)
+        return self._known.once((*key, *sharing, several), sharded)
 
     def gathers(self, cell: Cell, rank: int) -> tuple[Array, Array]:
         """[K, S] exposed seconds of gathering sharded parameters, and of a CPU's copies of them, in
@@ -76,7 +77,7 @@ class CellTimes:
 
         of_cell = (cell.micro_batch, cell.num_microbatches, cell.pipelined, cell.zero_stage)
         return self._known.once(
-            ("gathers", *of_cell, cell.degrees.tp, self._places.of(cell, rank)), both
+            ("gathers", *of_cell, cell.shares, cell.degrees.tp, self._places.of(cell, rank)), both
         )
 
     def seconds(self, cell: Cell, rank: int) -> Array:
@@ -154,7 +155,8 @@ class CellTails:
         """Seconds of a rank with so many parameters, of which so many are trained, apart from the
         optimizer on a CPU, which takes one parameter after the other."""
         place, degrees = self._places.of(cell, rank), cell.degrees
-        key = (place[0], place[2], degrees.tp, degrees.pp > 1, cell.zero_stage, count, trained)
+        sharing = (cell.zero_stage, cell.shares)
+        key = (place[0], place[2], degrees.tp, degrees.pp > 1, *sharing, count, trained)
         tail = self._known.once(
             key, lambda: self._price(cell, rank, int(trained), int(count - trained))
         )
@@ -176,7 +178,8 @@ class CellTails:
             seconds[1:, -1] += ties_s
             return seconds
 
-        of_cell = (degrees.tp, degrees.dp, degrees.pp > 1, cell.zero_stage, ties_s)
+        sharing = (cell.zero_stage, degrees.dp, cell.shares)
+        of_cell = (degrees.tp, *sharing, degrees.pp > 1, ties_s)
         return self._known.once((self._places.of(cell, rank), *of_cell), found)
 
     def of_blocks(self, cell: Cell, rank: int) -> Array:
