@@ -4,8 +4,6 @@ plan must hold at least, and how many micro-batches each stage keeps.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from planner.cell import Cell
@@ -114,8 +112,6 @@ class CellMemory:
             total=total.of(ranges),
             trained=trained.of(ranges),
             gradients=self.trained(tp).of(ranges),
-            largest=max(float(total.largest[i, j]) for i, j in ranges),
-            largest_trained=max(float(trained.largest[i, j]) for i, j in ranges),
         )
 
     def moments(
@@ -172,11 +168,8 @@ class CellMemory:
         )
 
     def states(self, cell: Cell, held: Elements) -> tuple[float, float]:
-        """Bytes of parameters and optimizer states, and of gradients."""
-        degrees = cell.degrees
-        if degrees.pp == 1:
-            # What FSDP2 gathers and sums goes with the blocks (CellTimes.chain).
-            held = replace(held, largest=0.0, largest_trained=0.0)
+        """Bytes of parameters and optimizer states, and of gradients; what FSDP2 gathers and sums
+        goes with the blocks (CellTimes.chain)."""
         found = executor_static_bytes(held, self.model.group(cell, 0))
         return found.parameters + found.optimizer, found.gradients
 
@@ -188,17 +181,11 @@ class CellMemory:
             held = self.parameters(degrees.tp, cell.shares)
             trained = self.trained(degrees.tp, cell.shares)
             found = of_each(
-                lambda total, largest, own, widest, gradients: self.states(
-                    cell,
-                    Elements(
-                        total=total,
-                        trained=own,
-                        gradients=gradients,
-                        largest=largest,
-                        largest_trained=widest,
-                    ),
+                lambda total, own, gradients: self.states(
+                    cell, Elements(total=total, trained=own, gradients=gradients)
                 ),
-                *(held.count, held.largest, trained.count, trained.largest),
+                held.count,
+                trained.count,
                 self.trained(degrees.tp).count,
             )
             return found[..., 0], found[..., 1]

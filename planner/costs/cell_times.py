@@ -34,15 +34,15 @@ class CellTimes:
         self._model, self._places, self._known = model, places, Known()
 
     def chain(self, cell: Cell, rank: int) -> ChainCosts:
-        """What the kinds of block cost on a rank's devices; in a cell that shards weights without a
-        pipeline, with FSDP2's buffers beside them."""
+        """What the kinds of block cost on a rank's devices, with what FSDP2 gathers and sums around
+        them."""
         degrees = cell.degrees
         key = ("chain", cell.micro_batch, degrees.tp, self._places.of(cell, rank)[:2])
         alone = self._known.once(
             key, lambda: self._model.chain(cell.micro_batch, degrees.group("tp", pp=rank))
         )
         group = self._model.group(cell, rank)
-        if group.pipelined or not group.sharded:
+        if not group.moves_blocks:
             return alone
 
         def sharded() -> ChainCosts:
@@ -55,8 +55,8 @@ class CellTimes:
             return chain_costs(blocks, branched=alone.branched)
 
         several = cell.num_microbatches > 1
-        sharing = (cell.zero_stage, degrees.dp, cell.shares)
-        return self._known.once((*key, *sharing, several), sharded)
+        of_cell = (cell.zero_stage, degrees.dp, cell.shares, several, cell.pipelined)
+        return self._known.once((*key, *of_cell), sharded)
 
     def gathers(self, cell: Cell, rank: int) -> tuple[Array, Array]:
         """[K, S] exposed seconds of gathering sharded parameters, and of a CPU's copies of them, in

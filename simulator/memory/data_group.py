@@ -20,8 +20,8 @@ from simulator.values.workload import Workload
 class Sharing:
     """How data-parallel ranks share states.
 
-    pipelined  under a pipeline schedule, which leaves parameters whole after a backward and sums
-               gradients once per step (executor_states.gathers_per_micro_batch)
+    pipelined  under a pipeline schedule, which sums gradients once per step, and but for ZeRO 3
+               gathers parameters once (executor_states.gathers_per_micro_batch)
     """
 
     degrees: Degrees
@@ -48,8 +48,14 @@ class Sharing:
         return 0 if alone else gathers_per_micro_batch(self.zero_stage, pipelined=self.pipelined)
 
     @property
+    def moves_blocks(self) -> bool:
+        """Whether weights or gradients of blocks come and go while micro-batches run."""
+        return self.sharded and (self.zero_stage == 3 or not self.pipelined)
+
+    @property
     def once_per_step(self) -> bool:
-        """Whether gradients are summed in shards once per step, and parameters gathered."""
+        """Whether gradients are summed in shards once per step, and parameters gathered where no
+        micro-batch gathers them."""
         return self.sharded and (self.pipelined or self.zero_stage == 1)
 
 

@@ -72,9 +72,8 @@ def gather_seconds(block: BlockCost, group: DataGroup) -> float:
     """Exposed seconds per micro-batch in which a block waits for its sharded parameters and for
     the sums of its sharded gradients, which frozen ones have none of.
 
-    Under a pipeline ZeRO-3 gathers once per micro-batch, after its forward freed them, and once
-    more for the first forward (step_tail.py); without one it gathers twice, ZeRO-2 once. A stack
-    that prefetches hides a part of what fits under the block's own work (in_step.exposed_seconds).
+    ZeRO-3 gathers twice per micro-batch, ZeRO-2 without a pipeline once. A stack that prefetches
+    hides a part of what fits under the block's own work (in_step.exposed_seconds).
     """
     if group.gathers == 0:
         return 0.0

@@ -85,10 +85,8 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
     ranks.
 
     Gradients are sent in the last backward, and priced behind it. ZeRO 0: all-reduce. 1, and 2 and
-    3 under a pipeline: reduce-scatter, and one gather of the parameters for the next step, frozen
-    ones among them: under 3 that of the first forward, as a step gathers once more than it has
-    micro-batches (a pass behind a forward finds freed parameters, one behind a backward whole
-    ones). Without a pipeline 2 and 3 sum gradients in each backward
+    3 under a pipeline: reduce-scatter, and but for 3 one gather of the parameters for the next
+    step, frozen ones among them. Without a pipeline 2 and 3 sum gradients in each backward
     (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its size
     (`step_ms`). On a CPU nothing hides what the executor does one after the other: buckets are put
     together, summed, divided and copied back, and under mixed precision the copies to compute with
@@ -104,9 +102,10 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
                 exchange_in_step(operation, size, devices, group.cluster, sharing=sharing)
                 for operation, size, devices, sharing in group.gradient_sum(gradient)
             ]
-        weights = (n + held.frozen) * sizes.compute_bytes
-        within = replace(group, devices=group.shard_devices)
-        exchanges.append(_exchange(within, "all_gather", weights))
+        if not group.gathers:
+            weights = (n + held.frozen) * sizes.compute_bytes
+            within = replace(group, devices=group.shard_devices)
+            exchanges.append(_exchange(within, "all_gather", weights))
     elif group.degrees.dp > 1 and group.zero_stage == 0 and device.type == "cpu":
         for size, count in exchange_buckets(gradient):
             copies = _moved(size, device, "copy", "elementwise", "copy")

@@ -27,6 +27,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "tie_word_embeddings": False,
     },
+    # Of which weights need most of the memory.
+    "wide": {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        **_WIDE,
+        "hidden_size": 1024,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 14,
+        "tie_word_embeddings": False,
+    },
     "gpt2": {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
@@ -137,6 +147,9 @@ def _all() -> tuple[Case, ...]:
         case("llama", "dualpipev", pp=2, dp=4, zero=0, micro=8),
         case("llama", "dualpipev", pp=4, dp=2, zero=3, micro=8, **bf16),
         case("llama", "1f1b", pp=8),
+        case("wide", "1f1b", pp=2, dp=4, zero=3),
+        case("wide", "1f1b", pp=2, dp=4, zero=3, **bf16),
+        case("wide", "zb-h1", pp=2, dp=4, zero=3),
         case("gpt2", dp=8, zero=0),
         case("gpt2", dp=8, zero=3, **bf16),
         case("gpt2", dp=4, tp=2, zero=2),

@@ -53,7 +53,7 @@ def priced_messages(plan: Plan, traced: TracedModel, rank: int) -> Totals:
     for operation, size, devices in seen:
         found["dp" if group.issuperset(devices) else "tie", operation] += size
     sizes = stack.bytes_of(plan.workload.precision)
-    gathers = {2: 0 if plan.pipelined else 1, 3: 1 if plan.pipelined else 2}
+    gathers = {2: 0 if plan.pipelined else 1, 3: 2}
     for number in plan.stages_of(at.pp):
         cut = plan.stages[number]
         refs = graph.chain[cut.first_block : cut.last_block]

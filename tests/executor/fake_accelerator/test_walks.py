@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -175,6 +176,19 @@ def test_gradients_are_sent_before_the_backward_is_over(name: str) -> None:
         first = next(m for m in walk.messages if _sums_gradients(m))
         running = re.fullmatch(r"\d+[BIW]\d+", first.during)
         assert running or first.backward < walk.backwards - 1
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zbv-tied"])
+def test_zero_3_gathers_for_every_forward_and_backward_of_a_pipeline_and_no_more(name: str) -> None:
+    for walk in whole(quick()[name]).values():
+        gathered: dict[str, Counter[str]] = defaultdict(Counter)
+        for message in walk.messages:
+            if message.operation == "_allgather_base":
+                stage = message.during.rstrip("0123456789")[:-1]
+                gathered[stage][message.during] += message.size_bytes
+        for stage, sizes in gathered.items():
+            assert sizes.keys() == {f"{stage}{kind}{m}" for kind in "FI" for m in range(4)}
+            assert len(set(sizes.values())) == 1
 
 
 def _sums_gradients(message: Message) -> bool:
