@@ -182,7 +182,7 @@ def apply_fully_sharded(
         # What a stage receives has the types that the model made; whole numbers cross as bits.
         as_given = replace(policy, cast_forward_inputs=False)
     settings: dict[str, Any] = {
-        "mesh": mesh.dp,
+        "mesh": mesh.shards,
         "reshard_after_forward": plan.zero_stage == 3,
         "mp_policy": policy,
     }

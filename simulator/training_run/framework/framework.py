@@ -49,6 +49,7 @@ OFFERS = (
     "4-bit-states",
     "muon",
     "pipeline-layout",
+    "hsdp",
 )
 _ATTENTION = ("fused", "flash-2", "unfused")
 _EXCLUDED = ("pipeline", "recompute")
