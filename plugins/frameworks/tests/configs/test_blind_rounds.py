@@ -546,7 +546,5 @@ def test_defaults_of_sources(tmp_path: Path, name: str, text: str, field: str, v
 
 
 def test_a_batch_that_begins_smaller_is_named(tmp_path: Path) -> None:
-    run = read(
-        tmp_path, "a.sh", f"{MEGATRON} --global-batch-size 512 --rampup-batch-size 32 1 9\n"
-    )
+    run = read(tmp_path, "a.sh", f"{MEGATRON} --global-batch-size 512 --rampup-batch-size 32 1 9\n")
     assert [one.option for one in run.unused] == ["rampup_batch_size"]
