@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
 from torch.overrides import TorchFunctionMode
 
 from executor.replay.wire import stored_type
 from profiles.errors import ModelError
 from profiles.model.building.build import BuiltModel, build_model, needs_values, to_meta
 from profiles.model.loaders import ModelSpec
-from profiles.model.tracing.trace_tensor_parallel import by_rank
 from simulator.values.plan import Plan
 
 # How modules draw their first values: what of torch.nn.init a mode sees, and the methods that the
@@ -85,14 +83,16 @@ class StartingWeights:
     def __init__(self, model: nn.Module, device: torch.device, seed: int) -> None:
         self._device, self._seed = device, seed
         self._names: dict[Tensor, str] = {}
-        self._parts: dict[Tensor, tuple[int, ...]] = {}
+        self._shares: dict[Tensor, tuple[Tensor, Callable[[Tensor], Tensor]]] = {}
         for held in (model.named_parameters, model.named_buffers):
             for name, x in held(remove_duplicate=False):
                 self._names.setdefault(x, name)
 
-    def split(self, whole: nn.Parameter, share: nn.Parameter, parts: tuple[int, ...]) -> None:
-        """`share`, a DTensor on meta, stands where `whole` did; its features lie rank by rank."""
-        self._names[share], self._parts[share] = self._names[whole], parts
+    def split(
+        self, whole: Tensor, share: nn.Parameter, share_of: Callable[[Tensor], Tensor]
+    ) -> None:
+        """`share`, on meta, replaces `whole`; `share_of` takes its values from the whole's."""
+        self._names[share], self._shares[share] = self._names[whole], (whole, share_of)
 
     @torch.no_grad()
     def fill(self, module: nn.Module) -> dict[str, nn.Parameter]:
@@ -115,15 +115,8 @@ class StartingWeights:
         return made
 
     def _value(self, x: Tensor) -> Tensor:
-        value = initial_value(self._names[x], x, self._seed)
-        if not isinstance(x, DTensor):
-            return value.to(self._device)
-        (placement,), mesh = x.placements, x.device_mesh
-        if isinstance(placement, Shard):
-            ordered = by_rank(value, self._parts[x], mesh.size(), placement.dim)
-            value = ordered.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()].clone()
-        share = value.to(self._device)
-        return DTensor.from_local(share, mesh, [placement], run_check=False)
+        whole, share_of = self._shares.get(x, (x, Tensor.detach))
+        return share_of(initial_value(self._names[x], whole, self._seed)).to(self._device)
 
 
 def builder_of(plan: Plan, spec: ModelSpec, dtype: str) -> Callable[..., BuiltModel]:

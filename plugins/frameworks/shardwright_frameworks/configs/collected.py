@@ -23,7 +23,8 @@ from shardwright.requests.imported_run import (
 )
 from shardwright_frameworks.shell.text_marks import Place
 
-DEGREES = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch"})
+DEGREES = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch",
+                     "sequence_parallel"})  # fmt: skip
 MODEL_KEYS = frozenset(each.name for each in fields(ImportedModel))
 RUN_KEYS = frozenset(each.name for each in fields(ImportedRun)) - {
     "model", "options", "derived", "defaults", "contradictions", "overridden", "unknown",

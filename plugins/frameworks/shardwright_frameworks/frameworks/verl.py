@@ -127,6 +127,12 @@ def collect_verl(given: Values, program: str, config: str, collected: Collected)
     if collected.get("recompute") != "full" or not by_block:
         collected.placed.pop("recompute_layers", None)
     # A program that depends on a condition is unknown.
+    unset = "tp" not in collected.placed and "tp" not in collected.open_keys
+    if policy and megatron and unset:  # it was 4 until v0.3, and is 1 since
+        collected.leave_open("tp")
+        place = next(iter(given.values()))[1]
+        why = "verl's default depends on its version (4 until v0.3)"
+        collected.report_unresolved("megatron.tensor_model_parallel_size", why, place)
     launched = ("sft" in program or not (program or policy)) and "ray" not in program
     each = () if launched or "devices" in collected.placed else (("devices_per_node", 8),)
     collected.default(

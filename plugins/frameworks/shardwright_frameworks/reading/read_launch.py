@@ -22,6 +22,7 @@ from shardwright_frameworks.frameworks import (
     maxtext,
     megatron,
     nemo,
+    nemo_rl,
     openrlhf,
     slime,
     torchtune,
@@ -111,7 +112,7 @@ def _read_arguments(
     variables: Variables,
     header: SlurmHeader,
 ) -> Collected:
-    collected = Collected(files=[name for name in reading.sourced if not name.endswith(HERE)])
+    collected = Collected(files=[name for name in reading.sourced if HERE not in name])
     collect_ranks(launch, header, collected)
     framework = _collect_arguments(launch, reading, folder, collected, variables)
     if framework is None:
@@ -211,8 +212,8 @@ def _header(launch: Launch, reading: ScriptReading, folder: ConfigFolder) -> Slu
     """The header of the file with the command, otherwise the first header; options given to
     `sbatch` override both."""
     options: dict[str, tuple[str, Place]] = {}
-    for name in (launch.command.script, *reading.sourced):
-        found = slurm_header(name.removesuffix(HERE), folder.text(name) or "").options
+    for name in (launch.command.text, launch.command.script, *reading.sourced):
+        found = slurm_header(name.partition(HERE)[0], folder.text(name) or "").options
         if found:
             options = found
             break
@@ -281,6 +282,8 @@ def _collect_arguments(
     if not recipe and megatron.is_megatron(options, launch.program):
         return _collect_megatron(launch, options, folder, collected)
     named = _named_files(launch, options, folder)
+    if nemo_rl.is_program(program):
+        return _collect_nemo_rl(launch, options, hydra, named, folder, collected)
     by_recipe = "recipe" in keys and "run_recipe" in program
     if hydra and (
         by_recipe or nemo.is_nemo(list(hydra)) or any("trainer" in path for path in hydra)
@@ -288,6 +291,8 @@ def _collect_arguments(
         return _collect_nemo(launch, options, hydra, named, folder, collected)
     if {"tp", "pp", "ng"} & keys or recipe:
         nemo.collect_performance_script(options, collected)
+        why = "values that no argument gives are in the framework's own files of the recipe"
+        collected.report_missing("recipe", why, launch.place)
         nemo.collect_nemo([hydra], collected, folder.environment)
         return "megatron-bridge" if "recipe" in program or "experiment" in program else "nemo"
     framework = _collect_named(named, folder, collected, launch)
@@ -413,6 +418,12 @@ def _collect_nemo(
     given: list[nemo.Values] = []
     factory = next((word for word in launch.arguments if word.plain == "--factory"), None)
     if factory is not None and not named:
+        called = folder.find(launch.program, near=launch.command.script)
+        function = (options.text("factory") or "").partition("(")[0]
+        if called is not None and function and collect_python(
+            called, folder, collected, requested=function, overrides=[hydra]
+        ):  # fmt: skip
+            return "nemo"
         collected.report_missing(
             "--factory", "the recipe that it calls is not in the folder", factory.place
         )
@@ -450,6 +461,25 @@ def _collect_nemo(
         path[0] == "train" for path in hydra if len(path) > 1
     )
     return "megatron-bridge" if recipe else "nemo"
+
+
+def _collect_nemo_rl(
+    launch: Launch,
+    options: Options,
+    hydra: nemo.Values,
+    named: list[str],
+    folder: ConfigFolder,
+    collected: Collected,
+) -> str:
+    suite = nemo_rl.config_of_suite(launch.program, launch.command.script, folder)
+    if not named and suite is not None:
+        named = [suite]
+    if not named:
+        option = options.last("config")
+        place = option.place if option is not None else launch.place
+        collected.report_missing("--config", "the file that it names is not there", place)
+        return "nemo-rl"
+    return _collect_named(named, folder, collected, launch, hydra) or "nemo-rl"
 
 
 def _chosen(launch: Launch) -> dict[str, str]:
@@ -496,7 +526,11 @@ def _files_in_program(launch: Launch, folder: ConfigFolder) -> list[str]:
 
 
 def _collect_named(
-    named: list[str], folder: ConfigFolder, collected: Collected, launch: Launch
+    named: list[str],
+    folder: ConfigFolder,
+    collected: Collected,
+    launch: Launch,
+    overrides: nemo.Values | None = None,
 ) -> str | None:
     framework = None
     for name in named:
@@ -506,7 +540,7 @@ def _collect_named(
             else:
                 # The command line overrides the files that it names.
                 of_file = Collected()
-                placed = collect_keyed(name, folder, of_file, _chosen(launch))
+                placed = collect_keyed(name, folder, of_file, _chosen(launch), overrides)
                 if placed == "deepspeed":
                     collected.take(of_file)
                 else:
