@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import UnknownNameError
-from profiles.published.run import MEASURED_COLUMNS, PublishedRun
-from profiles.published.run_table import read_runs
-from simulator.training_run.explain.predict_runs import predict_runs
+from shardwright.runs.complete import UnsupportedRunError, complete_run
+from shardwright.runs.predict_runs import predict_runs
+from shardwright.runs.run import MEASURED_COLUMNS, PublishedRun
+from shardwright.runs.run_table import read_runs
 from simulator.training_run.fit.step_spread import run_spreads
-from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import setting_of
 from simulator.training_run.step.coefficients import shipped_coefficients
 

@@ -1,7 +1,7 @@
 """`PublishedRun`: the published description of a training run, without its measurements.
 
 Predictions use only these values. Measured columns are skipped while reading, and so are notes,
-which may contain results (`profiles.published.run_table` reads the measurements). A value that the
+which may contain results (`shardwright.runs.run_table` reads the measurements). A value that the
 source does not state is None or "".
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 # The project's own table of published runs (profiles/data/published/README.md).
-FIGURES = Path(__file__).parents[1] / "data" / "published" / "figures.csv"
+FIGURES = Path(__file__).parents[2] / "profiles" / "data" / "published" / "figures.csv"
 
 # Columns of a table of runs that predictions must not use.
 MEASURED_COLUMNS = (
