@@ -147,6 +147,7 @@ def _all() -> tuple[Case, ...]:
         case("llama", "dualpipev", pp=2, dp=4, zero=0, micro=8),
         case("llama", "dualpipev", pp=4, dp=2, zero=3, micro=8, **bf16),
         case("llama", "1f1b", pp=8),
+        case("wide", "1f1b", pp=2, dp=4, zero=1),
         case("wide", "1f1b", pp=2, dp=4, zero=3),
         case("wide", "1f1b", pp=2, dp=4, zero=3, **bf16),
         case("wide", "zb-h1", pp=2, dp=4, zero=3),
