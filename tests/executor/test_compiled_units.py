@@ -4,6 +4,7 @@ no graph. Backend `aot_eager`: torch's graphs of forward and backward, without g
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from tests.executor.cases import (
     GPT2_ENTRIES,
     LLAMA_ENTRIES,
     make_plan,
+    run_job,
     write_models,
 )
 from tests.executor.one_process import worst_error
@@ -43,6 +45,26 @@ def test_compiled_stages_have_the_gradients_of_the_unsplit_model(
     assert worst_error(plan, units) <= TOLERANCE
     assert len(units) >= len(entries)
     assert {path: unit.why_eager for path, unit in units.items() if unit.why_eager} == {}
+
+
+def test_compiled_units_of_two_processes(tmp_path: Path) -> None:
+    """Under FSDP2, with recomputation and in bf16; with tensor parallelism; between messages."""
+    llama = write_models(tmp_path)["llama"]
+    layouts: dict[str, dict[str, Any]] = {
+        "zero 3": {"dp": 2, "zero_stage": 3, "recompute": Recompute.FULL, "precision": "bf16"},
+        "zero 0": {"dp": 2, "precision": "bf16"},
+        "1f1b": {"pp": 2, "schedule": "1f1b"},
+        "tp": {"tp": 2},
+    }
+    cases = [(name, make_plan(llama, LLAMA_ENTRIES, **each)) for name, each in layouts.items()]
+    results = run_job(cases, 2, tmp_path, backend="aot_eager")
+    assert [r["name"] for r in results] == list(layouts), results[-1]
+    for result in results:
+        assert result["passed"], result
+        assert result["worst"] <= TOLERANCE, result
+        # DTensor's hooks inside a layer ask which tensor they had last: torch makes no graph of it.
+        layers = {f"model.layers.{i}" for i in range(4)} if result["name"] == "tp" else set()
+        assert set(result["eager"]) == layers, result
 
 
 class Branching(nn.Linear):
