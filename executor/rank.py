@@ -44,7 +44,7 @@ LEARNING_RATE = 1e-4
 
 @lru_cache(maxsize=16)
 def _flow(build: Callable[..., BuiltModel], entries: tuple[str, ...], micro_batch: int) -> DataFlow:
-    """What flows between the blocks; the run whose peak is read and the measured one each build a
+    """Data flow between the blocks; the run whose peak is read and the measured one each build a
     rank of the same plan, and so does the check where it computes in the plan's type."""
     return flow_of(build(micro_batch=micro_batch), entries)
 
