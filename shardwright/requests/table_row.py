@@ -89,6 +89,7 @@ def row_of_import(
         activation_offload=run.activation_offload,
         base_precision=run.base_precision or "",
         reduce=run.gradient_reduction or "",
+        dp_replicate=run.dp_replicate,
         mtp_layers=run.model.mtp_layers,
         lora_rank=run.model.lora_rank,
         **figures,

@@ -48,8 +48,8 @@ class PublishedRun:
     document_length         mean length of a token's document; tokens attend within it only
     pipeline_layout         Megatron's text for the virtual stages (`Et*3|(tt|)*29m|L`)
     optimizer_offload, activation_offload   states in host memory; share of activations there
-    reduce, compress, local_steps, local_workers, wide_layers, order   as the options of
-                            `plan --stack`
+    reduce, compress, local_steps, local_workers, wide_layers, order, dp_replicate   as the options
+                            of `plan --stack`
     peak_memory_kind        in the source's words: `allocated` by tensors, `reserved` by the
                             allocator, or shown by the device
     faults                  messages about unreadable cells (only with `lenient`)
@@ -111,6 +111,7 @@ class PublishedRun:
     local_workers: int | None = None
     wide_layers: int | None = None
     order: str = ""
+    dp_replicate: int | None = None
     peak_memory_kind: str = ""
     faults: tuple[str, ...] = ()
     ran: bool = True

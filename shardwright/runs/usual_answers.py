@@ -86,7 +86,11 @@ def _completed(run: PublishedRun) -> TrainingRun:
         id=run.id,
         model=model,
         device=device.name,
-        degrees=replace(degrees, axis_order=run.order or degrees.axis_order),
+        degrees=replace(
+            degrees,
+            axis_order=run.order or degrees.axis_order,
+            dp_replicate=run.dp_replicate or 1,
+        ),
         node_devices=node_devices,
         network=network,
         sequence_parallel=sequence_parallel,

@@ -17,8 +17,9 @@ from shardwright_frameworks.changes.ranked_changes import LEAST_GAIN, PricedChan
 
 _KEYS = (
     "devices", "nodes", "devices_per_node", "device", "tp", "pp", "vpp", "cp", "ep", "etp", "dp",
-    "zero_stage", "micro_batch", "global_batch", "gradient_accumulation", "seq_len", "precision",
-    "recompute", "recompute_layers", "sequence_parallel", "distributed_optimizer", "optimizer",
+    "dp_replicate", "zero_stage", "micro_batch", "global_batch", "gradient_accumulation",
+    "seq_len", "precision", "recompute", "recompute_layers", "sequence_parallel",
+    "distributed_optimizer", "optimizer",
     "optimizer_offload", "activation_offload", "base_precision", "gradient_reduction", "schedule",
     "pipeline_layout", "flash_attention",
 )  # fmt: skip
