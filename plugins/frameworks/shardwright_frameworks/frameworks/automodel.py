@@ -120,6 +120,8 @@ def _collect_pipeline(file: KeyedFile, collected: Collected) -> None:
         if path in file.values:
             word = word_of(file.get(*path)) or ""
             kind = "interleaved" if word.startswith("interleaved") else word
+            if kind == "interleaved" and (*key, "layers_per_stage") not in file.values:
+                collected.default(_SOURCE, vpp=2)
             collected.set("schedule", kind, file.place(path), ".".join(path))
 
 

@@ -170,4 +170,4 @@ def collect_composer(file: KeyedFile, collected: Collected) -> None:
         word = "full" if kind == "whole_layer" else None
         collected.set("recompute", word, file.place(("activation_checkpointing",)),
                      "activation_checkpointing")  # fmt: skip
-    collected.default("Composer's FSDP", tp=1, pp=1, cp=1, zero_stage=3)
+    collected.default("Composer's FSDP", tp=1, pp=1, cp=1, zero_stage=3, recompute="none")

@@ -152,6 +152,8 @@ def collect_torchtitan(given: list[Values], collected: Collected, *, check: bool
     last: dict[str, tuple[Any, Place, str]] = {}
     for values in given:
         for path, (value, place) in values.items():
+            if path[0] == "validation":
+                continue  # of other batches
             if isinstance(value, Open):
                 weights = path[-1] in ("mixed_precision_param", "dtype")
                 if weights and "precision" in collected.placed:
