@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from evidence.compared import ComparedRun
+from profiles.csv_table import number_cell, read_table
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import Measured
-from profiles.published.table import number_cell, read_table
 from shardwright.commands.tables.predicted_run import OK, PredictedRun
 
 _PREDICTED = (

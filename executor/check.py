@@ -20,9 +20,7 @@ from executor.replay.draws import Draws
 from executor.stage_inputs import constants_of, given_again, model_arguments
 from executor.starting_weights import StartingWeights, builder_of
 from profiles.errors import RunError
-from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.loaders import ModelSpec
-from profiles.model.tracing.trace_tensor_parallel import own_order
 from simulator.values.measurement import GradientCheck
 from simulator.values.plan import Plan
 
@@ -102,24 +100,15 @@ def compare_gradients(
     worst, worst_name, checked = 0.0, "", 0
     whole_norm = sum(float(wide(g).norm()) ** 2 for g in reference.values()) ** 0.5
     canonical = {name: group[0] for group in rank.plan.tied_parameters for name in group}
-    transposed = {
-        path
-        for stage in rank.stages.values()
-        for path, module in stage.model.named_modules()
-        if is_transposed(module)
-    }
+    shardings = (stage.sharding for stage in rank.stages.values())
+    split = {name: sharding for sharding in shardings for name in sharding.splits}
     for name, p in rank.parameters().items():
         wanted = reference.get(canonical.get(name, name), reference.get(name))
         if p.grad is None and wanted is None:
             continue
-        path = name.rpartition(".")[0]
-        found = own_order(
-            name,
-            whole(torch.zeros_like(p) if p.grad is None else p.grad),
-            rank.plan.tensor_parallel,
-            rank.plan.degrees.tp,
-            transposed=path in transposed,
-        )
+        found = whole(torch.zeros_like(p) if p.grad is None else p.grad)
+        if wanted is not None and name in split:
+            wanted = split[name].share(wanted, name, rank.mesh.at.tp)
         wanted = torch.zeros_like(found) if wanted is None else wanted
         error = relative_error(found, wanted, least=1e-5 * whole_norm)
         checked += 1
@@ -146,7 +135,8 @@ def wide(x: Tensor) -> Tensor:
 
 
 def whole(x: Tensor) -> Tensor:
-    """The full tensor of a DTensor (a collective), or the tensor itself, in main memory."""
+    """What the replicas hold together of a tensor that FSDP2 shards (a collective), or the tensor
+    itself, in main memory."""
     full: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
     return full.detach().cpu()
 

@@ -151,7 +151,8 @@ class Rank:
             split = SplitBackward() if schedule_kind(self.plan.schedule).splits_backward else None
             first, last = cut.first_block, cut.last_block
             stage = StageModule(built, flow, first, last, split=split, device=self.device)
-            apply_tensor_parallelism(stage, self.plan, self.mesh, starting)
+            rules = self.plan.tensor_parallel
+            stage.sharding = apply_tensor_parallelism(stage.model, rules, self.mesh, starting)
             apply_recompute(stage, cut.recompute)
             apply_fully_sharded(stage, self.plan, self.mesh, dtype, starting)
             stage.draws = self._draws

@@ -75,6 +75,7 @@ def make_plan(
     dp: int = 1,
     tp: int = 1,
     vpp: int = 1,
+    dp_replicate: int = 1,
     zero_stage: int = 0,
     schedule: str = "none",
     recompute: Recompute = Recompute.NONE,
@@ -101,7 +102,7 @@ def make_plan(
         workload=Workload(
             global_batch=dp * micro_batch * micro_batches, sequence_length=16, precision=precision
         ),
-        degrees=Degrees(tp=tp, pp=pp, dp=dp, vpp=vpp),
+        degrees=Degrees(tp=tp, pp=pp, dp=dp, vpp=vpp, dp_replicate=dp_replicate),
         zero_stage=zero_stage,
         micro_batch=micro_batch,
         schedule=schedule,

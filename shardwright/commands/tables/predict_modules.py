@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from profiles.csv_text import csv_text
+from profiles.csv_table import csv_text
 from profiles.errors import ShardwrightError
 from profiles.model.graph import ModelGraph
 from profiles.model.steps.module_step import TracedSteps

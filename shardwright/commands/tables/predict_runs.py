@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from profiles.csv_text import csv_text
+from profiles.csv_table import csv_text
 from profiles.published.run import PublishedRun
 from profiles.published.run_table import read_runs
 from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun

@@ -160,11 +160,8 @@ def _collect_torchtitan(source: LaunchSource) -> str:
     if requested and module and not given:
         collected.set("model.name", requested, place, "--config")
         flavor = requested.removeprefix(f"{module}_")
-        overrides = {
-            ("model", "name"): (module, place),
-            ("model", "flavor"): (flavor, place),
-            **overrides,
-        }
+        named = (("name", module), ("flavor", flavor))
+        overrides = {**{("model", key): (value, place) for key, value in named}, **overrides}
     torchtitan.collect_torchtitan([*given, overrides], collected)
     return "torchtitan"
 
